@@ -19,7 +19,7 @@ import kerascl_hook
 ROOT = Path(__file__).resolve().parent.parent
 KERAS = Path(importlib.util.find_spec("keras").origin).parent
 
-STUB_BACKEND = '''
+STUB_BACKEND = """
 import sys
 import types
 
@@ -86,7 +86,7 @@ for _name in ("core", "numpy", "nn", "math", "linalg", "image", "random"):
     _module = types.ModuleType("kerascl.backend.ops." + _name)
     _module.__getattr__ = (lambda attribute: getattr(np, attribute)) if _name == "numpy" else stub
     globals()[_name] = sys.modules[_module.__name__] = _module
-'''
+"""
 
 STUB_CLASSES = {
     "layer": "class BackendLayer:\n    where = 'stub layer'\n",
@@ -299,8 +299,11 @@ def test_unsupported_version_is_one_sentence(site, version):
 def test_no_bytecode_of_a_spliced_module_is_used(site):
     # A .pyc of a spliced module would be served to every other backend as well.
     process = python(
-        PROBE, site, KERAS_BACKEND="kerascl",
-        PYTHONPYCACHEPREFIX=str(site / "pyc"), PYTHONDONTWRITEBYTECODE="",
+        PROBE,
+        site,
+        KERAS_BACKEND="kerascl",
+        PYTHONPYCACHEPREFIX=str(site / "pyc"),
+        PYTHONDONTWRITEBYTECODE="",
     )
     check(process)
     written = {p.name.split(".")[0] for p in (site / "pyc").rglob("layers/layer*.pyc")}
