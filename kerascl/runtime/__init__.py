@@ -1,0 +1,1 @@
+"""The only room that imports pyopencl: devices, buffers, programs, launches."""

@@ -1,0 +1,254 @@
+"""A caching allocator of device memory, and pinned host memory for copies.
+
+Memory is stream-ordered: a dropped buffer goes back to the cache at once and
+may be handed out again while earlier commands still use it, because every later
+use on the same in-order queue comes after them.
+"""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import gc
+import itertools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kerascl import config
+from kerascl.runtime.errors import OutOfDeviceMemory
+from kerascl.runtime.opencl import cl
+
+if TYPE_CHECKING:
+    from kerascl.runtime.device import Device
+
+MINIMUM = 256
+_TOUCH_FROM = 1 << 20
+_keys = itertools.count(1)
+
+_MEMORY_CODES = (
+    cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
+    cl.status_code.OUT_OF_RESOURCES,
+    cl.status_code.OUT_OF_HOST_MEMORY,
+    cl.status_code.INVALID_BUFFER_SIZE,
+)
+
+
+def size_class(nbytes: int) -> int:
+    """The size really allocated for a request: at most 1/8 more (1/16 from a megabyte on)."""
+    if nbytes <= MINIMUM:
+        return MINIMUM
+    bits = 4 if nbytes >= 1 << 20 else 3
+    step = max(1 << (nbytes.bit_length() - 1 - bits), 32)
+    return -(-nbytes // step) * step
+
+
+class Buffer:
+    """Device memory.
+
+    Attributes:
+        handle: the pyopencl.Buffer.
+        nbytes: the size asked for; the memory behind may be larger.
+        key: a number that no other OpenCL memory object of this process ever had.
+    """
+
+    __slots__ = ("_capacity", "_home", "_offset", "_value", "arg", "handle", "key", "nbytes")
+
+    def __init__(self, handle, nbytes: int, capacity: int, key: int, home, offset: int = 0):
+        self.handle = handle
+        self.nbytes = nbytes
+        self.key = key
+        self._value = ctypes.c_void_p(handle.int_ptr)
+        self.arg = ctypes.byref(self._value)
+        self._capacity = capacity
+        self._offset = offset
+        # A list of dropped blocks for a whole buffer, the parent Buffer for a view.
+        self._home = home
+
+    @property
+    def capacity(self) -> int:
+        """Bytes really allocated behind this buffer (a view: its own size)."""
+        return self._capacity
+
+    def view(self, offset: int, nbytes: int) -> Buffer:
+        """`nbytes` bytes from `offset`, sharing and keeping this memory.
+
+        Raises:
+            ValueError: out of bounds, or `offset` is no multiple of the device's alignment.
+        """
+        if offset < 0 or nbytes < 0 or offset + nbytes > self.nbytes:
+            raise ValueError(
+                f"a view of {nbytes} bytes at {offset} leaves a buffer of {self.nbytes} bytes"
+            )
+        # OpenCL has no sub-buffers of sub-buffers: a view of a view belongs to the root.
+        root = self._home if type(self._home) is Buffer else self
+        start = self._offset + (offset if nbytes else 0)
+        try:
+            handle = root.handle.get_sub_region(start, max(nbytes, 1))
+        except cl.LogicError as error:
+            raise ValueError(
+                f"a view may not begin at byte {offset}: not a multiple of the device's alignment"
+            ) from error
+        return Buffer(handle, nbytes, max(nbytes, 1), next(_keys), root, start)
+
+    def __repr__(self) -> str:
+        return f"Buffer({self.nbytes} bytes)"
+
+    def __del__(self):
+        # May run in any thread, inside any allocation (garbage collection) and at shutdown:
+        # one atomic append and nothing else.
+        try:
+            home = self._home
+            if type(home) is not Buffer:
+                home.append((self._capacity, self.handle, self.key))
+        except Exception:
+            pass
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Bytes and counts; `reserved` = `in_use` + `cached`."""
+
+    in_use: int
+    cached: int
+    peak: int
+    peak_reserved: int
+    allocations: int
+    driver_allocations: int
+    trims: int
+
+    @property
+    def reserved(self) -> int:
+        return self.in_use + self.cached
+
+
+class Allocator:
+    """`device.buffers`: hands out Buffers, keeps dropped ones by size class."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._free: dict[int, list] = {}
+        self._dropped: collections.deque = collections.deque()
+        self._in_use = self._cached = self._peak = self._peak_reserved = 0
+        self._allocations = self._driver_allocations = self._trims = 0
+        info = device.info
+        self.limit = config.memory_limit()
+        if self.limit is None and info.kind == "cpu":
+            # A CPU driver hands out more than there is, and the system kills the process later.
+            self.limit = int(info.global_mem_bytes * 0.9)
+        self._touch = "lazy_buffers" in info.quirks
+
+    def allocate(self, nbytes: int) -> Buffer:
+        """A buffer of `nbytes` bytes with unspecified contents.
+
+        Raises:
+            ValueError: `nbytes` is negative.
+            OutOfDeviceMemory: no room even after trimming, or more than one buffer may hold.
+        """
+        nbytes = int(nbytes)
+        if nbytes < 0:
+            raise ValueError(f"a buffer cannot hold {nbytes} bytes")
+        size = size_class(nbytes)
+        most = self._device.info.max_alloc_bytes
+        if size > most:
+            if nbytes > most:
+                raise OutOfDeviceMemory(
+                    f"{_mib(nbytes)} asked for in one buffer, but {self._device.info.name} allows "
+                    f"at most {_mib(most)} (CL_DEVICE_MAX_MEM_ALLOC_SIZE)"
+                )
+            size = nbytes
+        with self._device.lock:
+            self._collect()
+            blocks = self._free.get(size)
+            if blocks:
+                handle, key = blocks.pop()
+                self._cached -= size
+            else:
+                handle, key = self._from_driver(nbytes, size), next(_keys)
+            self._in_use += size
+            self._allocations += 1
+            if self._in_use > self._peak:
+                self._peak = self._in_use
+            reserved = self._in_use + self._cached
+            if reserved > self._peak_reserved:
+                self._peak_reserved = reserved
+            return Buffer(handle, nbytes, size, key, self._dropped)
+
+    def trim(self) -> int:
+        """Give all cached memory back to the driver; returns how many bytes."""
+        with self._device.lock:
+            self._collect()
+            freed = self._cached
+            self._free.clear()
+            self._cached = 0
+            self._trims += 1
+            return freed
+
+    def stats(self) -> Stats:
+        """Figures of this moment."""
+        with self._device.lock:
+            self._collect()
+            return Stats(
+                self._in_use,
+                self._cached,
+                self._peak,
+                self._peak_reserved,
+                self._allocations,
+                self._driver_allocations,
+                self._trims,
+            )
+
+    def reset_peak(self) -> None:
+        """Count peaks from now on."""
+        with self._device.lock:
+            self._collect()
+            self._peak = self._in_use
+            self._peak_reserved = self._in_use + self._cached
+
+    def relieve(self) -> None:
+        """Everything that may free memory: collect garbage, finish the queue, trim."""
+        gc.collect()
+        self._device.queue.finish()
+        self.trim()
+
+    def _collect(self) -> None:
+        dropped = self._dropped
+        while dropped:
+            size, handle, key = dropped.popleft()
+            self._free.setdefault(size, []).append((handle, key))
+            self._in_use -= size
+            self._cached += size
+
+    def _from_driver(self, nbytes: int, size: int):
+        cause: Exception | None = None
+        for attempt in range(2):
+            over = self.limit is not None and self._in_use + self._cached + size > self.limit
+            if not over:
+                try:
+                    handle = self._create(size)
+                    self._driver_allocations += 1
+                    return handle
+                except cl.Error as error:
+                    if error.code not in _MEMORY_CODES:
+                        raise
+                    cause = error
+            if attempt == 0:
+                self.relieve()
+        limit = "" if self.limit is None else f", limit {_mib(self.limit)}"
+        raise OutOfDeviceMemory(
+            f"{_mib(nbytes)} asked for on {self._device.info.name}: in use {_mib(self._in_use)}, "
+            f"cached {_mib(self._cached)}, device has {_mib(self._device.info.global_mem_bytes)}"
+            f"{limit}"
+        ) from cause
+
+    def _create(self, size: int):
+        handle = cl.Buffer(self._device.context, cl.mem_flags.READ_WRITE, size)
+        if self._touch and size >= _TOUCH_FROM:
+            # Fails here, where it can be retried, and not at the first launch.
+            queue = self._device.queue.handle
+            cl.enqueue_fill_buffer(queue, handle, b"\0", 0, 16)
+            queue.flush()
+        return handle
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.1f} MiB" if nbytes >= 1 << 16 else f"{nbytes} bytes"

@@ -1,0 +1,401 @@
+"""Devices: what there is, which one to use, and everything that hangs on one.
+
+Importing this module opens nothing; a context is made when a Device's `context`,
+`queue` or anything built on them is first used.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import hashlib
+import threading
+from dataclasses import dataclass
+
+from kerascl import config
+from kerascl.runtime import icd, quirks
+from kerascl.runtime.buffers import Allocator
+from kerascl.runtime.errors import DeviceError
+from kerascl.runtime.launch import LocalMemory, Queue
+from kerascl.runtime.opencl import IMPORTED_BEFORE, SETUP, cl
+from kerascl.runtime.programs import Programs
+
+__all__ = [
+    "Device",
+    "DeviceError",
+    "DeviceInfo",
+    "Found",
+    "LocalMemory",
+    "choose",
+    "default",
+    "find_devices",
+    "get",
+    "set_default",
+]
+
+HINT = 'pip install "kerascl[cpu]" installs a driver that runs on any x86-64 processor'
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """Facts about a device, after quirks.
+
+    Attributes:
+        kind: "gpu", "cpu" or "accelerator".
+        opencl_version, c_version: (major, minor) of the device and of its OpenCL C.
+        clock_mhz: highest clock frequency, 0 where unknown.
+        mem_align_bytes: what the offset of a view must be a multiple of.
+        max_parameter_bytes: room for a kernel's arguments.
+        subgroups, int64_atomics, float_atomics: usable in kernels.
+        unified_memory: host and device share memory.
+        staged_copies: host copies go through pinned staging.
+        nvidia_capability: (major, minor) compute capability, or None.
+        preferred_vector_float: floats in a vector that suits the device.
+        simd_width: work-items or lanes that run in lockstep (a hint).
+        cache_key: changes with platform, device and driver version.
+        quirks: names of the rows of `quirks.TABLE` that apply.
+    """
+
+    name: str
+    vendor: str
+    platform: str
+    driver_version: str
+    kind: str
+    opencl_version: tuple[int, int]
+    c_version: tuple[int, int]
+    compute_units: int
+    clock_mhz: int
+    max_work_group_size: int
+    max_work_item_sizes: tuple[int, ...]
+    local_mem_bytes: int
+    global_mem_bytes: int
+    max_alloc_bytes: int
+    mem_align_bytes: int
+    max_parameter_bytes: int
+    fp64: bool
+    fp16: bool
+    subgroups: bool
+    int64_atomics: bool
+    float_atomics: bool
+    unified_memory: bool
+    staged_copies: bool
+    nvidia_capability: tuple[int, int] | None
+    preferred_vector_float: int
+    simd_width: int
+    extensions: frozenset[str]
+    cache_key: str
+    quirks: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True)
+class Found:
+    """One thing looked at: a device (`info`, `device`), or what was wrong with it (`problem`)."""
+
+    where: str
+    info: DeviceInfo | None = None
+    device: Device | None = None
+    problem: str = ""
+
+
+def _version(text: str) -> tuple[int, int]:
+    for word in text.split():
+        parts = word.split(".")
+        if len(parts) >= 2 and parts[0].isdigit() and parts[1].isdigit():
+            return int(parts[0]), int(parts[1])
+    return 1, 0
+
+
+def _query(handle) -> DeviceInfo:
+    """Ask a pyopencl.Device everything; optional facts get defaults."""
+
+    def ask(name: str, default):
+        try:
+            value = handle.get_info(getattr(cl.device_info, name))
+        except (cl.Error, AttributeError):
+            return default
+        return value.strip("\0 ") if isinstance(value, str) else value
+
+    types = cl.device_type
+    kind = next(
+        (
+            name
+            for bit, name in (
+                (types.GPU, "gpu"),
+                (types.CPU, "cpu"),
+                (types.ACCELERATOR, "accelerator"),
+            )
+            if handle.type & bit
+        ),
+        "accelerator",
+    )
+    platform = handle.platform
+    extensions = frozenset(ask("EXTENSIONS", "").split())
+    name = " ".join(ask("NAME", "unnamed device").split())
+    driver = ask("DRIVER_VERSION", "")
+    version = ask("VERSION", "")
+    capability = None
+    if "cl_nv_device_attribute_query" in extensions:
+        major = ask("COMPUTE_CAPABILITY_MAJOR_NV", 0)
+        capability = (major, ask("COMPUTE_CAPABILITY_MINOR_NV", 0)) if major else None
+    native = ask("NATIVE_VECTOR_WIDTH_FLOAT", 1) or 1
+    width = ask("WARP_SIZE_NV", 0) or ask("WAVEFRONT_WIDTH_AMD", 0)
+    if not width:
+        width = native if kind == "cpu" else 16
+    unified = kind == "cpu" or bool(ask("HOST_UNIFIED_MEMORY", False))
+    subgroups = "cl_khr_subgroups" in extensions or (ask("MAX_NUM_SUB_GROUPS", 0) or 0) > 0
+    key = "\0".join((platform.name, platform.version, name, driver, version))
+    info = DeviceInfo(
+        name=name,
+        vendor=ask("VENDOR", ""),
+        platform=platform.name.strip("\0 "),
+        driver_version=driver,
+        kind=kind,
+        opencl_version=_version(version),
+        c_version=_version(ask("OPENCL_C_VERSION", "OpenCL C 1.0")),
+        compute_units=ask("MAX_COMPUTE_UNITS", 1),
+        clock_mhz=ask("MAX_CLOCK_FREQUENCY", 0),
+        max_work_group_size=ask("MAX_WORK_GROUP_SIZE", 1),
+        max_work_item_sizes=tuple(ask("MAX_WORK_ITEM_SIZES", (1, 1, 1))),
+        local_mem_bytes=ask("LOCAL_MEM_SIZE", 0),
+        global_mem_bytes=ask("GLOBAL_MEM_SIZE", 0),
+        max_alloc_bytes=ask("MAX_MEM_ALLOC_SIZE", 0),
+        mem_align_bytes=max(ask("MEM_BASE_ADDR_ALIGN", 1024) // 8, 1),
+        max_parameter_bytes=ask("MAX_PARAMETER_SIZE", 256),
+        fp64=bool(ask("DOUBLE_FP_CONFIG", 0)),
+        fp16="cl_khr_fp16" in extensions,
+        subgroups=subgroups,
+        int64_atomics="cl_khr_int64_base_atomics" in extensions,
+        float_atomics="cl_ext_float_atomics" in extensions,
+        unified_memory=unified,
+        staged_copies=not unified,
+        nvidia_capability=capability,
+        preferred_vector_float=ask("PREFERRED_VECTOR_WIDTH_FLOAT", 1) or native,
+        simd_width=width,
+        extensions=extensions,
+        cache_key=hashlib.sha256(key.encode()).hexdigest(),
+    )
+    return quirks.apply(info)
+
+
+class Device:
+    """One OpenCL device with its context, queue, memory and programs, each made at first use.
+
+    Attributes:
+        handle: the pyopencl.Device.
+        info: its DeviceInfo.
+        lock: guards everything that is enqueued; take it to keep several commands together.
+    """
+
+    def __init__(self, handle, info: DeviceInfo):
+        self.handle = handle
+        self.info = info
+        self.lock = threading.RLock()
+        self._context = None
+        self._queue: Queue | None = None
+        self._buffers: Allocator | None = None
+        self._programs: Programs | None = None
+
+    @property
+    def context(self):
+        """The pyopencl.Context.
+
+        Raises:
+            DeviceError: the driver refuses to make one.
+        """
+        if self._context is None:
+            with self.lock:
+                if self._context is None:
+                    try:
+                        self._context = cl.Context([self.handle])
+                    except cl.Error as error:
+                        raise DeviceError(f"{self.info.name} cannot be opened: {error}") from error
+        return self._context
+
+    @property
+    def queue(self) -> Queue:
+        """The in-order queue."""
+        if self._queue is None:
+            with self.lock:
+                if self._queue is None:
+                    self._queue = Queue(self)
+                    _opened.append(self)
+        return self._queue
+
+    @property
+    def buffers(self) -> Allocator:
+        """The allocator."""
+        if self._buffers is None:
+            with self.lock:
+                if self._buffers is None:
+                    self._buffers = Allocator(self)
+        return self._buffers
+
+    @property
+    def programs(self) -> Programs:
+        """The program cache."""
+        if self._programs is None:
+            with self.lock:
+                if self._programs is None:
+                    self._programs = Programs(self)
+        return self._programs
+
+    def __repr__(self) -> str:
+        return f"Device({self.info.name!r}, {self.info.kind}, {self.info.platform})"
+
+
+_opened: list[Device] = []
+_default: Device | None = None
+_default_lock = threading.RLock()
+
+
+@atexit.register
+def _finish_all() -> None:
+    # Drivers crash at unload when work is still running.
+    for device in _opened:
+        with contextlib.suppress(Exception):
+            device.queue.finish()
+
+
+def _rank(info: DeviceInfo) -> tuple:
+    """Smaller is better: GPUs by strength, then other devices, then CPUs by driver."""
+    kinds = {"gpu": 0, "accelerator": 2, "cpu": 1}
+    driver = 0
+    if info.kind == "cpu":
+        driver = 1 if info.platform == "Portable Computing Language" else 0
+    simulator = "simulator" in info.quirks
+    return simulator, kinds[info.kind], driver, -info.compute_units * max(info.clock_mhz, 1)
+
+
+@functools.lru_cache(maxsize=1)
+def find_devices() -> tuple[Found, ...]:
+    """Everything that was found, best device first, then what failed and why.
+
+    Looks once per process; opens no context.
+    """
+    devices, failures = [], []
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error as error:
+        platforms = []
+        failures.append(Found("OpenCL loader", problem=f"it found no platform ({error})"))
+    for platform in platforms:
+        where = platform.name.strip("\0 ")
+        try:
+            handles = platform.get_devices()
+        except cl.Error as error:
+            failures.append(Found(where, problem=f"it has no device ({error})"))
+            continue
+        if not handles:
+            failures.append(Found(where, problem="it has no device"))
+        for handle in handles:
+            try:
+                info = _query(handle)
+                if not (handle.get_info(cl.device_info.AVAILABLE)):
+                    failures.append(Found(where, info, problem="the device is not available"))
+                elif not handle.get_info(cl.device_info.COMPILER_AVAILABLE):
+                    failures.append(Found(where, info, problem="the device has no compiler"))
+                else:
+                    devices.append(Found(where, info, Device(handle, info)))
+            except cl.Error as error:
+                failures.append(Found(where, problem=f"a device cannot be queried ({error})"))
+    devices.sort(key=lambda found: _rank(found.info))
+    for driver in SETUP.drivers:
+        problem = driver.problem or icd.load_problem(driver.library)
+        if problem:
+            failures.append(Found(driver.origin, problem=problem))
+    failures += [Found("note", problem=remark) for remark in SETUP.remarks]
+    return (*devices, *failures)
+
+
+def get(name: str) -> Device:
+    """A device by index ("1"), kind ("gpu", "cpu:0") or part of its name or platform.
+
+    Indices count in the order of `find_devices`.
+
+    Raises:
+        DeviceError: none fits; the text lists what there is.
+    """
+    devices = [found.device for found in find_devices() if found.device]
+    text = name.strip().lower()
+    kind, _, number = text.partition(":")
+    if text.isdigit():
+        fitting = devices[int(text) : int(text) + 1]
+    elif kind in ("gpu", "cpu", "accelerator") and (number.isdigit() or not number):
+        index = int(number or 0)
+        fitting = [d for d in devices if d.info.kind == kind][index : index + 1]
+    else:
+        fitting = [
+            d
+            for d in devices
+            if text in f"{d.info.name}\n{d.info.platform}\n{d.info.vendor}".lower()
+        ]
+    if not fitting:
+        raise DeviceError(f"no OpenCL device fits {name!r}.\n{_listing()}")
+    return fitting[0]
+
+
+def choose() -> Device:
+    """The device that KERASCL_DEVICE names, else the strongest GPU, else a CPU.
+
+    Opens its context, so that a device whose driver is broken is passed over.
+
+    Raises:
+        DeviceError: there is none; the text says what was found and what to do.
+    """
+    asked = config.device()
+    if asked:
+        try:
+            device = get(asked)
+        except DeviceError as error:
+            raise DeviceError(f"KERASCL_DEVICE={asked}: {error}") from None
+        device.context  # noqa: B018  (opens it)
+        return device
+    problems = []
+    for found in find_devices():
+        if found.device is None or "simulator" in found.info.quirks:
+            continue
+        try:
+            found.device.context  # noqa: B018  (opens it)
+        except DeviceError as error:
+            problems.append(str(error))
+            continue
+        return found.device
+    raise DeviceError("\n".join(["no OpenCL device can be used.", _listing(), *problems, HINT]))
+
+
+def default() -> Device:
+    """The device in use: that of `set_default`, else `choose()`, once per process."""
+    global _default
+    if _default is None:
+        with _default_lock:
+            if _default is None:
+                _default = choose()
+    return _default
+
+
+def set_default(device: Device | str) -> Device:
+    """Make a device (or the one that `get` finds by name) the default; returns it."""
+    global _default
+    chosen = get(device) if isinstance(device, str) else device
+    with _default_lock:
+        _default = chosen
+    return chosen
+
+
+def _listing() -> str:
+    lines, index = [], 0
+    for found in find_devices():
+        if found.device:
+            info = found.info
+            lines.append(f"  {index}: {info.kind}  {info.name}  ({info.platform})")
+            index += 1
+        else:
+            lines.append(f"  -: {found.where}: {found.problem}")
+    text = "Found:\n" + "\n".join(lines) if lines else "Nothing was found."
+    if IMPORTED_BEFORE and index == 0:
+        text += (
+            "\npyopencl was imported before kerascl, which was too late to show it pip-installed "
+            "drivers: import kerascl first"
+        )
+    return text

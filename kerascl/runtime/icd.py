@@ -1,0 +1,200 @@
+"""Finds OpenCL drivers before pyopencl's loader looks for them.
+
+The loader reads a folder of `.icd` files, each naming one driver library.  A
+driver installed by pip lies where no loader looks, so `prepare` makes a folder
+of ours with the system's `.icd` files and one for the pip-installed driver, and
+points OCL_ICD_VENDORS at it.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import site
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import platformdirs
+
+from kerascl import config
+
+VENDORS = "OCL_ICD_VENDORS"
+FILENAMES = "OCL_ICD_FILENAMES"
+_MARK = "kerascl-icd"
+_SYSTEM_FOLDER = "/etc/OpenCL/vendors"
+_INTEL = ("libintelocl.so", "intelocl64.dll", "intelocl.dll")
+
+
+@dataclass(frozen=True)
+class Driver:
+    """One `.icd` line: where it is from, the library it names, and what is wrong ("": nothing)."""
+
+    origin: str
+    library: str
+    problem: str = ""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What `prepare` did: the drivers offered to the loader, and remarks for the user."""
+
+    drivers: tuple[Driver, ...]
+    remarks: tuple[str, ...] = ()
+
+
+_setup: Setup | None = None
+
+
+def cache_root() -> Path | None:
+    """The folder for everything that kerascl keeps on disk, or None when caching is off."""
+    asked = config.cache_dir()
+    if asked == "":
+        return None
+    return Path(asked) if asked else Path(platformdirs.user_cache_dir("kerascl", appauthor=False))
+
+
+def intel_cpu_library() -> Path | None:
+    """The Intel CPU runtime that pip installed, or None."""
+    try:
+        files = importlib.metadata.distribution("intel-opencl-rt").files or ()
+    except importlib.metadata.PackageNotFoundError:
+        files = ()
+    for file in files:
+        if file.name in _INTEL:
+            path = Path(os.path.realpath(file.locate()))
+            if path.exists():
+                return path
+    prefixes = [sys.prefix, sys.base_prefix, site.getuserbase()]
+    for prefix in filter(None, prefixes):
+        for folder in ("lib", "Library/bin", "bin"):
+            for name in _INTEL:
+                path = Path(prefix, folder, name)
+                if path.exists():
+                    return path.resolve()
+    return None
+
+
+def read_folder(folder: str | Path) -> list[Driver]:
+    """The drivers named by a folder of .icd files, with what is visibly wrong with each."""
+    drivers = []
+    try:
+        files = sorted(Path(folder).glob("*.icd"))
+    except OSError:
+        return []
+    for file in files:
+        try:
+            lines = file.read_text(errors="replace").split("\n")
+        except OSError as error:
+            drivers.append(Driver(str(file), "", f"cannot be read: {error.strerror}"))
+            continue
+        library = next((line.strip() for line in lines if line.strip()), "")
+        problem = "" if library else "the file is empty"
+        if os.path.isabs(library) and not os.path.exists(library):
+            problem = f"it names {library}, which does not exist"
+        drivers.append(Driver(str(file), library, problem))
+    return drivers
+
+
+def load_problem(library: str) -> str:
+    """Why the dynamic linker refuses a driver library, or ""; the linker's own words."""
+    try:
+        ctypes.CDLL(library)
+    except OSError as error:
+        text = str(error)
+        if any(name in text for name in ("libimf", "libsvml", "libirng", "libintlc")):
+            text += " (pip install intel-cmplr-lib-rt)"
+        return text
+    return ""
+
+
+def prepare() -> Setup:
+    """Set the loader's environment once per process; safe to call again."""
+    global _setup
+    if _setup is None:
+        _setup = _prepare_windows() if os.name == "nt" else _prepare()
+    return _setup
+
+
+def _prepare_windows() -> Setup:
+    # Khronos' loader finds system drivers in the registry and adds the list in OCL_ICD_FILENAMES.
+    library = intel_cpu_library()
+    if library is None:
+        return Setup(())
+    driver = Driver("pip: intel-opencl-rt", str(library))
+    listed = os.environ.get(FILENAMES, "")
+    if str(library) not in listed:
+        os.environ[FILENAMES] = os.pathsep.join(filter(None, (listed, str(library))))
+    os.add_dll_directory(str(library.parent))
+    return Setup((driver,))
+
+
+def _prepare() -> Setup:
+    library = intel_cpu_library()
+    asked = os.environ.get(VENDORS, "")
+    ours = _MARK in asked
+    if asked and not ours:
+        remarks = ()
+        drivers = read_folder(asked) if os.path.isdir(asked) else [Driver(VENDORS, asked)]
+        if library is not None and not any(_same(d.library, library) for d in drivers):
+            remarks = (
+                f"{VENDORS}={asked} is set, so the pip-installed driver {library} is not offered",
+            )
+        return Setup(tuple(drivers), remarks)
+    system = os.environ.get("OPENCL_VENDOR_PATH") or _SYSTEM_FOLDER
+    drivers = read_folder(system)
+    if library is None:
+        if ours:
+            del os.environ[VENDORS]
+        return Setup(tuple(drivers))
+    if any("libintelocl.so" in d.library and not d.problem for d in drivers):
+        # Two copies of one runtime in one process fight over their global state.
+        return Setup(tuple(drivers), (f"a system driver is used instead of {library}",))
+    drivers.append(Driver("pip: intel-opencl-rt", str(library)))
+    try:
+        os.environ[VENDORS] = str(_write_folder(drivers))
+    except OSError as error:
+        return Setup(tuple(drivers), (f"no folder for .icd files could be written: {error}",))
+    return Setup(tuple(drivers))
+
+
+def _same(text: str, library: Path) -> bool:
+    return bool(text) and os.path.realpath(text) == os.path.realpath(library)
+
+
+def _write_folder(drivers: list[Driver]) -> Path:
+    texts = {}
+    for driver in drivers:
+        if driver.library and not driver.problem:
+            digest = hashlib.sha256(driver.library.encode()).hexdigest()[:8]
+            texts[f"{Path(driver.library).name.split('.')[0]}-{digest}.icd"] = driver.library
+    # Named by its content: processes of other environments write other folders.
+    name = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
+    root = cache_root()
+    if root is not None:
+        try:
+            return _fill(root / _MARK / name, texts)
+        except OSError:
+            pass
+    folder = Path(tempfile.mkdtemp(prefix=_MARK + "-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return _fill(folder, texts)
+
+
+def _fill(folder: Path, texts: dict[str, str]) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, library in texts.items():
+        path = folder / name
+        wanted = library + "\n"
+        if path.exists() and path.read_text(errors="replace") == wanted:
+            continue
+        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        with os.fdopen(handle, "w") as file:
+            file.write(wanted)
+        os.replace(temporary, path)
+    return folder

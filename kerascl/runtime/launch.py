@@ -1,0 +1,523 @@
+"""The in-order queue of a device: launches, copies, waits."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import functools
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kerascl import config
+from kerascl.runtime.buffers import Buffer
+from kerascl.runtime.errors import ContextLost, DeviceError, LaunchError, OutOfDeviceMemory
+from kerascl.runtime.opencl import POINTER_SIZE, RAW, SIZES, cl, code_name
+from kerascl.runtime.programs import Kernel
+from kerascl.runtime.staging import Staging
+
+if TYPE_CHECKING:
+    from kerascl.runtime.device import Device
+
+_SNAPSHOT_LIMIT = 1 << 16
+_MARK_EVERY = 256
+_MARKS = 3
+
+_status = cl.status_code
+_LOST = (_status.INVALID_COMMAND_QUEUE, _status.INVALID_CONTEXT, -9999, -36)
+_MEMORY = (_status.MEM_OBJECT_ALLOCATION_FAILURE, _status.OUT_OF_HOST_MEMORY)
+_ARGUMENTS = (
+    _status.INVALID_ARG_INDEX,
+    _status.INVALID_ARG_VALUE,
+    _status.INVALID_ARG_SIZE,
+    _status.INVALID_MEM_OBJECT,
+    _status.INVALID_KERNEL_ARGS,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalMemory:
+    """A __local kernel argument of `nbytes` bytes."""
+
+    nbytes: int
+
+
+Argument = "Buffer | np.generic | bytes | LocalMemory"
+
+
+@functools.lru_cache(maxsize=4096)
+def size_array(size: tuple[int, ...]) -> ctypes.Array:
+    """One to three work sizes as an array for the driver.
+
+    Raises:
+        ValueError: no or too many dimensions, or one that is not positive.
+    """
+    if not 1 <= len(size) <= 3:
+        raise ValueError(f"a launch has 1 to 3 dimensions, not {size}")
+    if min(size) < 1:
+        raise ValueError(f"work sizes must be positive, got {size}")
+    return (ctypes.c_size_t * len(size))(*map(int, size))
+
+
+class Pending:
+    """A read under way; `wait` may be called from any thread, more than once."""
+
+    def __init__(self, queue: Queue, events: list, pieces: list = ()):
+        self._queue = queue
+        self._events = events
+        self._pieces = pieces
+        self._lock = threading.Lock()
+        self._error: Exception | None = None
+
+    def wait(self) -> None:
+        """Return when the array holds the data.
+
+        Raises:
+            DeviceError: a command before or of the read failed.
+        """
+        with self._lock:
+            try:
+                for n, event in enumerate(self._events):
+                    event.wait()
+                    if self._pieces:
+                        target, slot = self._pieces[n]
+                        target[:] = slot.array[: target.size]
+            except cl.Error as error:
+                self._error = self._queue.failure(error.code, "a read")
+            self._events = []
+            self._release()
+            if self._error is not None:
+                raise self._error
+
+    def done(self) -> bool:
+        """Whether `wait` would return at once."""
+        return all(
+            e.command_execution_status == cl.command_execution_status.COMPLETE
+            for e in tuple(self._events)
+        )
+
+    def _release(self) -> None:
+        pieces, self._pieces = self._pieces, ()
+        for _, slot in pieces:
+            self._queue.staging.give_back(slot)
+
+    def __del__(self):
+        with contextlib.suppress(Exception):
+            self._release()
+
+
+class Queue:
+    """`device.queue`: every command of a device in one order.
+
+    Attributes:
+        lock: the device's lock; held while commands are enqueued, never while waiting for them.
+        handle: the pyopencl.CommandQueue (another one while profiling).
+        arg: the same as a ctypes pointer whose value follows `handle`.
+    """
+
+    def __init__(self, device: Device):
+        self._device = device
+        self.lock = device.lock
+        self.handle = cl.CommandQueue(device.context, device.handle)
+        self.arg = ctypes.c_void_p(self.handle.int_ptr)
+        self.wait_each = config.debug() >= 3
+        self.recorder = None
+        self.staging = Staging(device) if device.info.staged_copies else None
+        self._since = 0
+        self._marks: collections.deque = collections.deque()
+        self._held: collections.deque = collections.deque()
+
+    # Launches
+
+    def launch(
+        self,
+        kernel: Kernel,
+        global_size: tuple[int, ...],
+        local_size: tuple[int, ...] | None,
+        args: Sequence[Argument],
+    ) -> None:
+        """Enqueue one kernel.
+
+        Args:
+            kernel: from `device.programs.kernel`.
+            global_size, local_size: work-items in one to three dimensions; `local_size` None
+                lets the driver choose.
+            args: Buffer, NumPy scalar (or bytes of a struct), or LocalMemory, one for each
+                parameter.
+
+        Raises:
+            TypeError: the number or type of arguments is wrong.
+            ValueError: a size is not positive.
+            LaunchError: the driver refuses the sizes or arguments.
+            OutOfDeviceMemory: the driver finds no memory, even after trimming the cache.
+            ContextLost: the device is dead because of an earlier kernel.
+        """
+        global_array = size_array(global_size)
+        local_array = None if local_size is None else size_array(local_size)
+        if local_array is not None and len(local_array) != len(global_array):
+            raise ValueError(f"global {global_size} and local {local_size} differ in dimensions")
+        with self.lock:
+            bind(kernel, args)
+            if self.recorder is None and RAW is not None:
+                call = (self.arg, kernel.arg, len(global_array), None, global_array, local_array)
+                status = RAW.enqueue(*call, 0, None, None)
+                if status in _MEMORY:
+                    self._device.buffers.relieve()
+                    status = RAW.enqueue(*call, 0, None, None)
+                if status:
+                    raise self.failure(status, kernel.name, kernel, global_size, local_size)
+            else:
+                self.enqueue_slowly(kernel, global_size, local_size)
+            self._since += 1
+            if self._since >= _MARK_EVERY:
+                self.pace(0)
+            if self.wait_each:
+                self.finish_after(kernel.name)
+
+    def enqueue_slowly(self, kernel: Kernel, global_size, local_size) -> None:
+        """Enqueue a bound kernel through pyopencl: for profiling, or where ctypes cannot."""
+        try:
+            event = cl.enqueue_nd_range_kernel(self.handle, kernel.handle, global_size, local_size)
+        except cl.Error as error:
+            raise self.failure(error.code, kernel.name, kernel, global_size, local_size) from error
+        if self.recorder is not None:
+            self.recorder.record(kernel.name, event)
+
+    def pace(self, launches: int) -> None:
+        """Count launches and keep the host at most about 1000 of them ahead.
+
+        Drivers either block inside an enqueue (holding the GIL) or queue without bound.
+        """
+        self._since += launches
+        if self._since < _MARK_EVERY:
+            return
+        self._since = 0
+        if len(self._marks) >= _MARKS:
+            try:
+                self._marks.popleft().wait()
+            except cl.Error as error:
+                raise self.failure(error.code, "a kernel") from error
+        try:
+            self._marks.append(cl.enqueue_marker(self.handle))
+            self.handle.flush()
+        except cl.Error as error:
+            raise self.failure(error.code, "a kernel") from error
+
+    # Copies
+
+    def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> None:
+        """Copy an array into a buffer at byte `offset`; returns when the array may be reused.
+
+        Raises:
+            ValueError: the array is larger than the buffer.
+        """
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        self._check(buffer, data.size, offset)
+        if data.size == 0:
+            return
+        event = None
+        try:
+            with self.lock:
+                if self.staging is not None and self._write_staged(buffer, data, offset):
+                    return
+                snapshot = data.size <= _SNAPSHOT_LIMIT
+                event = cl.enqueue_copy(
+                    self.handle,
+                    buffer.handle,
+                    data.copy() if snapshot else data,
+                    is_blocking=False,
+                    dst_offset=offset,
+                )
+                self._note("write", event)
+                if snapshot:
+                    self._hold(event)
+                    return
+            event.wait()
+        except cl.Error as error:
+            raise self.failure(error.code, "a write") from error
+
+    def read(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> np.ndarray:
+        """Copy a buffer's bytes from `offset` on into a writable array, and wait; returns it.
+
+        Raises:
+            ValueError: the array is larger than the buffer, or cannot be written.
+        """
+        if not array.flags.c_contiguous:
+            whole = np.empty(array.shape, array.dtype)
+            self.read_async(buffer, whole, offset).wait()
+            array[...] = whole
+            return array
+        self.read_async(buffer, array, offset).wait()
+        return array
+
+    def read_async(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> Pending:
+        """Begin a read into a contiguous writable array; the array holds it after `.wait()`.
+
+        The buffer may be dropped or overwritten by later commands right after this call.
+        """
+        if not array.flags.c_contiguous or not array.flags.writeable:
+            raise ValueError("a read needs a contiguous, writable array")
+        data = array.reshape(-1).view(np.uint8)
+        self._check(buffer, data.size, offset)
+        if data.size == 0:
+            return Pending(self, [])
+        try:
+            with self.lock:
+                slots = self.staging.take(data.size) if self.staging is not None else []
+                if slots:
+                    pending = self._read_staged(buffer, data, offset, slots)
+                else:
+                    event = cl.enqueue_copy(
+                        self.handle, data, buffer.handle, is_blocking=False, src_offset=offset
+                    )
+                    self._note("read", event)
+                    pending = Pending(self, [event])
+                self.handle.flush()
+                return pending
+        except cl.Error as error:
+            raise self.failure(error.code, "a read") from error
+
+    def copy(
+        self,
+        src: Buffer,
+        dst: Buffer,
+        nbytes: int | None = None,
+        src_offset: int = 0,
+        dst_offset: int = 0,
+    ) -> None:
+        """Enqueue a copy of `nbytes` bytes (default: all of `src`) between buffers."""
+        nbytes = src.nbytes - src_offset if nbytes is None else int(nbytes)
+        self._check(src, nbytes, src_offset)
+        self._check(dst, nbytes, dst_offset)
+        if nbytes == 0:
+            return
+        try:
+            with self.lock:
+                event = cl.enqueue_copy(
+                    self.handle,
+                    dst.handle,
+                    src.handle,
+                    byte_count=nbytes,
+                    src_offset=src_offset,
+                    dst_offset=dst_offset,
+                )
+                self._note("copy", event)
+                self.pace(1)
+        except cl.Error as error:
+            raise self.failure(error.code, "a copy") from error
+
+    def fill(
+        self, buffer: Buffer, pattern: bytes, offset: int = 0, nbytes: int | None = None
+    ) -> None:
+        """Enqueue a fill with a pattern of 1, 2, 4, … 128 bytes (or a NumPy scalar).
+
+        Raises:
+            ValueError: the size is no multiple of the pattern, or leaves the buffer.
+        """
+        if not isinstance(pattern, bytes):
+            pattern = pattern.tobytes()
+        nbytes = buffer.nbytes - offset if nbytes is None else int(nbytes)
+        self._check(buffer, nbytes, offset)
+        if len(pattern) not in SIZES or nbytes % len(pattern) or offset % len(pattern):
+            raise ValueError(
+                f"a pattern of {len(pattern)} bytes cannot fill {nbytes} bytes at {offset}"
+            )
+        if nbytes == 0:
+            return
+        try:
+            with self.lock:
+                event = cl.enqueue_fill_buffer(
+                    self.handle, buffer.handle, np.frombuffer(pattern, np.uint8), offset, nbytes
+                )
+                self._note("fill", event)
+                self.pace(1)
+        except cl.Error as error:
+            raise self.failure(error.code, "a fill") from error
+
+    def flush(self) -> None:
+        """See to it that everything enqueued begins."""
+        with self.lock:
+            self.handle.flush()
+
+    def finish(self) -> None:
+        """Wait for everything enqueued so far.
+
+        Raises:
+            ContextLost, DeviceError: a command failed.
+        """
+        self.finish_after("a kernel")
+
+    def finish_after(self, what: str) -> None:
+        try:
+            self.handle.finish()
+        except cl.Error as error:
+            raise self.failure(error.code, what) from error
+        self._marks.clear()
+        self._held.clear()
+
+    # Helpers
+
+    def use(self, handle, recorder) -> None:
+        """Go on with another command queue of the same context, after everything on this one."""
+        with self.lock:
+            self.finish_after("a kernel")
+            self.handle = handle
+            self.arg.value = handle.int_ptr
+            self.recorder = recorder
+
+    def failure(
+        self, code: int, what: str, kernel: Kernel | None = None, global_size=None, local_size=None
+    ) -> Exception:
+        """The exception for a status code."""
+        info = self._device.info
+        name = code_name(code)
+        lost = code in _LOST or (
+            code == _status.OUT_OF_RESOURCES and kernel is None and info.platform == "NVIDIA CUDA"
+        )
+        if lost:
+            return ContextLost(
+                f"{info.name} stopped working at {what} ({name}). An earlier kernel faulted, most "
+                "often by reading or writing out of bounds; nothing more can run on this device "
+                "in this process. KERASCL_DEBUG=3 waits after each launch and so names the kernel"
+            )
+        if code in _MEMORY:
+            stats = self._device.buffers.stats()
+            return OutOfDeviceMemory(
+                f"{what} on {info.name} failed ({name}): in use {stats.in_use / 2**20:,.1f} MiB, "
+                f"cached {stats.cached / 2**20:,.1f} MiB"
+            )
+        if kernel is None:
+            return DeviceError(f"{what} on {info.name} failed ({name})")
+        text = f"{what} could not be launched on {info.name} ({name}): global size {global_size}, "
+        text += f"local size {local_size}"
+        if code in _ARGUMENTS:
+            text += "; an argument is missing or wrong"
+        else:
+            work_group = kernel.handle.get_work_group_info
+            try:
+                most = work_group(cl.kernel_work_group_info.WORK_GROUP_SIZE, self._device.handle)
+                local = work_group(cl.kernel_work_group_info.LOCAL_MEM_SIZE, self._device.handle)
+                text += (
+                    f"; this kernel allows work-groups of up to {most} and takes {local} bytes of "
+                    f"local memory of the device's {info.local_mem_bytes}"
+                )
+            except cl.Error:
+                pass
+        return LaunchError(text)
+
+    def _check(self, buffer: Buffer, nbytes: int, offset: int) -> None:
+        if offset < 0 or nbytes < 0 or offset + nbytes > buffer.nbytes:
+            raise ValueError(
+                f"{nbytes} bytes at {offset} do not lie in a buffer of {buffer.nbytes} bytes"
+            )
+
+    def _note(self, name: str, event) -> None:
+        if self.recorder is not None:
+            self.recorder.record(name, event)
+
+    def _hold(self, event) -> None:
+        # Dropping the event of a write waits for it, so events are kept until they are done.
+        held = self._held
+        held.append(event)
+        done = cl.command_execution_status.COMPLETE
+        while held and (len(held) > 64 or held[0].command_execution_status == done):
+            held.popleft()
+
+    def _write_staged(self, buffer: Buffer, data: np.ndarray, offset: int) -> bool:
+        size = self.staging.CHUNK
+        for start in range(0, data.size, size):
+            piece = data[start : start + size]
+            slot = self.staging.next()
+            slot.array[: piece.size] = piece
+            slot.event = cl.enqueue_copy(
+                self.handle,
+                buffer.handle,
+                slot.array[: piece.size],
+                is_blocking=False,
+                dst_offset=offset + start,
+            )
+            self._note("write", slot.event)
+            self.handle.flush()
+            self.staging.give_back(slot)
+        return True
+
+    def _read_staged(self, buffer: Buffer, data: np.ndarray, offset: int, slots: list) -> Pending:
+        size = self.staging.CHUNK
+        events, pieces = [], []
+        for slot, start in zip(slots, range(0, data.size, size), strict=True):
+            piece = data[start : start + size]
+            slot.event = cl.enqueue_copy(
+                self.handle,
+                slot.array[: piece.size],
+                buffer.handle,
+                is_blocking=False,
+                src_offset=offset + start,
+            )
+            self._note("read", slot.event)
+            events.append(slot.event)
+            pieces.append((piece, slot))
+        return Pending(self, events, pieces)
+
+
+def bind(kernel: Kernel, args: Sequence[Argument]) -> None:
+    """Set a kernel's arguments, skipping those it has already.
+
+    Raises:
+        TypeError: wrong number or type.
+        LaunchError: the driver refuses one; the text says which.
+    """
+    if len(args) != kernel.num_args:
+        raise TypeError(f"{kernel.name} takes {kernel.num_args} arguments, got {len(args)}")
+    bound = kernel.bound
+    for index, arg in enumerate(args):
+        if type(arg) is Buffer:
+            key = arg.key
+            if bound[index] != key:
+                set_argument(kernel, index, POINTER_SIZE, arg.arg, arg.handle, key)
+        else:
+            bind_value(kernel, index, arg)
+
+
+def bind_value(kernel: Kernel, index: int, arg) -> None:
+    """Set an argument that is no Buffer."""
+    if type(arg) is LocalMemory:
+        if kernel.bound[index] != arg:
+            size = ctypes.c_size_t(arg.nbytes)
+            set_argument(kernel, index, size, None, cl.LocalMemory(arg.nbytes), arg)
+        return
+    if isinstance(arg, np.generic):
+        data = arg.tobytes()
+    elif isinstance(arg, bytes):
+        data = arg
+    else:
+        raise TypeError(
+            f"argument {index} of {kernel.name} is a {type(arg).__name__}; give a Buffer, a NumPy "
+            "scalar, bytes or LocalMemory"
+        )
+    if kernel.bound[index] != data:
+        size = SIZES.get(len(data)) or ctypes.c_size_t(len(data))
+        set_argument(kernel, index, size, data, data, data)
+
+
+def set_argument(kernel: Kernel, index: int, size, pointer, slow_value, key) -> None:
+    """clSetKernelArg, and remember `key` as what is bound."""
+    bound = kernel.bound
+    bound[index] = None
+    if RAW is not None:
+        status = RAW.set_arg(kernel.arg, index, size, pointer)
+    else:
+        try:
+            kernel.handle.set_arg(index, slow_value)
+            status = 0
+        except cl.Error as error:
+            status = error.code
+    if status:
+        raise LaunchError(
+            f"argument {index} of {kernel.name} is refused ({code_name(status)}): "
+            f"{size.value} bytes given"
+        )
+    bound[index] = key

@@ -1,0 +1,60 @@
+"""pyopencl, loaded after the drivers are findable, and the few calls made past it.
+
+Setting a kernel's arguments through pyopencl costs several times the launch
+itself, so clSetKernelArg and clEnqueueNDRangeKernel are called through ctypes
+in the same library that pyopencl loaded.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+from kerascl.runtime import icd
+
+IMPORTED_BEFORE = "pyopencl" in sys.modules
+SETUP = icd.prepare()
+
+import pyopencl as cl  # noqa: E402  (the loader's environment comes first)
+
+
+class Raw:
+    """The ctypes entry points; arguments are given as ctypes objects or ints below 2**31.
+
+    They hold the GIL (as pyopencl's enqueue does): releasing it would let another
+    Python thread keep it for milliseconds after every launch.
+    """
+
+    def __init__(self, library: ctypes.CDLL):
+        self.set_arg = library.clSetKernelArg
+        self.enqueue = library.clEnqueueNDRangeKernel
+        self.set_arg.restype = self.enqueue.restype = ctypes.c_int
+
+
+def _find_raw() -> Raw | None:
+    # dlsym on the extension's handle also searches the libraries it was linked to.
+    for name in (cl._cl.__file__, "OpenCL.dll", "libOpenCL.so.1"):
+        try:
+            raw = Raw(ctypes.PyDLL(name))
+        except (OSError, AttributeError):
+            continue
+        return raw
+    return None
+
+
+RAW = _find_raw()
+
+_CODES = {
+    value: name
+    for name, value in vars(cl.status_code).items()
+    if isinstance(value, int) and not name.startswith("_")
+}
+
+
+def code_name(code: int) -> str:
+    """The name of an OpenCL status code."""
+    return _CODES.get(code, f"error {code}")
+
+
+SIZES = {n: ctypes.c_size_t(n) for n in (1, 2, 4, 8, 16, 32, 64, 128)}
+POINTER_SIZE = ctypes.c_size_t(ctypes.sizeof(ctypes.c_void_p))

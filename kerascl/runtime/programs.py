@@ -1,0 +1,255 @@
+"""Source and options -> built kernel, with a memory cache and a disk cache of binaries."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import sys
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from kerascl import config
+from kerascl.runtime.diskcache import DiskCache
+from kerascl.runtime.errors import CompileError
+from kerascl.runtime.opencl import cl, code_name
+
+if TYPE_CHECKING:
+    from kerascl.runtime.device import Device
+
+#: Binary-to-binary steps by name.  The option "--rewrite=<name>" builds the source, passes its
+#: binary through the function and builds the result (NVIDIA: text of PTX in, text of PTX out).
+REWRITES: dict[str, Callable[[bytes], bytes]] = {}
+
+_REWRITE_OPTION = "--rewrite="
+
+
+class Kernel:
+    """One kernel of a built program, with the arguments it was last launched with.
+
+    Attributes:
+        name: the function's name.
+        handle: the pyopencl.Kernel.
+        num_args: how many arguments it takes.
+    """
+
+    __slots__ = ("arg", "bound", "handle", "name", "num_args", "program")
+
+    def __init__(self, program, name: str):
+        self.program = program
+        self.name = name
+        self.handle = cl.Kernel(program, name)
+        self.num_args = self.handle.get_info(cl.kernel_info.NUM_ARGS)
+        self.arg = ctypes.c_void_p(self.handle.int_ptr)
+        self.bound: list = [None] * self.num_args
+
+    def clone(self) -> Kernel:
+        """A kernel object of its own (own arguments) of the same program."""
+        return Kernel(self.program, self.name)
+
+    def __repr__(self) -> str:
+        return f"Kernel({self.name!r}, {self.num_args} arguments)"
+
+
+class _Entry:
+    """A program being built or built; the lock is held while building."""
+
+    __slots__ = ("kernels", "lock", "program")
+
+    def __init__(self):
+        self.lock = threading.Lock()
+        self.program = None
+        self.kernels: dict[str, Kernel] = {}
+
+
+class Programs:
+    """`device.programs`."""
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._entries: dict[tuple[str, tuple[str, ...]], _Entry] = {}
+        self._lock = threading.Lock()
+        off = "no_binaries" in device.info.quirks
+        self._disk = None if off else DiskCache.open("programs", device.info.cache_key)
+        self.built_from_source = 0
+        self.loaded_from_disk = 0
+
+    def kernel(self, source: str, name: str, options: Sequence[str] = ()) -> Kernel:
+        """The kernel `name` of `source`; the same object for the same arguments.
+
+        Raises:
+            CompileError: the program does not build, or has no such kernel.
+        """
+        entry = self._entry(source, tuple(options))
+        found = entry.kernels.get(name)
+        if found is None:
+            with entry.lock:
+                found = entry.kernels.get(name)
+                if found is None:
+                    found = entry.kernels[name] = self._kernel(entry.program, name, source)
+        return found
+
+    def build(self, programs: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Build several (source, options) at once, in threads; those already built cost nothing.
+
+        Raises:
+            CompileError: of the first that fails, after all have been tried.
+        """
+        todo = {(source, tuple(options)) for source, options in programs}
+        todo = [key for key in todo if key not in self._entries]
+        threads = min(config.build_threads(), len(todo))
+        if threads <= 1:
+            for source, options in todo:
+                self._entry(source, options)
+            return
+        with ThreadPoolExecutor(threads, thread_name_prefix="kerascl-build") as pool:
+            futures = [pool.submit(self._entry, *key) for key in todo]
+        for future in futures:
+            future.result()
+
+    def clear(self) -> None:
+        """Forget every program in memory (the disk cache stays)."""
+        with self._lock:
+            self._entries.clear()
+
+    def _entry(self, source: str, options: tuple[str, ...]) -> _Entry:
+        key = (source, options)
+        entry = self._entries.get(key)
+        if entry is None:
+            with self._lock:
+                entry = self._entries.setdefault(key, _Entry())
+        if entry.program is None:
+            with entry.lock:
+                if entry.program is None:
+                    try:
+                        entry.program = self._program(source, options)
+                    except BaseException:
+                        with self._lock:
+                            self._entries.pop(key, None)
+                        raise
+        return entry
+
+    def _program(self, source: str, options: tuple[str, ...]):
+        debug = config.debug()
+        if debug:
+            names = ", ".join(kernel_names(source)) or "?"
+            print(f"kerascl: building {names} {' '.join(options)}", file=sys.stderr)
+            if debug > 1:
+                print(_numbered(source), file=sys.stderr)
+        rewrites = [o[len(_REWRITE_OPTION) :] for o in options if o.startswith(_REWRITE_OPTION)]
+        plain = tuple(o for o in options if not o.startswith(_REWRITE_OPTION))
+        key = None
+        if self._disk is not None:
+            key = self._disk.key(source, "\0".join(options))
+            binary = self._disk.get(key)
+            if binary is not None:
+                try:
+                    program = self._from_binary(binary, plain)
+                    self.loaded_from_disk += 1
+                    return program
+                except cl.Error:
+                    self._disk.remove(key)
+        program = self._from_source(source, plain)
+        for name in rewrites:
+            try:
+                program = self._from_binary(REWRITES[name](_binary(program)), plain)
+            except cl.Error as error:
+                raise CompileError(f"the rewrite {name!r} gave no program: {error}") from error
+        self.built_from_source += 1
+        if key is not None:
+            binary = _binary(program)
+            if binary:
+                self._disk.put(key, binary)
+        return program
+
+    def _from_source(self, source: str, options: tuple[str, ...]):
+        device = self._device
+        program = cl._cl._Program(device.context, source)
+        try:
+            program._build(" ".join(options).encode(), [device.handle])
+        except cl.Error as error:
+            log = _log(program, device.handle)
+            raise CompileError(
+                _explain(source, options, log, code_name(error.code), device.info.name), log, source
+            ) from None
+        if config.debug():
+            log = _log(program, device.handle)
+            if log:
+                print(f"kerascl: build log\n{log}", file=sys.stderr)
+        return program
+
+    def _from_binary(self, binary: bytes, options: tuple[str, ...]):
+        device = self._device
+        program = cl._cl._Program(device.context, [device.handle], [binary])
+        program._build(" ".join(options).encode(), [device.handle])
+        return program
+
+    def _kernel(self, program, name: str, source: str) -> Kernel:
+        try:
+            return Kernel(program, name)
+        except cl.Error as error:
+            have = ", ".join(kernel_names(source)) or "none"
+            raise CompileError(
+                f"the program has no kernel {name!r} ({code_name(error.code)}); it has: {have}",
+                "",
+                source,
+            ) from None
+
+
+_KERNEL = re.compile(
+    r"\b(?:__)?kernel\b(?:\s*__attribute__\s*\(\(.*?\)\)\s*)*\s+void\s+(\w+)", re.S
+)
+
+
+def kernel_names(source: str) -> list[str]:
+    """The names of the kernels declared in a source text."""
+    return _KERNEL.findall(source)
+
+
+def _binary(program) -> bytes:
+    binaries = program.get_info(cl.program_info.BINARIES)
+    return bytes(binaries[0]) if binaries and binaries[0] else b""
+
+
+def _log(program, handle) -> str:
+    try:
+        text = program.get_build_info(handle, cl.program_build_info.LOG)
+    except cl.Error:
+        return ""
+    return (text or "").strip("\0 \n")
+
+
+def _numbered(source: str, first: int = 1) -> str:
+    lines = source.split("\n")
+    return "\n".join(f"{n:5d} | {line}" for n, line in enumerate(lines, first))
+
+
+# "<source>:12:5: error", "<kernel>(12): error", "1:12:5: error", "line 12"
+_PLACE = re.compile(r"(?:^|[\s>\"/\w.])(?:[:(]|line )(\d+)(?::\d+)?[):]?\s*:?\s*(?=.*error)", re.I)
+
+
+def error_lines(log: str, last: int) -> list[int]:
+    """The source lines (from 1) that a build log's error messages point at."""
+    found = []
+    for line in log.split("\n"):
+        if "error" not in line.lower():
+            continue
+        match = _PLACE.search(line)
+        if match and 1 <= int(match[1]) <= last and int(match[1]) not in found:
+            found.append(int(match[1]))
+    return found
+
+
+def _explain(source: str, options: Sequence[str], log: str, code: str, device: str) -> str:
+    lines = source.split("\n")
+    names = ", ".join(kernel_names(source)) or "a program without kernels"
+    parts = [f"{names} did not build on {device} ({code})"]
+    if options:
+        parts.append(f"options: {' '.join(options)}")
+    for number in error_lines(log, len(lines))[:5]:
+        near = range(max(1, number - 2), min(len(lines), number + 2) + 1)
+        parts += [f"{'>' if n == number else ' '}{n:5d} | {lines[n - 1]}" for n in near]
+        parts.append("")
+    parts.append("build log:\n" + (log or "(empty)"))
+    return "\n".join(parts)

@@ -1,0 +1,80 @@
+"""What particular drivers get wrong: a table of predicates and overrides.
+
+`apply` replaces fields of a DeviceInfo and adds quirk names to `info.quirks`;
+code elsewhere asks `"name" in info.quirks` and never looks at vendor strings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from kerascl.runtime.device import DeviceInfo
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """One oddity: its name, why it is here, whom it concerns, what it overrides."""
+
+    name: str
+    why: str
+    applies: Callable[[DeviceInfo], bool]
+    overrides: dict[str, Any] = field(default_factory=dict)
+
+
+def _pocl(info: DeviceInfo) -> bool:
+    return info.platform == "Portable Computing Language"
+
+
+def _pocl_pypi(info: DeviceInfo) -> bool:
+    return _pocl(info) and info.driver_version.startswith("3.0")
+
+
+def _nvidia(info: DeviceInfo) -> bool:
+    return info.platform == "NVIDIA CUDA"
+
+
+def _oclgrind(info: DeviceInfo) -> bool:
+    return info.platform == "Oclgrind"
+
+
+TABLE = (
+    Quirk(
+        "no_fma16",
+        "the PoCL wheel on PyPI aborts on fma(float16, …) into private arrays",
+        _pocl_pypi,
+    ),
+    Quirk(
+        "no_fp16",
+        "PoCL before 4 builds half arithmetic on few targets only",
+        lambda info: _pocl(info) and info.driver_version < "4",
+        {"fp16": False},
+    ),
+    Quirk(
+        "no_subgroups",
+        "NVIDIA's driver reports sub-group counts but offers no sub-group functions",
+        _nvidia,
+        {"subgroups": False, "simd_width": 32},
+    ),
+    Quirk(
+        "lazy_buffers",
+        "the memory is taken at a buffer's first use, so allocation must touch it",
+        lambda info: info.kind == "gpu",
+    ),
+    Quirk(
+        "simulator",
+        "a simulator: never chosen by itself, and no binaries of it are kept",
+        _oclgrind,
+    ),
+    Quirk("no_binaries", "program binaries of a simulator are not reloaded", _oclgrind),
+)
+
+
+def apply(info: DeviceInfo) -> DeviceInfo:
+    """`info` with every matching row's overrides and the rows' names in `quirks`."""
+    rows = [row for row in TABLE if row.applies(info)]
+    fields = {key: value for row in rows for key, value in row.overrides.items()}
+    return dataclasses.replace(info, **fields, quirks=frozenset(row.name for row in rows))

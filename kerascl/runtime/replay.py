@@ -1,0 +1,105 @@
+"""Captured launches: arguments bound once, then one enqueue loop with the least Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import starmap
+from typing import TYPE_CHECKING
+
+from kerascl.runtime.buffers import Buffer
+from kerascl.runtime.launch import bind, bind_value, set_argument, size_array
+from kerascl.runtime.opencl import POINTER_SIZE, RAW
+from kerascl.runtime.programs import Kernel
+
+if TYPE_CHECKING:
+    from kerascl.runtime.device import Device
+
+
+class Replay:
+    """A fixed list of launches that can be run again and again.
+
+    It has kernel objects of its own, so eager launches never disturb its
+    arguments, and it keeps every Buffer it was given alive.
+
+    Args:
+        device: where to run.
+        launches: tuples (kernel, global_size, local_size, args) as for `Queue.launch`.
+
+    Raises:
+        TypeError, ValueError, LaunchError: as `Queue.launch`, before anything runs.
+    """
+
+    def __init__(self, device: Device, launches: Iterable[tuple]):
+        self._device = device
+        self._queue = device.queue
+        self._kernels: list[Kernel] = []
+        self._sizes: list[tuple] = []
+        self._buffers: list[list] = []
+        self._calls: list[tuple] = []
+        for kernel, global_size, local_size, args in launches:
+            own = kernel.clone()
+            bind(own, args)
+            wide = size_array(tuple(global_size))
+            group = None if local_size is None else size_array(tuple(local_size))
+            if group is not None and len(group) != len(wide):
+                raise ValueError(
+                    f"{kernel.name}: global {global_size} and local {local_size} differ in "
+                    "dimensions"
+                )
+            self._kernels.append(own)
+            self._sizes.append((tuple(global_size), None if group is None else tuple(local_size)))
+            self._buffers.append([arg if type(arg) is Buffer else None for arg in args])
+            self._calls.append(
+                (self._queue.arg, own.arg, len(wide), None, wide, group, 0, None, None)
+            )
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    def run(self) -> None:
+        """Enqueue every launch in order; does not wait.
+
+        Raises:
+            LaunchError, OutOfDeviceMemory, ContextLost: as `Queue.launch`.
+        """
+        queue = self._queue
+        calls = self._calls
+        with queue.lock:
+            if queue.recorder is not None or queue.wait_each or RAW is None:
+                self._run_slowly()
+                return
+            start = 0
+            while start < len(calls):
+                part = calls if len(calls) <= 256 else calls[start : start + 256]
+                rest = iter(part)
+                if any(starmap(RAW.enqueue, rest)):
+                    self._failed(start + len(part) - rest.__length_hint__() - 1)
+                queue.pace(len(part))
+                start += len(part)
+
+    def rebind(self, launch: int, argument: int, value) -> None:
+        """Give one argument of one launch another Buffer, NumPy scalar or LocalMemory."""
+        kernel = self._kernels[launch]
+        with self._queue.lock:
+            if type(value) is Buffer:
+                set_argument(kernel, argument, POINTER_SIZE, value.arg, value.handle, value.key)
+                self._buffers[launch][argument] = value
+            else:
+                bind_value(kernel, argument, value)
+
+    def _run_slowly(self) -> None:
+        queue = self._queue
+        for kernel, (wide, group) in zip(self._kernels, self._sizes, strict=True):
+            queue.enqueue_slowly(kernel, wide, group)
+            if queue.wait_each:
+                queue.finish_after(kernel.name)
+        queue.pace(len(self._calls))
+
+    def _failed(self, index: int) -> None:
+        # Again through the careful path: it retries for memory or says what is wrong.
+        queue = self._queue
+        kernel = self._kernels[index]
+        self._device.buffers.relieve()
+        queue.enqueue_slowly(kernel, *self._sizes[index])
+        for later in range(index + 1, min(len(self._calls), index // 256 * 256 + 256)):
+            queue.enqueue_slowly(self._kernels[later], *self._sizes[later])

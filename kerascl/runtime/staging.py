@@ -1,0 +1,81 @@
+"""Pinned host memory through which a discrete GPU is copied to and from at full speed."""
+
+from __future__ import annotations
+
+import collections
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kerascl.runtime.opencl import cl
+
+if TYPE_CHECKING:
+    from kerascl.runtime.device import Device
+
+
+class Slot:
+    """A mapped chunk; `event` is the last copy that used it."""
+
+    __slots__ = ("array", "event", "memory")
+
+    def __init__(self, memory, array: np.ndarray):
+        self.memory = memory
+        self.array = array
+        self.event = None
+
+
+class Staging:
+    """A ring of pinned chunks.  `take` and `next` are called with the device's lock held."""
+
+    CHUNK = 4 << 20
+    SLOTS = 16
+
+    def __init__(self, device: Device):
+        self._device = device
+        self._slots: collections.deque[Slot] = collections.deque()
+        self._made = 0
+
+    def next(self) -> Slot:
+        """A slot that is free to be written, waiting for the oldest copy if need be."""
+        if not self._slots or (self._busy(self._slots[0]) and self._made < self.SLOTS):
+            # Slots may all be held by unfinished reads: then the ring grows past its size.
+            self._make()
+        slot = self._slots.popleft()
+        if slot.event is not None:
+            slot.event.wait()
+            slot.event = None
+        return slot
+
+    def take(self, nbytes: int) -> list[Slot]:
+        """Slots for so many bytes, or [] when that is more than the ring has to spare."""
+        count = -(-nbytes // self.CHUNK)
+        if count > self.SLOTS // 2:
+            return []
+        while len(self._slots) < count and self._made < self.SLOTS:
+            self._make()
+        if len(self._slots) < count:
+            return []
+        return [self._slots.popleft() for _ in range(count)]
+
+    def give_back(self, slot: Slot) -> None:
+        """Return a slot; its event may still be running."""
+        self._slots.append(slot)
+
+    def _busy(self, slot: Slot) -> bool:
+        done = cl.command_execution_status.COMPLETE
+        return slot.event is not None and slot.event.command_execution_status != done
+
+    def _make(self) -> None:
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
+        memory = cl.Buffer(self._device.context, flags, self.CHUNK)
+        array, _ = cl.enqueue_map_buffer(
+            self._device.queue.handle,
+            memory,
+            cl.map_flags.READ | cl.map_flags.WRITE,
+            0,
+            (self.CHUNK,),
+            np.uint8,
+            is_blocking=True,
+        )
+        self._made += 1
+        self._slots.appendleft(Slot(memory, array))

@@ -1,0 +1,25 @@
+"""Fixtures for every test.  KERASCL_DEVICE selects the device; caches go to a fresh folder."""
+
+import os
+import tempfile
+
+import numpy as np
+import pytest
+
+os.environ.setdefault("KERASCL_CACHE_DIR", tempfile.mkdtemp(prefix="kerascl-test-"))
+
+from kerascl.runtime import device  # noqa: E402  (the environment comes first)
+
+
+@pytest.fixture(scope="session")
+def dev():
+    """The device under test."""
+    return device.default()
+
+
+@pytest.fixture
+def rng(request):
+    """A random generator whose seed is printed when a test fails."""
+    seed = np.random.SeedSequence().entropy % 2**32
+    print(f"seed {seed}")
+    return np.random.default_rng(seed)
