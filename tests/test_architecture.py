@@ -1,0 +1,197 @@
+"""The import rules of docs/architecture.md, held by reading the sources; nothing is imported."""
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "kerascl"
+
+# room -> the rooms it may import from; "" is kerascl/__init__.py.
+ROOMS = {
+    "config": set(),
+    "dtypes": set(),
+    "runtime": {"config", "dtypes"},
+    "kernels": {"config", "dtypes", "runtime"},
+    "core": {"config", "dtypes"},
+    "ops": {"config", "dtypes", "core"},
+    "compiler": {"config", "dtypes", "core", "kernels", "runtime"},
+    "backend": {"config", "dtypes", "core", "ops", "compiler", "runtime.device"},
+    "": {"config", "dtypes", "core", "ops", "compiler", "runtime"},
+    "__main__": {"config", "kernels", "runtime"},
+}
+ONLY_IMPORTER = {"pyopencl": "runtime", "keras": "backend"}
+MOST_LINES = 700
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+NAMES = [str(file.relative_to(ROOT)) for file in FILES]
+TREES = {file: ast.parse(file.read_text(encoding="utf-8"), str(file)) for file in FILES}
+
+
+def parts_of(file: Path) -> tuple[str, ...]:
+    """kerascl/core/node.py -> ("core", "node"); a package's __init__ counts as the package."""
+    parts = file.relative_to(PACKAGE).with_suffix("").parts
+    return parts[:-1] if parts[-1] == "__init__" else parts
+
+
+def room_of(parts: tuple[str, ...]) -> str:
+    return parts[0] if parts else ""
+
+
+MODULES = {parts_of(file) for file in FILES}
+
+
+def imports(file: Path, tree: ast.AST) -> Iterator[tuple[int, str]]:
+    """(line, dotted name) of everything imported anywhere in a tree, relative imports resolved."""
+    package = ("kerascl", *parts_of(file))
+    if file.name != "__init__.py":
+        package = package[:-1]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            base += tuple(node.module.split(".")) if node.module else ()
+            for alias in node.names:
+                yield node.lineno, ".".join((*base, alias.name))
+
+
+def ours(name: str) -> tuple[str, ...] | None:
+    """The module of ours that an imported name lies in, as parts below kerascl, or None."""
+    parts = tuple(name.split("."))
+    if parts[0] != "kerascl":
+        return None
+    parts = parts[1:]
+    while parts and parts not in MODULES:  # names inside a module
+        parts = parts[:-1]
+    return parts
+
+
+@pytest.mark.parametrize("file", FILES, ids=NAMES)
+def test_every_file_has_a_room(file):
+    assert room_of(parts_of(file)) in ROOMS
+
+
+@pytest.mark.parametrize("file", FILES, ids=NAMES)
+def test_imports_run_downward(file):
+    here = room_of(parts_of(file))
+    wrong = []
+    for line, name in imports(file, TREES[file]):
+        parts = ours(name)
+        if parts is None or (here != "" and room_of(parts) == here):
+            continue
+        allowed = ROOMS[here]
+        if room_of(parts) not in allowed and ".".join(parts[:2]) not in allowed:
+            wrong.append(f"line {line}: {here or 'kerascl/__init__'} may not import {name}")
+    assert not wrong
+
+
+@pytest.mark.parametrize("file", FILES, ids=NAMES)
+def test_one_room_owns_each_outside_library(file):
+    here = room_of(parts_of(file))
+    wrong = [
+        f"line {line}: only {ONLY_IMPORTER[name.split('.')[0]]} may import {name}"
+        for line, name in imports(file, TREES[file])
+        if ONLY_IMPORTER.get(name.split(".")[0], here) != here
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize("file", FILES, ids=NAMES)
+def test_no_imports_of_ours_inside_functions(file):
+    """A function-level import hides a cycle; importlib would hide it better."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    wrong = []
+    for function in (n for n in ast.walk(TREES[file]) if isinstance(n, functions)):
+        wrong += [
+            f"line {line}: {name}"
+            for line, name in imports(file, function)
+            if ours(name) is not None
+        ]
+    for node in ast.walk(TREES[file]):
+        match node:
+            case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="__import__")):
+                wrong.append(f"line {node.lineno}: a dynamic import")
+    assert not wrong
+
+
+@pytest.mark.parametrize(
+    "file",
+    [
+        file
+        for folder in ("kerascl", "tests", "examples", "benchmarks")
+        for file in sorted((ROOT / folder).rglob("*"))
+        if file.suffix in {".py", ".cl", ".h"}
+    ],
+    ids=lambda file: str(file.relative_to(ROOT)),
+)
+def test_files_stay_short(file):
+    assert len(file.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+
+
+def environment_reads(tree: ast.AST) -> Iterator[tuple[int, str | None]]:
+    """(line, variable) of each read of the process environment; None if that cannot be told."""
+    constants = {
+        target.id: node.value.value
+        for node in ast.iter_child_nodes(tree)
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        match node:
+            case (
+                ast.Call(
+                    func=ast.Attribute(value=ast.Attribute(attr="environ"), attr="get" | "pop"),
+                    args=[name, *_],
+                )
+                | ast.Call(func=ast.Attribute(attr="getenv"), args=[name, *_])
+                | ast.Subscript(value=ast.Attribute(attr="environ"), slice=name, ctx=ast.Load())
+                | ast.Compare(left=name, comparators=[ast.Attribute(attr="environ")])
+            ):
+                match name:
+                    case ast.Constant(value=value):
+                        yield node.lineno, value
+                    case ast.Name(id=identifier):
+                        yield node.lineno, constants.get(identifier)
+                    case _:
+                        yield node.lineno, None
+
+
+@pytest.mark.parametrize("file", FILES, ids=NAMES)
+def test_only_config_reads_our_environment(file):
+    if file == PACKAGE / "config.py":
+        return
+    wrong = [
+        f"line {line}: {name or 'a computed name'}"
+        for line, name in environment_reads(TREES[file])
+        if name is None or name.startswith("KERASCL_")
+    ]
+    assert not wrong
+
+
+def table(text: str) -> dict[str, tuple[str, str]]:
+    """The rows of a Markdown table about KERASCL_ variables."""
+    rows = re.findall(r"^\| `?(KERASCL_\w+)`? \| (.*?) \| (.*?) \|$", text, re.MULTILINE)
+    return {name: (default, meaning) for name, default, meaning in rows}
+
+
+def test_config_documents_what_it_reads():
+    tree = TREES[PACKAGE / "config.py"]
+    literals = {
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant)
+        and isinstance(node.value, str)
+        and re.fullmatch(r"KERASCL_[A-Z_]+", node.value)
+    }
+    assert literals == set(table(ast.get_docstring(tree)))
+
+
+def test_readme_shows_the_table_of_config():
+    documented = table(ast.get_docstring(TREES[PACKAGE / "config.py"]))
+    assert table((ROOT / "README.md").read_text(encoding="utf-8")) == documented
