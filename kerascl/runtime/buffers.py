@@ -12,6 +12,7 @@ import ctypes
 import gc
 import itertools
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kerascl import config
@@ -134,11 +135,13 @@ class Allocator:
         self.limit = config.memory_limit()
         if self.limit is None and info.kind == "cpu":
             # A CPU driver hands out more than there is, and the system kills the process later.
-            self.limit = int(info.global_mem_bytes * 0.9)
+            self.limit = int(min(info.global_mem_bytes, _container_limit()) * 0.9)
         self._touch = "lazy_buffers" in info.quirks
 
     def allocate(self, nbytes: int) -> Buffer:
         """A buffer of `nbytes` bytes with unspecified contents.
+
+        `nbytes` may be 0.
 
         Raises:
             ValueError: `nbytes` is negative.
@@ -248,6 +251,14 @@ class Allocator:
             cl.enqueue_fill_buffer(queue, handle, b"\0", 0, 16)
             queue.flush()
         return handle
+
+
+def _container_limit() -> float:
+    """Bytes that this process' control group allows, or infinity."""
+    try:
+        return float(Path("/sys/fs/cgroup/memory.max").read_text())
+    except (OSError, ValueError):
+        return float("inf")
 
 
 def _mib(nbytes: int) -> str:

@@ -10,6 +10,7 @@ import atexit
 import contextlib
 import functools
 import hashlib
+import os
 import threading
 from dataclasses import dataclass
 
@@ -249,6 +250,29 @@ _default: Device | None = None
 _default_lock = threading.RLock()
 
 
+class _Forked:
+    """Stands in for the lock of a device that a forked child inherited."""
+
+    def __enter__(self):
+        raise DeviceError(
+            "this process was forked from one that uses an OpenCL device, which drivers cannot "
+            "bear; start processes with the 'spawn' method"
+        )
+
+    def __exit__(self, *exception) -> None:
+        pass
+
+
+def _after_fork() -> None:
+    for device in _opened:
+        device.lock = device.queue.lock = _Forked()
+    _opened.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 @atexit.register
 def _finish_all() -> None:
     # Drivers crash at unload when work is still running.
@@ -302,10 +326,28 @@ def find_devices() -> tuple[Found, ...]:
     devices.sort(key=lambda found: _rank(found.info))
     for driver in SETUP.drivers:
         problem = driver.problem or icd.load_problem(driver.library)
+        if not problem and not _offers(driver.library, platforms):
+            problem = f"{driver.library} loads but offers no platform (is its hardware visible?)"
         if problem:
             failures.append(Found(driver.origin, problem=problem))
     failures += [Found("note", problem=remark) for remark in SETUP.remarks]
     return (*devices, *failures)
+
+
+_MAKERS = {
+    "nvidia": "nvidia",
+    "intelocl": "intel",
+    "igdrcl": "intel",
+    "amdocl": "amd",
+    "pocl": "portable computing",
+    "rusticl": "rusticl",
+}
+
+
+def _offers(library: str, platforms: list) -> bool:
+    """Whether a driver library's platform is there; True when the library is not known."""
+    names = " ".join(platform.name.lower() for platform in platforms)
+    return all(name in names for part, name in _MAKERS.items() if part in library.lower())
 
 
 def get(name: str) -> Device:
@@ -323,7 +365,8 @@ def get(name: str) -> Device:
         fitting = devices[int(text) : int(text) + 1]
     elif kind in ("gpu", "cpu", "accelerator") and (number.isdigit() or not number):
         index = int(number or 0)
-        fitting = [d for d in devices if d.info.kind == kind][index : index + 1]
+        real = [d for d in devices if d.info.kind == kind and "simulator" not in d.info.quirks]
+        fitting = real[index : index + 1]
     else:
         fitting = [
             d

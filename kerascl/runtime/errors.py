@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+#: Status codes of a dead context: INVALID_COMMAND_QUEUE, INVALID_CONTEXT, and what NVIDIA's driver
+#: answers to everything after a fault.
+LOST = (-36, -34, -9999)
+
 
 class DeviceError(RuntimeError):
     """No device fits the request, or a device failed."""

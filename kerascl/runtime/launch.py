@@ -15,7 +15,13 @@ import numpy as np
 
 from kerascl import config
 from kerascl.runtime.buffers import Buffer
-from kerascl.runtime.errors import ContextLost, DeviceError, LaunchError, OutOfDeviceMemory
+from kerascl.runtime.errors import (
+    LOST,
+    ContextLost,
+    DeviceError,
+    LaunchError,
+    OutOfDeviceMemory,
+)
 from kerascl.runtime.opencl import POINTER_SIZE, RAW, SIZES, cl, code_name
 from kerascl.runtime.programs import Kernel
 from kerascl.runtime.staging import Staging
@@ -23,12 +29,12 @@ from kerascl.runtime.staging import Staging
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
 
-_SNAPSHOT_LIMIT = 1 << 16
+# Up to here a second copy in host memory costs less than waiting for the queue.
+_SNAPSHOT_LIMIT = 1 << 20
 _MARK_EVERY = 256
 _MARKS = 3
 
 _status = cl.status_code
-_LOST = (_status.INVALID_COMMAND_QUEUE, _status.INVALID_CONTEXT, -9999, -36)
 _MEMORY = (_status.MEM_OBJECT_ALLOCATION_FAILURE, _status.OUT_OF_HOST_MEMORY)
 _ARGUMENTS = (
     _status.INVALID_ARG_INDEX,
@@ -66,10 +72,11 @@ def size_array(size: tuple[int, ...]) -> ctypes.Array:
 class Pending:
     """A read under way; `wait` may be called from any thread, more than once."""
 
-    def __init__(self, queue: Queue, events: list, pieces: list = ()):
+    def __init__(self, queue: Queue, events: list, pieces: list = (), before: list = ()):
         self._queue = queue
         self._events = events
         self._pieces = pieces
+        self._before = before
         self._lock = threading.Lock()
         self._error: Exception | None = None
 
@@ -89,6 +96,7 @@ class Pending:
             except cl.Error as error:
                 self._error = self._queue.failure(error.code, "a read")
             self._events = []
+            self._before = []
             self._release()
             if self._error is not None:
                 raise self._error
@@ -375,7 +383,7 @@ class Queue:
         """The exception for a status code."""
         info = self._device.info
         name = code_name(code)
-        lost = code in _LOST or (
+        lost = code in LOST or (
             code == _status.OUT_OF_RESOURCES and kernel is None and info.platform == "NVIDIA CUDA"
         )
         if lost:
@@ -447,9 +455,10 @@ class Queue:
 
     def _read_staged(self, buffer: Buffer, data: np.ndarray, offset: int, slots: list) -> Pending:
         size = self.staging.CHUNK
-        events, pieces = [], []
+        events, pieces, before = [], [], []
         for slot, start in zip(slots, range(0, data.size, size), strict=True):
             piece = data[start : start + size]
+            before.append(slot.event)
             slot.event = cl.enqueue_copy(
                 self.handle,
                 slot.array[: piece.size],
@@ -460,7 +469,8 @@ class Queue:
             self._note("read", slot.event)
             events.append(slot.event)
             pieces.append((piece, slot))
-        return Pending(self, events, pieces)
+        # Dropping an event waits for it, so those of earlier copies are kept until the wait.
+        return Pending(self, events, pieces, before)
 
 
 def bind(kernel: Kernel, args: Sequence[Argument]) -> None:

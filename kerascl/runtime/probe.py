@@ -42,5 +42,8 @@ def probe(chosen: device.Device) -> None:
 
 
 if __name__ == "__main__":
-    probe(device.get(sys.argv[1]))
+    try:
+        probe(device.get(sys.argv[1]))
+    except device.DeviceError as failure:
+        sys.exit(str(failure).splitlines()[0])
     print(OK)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from kerascl import config
 from kerascl.runtime.diskcache import DiskCache
-from kerascl.runtime.errors import CompileError
+from kerascl.runtime.errors import LOST, CompileError
 from kerascl.runtime.opencl import cl, code_name
 
 if TYPE_CHECKING:
@@ -148,7 +148,9 @@ class Programs:
                     program = self._from_binary(binary, plain)
                     self.loaded_from_disk += 1
                     return program
-                except cl.Error:
+                except cl.Error as error:
+                    if error.code in LOST:
+                        raise self._device.queue.failure(error.code, "a build") from error
                     self._disk.remove(key)
         program = self._from_source(source, plain)
         for name in rewrites:
@@ -169,6 +171,8 @@ class Programs:
         try:
             program._build(" ".join(options).encode(), [device.handle])
         except cl.Error as error:
+            if error.code in LOST:
+                raise device.queue.failure(error.code, "a build") from error
             log = _log(program, device.handle)
             raise CompileError(
                 _explain(source, options, log, code_name(error.code), device.info.name), log, source
@@ -225,19 +229,22 @@ def _numbered(source: str, first: int = 1) -> str:
     return "\n".join(f"{n:5d} | {line}" for n, line in enumerate(lines, first))
 
 
-# "<source>:12:5: error", "<kernel>(12): error", "1:12:5: error", "line 12"
-_PLACE = re.compile(r"(?:^|[\s>\"/\w.])(?:[:(]|line )(\d+)(?::\d+)?[):]?\s*:?\s*(?=.*error)", re.I)
+# "<source>:12:5: error", "<kernel>(12): error", "x.cl:12: error", "line 12: error",
+# "error: x.cl:12:5:"
+_PLACE = re.compile(
+    r"(?:(\d+):\d+|[(:](\d+)\)?|\bline (\d+))\s*:\s*(?:fatal |syntax )?error"
+    r"|^error: \S*?:(\d+):\d+:",
+    re.I | re.M,
+)
 
 
 def error_lines(log: str, last: int) -> list[int]:
     """The source lines (from 1) that a build log's error messages point at."""
     found = []
-    for line in log.split("\n"):
-        if "error" not in line.lower():
-            continue
-        match = _PLACE.search(line)
-        if match and 1 <= int(match[1]) <= last and int(match[1]) not in found:
-            found.append(int(match[1]))
+    for match in _PLACE.finditer(log):
+        line = int(next(filter(None, match.groups())))
+        if 1 <= line <= last and line not in found:
+            found.append(line)
     return found
 
 

@@ -1,0 +1,58 @@
+"""Profiles: what is recorded, the table, the trace, going back to normal."""
+
+import io
+import json
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from kerascl.runtime.errors import DeviceError
+from kerascl.runtime.profile import profile
+
+SOURCE = """
+__kernel void short_one(__global float* a) { a[get_global_id(0)] += 1.0f; }
+__kernel void long_one(__global float* a) {
+    float x = a[get_global_id(0)];
+    for (int i = 0; i < 100000; ++i) x = x * 0.999f + 1.0f;
+    a[get_global_id(0)] = x;
+}
+"""
+
+
+def test_a_profile(dev, tmp_path):
+    a = dev.buffers.allocate(4096)
+    dev.queue.fill(a, b"\0")
+    short, long = (dev.programs.kernel(SOURCE, name) for name in ("short_one", "long_one"))
+    usual = dev.queue.handle
+    with profile(dev, show=False) as recorded:
+        dev.queue.write(a, np.zeros(1024, np.float32))
+        for _ in range(3):
+            dev.queue.launch(short, (64,), None, (a,))
+        dev.queue.launch(long, (1024,), None, (a,))
+        dev.queue.read(a, np.empty(1024, np.float32))
+        with pytest.raises(DeviceError, match="already"), profile(dev):
+            pass
+    assert dev.queue.handle is usual and dev.queue.recorder is None
+    names = [span.name for span in recorded.spans]
+    assert names == ["write", "short_one", "short_one", "short_one", "long_one", "read"]
+    totals = {row[0]: row for row in recorded.totals()}
+    assert totals["short_one"][1] == 3
+    assert all(span.end >= span.start > 0 for span in recorded.spans)
+    out = io.StringIO()
+    recorded.print(Console(file=out, width=120))
+    assert "long_one" in out.getvalue() and dev.info.name in out.getvalue()
+    recorded.chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert [e["name"] for e in events if e["ph"] == "X"] == names
+    assert min(e["ts"] for e in events if e["ph"] == "X") == 0
+
+
+def test_after_an_exception_the_queue_is_as_before(dev):
+    usual = dev.queue.handle
+    with pytest.raises(KeyError), profile(dev):
+        raise KeyError
+    assert dev.queue.handle is usual and dev.queue.recorder is None
+    a = dev.buffers.allocate(64)
+    dev.queue.fill(a, b"\1")
+    assert (dev.queue.read(a, np.empty(64, np.uint8)) == 1).all()

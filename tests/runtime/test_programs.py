@@ -1,0 +1,285 @@
+"""Building: caches in memory and on disk, damaged files, errors that help."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from kerascl.runtime import diskcache, programs
+from kerascl.runtime.errors import CompileError
+from kerascl.runtime.programs import Programs
+
+SOURCE = """
+__kernel void add(__global int* a, int value) {
+    a[get_global_id(0)] += value + OFFSET;
+}
+"""
+
+BROKEN = """
+// a first line
+__kernel void fine(__global int* a) { a[0] = 1; }
+__kernel void broken(__global int* a) {
+    a[0] = undeclared_name + 1;
+}
+"""
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def unique(text=SOURCE):
+    return f"// {time.time_ns()}\n{text}"
+
+
+def run(dev, source, offset=0):
+    owner = Programs(dev)
+    kernel = owner.kernel(source, "add", (f"-DOFFSET={offset}",))
+    buffer = dev.buffers.allocate(40)
+    dev.queue.write(buffer, np.arange(10, dtype=np.int32))
+    dev.queue.launch(kernel, (10,), None, (buffer, np.int32(5)))
+    got = dev.queue.read(buffer, np.zeros(10, np.int32))
+    np.testing.assert_array_equal(got, np.arange(10) + 5 + offset)
+    return owner
+
+
+def files(folder):
+    return sorted(folder.glob("programs/*/*.bin"))
+
+
+def test_one_object_for_the_same_request(dev):
+    source = unique()
+    first = dev.programs.kernel(source, "add", ("-DOFFSET=1",))
+    assert dev.programs.kernel(source, "add", ["-DOFFSET=1"]) is first
+    assert dev.programs.kernel(source, "add", ("-DOFFSET=2",)) is not first
+    assert first.num_args == 2
+    assert first.clone().handle != first.handle
+
+
+def test_binaries_are_reloaded(dev, cache):
+    source = unique()
+    assert run(dev, source, 3).built_from_source == 1
+    if "no_binaries" in dev.info.quirks:
+        assert not files(cache)
+        return
+    assert len(files(cache)) == 1
+    again = run(dev, source, 3)
+    assert (again.built_from_source, again.loaded_from_disk) == (0, 1)
+    assert run(dev, source, 4).built_from_source == 1
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "empty", "wrong content"])
+def test_a_damaged_file_is_rebuilt(dev, cache, damage):
+    if "no_binaries" in dev.info.quirks:
+        pytest.skip("this device keeps no binaries")
+    source = unique()
+    run(dev, source)
+    (path,) = files(cache)
+    data = path.read_bytes()
+    if damage == "truncate":
+        path.write_bytes(data[: len(data) // 2])
+    elif damage == "flip":
+        path.write_bytes(data[:-9] + bytes([data[-9] ^ 1]) + data[-8:])
+    elif damage == "empty":
+        path.write_bytes(b"")
+    else:
+        # Well formed for us, nonsense for the driver.
+        owner = Programs(dev)
+        owner._disk.put(path.parent.name + path.stem, b"no program" * 20)
+    rebuilt = run(dev, source)
+    assert rebuilt.built_from_source == 1
+    assert path.read_bytes() == data or len(path.read_bytes()) > 100
+    assert run(dev, source).loaded_from_disk == 1
+
+
+def test_no_cache(dev, tmp_path, monkeypatch):
+    monkeypatch.setenv("KERASCL_CACHE_DIR", "")
+    monkeypatch.chdir(tmp_path)
+    run(dev, unique())
+    assert not list(tmp_path.rglob("*"))
+
+
+def test_an_unwritable_cache_is_no_error(dev, tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.write_text("")
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(file / "below"))
+    assert run(dev, unique()).built_from_source == 1
+
+
+CHILD = """
+import sys, numpy as np
+from kerascl.runtime import device
+dev = device.default()
+for n in range(6):
+    kernel = dev.programs.kernel(sys.argv[1] + f"// {n}", "add", (f"-DOFFSET={n}",))
+    buffer = dev.buffers.allocate(40)
+    dev.queue.write(buffer, np.arange(10, dtype=np.int32))
+    dev.queue.launch(kernel, (10,), None, (buffer, np.int32(5)))
+    got = dev.queue.read(buffer, np.zeros(10, np.int32))
+    assert (got == np.arange(10) + 5 + n).all()
+print("ok", dev.programs.built_from_source, dev.programs.loaded_from_disk)
+"""
+
+
+def test_many_processes_share_the_cache(dev, cache):
+    command = [sys.executable, "-c", CHILD, unique()]
+    children = [
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        for _ in range(4)
+    ]
+    for child in children:
+        out, err = child.communicate(timeout=300)
+        assert child.returncode == 0 and out.startswith("ok"), err
+    assert not list(cache.rglob("*.tmp"))
+    if "no_binaries" not in dev.info.quirks:
+        assert len(files(cache)) == 6
+        out = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+        assert out.split() == ["ok", "0", "6"]
+
+
+def test_the_error_shows_the_line_and_the_log(dev):
+    with pytest.raises(CompileError) as error:
+        dev.programs.kernel(BROKEN, "broken", ("-DX=1",))
+    text = str(error.value)
+    assert ">    5 |     a[0] = undeclared_name + 1;" in text
+    assert "     4 | __kernel void broken" in text
+    assert "undeclared_name" in error.value.log
+    assert "-DX=1" in text and dev.info.name in text
+    assert error.value.source == BROKEN
+
+
+def test_a_failed_build_does_not_stop_the_next(dev):
+    for _ in range(2):
+        with pytest.raises(CompileError):
+            dev.programs.kernel(BROKEN, "fine")
+    run(dev, unique())
+
+
+def test_a_missing_kernel_names_those_there(dev):
+    with pytest.raises(CompileError, match=r"no kernel 'sub'.*add"):
+        dev.programs.kernel(unique(), "sub", ("-DOFFSET=0",))
+
+
+def test_building_several(dev, monkeypatch):
+    monkeypatch.setenv("KERASCL_BUILD_THREADS", "3")
+    owner = Programs(dev)
+    wanted = [(unique(), (f"-DOFFSET={n}",)) for n in range(5)]
+    owner.build([*wanted, wanted[0]])
+    made = owner.built_from_source
+    assert made == 5
+    for source, options in wanted:
+        owner.kernel(source, "add", options)
+    assert owner.built_from_source == made
+    with pytest.raises(CompileError, match="undeclared_name"):
+        owner.build([(BROKEN, ()), (unique(), ("-DOFFSET=7",))])
+    assert owner.built_from_source == made + 1
+
+
+def test_threads_that_want_one_program_build_it_once(dev):
+    owner = Programs(dev)
+    source = unique()
+    found = []
+
+    def want():
+        found.append(owner.kernel(source, "add", ("-DOFFSET=0",)))
+
+    threads = [threading.Thread(target=want) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 6 and len({id(kernel) for kernel in found}) == 1
+    assert owner.built_from_source == 1
+
+
+def test_a_rewrite_gets_the_binary_and_its_result_is_built(dev, cache, monkeypatch):
+    if "no_binaries" in dev.info.quirks:
+        pytest.skip("this device keeps no binaries")
+    seen = []
+
+    def same(binary):
+        seen.append(binary)
+        return binary
+
+    monkeypatch.setitem(programs.REWRITES, "same", same)
+    source = unique()
+    owner = Programs(dev)
+    owner.kernel(source, "add", ("-DOFFSET=0", "--rewrite=same"))
+    assert len(seen) == 1 and len(seen[0]) > 50
+    monkeypatch.setitem(programs.REWRITES, "nonsense", lambda binary: b"nonsense")
+    with pytest.raises(CompileError, match="nonsense"):
+        owner.kernel(source, "add", ("-DOFFSET=0", "--rewrite=nonsense"))
+
+
+def test_building_is_silent(dev, capfd, recwarn):
+    source = unique("#warning something to see\n" + SOURCE)
+    dev.programs.kernel(source, "add", ("-DOFFSET=0",))
+    out = capfd.readouterr()
+    assert out.out == "" and "kerascl" not in out.err
+    assert not recwarn.list
+
+
+def test_debug_shows_programs(dev, capfd, monkeypatch):
+    monkeypatch.setenv("KERASCL_DEBUG", "2")
+    dev.programs.kernel(unique(), "add", ("-DOFFSET=0",))
+    err = capfd.readouterr().err
+    assert "building add" in err and "    3 | __kernel void add" in err
+
+
+def test_the_sweep_keeps_what_was_used_last(tmp_path, monkeypatch):
+    monkeypatch.setattr(diskcache.DiskCache, "LIMIT", 2500)
+    cache = diskcache.DiskCache(tmp_path, "salt")
+    keys = [cache.key(str(n)) for n in range(4)]
+    for n, key in enumerate(keys):
+        cache.put(key, bytes([n]) * 1000)
+        path = cache.path(key)
+        old = time.time() - 7200 + n
+
+        os.utime(path, (old, old))
+    assert cache.get(keys[0]) == b"\0" * 1000
+    cache.sweep()
+    assert [cache.get(key) is not None for key in keys] == [True, False, False, True]
+
+
+def test_keys_tell_texts_devices_and_borders_apart(tmp_path):
+    one, two = diskcache.DiskCache(tmp_path, "a"), diskcache.DiskCache(tmp_path, "b")
+    keys = {
+        one.key("x", "y"),
+        one.key("xy", ""),
+        one.key("x"),
+        two.key("x", "y"),
+        one.key("y", "x"),
+    }
+    assert len(keys) == 5
+
+
+@pytest.mark.parametrize(
+    ("log", "line"),
+    [
+        ("1:12:5: error: use of undeclared identifier", 12),
+        ("<kernel>:7:1: error: expected ';'", 7),
+        ("/tmp/a/tempfile.cl:9:3: error: unknown type", 9),
+        ('"/tmp/x.cl", line 4: error: bad', 4),
+        ("<kernel>(8): error: bad", 8),
+        ("error: /a/tempfile_x.cl:4:7: use of undeclared identifier", 4),
+        ("ptxas error : no line", None),
+        ("3:1: warning: unused\n5:1: error: bad", 5),
+    ],
+)
+def test_places_in_build_logs(log, line):
+    assert programs.error_lines(log, 20) == ([] if line is None else [line])
+
+
+def test_kernel_names():
+    source = """
+    __attribute__((x)) __kernel void a(int b) {}
+    kernel __attribute__((reqd_work_group_size(8, 1, 1))) void c(void) {}
+    void not_a_kernel(void) {}
+    """
+    assert programs.kernel_names(source) == ["a", "c"]
