@@ -1,1 +1,42 @@
-"""Keras on OpenCL."""
+"""kerascl: lazy OpenCL arrays with automatic differentiation, and the Keras 3 backend on them."""
+
+import kerascl_hook as _hook
+from kerascl.compiler import execute as _execute
+from kerascl.core import scope as _scope
+from kerascl.core.array import Array, State
+from kerascl.core.errors import CaptureError, DeviceMismatchError, KerasclError
+from kerascl.core.scope import device_scope
+from kerascl.core.tape import (
+    GradientTape,
+    custom_gradient,
+    grad,
+    stop_gradient,
+    value_and_grad,
+)
+from kerascl.dtypes import (
+    bfloat16,
+    complex64,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from kerascl.dtypes import bool_ as bool_
+from kerascl.ops import methods as _methods
+from kerascl.ops.contraction import *
+from kerascl.ops.creation import *
+from kerascl.ops.indexing import *
+from kerascl.ops.movement import *
+from kerascl.ops.pointwise import *
+from kerascl.ops.reduction import *
+
+__version__ = "0.1.0"
+engine = _execute.Engine()
+_scope.install_engine(engine)

@@ -1,0 +1,515 @@
+"""Clusters to generated kernels: one schedule for maps, one for folds, and epilogues."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field
+
+from kerascl.compiler import space
+from kerascl.compiler.emit import BufferArg, Scope, Writer
+from kerascl.compiler.fuse import Cluster
+from kerascl.compiler.symbolic import Expr, linear, strides_of, unravel
+from kerascl.core.node import Node
+from kerascl.core.op import FoldSpec, Kind
+from kerascl.kernels.solver import Epilogue, Ref
+
+
+@dataclass
+class Generated:
+    """A kernel launch whose buffers are still nodes."""
+
+    source: str
+    name: str
+    args: list
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+
+
+@dataclass
+class Kernels:
+    """All launches of one cluster, and the bytes of workspace they share."""
+
+    launches: list[Generated] = field(default_factory=list)
+    workspace: list[int] = field(default_factory=list)
+
+
+def _is_wide(cluster: Cluster) -> bool:
+    largest = cluster.size
+    for member in cluster.members:
+        stack = list(member.inputs)
+        for x in stack:
+            largest = max(largest, x.size)
+    return largest >= 2**31
+
+
+def _shapes(cluster: Cluster, stored: set[int]) -> list[tuple[int, ...]]:
+    """Shapes met inside the cluster, for choosing dimensions that avoid divisions."""
+    found: dict[tuple[int, ...], None] = {}
+    seen: set[int] = set()
+    stack = list(cluster.members)
+    members = {id(m) for m in cluster.members}
+    while stack:
+        node = stack.pop()
+        if id(node) in seen or (id(node) in stored and id(node) not in members):
+            continue
+        seen.add(id(node))
+        if node.op.kind is Kind.FAMILY:
+            found.setdefault(node.shape)
+            continue
+        found.setdefault(node.shape)
+        if node.op.name == "reshape":
+            found.setdefault(node.inputs[0].shape)
+        stack.extend(node.inputs)
+    return list(found)
+
+
+def _power_of_two(n: int) -> int:
+    return 1 << max(0, math.ceil(n) - 1).bit_length()
+
+
+class _Builder:
+    """State shared by the three schedules."""
+
+    def __init__(self, cluster: Cluster, stored: set[int], info, generic: bool):
+        self.cluster = cluster
+        self.info = info
+        self.generic = generic
+        self.wide = _is_wide(cluster)
+        self.members = {id(m) for m in cluster.members}
+        self.outside = stored - self.members
+        self.writes = {id(m) for m in cluster.stores}
+        self.shapes = _shapes(cluster, stored)
+
+    def writer(self) -> Writer:
+        return Writer(self.generic, self.wide)
+
+    def store(self, scope: Scope, node: Node, index: Expr, value: str, condition: str = "") -> None:
+        writer = scope.writer
+        pointer = writer.buffer(node)
+        text = node.dtype.store.format(p=pointer, i=writer.index(index), v=value)
+        scope.lines.append(f"if ({condition}) {{ {text}; }}" if condition else f"{text};")
+
+
+def map_kernel(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:
+    """One work-item for each element."""
+    build = _Builder(cluster, stored, info, generic)
+    total = cluster.size
+    if total == 0:
+        return Kernels()
+    dims = space.refine(cluster.shape, build.shapes) or (1,)
+    for _ in range(2):
+        writer = build.writer()
+        scope = Scope(writer)
+        index = linear(space.axes(dims), dims)
+        known: set[int] = set()
+        for node in cluster.members:
+            value = scope.compute(node, unravel(index, node.shape), (), build.outside)
+            known.add(id(node))
+            if id(node) in build.writes:
+                build.store(scope, node, index, value)
+        merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
+        if merged == dims:
+            break
+        dims = merged
+    ctype = writer.index_type
+    body = f"  const {ctype} i = get_global_id(0);\n  if (i >= {writer.number(total)}) return;\n"
+    for line in space.decode("i", dims, space.names(len(dims)), writer.number, ctype):
+        body += f"  {line}\n"
+    body += scope.text()
+    limit = 1024 if info.kind == "cpu" else 256
+    local = min(limit, info.max_work_group_size, _power_of_two(total))
+    groups = -(-total // local)
+    name = "map"
+    return Kernels(
+        [Generated(writer.source(name, body), name, writer.args, (groups * local,), (local,))]
+    )
+
+
+@dataclass
+class _Shape:
+    """How a fold is laid over work-items: `outs` rows by `lanes` a group, `splits` groups a row."""
+
+    outs: int
+    lanes: int
+    splits: int
+    lanes_first: bool
+
+
+def _layout(rows: int, length: int, lanes_first: bool, whole: bool, info) -> _Shape:
+    most = min(256, info.max_work_group_size)
+    cpu = info.kind == "cpu"
+    if rows == 1:
+        lanes_first = True
+    if lanes_first:
+        if cpu:
+            lanes = 16 if length >= 32 else 1
+            outs = 1 if lanes > 1 else min(64, _power_of_two(rows))
+        else:
+            lanes = min(most, max(1, _power_of_two(length) // 4))
+            outs = max(1, min(most // lanes, _power_of_two(rows)))
+    else:
+        outs = min(64 if cpu else 32, _power_of_two(rows))
+        lanes = 1 if cpu else max(1, min(most // outs, _power_of_two(length) // 4))
+        if not cpu:
+            lanes = min(lanes, 16)
+    splits = 1
+    if not whole:
+        groups = -(-rows // outs)
+        wanted = info.compute_units * (4 if cpu else 8)
+        if groups < wanted:
+            splits = max(1, min(-(-wanted // groups), length // (lanes * 32)))
+    return _Shape(outs, lanes, splits, lanes_first)
+
+
+class _Fold:
+    """Generates the kernels of a fold cluster."""
+
+    def __init__(self, cluster: Cluster, stored: set[int], info, generic: bool):
+        self.build = _Builder(cluster, stored, info, generic)
+        self.cluster = cluster
+        self.info = info
+        self.shape = cluster.shape
+        self.rows = cluster.rows
+        self.length = math.prod(self.shape[a] for a in cluster.axes)
+        self.levels = self._levels()
+
+    def _levels(self) -> dict[int, int]:
+        """How many fold stages must be complete before each member can be computed."""
+        levels: dict[int, int] = {}
+        available: dict[int, int] = {}
+        for member in self.cluster.members:
+            level = 0
+            seen: set[int] = set()
+            stack = list(member.inputs)
+            while stack:
+                node = stack.pop()
+                if id(node) in seen or id(node) in self.build.outside:
+                    continue
+                seen.add(id(node))
+                if id(node) in available:
+                    level = max(level, available[id(node)])
+                else:
+                    stack.extend(node.inputs)
+            levels[id(member)] = level
+            available[id(member)] = level + (member.op.kind is Kind.FOLD)
+        return levels
+
+    def _dims(self) -> tuple[tuple[int, ...], list[bool]]:
+        """Refined dimensions, and for each whether it is reduced."""
+        dims = space.refine(self.shape, self.build.shapes)
+        strides = strides_of(self.shape)
+        marks = []
+        for stride, n in zip(strides_of(dims), dims, strict=True):
+            owner = next(
+                a
+                for a in range(len(self.shape) - 1, -1, -1)
+                if self.shape[a] > 1 and strides[a] <= stride < strides[a] * self.shape[a]
+            )
+            marks.append(owner in self.cluster.axes)
+        return dims, marks
+
+    def kernels(self) -> Kernels:
+        if self.rows == 0:
+            return Kernels()
+        if self.length == 0:
+            dims: tuple[int, ...] = (self.rows,)
+            marks = [False]
+        else:
+            dims, marks = self._dims()
+        if not dims:
+            dims, marks = (1,), [True]
+        inner_last = marks[-1]
+        whole = self.cluster.staged or self.length == 0
+        layout = _layout(self.rows, self.length, inner_last, whole, self.info)
+        for _ in range(2):
+            fixed = {d for d in range(len(dims) - 1) if marks[d] != marks[d + 1]}
+            result, indices = self._write(dims, marks, layout)
+            joined = space.mergeable(dims, indices, fixed)
+            if not any(joined):
+                break
+            marks = [marks[0]] + [m for m, j in zip(marks[1:], joined, strict=True) if not j]
+            dims = space.merge(dims, joined)
+        return result
+
+    def _write(self, dims, marks, layout: _Shape) -> tuple[Kernels, list[Expr]]:
+        writer = self.build.writer()
+        outer = Scope(writer)
+        variables = space.axes(dims)
+        names = space.names(len(dims))
+        kept = [d for d, m in enumerate(marks) if not m]
+        reduced = [d for d, m in enumerate(marks) if m]
+        kept_dims = tuple(dims[d] for d in kept)
+        full = linear(variables, dims)
+        row = linear(tuple(variables[d] for d in kept), kept_dims)
+        ctype = writer.index_type
+        head = self._header(writer, layout, self.rows, self.length)
+        head += space.decode("o", kept_dims, [names[d] for d in kept], writer.number, ctype)
+        outer.lines.extend(head)
+        inner_decode = space.decode(
+            "r", tuple(dims[d] for d in reduced), [names[d] for d in reduced], writer.number, ctype
+        )
+        result = Kernels()
+        local_lines: list[str] = []
+        folds = [m for m in self.cluster.members if m.op.kind is Kind.FOLD]
+        stages = 1 + max(self.levels[id(m)] for m in self.cluster.members)
+        registers: dict[int, tuple[FoldSpec, list[tuple[str, str]]]] = {}
+        for stage in range(stages):
+            now = [m for m in folds if self.levels[id(m)] == stage]
+            side = [
+                m
+                for m in self.cluster.members
+                if id(m) not in self.cluster.row
+                and self.levels[id(m)] == stage
+                and id(m) in self.build.writes
+            ]
+            if now or side:
+                self._loop(outer, now, side, registers, full, inner_decode, layout)
+            if layout.splits > 1:
+                break
+            for fold in now:
+                self._combine(outer, registers[id(fold)], layout, local_lines)
+                spec, states = registers[id(fold)]
+                value = outer.define(writer.ctype(fold.dtype), self._finish(spec, states))
+                outer.know(fold, row, value)
+                if id(fold) in self.build.writes:
+                    self.build.store(outer, fold, row, value, self._owner(layout))
+            self._row_members(outer, stage + 1, row, layout)
+        if layout.splits > 1:
+            self._partial(outer, folds, registers, writer, layout, local_lines, result)
+        name = "fold"
+        body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
+        size = layout.outs * layout.lanes
+        groups = -(-self.rows // layout.outs)
+        launch = Generated(
+            writer.source(name, body), name, writer.args, (groups * size, layout.splits), (size, 1)
+        )
+        result.launches.insert(0, launch)
+        indices = writer.indices
+        if layout.splits > 1:
+            second, more = self._second(folds, layout)
+            result.launches.append(second)
+            # rows are decoded alike in both kernels
+            indices = indices + more if len(kept_dims) == len(dims) else indices
+        return result, indices
+
+    def _header(self, writer: Writer, layout: _Shape, rows: int, length: int) -> list[str]:
+        ctype = writer.index_type
+        outs, lanes = layout.outs, layout.lanes
+        lines = ["const int lid = get_local_id(0);"]
+        if layout.lanes_first:
+            lines += [f"const int rl = lid % {lanes};", f"const int ol = lid / {lanes};"]
+        else:
+            lines += [f"const int ol = lid % {outs};", f"const int rl = lid / {outs};"]
+        count = writer.number(rows)
+        lines += [
+            f"const {ctype} row = ({ctype})get_group_id(0) * {outs} + ol;",
+            f"const int live = row < {count};",
+            f"const {ctype} o = live ? row : {count} - 1;",
+        ]
+        total = writer.number(length)
+        if layout.splits > 1:
+            chunk = writer.number(-(-length // layout.splits))
+            lines += [
+                f"const {ctype} r_begin = ({ctype})get_group_id(1) * {chunk};",
+                f"const {ctype} r_end = min(({ctype})(r_begin + {chunk}), ({ctype}){total});",
+            ]
+        else:
+            lines += [f"const {ctype} r_begin = 0;", f"const {ctype} r_end = {total};"]
+        return lines
+
+    def _owner(self, layout: _Shape) -> str:
+        return "live" if layout.lanes == 1 else "live && rl == 0"
+
+    def _declare(self, scope: Scope, fold: Node) -> tuple[FoldSpec, list[tuple[str, str]]]:
+        spec = fold.op.fold(fold.inputs[0].dtype)
+        writer = scope.writer
+        acc = writer.ctype(fold.inputs[0].dtype.accumulator)
+        states = []
+        for kind, init in spec.states:
+            ctype = acc if kind == "acc" else writer.index_type if kind == "index" else kind
+            name = writer.name("s")
+            scope.lines.append(f"{ctype} {name} = {init};")
+            states.append((ctype, name))
+        return spec, states
+
+    def _loop(self, outer: Scope, folds, side, registers, full, inner_decode, layout) -> None:
+        writer = outer.writer
+        for fold in folds:
+            registers[id(fold)] = self._declare(outer, fold)
+        if self.length == 0:
+            return
+        inner = Scope(writer, outer)
+        inner.lines.extend(inner_decode)
+        for node in side:
+            value = inner.compute(node, unravel(full, node.shape), (), self.build.outside)
+            self.build.store(inner, node, full, value, "live")
+        for fold in folds:
+            x = fold.inputs[0]
+            value = inner.value(x, unravel(full, x.shape), (), self.build.outside)
+            spec, states = registers[id(fold)]
+            acc = states[0][0]
+            text = _rename(spec.step, states, {"x": f"(({acc}){value})"})
+            inner.lines.append(text)
+        outer.lines.append(
+            f"for ({writer.index_type} r = r_begin + rl; r < r_end; r += {layout.lanes}) {{"
+        )
+        outer.lines.extend("  " + line for line in inner.lines)
+        outer.lines.append("}")
+
+    def _combine(self, scope: Scope, register, layout: _Shape, local_lines: list[str]) -> None:
+        """Merge the registers of a row's lanes; all lanes then hold the result."""
+        if layout.lanes == 1:
+            return
+        spec, states = register
+        size = layout.outs * layout.lanes
+        arrays = []
+        for ctype, name in states:
+            local_lines.append(f"__local {ctype} l{name}[{size}];")
+            arrays.append(f"l{name}")
+        stride = 1 if layout.lanes_first else layout.outs
+        scope.lines += [f"{a}[lid] = {name};" for a, (_, name) in zip(arrays, states, strict=True)]
+        scope.lines.append("barrier(CLK_LOCAL_MEM_FENCE);")
+        scope.lines.append(f"for (int d = {layout.lanes // 2}; d > 0; d >>= 1) {{")
+        scope.lines.append("  if (rl < d) {")
+        others = {}
+        for k, (a, (ctype, name)) in enumerate(zip(arrays, states, strict=True)):
+            scope.lines.append(f"    const {ctype} t{name} = {a}[lid + d * {stride}];")
+            others[f"t{k}"] = f"t{name}"
+        scope.lines.append("    " + _rename(spec.combine, states, others))
+        scope.lines += [
+            f"    {a}[lid] = {name};" for a, (_, name) in zip(arrays, states, strict=True)
+        ]
+        scope.lines += ["  }", "  barrier(CLK_LOCAL_MEM_FENCE);", "}"]
+        base = f"lid - rl * {stride}"
+        scope.lines += [
+            f"{name} = {a}[{base}];" for a, (_, name) in zip(arrays, states, strict=True)
+        ]
+
+    def _finish(self, spec: FoldSpec, states) -> str:
+        return _rename(spec.finish, states, {})
+
+    def _row_members(self, outer: Scope, level: int, row: Expr, layout: _Shape) -> None:
+        """Members over the kept axes that become computable at `level`."""
+        for node in self.cluster.members:
+            if id(node) not in self.cluster.row or node.op.kind is Kind.FOLD:
+                continue
+            if self.levels[id(node)] != level:
+                continue
+            value = outer.compute(node, unravel(row, node.shape), (), self.build.outside)
+            if id(node) in self.build.writes:
+                self.build.store(outer, node, row, value, self._owner(layout))
+
+    def _partial(self, outer, folds, registers, writer, layout, local_lines, result) -> None:
+        """First of two kernels: each split leaves its registers in workspace."""
+        ctype = writer.index_type
+        for fold in folds:
+            self._combine(outer, registers[id(fold)], layout, local_lines)
+            _, states = registers[id(fold)]
+            for kind, name in states:
+                pointer = writer.workspace(len(result.workspace), kind)
+                result.workspace.append(_sizeof(kind) * layout.splits * self.rows)
+                place = f"({ctype})get_group_id(1) * {writer.number(self.rows)} + o"
+                outer.lines.append(f"if ({self._owner(layout)}) {{ {pointer}[{place}] = {name}; }}")
+
+    def _second(self, folds: list[Node], first: _Shape) -> tuple[Generated, list[Expr]]:
+        """Second of two kernels: combine the splits, finish, and compute what follows."""
+        build, rows = self.build, self.rows
+        layout = _layout(rows, first.splits, rows == 1, True, self.info)
+        writer = build.writer()
+        dims = (rows,)
+        outer = Scope(writer)
+        outer.lines.extend(self._header(writer, layout, rows, first.splits))
+        shapes = [m.shape for m in self.cluster.members if id(m) in self.cluster.row]
+        dims = space.refine((rows,), shapes) or (1,)
+        for line in space.decode(
+            "o", dims, space.names(len(dims)), writer.number, writer.index_type
+        ):
+            outer.lines.append(line)
+        row = linear(space.axes(dims), dims)
+        registers = {id(fold): self._declare(outer, fold) for fold in folds}
+        loop = [
+            f"for ({writer.index_type} r = r_begin + rl; r < r_end; r += {layout.lanes}) {{",
+            f"  const {writer.index_type} p = r * {writer.number(rows)} + o;",
+        ]
+        work = 0
+        for fold in folds:
+            spec, states = registers[id(fold)]
+            others = {}
+            for k, (ctype, name) in enumerate(states):
+                pointer = writer.workspace(work, ctype)
+                work += 1
+                loop.append(f"  const {ctype} t{name} = {pointer}[p];")
+                others[f"t{k}"] = f"t{name}"
+            loop.append("  " + _rename(spec.combine, states, others))
+        outer.lines += [*loop, "}"]
+        local_lines: list[str] = []
+        for fold in folds:
+            self._combine(outer, registers[id(fold)], layout, local_lines)
+            spec, states = registers[id(fold)]
+            value = outer.define(writer.ctype(fold.dtype), self._finish(spec, states))
+            outer.know(fold, row, value)
+            if id(fold) in build.writes:
+                build.store(outer, fold, row, value, self._owner(layout))
+        self._row_members(outer, 1, row, layout)
+        body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
+        size = layout.outs * layout.lanes
+        groups = -(-rows // layout.outs)
+        name = "fold"
+        return Generated(
+            writer.source(name, body), name, writer.args, (groups * size, 1), (size, 1)
+        ), writer.indices
+
+
+def _sizeof(ctype: str) -> int:
+    return 8 if ctype in ("long", "ulong", "double", "float2") else 4
+
+
+def _rename(text: str, states: list[tuple[str, str]], others: dict[str, str]) -> str:
+    """Replace the registers s0, t0, x … of a fold's text by variables."""
+    table = {f"s{k}": name for k, (_, name) in enumerate(states)} | others
+    return re.sub(r"\b(s\d|t\d|x)\b", lambda m: table.get(m.group(1), m.group(1)), text)
+
+
+def fold_kernels(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:
+    """Reductions, with what feeds them and what follows."""
+    return _Fold(cluster, stored, info, generic).kernels()
+
+
+def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -> Epilogue:
+    """What follows a heavy kernel, as the statements it runs on each result.
+
+    `slot_of(node)` names the slot of a node's memory.
+    """
+    build = _Builder(cluster, stored, info, generic)
+    head = cluster.head
+    dims = space.refine(cluster.shape, build.shapes) or (1,)
+    for _ in range(2):
+        writer = build.writer()
+        writer.members = {id(head)}
+        scope = Scope(writer)
+        index = linear(space.axes(dims), dims)
+        value = scope.define(writer.ctype(head.dtype), f"({head.dtype.compute})acc")
+        scope.know(head, index, value)
+        if id(head) in build.writes:
+            build.store(scope, head, index, value)
+        for node in cluster.members[1:]:
+            coords = unravel(index, node.shape)
+            value = scope.compute(node, coords, (), build.outside | {id(head)})
+            if id(node) in build.writes:
+                build.store(scope, node, index, value)
+        merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
+        if merged == dims:
+            break
+        dims = merged
+    lines = space.decode("i", dims, space.names(len(dims)), writer.number, writer.index_type)
+    lines += scope.lines
+    args = tuple(
+        Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args
+    )
+    params = "".join(f", {p}" for p in writer.params)
+    helpers = "".join(writer.helpers)
+    if writer.uses_double:
+        helpers = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + helpers
+    return Epilogue(params, args, "\n".join(lines), helpers)
+

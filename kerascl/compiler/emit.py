@@ -1,0 +1,373 @@
+"""From expressions over nodes to OpenCL C statements."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from kerascl import dtypes
+from kerascl.compiler import views
+from kerascl.compiler.symbolic import Expr, Quotient, Remainder, Var, linear, number
+from kerascl.core.node import Node
+from kerascl.core.op import CONST, Kind
+from kerascl.dtypes import DType
+from kerascl.kernels.solver import Scalar
+
+# C helper that rounds a float to float16 without cl_khr_fp16.
+_ROUND_HALF = """\
+inline float kcl_round_half(float v) {
+  ushort h; vstore_half_rte(v, 0, (half*)&h); return vload_half(0, (half*)&h);
+}
+"""
+_ROUND_BF16 = "inline float kcl_round_bf16(float v) { return kcl_from_bf16(kcl_to_bf16(v)); }\n"
+
+
+class NotFusable(Exception):
+    """A kernel would read what it writes at another index; the node named must stand alone."""
+
+    def __init__(self, node: Node):
+        super().__init__(repr(node))
+        self.node = node
+
+
+@dataclass(frozen=True)
+class BufferArg:
+    """The memory of a node."""
+
+    node: Node
+
+
+@dataclass(frozen=True)
+class WorkArg:
+    """Workspace of a cluster, by number."""
+
+    index: int
+
+
+class Writer:
+    """Collects parameters, helpers and text of one kernel.
+
+    With `generic`, sizes and constants become kernel arguments, so that one
+    program serves every shape; otherwise they are literals.
+    """
+
+    def __init__(self, generic: bool, wide: bool):
+        self.generic = generic
+        self.index_type = "long" if wide else "int"
+        self.params: list[str] = []
+        self.args: list = []
+        self.helpers: dict[str, None] = {}
+        self.members: set[int] = set()  # storage nodes that this kernel itself computes
+        self.indices: list[Expr] = []  # every index expression used, for merging dimensions
+        self.uses_double = False
+        self._buffers: dict[int, str] = {}
+        self._numbers: dict[int, str] = {}
+        self._scalars: dict[tuple, str] = {}
+        self._names = 0
+
+    def name(self, prefix: str = "val") -> str:
+        self._names += 1
+        return f"{prefix}{self._names}"
+
+    def ctype(self, dtype: DType) -> str:
+        if dtype.name == "float64":
+            self.uses_double = True
+        return dtype.compute
+
+    def buffer(self, node: Node) -> str:
+        """The parameter for the memory of a storage node."""
+        key = id(node)
+        if key not in self._buffers:
+            name = f"buf{len(self._buffers)}"
+            self._buffers[key] = name
+            self.params.append(f"__global {node.dtype.storage}* {name}")
+            self.args.append(BufferArg(node))
+            self.ctype(node.dtype)
+        return self._buffers[key]
+
+    def workspace(self, index: int, ctype: str) -> str:
+        name = f"w{index}"
+        self.params.append(f"__global {ctype}* {name}")
+        self.args.append(WorkArg(index))
+        return name
+
+    def number(self, value: int) -> str:
+        """An integer of the index type."""
+        if not self.generic or value in (0, 1):
+            return str(value) if -(2**31) < value < 2**31 else f"{value}L"
+        if value not in self._numbers:
+            name = f"num{len(self._numbers)}"
+            self._numbers[value] = name
+            self.params.append(f"const {self.index_type} {name}")
+            self.args.append(Scalar(self.index_type, value))
+        return self._numbers[value]
+
+    def constant(self, value, dtype: DType) -> str:
+        """A scalar in the compute type of `dtype`."""
+        ctype = self.ctype(dtype)
+        simple = isinstance(value, bool) or value in (0, 1, 2, -1, 0.5)
+        if not self.generic or simple or value != value or value in (math.inf, -math.inf):
+            return literal(value, dtype)
+        key = (value, ctype)
+        if key not in self._scalars:
+            name = f"con{len(self._scalars)}"
+            self._scalars[key] = name
+            self.params.append(f"const {ctype} {name}")
+            self.args.append(Scalar(ctype, value))
+        return self._scalars[key]
+
+    def index(self, expr: Expr) -> str:
+        """C text of an index expression."""
+        self.indices.append(expr)
+        return self._index(expr)
+
+    def _index(self, expr: Expr) -> str:
+        parts = []
+        for atom, k in expr.terms:
+            text = self._atom(atom)
+            if k == -1:
+                text = f"-{text}"
+            elif k < 0:
+                text = f"-{self.number(-k)}*{text}"
+            elif k != 1:
+                text = f"{self.number(k)}*{text}"
+            parts.append(text)
+        if expr.const or not parts:
+            const = self.number(abs(expr.const))
+            parts.append(const if expr.const >= 0 else f"-{const}")
+        text = parts[0]
+        for part in parts[1:]:
+            text += part if part.startswith("-") else "+" + part
+        return text if len(parts) == 1 and not text.startswith("-") else f"({text})"
+
+    def _atom(self, atom: Var | Quotient | Remainder) -> str:
+        if isinstance(atom, Var):
+            return atom.name
+        sign = "/" if isinstance(atom, Quotient) else "%"
+        return f"({self._index(atom.top)}{sign}{self.number(atom.by)})"
+
+    def condition(self, guards: tuple) -> str:
+        """C text that holds where every guard does."""
+        tests = []
+        for expr, size in guards:
+            text = self.index(expr)
+            if size == 1 and expr.lo >= 0:
+                tests.append(f"{text} == 0")
+                continue
+            if expr.lo < 0:
+                tests.append(f"{text} >= 0")
+            if expr.hi >= size:
+                tests.append(f"{text} < {self.number(size)}")
+        return " && ".join(tests) or "1"
+
+    def helper(self, text: str) -> None:
+        self.helpers.setdefault(text)
+
+    def source(self, name: str, body: str, attributes: str = "") -> str:
+        """The whole translation unit."""
+        parts = []
+        if self.uses_double:
+            parts.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n")
+        parts.append(dtypes.PRELUDE)
+        parts.extend(self.helpers)
+        parts.append(
+            f"__kernel {attributes}void {name}({', '.join(self.params)}) {{\n{body}}}\n"
+        )
+        return "".join(parts)
+
+
+def literal(value, dtype: DType) -> str:
+    """A C literal in the compute type of `dtype`."""
+    if dtype.is_complex:
+        return f"(float2)({float(value.real)!r}f, {float(value.imag)!r}f)"
+    if dtype.is_bool:
+        return "1" if value else "0"
+    if dtype.is_integer:
+        if dtype.compute == "int":
+            return f"({value})" if value > -(2**31) else "(-2147483647-1)"
+        if dtype.compute == "long":
+            return f"({value}L)" if value > -(2**63) else "(-9223372036854775807L-1L)"
+        if dtype.compute == "ulong":
+            return f"({value}UL)"
+        if dtype.compute == "uint":
+            return f"({value}u)"
+        return f"(({dtype.compute})({value}))"
+    suffix = "" if dtype.name == "float64" else "f"
+    value = float(value)
+    cast = "" if suffix else "(double)"
+    if value != value:
+        return f"({cast}NAN)"
+    if math.isinf(value):
+        return f"({cast}{'-' if value < 0 else ''}INFINITY)"
+    return f"({value!r}{suffix})"
+
+
+def zero(dtype: DType) -> str:
+    return "(float2)(0.0f, 0.0f)" if dtype.is_complex else literal(0, dtype)
+
+
+class Scope:
+    """A block of C statements that remembers the values it has computed."""
+
+    def __init__(self, writer: Writer, parent: Scope | None = None):
+        self.writer = writer
+        self.parent = parent
+        self.lines: list[str] = []
+        self.memo: dict[tuple, str] = {}
+
+    def text(self, indent: int = 1) -> str:
+        return "".join("  " * indent + line + "\n" for line in self.lines)
+
+    def find(self, key: tuple) -> str | None:
+        scope = self
+        while scope is not None:
+            if key in scope.memo:
+                return scope.memo[key]
+            scope = scope.parent
+        return None
+
+    def define(self, ctype: str, value: str) -> str:
+        name = self.writer.name()
+        self.lines.append(f"const {ctype} {name} = {value};")
+        return name
+
+    def know(self, node: Node, index: Expr, name: str) -> None:
+        """The element of a node's memory at linear `index` is in variable `name`."""
+        self.memo[id(node), index, ()] = name
+
+    def element(self, node: Node, index: Expr, guards: tuple) -> str:
+        """The element of a storage node at a linear index."""
+        key = (id(node), index, guards)
+        found = self.find(key) or self.find((id(node), index, ()))
+        if found is not None:
+            return found
+        if id(node) in self.writer.members:
+            raise NotFusable(node)
+        writer = self.writer
+        pointer = writer.buffer(node)
+        text = node.dtype.load.format(p=pointer, i=writer.index(index))
+        if guards:
+            text = f"({writer.condition(guards)}) ? {text} : {zero(node.dtype)}"
+        name = self.define(writer.ctype(node.dtype), text)
+        self.memo[key] = name
+        return name
+
+    def value(self, node: Node, coords: tuple[Expr, ...], guards: tuple, stored: set[int]) -> str:
+        """The C variable holding a node's element at `coords`.
+
+        `stored` are the ids of storage nodes that lie in memory (or are
+        computed by this kernel); everything else is computed inline.
+        """
+        op = node.op
+        if op is CONST:
+            return self.writer.constant(node.attrs[0], node.dtype)
+        if id(node) in stored:
+            return self.element(node, linear(coords, node.shape), guards)
+        if op.kind is Kind.PICK and id(node) not in stored:
+            raise NotFusable(node)
+        return self.compute(node, coords, guards, stored)
+
+    def compute(self, node: Node, coords: tuple[Expr, ...], guards: tuple, stored: set[int]) -> str:
+        """Like `value`, for a node that is computed here even if it gets memory too."""
+        op = node.op
+        if op is CONST:
+            return self.writer.constant(node.attrs[0], node.dtype)
+        key = (id(node), coords, guards)
+        found = self.find(key)
+        if found is not None:
+            return found
+        if op.kind is Kind.VIEW:
+            name = self._view(node, coords, guards, stored)
+        elif op.kind is Kind.GATHER:
+            name = self._gather(node, coords, guards, stored)
+        elif op.kind is Kind.POINTWISE:
+            name = self._pointwise(node, coords, guards, stored)
+        else:
+            raise NotFusable(node)
+        self.memo[key] = name
+        return name
+
+    def _view(self, node: Node, coords, guards, stored) -> str:
+        if node.op.name == "concat":
+            return self._concat(node, coords, guards, stored)
+        inner, extra = views.source(node, coords)
+        value = self.value(node.inputs[0], inner, guards + extra, stored)
+        if not extra:
+            return value
+        writer = self.writer
+        other = writer.constant(node.attrs[2], node.dtype)
+        return self.define(
+            writer.ctype(node.dtype), f"({writer.condition(extra)}) ? {value} : {other}"
+        )
+
+    def _concat(self, node: Node, coords, guards, stored) -> str:
+        (axis,) = node.attrs
+        writer = self.writer
+        start, tests, values = 0, [], []
+        for x in node.inputs:
+            size = x.shape[axis]
+            place = coords[axis] - start
+            inner = tuple(place if a == axis else c for a, c in enumerate(coords))
+            start += size
+            guard = ((place, size),) if place.lo < 0 or place.hi >= size else ()
+            values.append(self.value(x, inner, guards + guard, stored))
+            tests.append(f"{writer.index(coords[axis])} < {writer.number(start)}")
+        text = values[-1]
+        for test, value in zip(reversed(tests[:-1]), reversed(values[:-1]), strict=True):
+            text = f"({test} ? {value} : {text})"
+        return self.define(writer.ctype(node.dtype), text)
+
+    def _gather(self, node: Node, coords, guards, stored) -> str:
+        (spec,) = node.attrs
+        x, *indices = node.inputs
+        place = []
+        for axis, (kind, k) in enumerate(spec):
+            if kind == "d":
+                place.append(coords[k])
+                continue
+            size = x.shape[axis]
+            value = self.value(indices[k], coords, guards, stored)
+            # clamped, so that a wrong index can never leave the buffer
+            top = self.writer.number(max(size - 1, 0))
+            if size == 1:
+                place.append(number(0))
+                continue
+            ctype = self.writer.index_type
+            name = self.define(ctype, f"clamp(({ctype}){value}, ({ctype})0, ({ctype}){top})")
+            place.append(Expr(((Var(name, 0, size - 1), 1),), 0))
+        return self.value(x, tuple(place), guards, stored)
+
+    def _pointwise(self, node: Node, coords, guards, stored) -> str:
+        writer = self.writer
+        op = node.op
+        args = []
+        for x in node.inputs:
+            args.append(self.value(x, coords if x.shape else (), guards, stored))
+        for helper in op.helpers:
+            writer.helper(helper)
+        ctype = writer.ctype(node.dtype)
+        if op.name == "cast":
+            return self.define(ctype, self._cast(args[0], node.inputs[0].dtype, node.dtype))
+        names = {"T": ctype}
+        if op.name == "iota":
+            names["coordinate"] = writer.index(coords[node.attrs[0]])
+        for k, attr in enumerate(node.attrs):
+            names[f"a{k}"] = str(attr)
+        return self.define(ctype, op.code.format(*args, **names))
+
+    def _cast(self, value: str, old: DType, new: DType) -> str:
+        if new.is_bool:
+            return f"({value} != 0)"
+        if new.is_complex:
+            return value if old.is_complex else f"(float2)((float){value}, 0.0f)"
+        if old.is_complex:
+            return f"({new.compute}){value}.x"
+        if new.is_integer and old.is_float:
+            return f"convert_{new.compute}_sat({value})"
+        if new.name == "float16" and old.name != "bool":
+            self.writer.helper(_ROUND_HALF)
+            return f"kcl_round_half((float){value})"
+        if new.name == "bfloat16" and old.name != "bool":
+            self.writer.helper(_ROUND_BF16)
+            return f"kcl_round_bf16((float){value})"
+        return f"({new.compute}){value}"

@@ -1,0 +1,191 @@
+"""Eager execution: evaluate the graph behind arrays, now."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+
+from kerascl.compiler import views
+from kerascl.compiler.lower import lower
+from kerascl.compiler.program import Program, Use
+from kerascl.core import scope
+from kerascl.core.node import Node, topological
+from kerascl.core.op import CONST, DATA, Kind
+from kerascl.runtime import device as devices
+from kerascl.runtime.device import Device
+
+# Guards the graph: evaluation turns nodes into data in place, and Keras runs
+# callbacks, which read metrics, on another thread.
+LOCK = threading.RLock()
+
+_CACHE_LIMIT = 4096
+
+
+def structure(nodes: list[Node], roots: list[Node]) -> tuple:
+    """A key that is equal for graphs that compile to the same Program."""
+    position = {id(node): k for k, node in enumerate(nodes)}
+    parts = [
+        (
+            node.op.name,
+            tuple([position[id(x)] for x in node.inputs]),
+            _exact(node.attrs),
+            node.shape,
+            node.dtype.name,
+        )
+        for node in nodes
+    ]
+    return tuple(parts), tuple([position[id(r)] for r in roots])
+
+
+def _exact(attrs: tuple) -> tuple:
+    """Attributes such that 0.0 and -0.0, 1 and True, and NaN, stay apart or equal as they should."""
+    if not attrs:
+        return attrs
+    if isinstance(attrs[0], float):
+        return (attrs[0].hex(), *attrs[1:])
+    if isinstance(attrs[-1], float):
+        return (*attrs[:-1], attrs[-1].hex())
+    return (type(attrs[0]).__name__, *attrs)
+
+
+class Engine:
+    """Evaluates graphs on OpenCL devices; the one engine behind `kerascl.core.scope`."""
+
+    def __init__(self):
+        self.programs: dict[tuple, Program] = {}
+        self.compiled = 0
+        self.launches = 0
+
+    # -- the protocol of kerascl.core.scope.Engine
+    def default_device(self) -> Device:
+        return devices.default()
+
+    def find_device(self, name: str) -> Device:
+        return devices.get(name)
+
+    def from_host(self, value: np.ndarray, device: Device):
+        buffer = device.buffers.allocate(value.nbytes)
+        device.queue.write(buffer, value)
+        return buffer
+
+    def to_host(self, node: Node) -> np.ndarray:
+        if node.op is CONST:
+            return np.asarray(node.attrs[0], node.dtype.numpy)
+        host = np.empty(node.shape, node.dtype.numpy)
+        with LOCK:
+            self.evaluate([node])
+            if not node.size:
+                return host
+            pending = device_of(node).queue.read_async(node.buffer, host)
+        pending.wait()
+        return host
+
+    def copy_buffer(self, node: Node):
+        device = device_of(node)
+        buffer = device.buffers.allocate(node.nbytes)
+        device.queue.copy(node.buffer, buffer, node.nbytes)
+        return buffer
+
+    def copy_into(self, node: Node, buffer) -> None:
+        if node.nbytes:
+            device_of(node).queue.copy(node.buffer, buffer, node.nbytes)
+
+    def evaluate(self, nodes: list[Node]) -> None:
+        with LOCK:
+            wanted = [n for n in nodes if n.op is not DATA]
+            if not wanted:
+                return
+            graph = topological(wanted)
+            roots = _live_roots(graph, wanted)
+            device = _device_of_graph(graph)
+            program = self._program(graph, roots, device)
+            buffers = self._run(program, graph, device)
+            position = {id(node): k for k, node in enumerate(graph)}
+            for root in roots:
+                storage = views.storage(root)
+                if storage.op is DATA:
+                    buffer = storage.buffer
+                else:
+                    buffer = buffers.get(position[id(storage)])
+                    if buffer is None:  # no elements: nothing was launched
+                        buffer = device.buffers.allocate(1)
+                root.buffer = buffer
+            for root in roots:
+                root.device = device
+                root.realize(root.buffer)
+
+    def _program(self, graph: list[Node], roots: list[Node], device: Device) -> Program:
+        key = (structure(graph, roots), device.info.cache_key)
+        program = self.programs.get(key)
+        if program is None:
+            program = lower(graph, roots, device.info, generic=True)
+            self.compiled += 1
+            if len(self.programs) >= _CACHE_LIMIT:
+                self.programs.pop(next(iter(self.programs)))
+            self.programs[key] = program
+            device.programs.build((s.source, s.options) for s in program.steps)
+        return program
+
+    def _run(self, program: Program, graph: list[Node], device: Device) -> dict[int, object]:
+        """Launch every step; temporaries go back to the allocator after their last use."""
+        slots = program.slots
+        buffers: list = [None] * len(slots)
+        outputs: dict[int, object] = {}
+        launch = device.queue.launch
+        for position, step in enumerate(program.steps):
+            args = []
+            done = []
+            for arg in step.args:
+                if type(arg) is not Use:
+                    args.append(arg)
+                    continue
+                index = arg.index
+                buffer = buffers[index]
+                if buffer is None:
+                    slot = slots[index]
+                    if slot.kind == "input":
+                        buffer = graph[slot.node].buffer
+                    else:
+                        buffer = device.buffers.allocate(slot.nbytes)
+                        if slot.kind == "output":
+                            outputs[slot.node] = buffer
+                    buffers[index] = buffer
+                if arg.offset:
+                    buffer = buffer.view(arg.offset, slots[index].nbytes - arg.offset)
+                args.append(buffer)
+                if program.last[index] == position:
+                    done.append(index)
+            if step.kernel is None:
+                step.kernel = device.programs.kernel(step.source, step.name, step.options)
+            launch(step.kernel, step.global_size, step.local_size, args)
+            for index in done:
+                buffers[index] = None
+        self.launches += len(program.steps)
+        return outputs
+
+
+def _live_roots(graph: list[Node], wanted: list[Node]) -> list[Node]:
+    """What to keep: the values asked for, and those that somebody still holds an Array of."""
+    roots = {id(node): node for node in wanted}
+    for node in graph:
+        if node.handle is None or node.handle() is None:
+            continue
+        while views.is_view(node):
+            node = node.inputs[0]  # a view is free; what it looks at is kept
+        if node.op.kind in (Kind.LEAF, Kind.CONST) or node.op.outputs > 1:
+            continue
+        roots.setdefault(id(node), node)
+    return sorted(roots.values(), key=lambda node: node.serial)
+
+
+def _device_of_graph(graph: list[Node]) -> Device:
+    for node in graph:
+        if node.device is not None:
+            return node.device
+    return scope.device()
+
+
+def device_of(node: Node) -> Device:
+    """The device a node lies on or will lie on."""
+    return node.device if node.device is not None else scope.device()

@@ -1,0 +1,413 @@
+"""Which nodes share a kernel.
+
+First decide which values must lie in memory (targets); everything else is
+computed inline where it is used.  Then group targets into clusters, each of
+which becomes one kernel (or one heavy kernel with its epilogue).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from kerascl.compiler import views
+from kerascl.compiler.operands import operands
+from kerascl.core.node import Node
+from kerascl.core.op import CONST, Kind
+
+INLINE_LIMIT = 160  # arithmetic cost of one kernel's expression before it is cut
+RECOMPUTE_LIMIT = 3  # cost up to which a value with several readers is computed again
+EXPAND_LIMIT = 30  # cost up to which a value is recomputed for each element it is broadcast to
+ROW_LIMIT = 1 << 16  # longest row that one work-group reduces and then reads again
+ROW_ALONE_LIMIT = 8192  # longest row that is worth it when there are few rows
+GATHER_LIMIT = 4
+
+
+@dataclass(eq=False)
+class Cluster:
+    """Targets computed by one kernel.
+
+    Attributes:
+        kind: "map", "fold" or "family".
+        shape: the full index space; for folds the shape before reducing.
+        axes: reduced axes of a fold cluster.
+        members: targets in order of computation.
+        row: ids of members that live on the kept axes only.
+        staged: members that need the folds' results over the full space exist.
+        stores: members whose value must be written to memory.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...] = ()
+    members: list[Node] = field(default_factory=list)
+    row: set[int] = field(default_factory=set)
+    staged: bool = False
+    stores: list[Node] = field(default_factory=list)
+    index: int = 0
+    before: int = 0  # bit set of clusters that must run earlier
+
+    @property
+    def head(self) -> Node:
+        return self.members[0]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def rows(self) -> int:
+        return math.prod(n for a, n in enumerate(self.shape) if a not in self.axes)
+
+
+class Reads:
+    """What one target reads from memory, and how.
+
+    `how` maps a stored node's id to "same" (every read is at the reader's own
+    linear index), "row" (through a broadcast along `axes`), or "other".
+    """
+
+    def __init__(self):
+        self.nodes: dict[int, Node] = {}
+        self.how: dict[int, set] = {}
+
+    def add(self, node: Node, how) -> None:
+        self.nodes[id(node)] = node
+        self.how.setdefault(id(node), set()).add(how)
+
+
+def reads_of(target: Node, stored: set[int]) -> Reads:
+    """Walk the inline expression of a target."""
+    reads = Reads()
+    seen: set[tuple] = set()
+    stack: list[tuple[Node, object]] = []
+
+    def push_inputs(node: Node, how) -> None:
+        name = node.op.name
+        kind = node.op.kind
+        if kind is Kind.VIEW and not views.keeps_order(node):
+            if name == "expand" and how == "same":
+                x = node.inputs[0]
+                axes = tuple(
+                    a for a, (m, n) in enumerate(zip(x.shape, node.shape, strict=True)) if m != n
+                )
+                how = ("row", node.shape, axes)
+            else:
+                how = "other"
+            for x in node.inputs:
+                stack.append((x, how))
+            return
+        if kind is Kind.GATHER:
+            stack.append((node.inputs[0], "other"))
+            for x in node.inputs[1:]:
+                stack.append((x, how))
+            return
+        for x in node.inputs:
+            stack.append((x, how))
+
+    push_inputs(target, "same")
+    while stack:
+        node, how = stack.pop()
+        if (id(node), how) in seen or node.op is CONST:
+            continue
+        seen.add((id(node), how))
+        if id(node) in stored:
+            reads.add(node, how)
+        else:
+            push_inputs(node, how)
+    return reads
+
+
+def choose_targets(nodes: list[Node], roots: Iterable[Node]) -> tuple[list[Node], set[int]]:
+    """The nodes that get memory, in topological order, and the ids of all stored nodes."""
+    stored: set[int] = set()
+    target: set[int] = set()
+    readers: dict[int, int] = {}
+    for node in nodes:
+        for x in {id(x) for x in node.inputs}:
+            readers[x] = readers.get(x, 0) + 1
+    for node in roots:
+        target.add(id(views.storage(node)))
+    for node in nodes:
+        if node.op.kind is Kind.FAMILY:
+            for read in operands(node):
+                target.add(id(read.base))
+    cost: dict[int, int] = {}
+    for node in nodes:
+        key, kind = id(node), node.op.kind
+        if kind is Kind.LEAF:
+            stored.add(key)
+            cost[key] = 0
+            continue
+        if kind is Kind.CONST:
+            if key in target:
+                stored.add(key)
+            cost[key] = 0
+            continue
+        if kind in (Kind.FAMILY, Kind.PICK):
+            target.add(key)
+        elif kind is Kind.FOLD:
+            target.add(key)
+        inline = node.op.cost if kind is Kind.POINTWISE else 0
+        for x in node.inputs:
+            own = cost[id(x)]
+            if kind is Kind.VIEW and node.op.name == "expand":
+                spread = node.size > 4 * x.size
+                if own > EXPAND_LIMIT and spread and x.op.kind is not Kind.VIEW:
+                    _demand(x, target, stored, cost)
+                    own = 0
+            elif kind is Kind.GATHER and own > GATHER_LIMIT and x is node.inputs[0]:
+                _demand(x, target, stored, cost)
+                own = 0
+            inline += own
+        if kind is Kind.POINTWISE and len(node.inputs) > 1:
+            inline += 1
+        if readers.get(key, 0) > 1 and kind is Kind.POINTWISE and inline > RECOMPUTE_LIMIT:
+            target.add(key)
+        if inline > INLINE_LIMIT and kind in (Kind.POINTWISE, Kind.GATHER):
+            target.add(key)
+        if key in target:
+            stored.add(key)
+            inline = 0
+        cost[key] = inline
+    return [n for n in nodes if id(n) in target and n.op.kind is not Kind.LEAF], stored
+
+
+def _demand(x: Node, target: set[int], stored: set[int], cost: dict[int, int]) -> None:
+    """Give a node memory after the walk has passed it."""
+    if x.op.kind in (Kind.LEAF, Kind.CONST):
+        return
+    target.add(id(x))
+    stored.add(id(x))
+    cost[id(x)] = 0
+
+
+class Grouping:
+    """Builds clusters greedily, in topological order, keeping the order of clusters acyclic."""
+
+    def __init__(self, stored: set[int], alone: set[int], fold_capacity: int):
+        self.stored = stored
+        self.alone = alone  # ids of targets that an earlier attempt could not fuse
+        self.fold_capacity = fold_capacity
+        self.clusters: list[Cluster] = []
+        self.of: dict[int, Cluster] = {}
+        self.reads: dict[int, set[int]] = {}
+        self._readers: dict[int, list[Cluster]] = {}
+
+    def add(self, node: Node) -> None:
+        kind = node.op.kind
+        if kind is Kind.FAMILY:
+            self._open(Cluster("family", node.shape), node, self._family_reads(node))
+            return
+        if kind is Kind.PICK:
+            self.of[id(node)] = self.of[id(node.inputs[0])]
+            self.of[id(node)].members.append(node)
+            return
+        reads = reads_of(node, self.stored)
+        if id(node) not in self.alone and node.size > 0:
+            home = self._home(node, reads)
+            if home is not None:
+                self._join(home, node, reads)
+                return
+        if kind is Kind.FOLD:
+            cluster = Cluster("fold", node.inputs[0].shape, node.attrs[0])
+            cluster.row.add(id(node))
+        else:
+            cluster = Cluster("map", node.shape)
+        self._open(cluster, node, reads)
+
+    def _family_reads(self, node: Node) -> Reads:
+        reads = Reads()
+        for read in operands(node):
+            reads.add(read.base, "other")
+        return reads
+
+    def _open(self, cluster: Cluster, node: Node, reads: Reads) -> None:
+        cluster.index = len(self.clusters)
+        self.clusters.append(cluster)
+        self._join(cluster, node, reads)
+
+    def _join(self, cluster: Cluster, node: Node, reads: Reads) -> None:
+        cluster.members.append(node)
+        self.of[id(node)] = cluster
+        self.reads[id(node)] = set(reads.nodes)
+        if cluster.kind != "family":
+            for key in reads.nodes:
+                self._readers.setdefault(key, []).append(cluster)
+        extra = 0
+        for key in reads.nodes:
+            other = self.of.get(key)
+            if other is not None and other is not cluster:
+                extra |= other.before | (1 << other.index)
+        if extra & ~cluster.before:
+            cluster.before |= extra
+            bit = 1 << cluster.index
+            for other in self.clusters:
+                if other.before & bit:
+                    other.before |= cluster.before
+
+    def _home(self, node: Node, reads: Reads) -> Cluster | None:
+        """The latest cluster that this target can join with profit."""
+        tried: set[int] = set()
+        candidates = []
+        for key in reads.nodes:
+            cluster = self.of.get(key)
+            if cluster is not None and cluster.index not in tried:
+                tried.add(cluster.index)
+                candidates.append(cluster)
+        own_size = node.inputs[0].size if node.op.kind is Kind.FOLD else node.size
+        for key, read in reads.nodes.items():  # neighbours that read the same large value
+            if read.size >= own_size:
+                for cluster in self._readers.get(key, ())[-8:]:
+                    if cluster.index not in tried:
+                        tried.add(cluster.index)
+                        candidates.append(cluster)
+        candidates.sort(key=lambda c: -c.index)
+        for cluster in candidates:
+            if self._acyclic(cluster, reads) and self._fits(cluster, node, reads):
+                return cluster
+        return None
+
+    def _acyclic(self, cluster: Cluster, reads: Reads) -> bool:
+        bit = 1 << cluster.index
+        for key in reads.nodes:
+            other = self.of.get(key)
+            if other is not None and other is not cluster and other.before & bit:
+                return False
+        return True
+
+    def _fits(self, cluster: Cluster, node: Node, reads: Reads) -> bool:
+        if len(cluster.members) >= 24:
+            return False
+        inside = {k: how for k, how in reads.how.items() if self.of.get(k) is cluster}
+        if node.op.kind is Kind.FOLD:
+            return self._fold_fits(cluster, node, inside)
+        if cluster.kind == "family":
+            return (
+                bool(inside)
+                and cluster.size == node.size
+                and cluster.head.op.outputs == 1
+                and all(how == {"same"} for how in inside.values())
+            )
+        if cluster.kind == "map":
+            return cluster.size == node.size and all(how == {"same"} for how in inside.values())
+        # fold clusters: a member over the kept axes …
+        rows = cluster.rows
+        if node.size == rows and all(
+            how == {"same"} and k in cluster.row for k, how in inside.items()
+        ):
+            if inside:
+                cluster.row.add(id(node))
+                return True
+            return False
+        # … or one over the full space
+        if node.size != cluster.size or rows == node.size:
+            return False
+        needs_fold = False
+        for key, how in inside.items():
+            if key in cluster.row:
+                if not all(self._is_row_read(cluster, h) for h in how):
+                    return False
+                needs_fold = True
+            elif how != {"same"}:
+                return False
+        if needs_fold:
+            if not self._can_stage(cluster):
+                return False
+            cluster.staged = True
+        elif cluster.staged and not inside:
+            return False
+        return True
+
+    def _is_row_read(self, cluster: Cluster, how) -> bool:
+        if not isinstance(how, tuple):
+            return False
+        _, shape, axes = how
+        if shape == cluster.shape:
+            return axes == tuple(a for a in cluster.axes if cluster.shape[a] != 1)
+        return False
+
+    def _can_stage(self, cluster: Cluster) -> bool:
+        if cluster.staged:
+            return True
+        rank = len(cluster.shape)
+        kept = [a for a in range(rank) if a not in cluster.axes and cluster.shape[a] != 1]
+        reduced = [a for a in cluster.axes if cluster.shape[a] != 1]
+        if reduced and kept and max(kept) > min(reduced):
+            return False  # rows would be strided
+        length = cluster.size // max(1, cluster.rows)
+        if length > ROW_LIMIT:
+            return False
+        return length <= ROW_ALONE_LIMIT or cluster.rows >= self.fold_capacity
+
+    def _fold_fits(self, cluster: Cluster, node: Node, inside: dict) -> bool:
+        if cluster.kind != "fold":
+            return False
+        if cluster.shape != node.inputs[0].shape or cluster.axes != node.attrs[0]:
+            return False
+        staged = False
+        for key, how in inside.items():
+            if key in cluster.row:
+                if not all(self._is_row_read(cluster, h) for h in how):
+                    return False
+                staged = True
+            elif how != {"same"}:
+                return False
+        if staged:
+            if not self._can_stage(cluster):
+                return False
+            cluster.staged = True
+        cluster.row.add(id(node))
+        return True
+
+
+def group(
+    nodes: list[Node], roots: list[Node], alone: set[int], fold_capacity: int
+) -> tuple[list[Cluster], set[int]]:
+    """Clusters in an order that respects dependencies, and the ids of stored nodes.
+
+    Args:
+        nodes: the graph in topological order.
+        roots: the values wanted.
+        alone: ids of targets that must not join another's cluster.
+        fold_capacity: rows from which a device is busy with a row a work-group.
+    """
+    targets, stored = choose_targets(nodes, roots)
+    grouping = Grouping(stored, alone, fold_capacity)
+    for node in targets:
+        grouping.add(node)
+    order = _ordered(grouping.clusters)
+    _choose_stores(order, grouping, roots)
+    return order, stored
+
+
+def _ordered(clusters: list[Cluster]) -> list[Cluster]:
+    """A topological order; clusters keep their place where nothing forces another."""
+    done = 0
+    result: list[Cluster] = []
+    waiting = list(clusters)
+    while waiting:
+        rest = []
+        for cluster in waiting:
+            if cluster.before & ~done:
+                rest.append(cluster)
+            else:
+                result.append(cluster)
+                done |= 1 << cluster.index
+        if len(rest) == len(waiting):
+            raise AssertionError("clusters depend on each other in a circle")
+        waiting = rest
+    return result
+
+
+def _choose_stores(clusters: list[Cluster], grouping: Grouping, roots: list[Node]) -> None:
+    """Members that nobody outside their cluster reads stay in registers."""
+    needed = {id(views.storage(node)) for node in roots}
+    for cluster in clusters:
+        for member in cluster.members:
+            if member.op.kind is not Kind.PICK:
+                reads = grouping.reads[id(member)]
+                needed |= {k for k in reads if grouping.of.get(k) is not cluster}
+    for cluster in clusters:
+        cluster.stores = [m for m in cluster.members if id(m) in needed]

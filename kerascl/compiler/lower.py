@@ -1,0 +1,135 @@
+"""Graph to Program: rewrite, group, generate."""
+
+from __future__ import annotations
+
+from kerascl.compiler import codegen, families, fuse, views
+from kerascl.compiler.emit import BufferArg, NotFusable, WorkArg
+from kerascl.compiler.fuse import Cluster
+from kerascl.compiler.operands import operands
+from kerascl.compiler.program import Program, Slot, Step, Use, value_of
+from kerascl.core.node import Node
+from kerascl.core.op import Kind
+from kerascl.kernels.solver import Ref, store_epilogue
+
+
+def lower(nodes: list[Node], roots: list[Node], info, generic: bool) -> Program:
+    """Compile a graph.
+
+    Args:
+        nodes: every node that `roots` need, in topological order.
+        roots: values wanted in memory.
+        info: the device's facts.
+        generic: sizes as kernel arguments (eager) instead of literals (captured).
+    """
+    alone: set[int] = set()
+    while True:
+        clusters, stored = fuse.group(nodes, roots, alone, 2 * info.compute_units)
+        before = len(alone)
+        program = _Lowering(nodes, roots, stored, info, generic)
+        for cluster in clusters:
+            try:
+                program.add(cluster)
+            except NotFusable:
+                alone |= {id(m) for m in cluster.members[1:] if m.op.kind is not Kind.PICK}
+                if len(alone) == before:
+                    raise
+        if len(alone) == before:
+            return program.finish()
+
+
+class _Lowering:
+    def __init__(self, nodes, roots, stored, info, generic):
+        self.info = info
+        self.stored = stored
+        self.generic = generic
+        self.position = {id(node): k for k, node in enumerate(nodes)}
+        self.roots = {id(views.storage(node)) for node in roots}
+        self.slots: list[Slot] = []
+        self.slot_of: dict[int, int] = {}
+        self.steps: list[Step] = []
+
+    def slot(self, node: Node) -> int:
+        """The slot of a storage node."""
+        key = id(node)
+        if key not in self.slot_of:
+            if node.op.kind is Kind.LEAF:
+                kind = "input"
+            else:
+                kind = "output" if key in self.roots else "temporary"
+            self.slot_of[key] = len(self.slots)
+            self.slots.append(Slot(kind, node.nbytes, self.position[key]))
+        return self.slot_of[key]
+
+    def work(self, nbytes: int) -> int:
+        self.slots.append(Slot("temporary", max(nbytes, 1), -1))
+        return len(self.slots) - 1
+
+    def add(self, cluster: Cluster) -> None:
+        if cluster.kind == "family":
+            self._family(cluster)
+            return
+        make = codegen.map_kernel if cluster.kind == "map" else codegen.fold_kernels
+        kernels = make(cluster, self.stored, self.info, self.generic)
+        work = [self.work(nbytes) for nbytes in kernels.workspace]
+        for launch in kernels.launches:
+            args = []
+            for arg in launch.args:
+                if isinstance(arg, BufferArg):
+                    args.append(Use(self.slot(arg.node)))
+                elif isinstance(arg, WorkArg):
+                    args.append(Use(work[arg.index]))
+                else:
+                    args.append(value_of(arg))
+            label = "+".join(m.op.name for m in cluster.members[:4])
+            self.steps.append(
+                Step(
+                    launch.source, launch.name, (), args, launch.global_size, launch.local_size, label
+                )
+            )
+
+    def _family(self, cluster: Cluster) -> None:
+        node = cluster.head
+        reads = operands(node)
+        names: dict[str, int] = {}
+        for k, read in enumerate(reads):
+            names["abcdefgh"[k]] = self.slot(read.base)
+        if node.op.outputs > 1:
+            picks = {m.attrs[0]: m for m in cluster.members[1:]}
+            for k, name in enumerate(families.EXTRA_OUTPUTS[node.op.name]):
+                if k in picks:
+                    names[name] = self.slot(picks[k])
+                else:
+                    names[name] = self.work(8 * node.size)
+            epilogue = store_epilogue(node.dtype)
+        else:
+
+            def slot_name(member: Node) -> str:
+                name = f"e{self.slot(member)}"
+                names[name] = self.slot(member)
+                return name
+
+            epilogue = codegen.epilogue(cluster, self.stored, self.info, self.generic, slot_name)
+        if cluster.size == 0:
+            return
+        plan = families.lower(node, reads, self.info, epilogue)
+        for k, nbytes in enumerate(plan.workspace):
+            names[f"ws{k}"] = self.work(nbytes)
+        for launch in plan.launches:
+            args = [
+                Use(names[a.slot], a.offset) if isinstance(a, Ref) else value_of(a)
+                for a in launch.args
+            ]
+            self.steps.append(
+                Step(
+                    launch.source,
+                    launch.name,
+                    launch.options,
+                    args,
+                    launch.global_size,
+                    launch.local_size,
+                    node.op.name,
+                )
+            )
+
+    def finish(self) -> Program:
+        return Program(self.steps, self.slots)

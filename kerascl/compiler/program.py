@@ -1,0 +1,90 @@
+"""A compiled graph: launches over numbered slots of memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kerascl.kernels.solver import Local, Scalar
+from kerascl.runtime.launch import LocalMemory
+
+_SCALARS = {
+    "char": np.int8, "short": np.int16, "int": np.int32, "long": np.int64,
+    "uchar": np.uint8, "ushort": np.uint16, "uint": np.uint32, "ulong": np.uint64,
+    "float": np.float32, "double": np.float64, "float2": np.complex64,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Slot:
+    """Memory a program touches.
+
+    `kind` is "input" (a leaf of the graph), "output" (a value wanted) or
+    "temporary"; `node` is its position in the graph's topological order (-1
+    for workspace).
+    """
+
+    kind: str
+    nbytes: int
+    node: int
+
+
+@dataclass(frozen=True)
+class Use:
+    """A launch argument: slot `index` from byte `offset` on."""
+
+    index: int
+    offset: int = 0
+
+
+@dataclass
+class Step:
+    """One kernel launch; `args` holds Use and ready values (NumPy scalars, LocalMemory)."""
+
+    source: str
+    name: str
+    options: tuple[str, ...]
+    args: list
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...] | None
+    label: str = ""
+    kernel: object = None
+
+
+@dataclass
+class Program:
+    """Launches in order, and the slots they use.
+
+    Attributes:
+        first, last: for each slot, the first and last step that uses it.
+    """
+
+    steps: list[Step]
+    slots: list[Slot]
+    first: list[int] = field(default_factory=list)
+    last: list[int] = field(default_factory=list)
+
+    def __post_init__(self):
+        self.first = [-1] * len(self.slots)
+        self.last = [-1] * len(self.slots)
+        for position, step in enumerate(self.steps):
+            for arg in step.args:
+                if type(arg) is Use:
+                    if self.first[arg.index] < 0:
+                        self.first[arg.index] = position
+                    self.last[arg.index] = position
+
+    @property
+    def intermediate_bytes(self) -> int:
+        """Sum of all temporaries, as if none shared memory."""
+        return sum(s.nbytes for s in self.slots if s.kind == "temporary")
+
+
+def value_of(arg):
+    """A by-value argument in the form the runtime takes."""
+    if isinstance(arg, Scalar):
+        return _SCALARS[arg.ctype](arg.value)
+    if isinstance(arg, Local):
+        return LocalMemory(arg.nbytes)
+    return arg

@@ -1,0 +1,63 @@
+"""Every environment variable that kerascl reads: one place, one table.
+
+| variable | default | meaning |
+|---|---|---|
+| KERASCL_DEVICE | strongest GPU, else CPU | device by index ("1"), kind ("gpu:0") or part of its name |
+| KERASCL_CACHE_DIR | the platform's cache folder | where built programs and tuned rows are kept; "" turns it off |
+| KERASCL_PRECISION | high | float32 matrix work: "high" (matrix units allowed) or "highest" (true float32) |
+| KERASCL_MEMORY_LIMIT | none | most device memory in MiB that kerascl may take |
+| KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch |
+| KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
+| KERASCL_BUILD_THREADS | number of cores | threads that build OpenCL programs |
+"""
+
+import os
+
+
+def _integer(name: str, default: int) -> int:
+    text = os.environ.get(name, "").strip()
+    if not text:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError(f"{name} must be an integer, got {text!r}") from None
+
+
+def device() -> str:
+    """The device asked for, or ""."""
+    return os.environ.get("KERASCL_DEVICE", "").strip()
+
+
+def cache_dir() -> str | None:
+    """The cache folder asked for; None means the platform's default, "" means no cache."""
+    return os.environ.get("KERASCL_CACHE_DIR")
+
+
+def precision() -> str:
+    """"high" or "highest"."""
+    text = os.environ.get("KERASCL_PRECISION", "high").strip().lower() or "high"
+    if text not in ("high", "highest"):
+        raise ValueError(f"KERASCL_PRECISION must be 'high' or 'highest', got {text!r}")
+    return text
+
+
+def memory_limit() -> int | None:
+    """Most bytes of device memory to take, or None."""
+    mib = _integer("KERASCL_MEMORY_LIMIT", 0)
+    return mib * 2**20 if mib > 0 else None
+
+
+def debug() -> int:
+    """0 to 3; see the table above."""
+    return _integer("KERASCL_DEBUG", 0)
+
+
+def capture() -> bool:
+    """Whether Keras' step functions are captured."""
+    return _integer("KERASCL_CAPTURE", 1) != 0
+
+
+def build_threads() -> int:
+    """How many threads build programs."""
+    return max(1, _integer("KERASCL_BUILD_THREADS", os.cpu_count() or 1))

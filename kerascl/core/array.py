@@ -1,0 +1,286 @@
+"""Array: what a user holds.  State: a value with a stable place in memory."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+
+import numpy as np
+
+from kerascl import dtypes
+from kerascl.core import node as graph
+from kerascl.core.errors import CaptureError
+from kerascl.core.node import Node
+from kerascl.core.op import DATA, PICK, Op
+from kerascl.core.scope import current, device, engine
+from kerascl.dtypes import DType
+
+# A chain of this many unevaluated operations is evaluated, so that endless
+# loops over lazy values keep bounded graphs.
+MAX_DEPTH = 600
+
+
+class Array:
+    """An n-dimensional array on an OpenCL device, evaluated lazily.
+
+    Made by `kerascl.array`, the creation functions and operations.  It has
+    NumPy's operators and the methods of `kerascl`'s functions; reading it on
+    the host (`numpy()`, `float(x)`, printing) evaluates it.
+
+    Attributes:
+        shape: tuple of ints.
+        dtype: a `kerascl.dtypes.DType`; `dtype.name` is its NumPy name.
+    """
+
+    __slots__ = ("_node", "_keras_mask", "_keras_history", "__weakref__")
+    __array_priority__ = 1000
+
+    def __init__(self, node: Node):
+        self._node = node
+        node.handle = weakref.ref(self)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._node.shape
+
+    @property
+    def dtype(self) -> DType:
+        return self._node.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self._node.shape)
+
+    @property
+    def size(self) -> int:
+        return self._node.size
+
+    @property
+    def nbytes(self) -> int:
+        return self._node.nbytes
+
+    @property
+    def device(self):
+        """The device this array lies on, or will lie on."""
+        return self._node.device if self._node.device is not None else device()
+
+    def evaluate(self) -> Array:
+        """Compute the value now (on the device, without waiting for it); returns self."""
+        if self._node.buffer is None:
+            if current.trace is not None:
+                return self
+            engine().evaluate([self._node])
+        return self
+
+    def numpy(self) -> np.ndarray:
+        """The value as a NumPy array of the same shape and dtype; waits for the device.
+
+        Raises:
+            CaptureError: inside a captured function, where there is no value yet.
+        """
+        if current.trace is not None and not current.trace.knows_value(self._node):
+            raise CaptureError(
+                "a captured function needs the value of an array on the host "
+                "(numpy(), float(), int(), bool(), printing, or a Python `if` on an array). "
+                "Use kerascl.where / cond / while_loop, or run the function eagerly."
+            )
+        return engine().to_host(self._node)
+
+    def item(self):
+        """The only element, as a Python scalar."""
+        return self.numpy().item()
+
+    def tolist(self):
+        """The value as nested lists of Python scalars."""
+        return self.numpy().tolist()
+
+    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+        if copy is False:
+            raise ValueError("a device array cannot be shared with NumPy without a copy")
+        value = self.numpy()
+        return value if dtype is None else value.astype(dtype, copy=False)
+
+    def __bool__(self) -> bool:
+        if self.size != 1:
+            raise ValueError(
+                f"the truth value of an array of shape {self.shape} is ambiguous; "
+                "use kerascl.any(x) or kerascl.all(x)"
+            )
+        return bool(self.item())
+
+    def __float__(self) -> float:
+        return float(self.item())
+
+    def __int__(self) -> int:
+        return int(self.item())
+
+    def __complex__(self) -> complex:
+        return complex(self.item())
+
+    def __index__(self) -> int:
+        if not (self.dtype.is_integer and self.ndim == 0):
+            raise TypeError("only integer arrays of shape () can be used as an index")
+        return int(self.item())
+
+    def __len__(self) -> int:
+        if not self.shape:
+            raise TypeError("len() of an array of shape ()")
+        return self.shape[0]
+
+    def __hash__(self) -> int:
+        return id(self)
+
+    def __repr__(self) -> str:
+        if current.trace is not None and not current.trace.knows_value(self._node):
+            return f"<kerascl.Array traced, shape={self.shape}, dtype={self.dtype.name}>"
+        text = np.array2string(self.numpy(), separator=", ", prefix="kerascl.array(")
+        return f"kerascl.array({text}, dtype={self.dtype.name})"
+
+    def __format__(self, spec: str) -> str:
+        return format(self.item(), spec) if self.ndim == 0 else format(repr(self), spec)
+
+    def __deepcopy__(self, memo) -> Array:
+        return self  # arrays never change
+
+    def __copy__(self) -> Array:
+        return self
+
+    def __reduce__(self):
+        return _rebuild, (self.numpy(),)
+
+
+def _rebuild(value: np.ndarray) -> Array:
+    return from_host(value)
+
+
+def from_host(value: np.ndarray, on=None) -> Array:
+    """A new Array with a copy of a NumPy array.
+
+    Raises:
+        TypeError: for a dtype that kerascl does not have.
+    """
+    value = np.asarray(value)
+    dtype = dtypes.as_dtype(value.dtype)
+    if value.ndim == 0 and not dtype.is_complex:
+        return Array(graph.const(value.item(), dtype))
+    on = device() if on is None else on
+    if not value.flags.c_contiguous:
+        value = np.ascontiguousarray(value)
+    return Array(graph.data(engine().from_host(value, on), value.shape, dtype, on))
+
+
+def apply(op: Op, inputs: tuple[Array, ...], attrs: tuple, shape: tuple, dtype: DType) -> Array:
+    """The result of an operation with one output, recorded on the active tapes."""
+    node = Node(op, tuple([x._node for x in inputs]), attrs, shape, dtype)
+    result = Array(node)
+    if current.tapes and (op.vjp is not None):
+        for tape in current.tapes:
+            tape.record(op.vjp, inputs, attrs, result)
+    if node.depth > MAX_DEPTH and current.trace is None:
+        engine().evaluate([node])
+    return result
+
+
+def apply_multi(
+    op: Op, inputs: tuple[Array, ...], attrs: tuple, results: list[tuple[tuple, DType]]
+) -> tuple[Array, ...]:
+    """The results of an operation with several outputs, given their shapes and dtypes."""
+    shape, dtype = results[0]
+    node = Node(op, tuple([x._node for x in inputs]), attrs, shape, dtype)
+    picks = tuple(
+        Array(Node(PICK, (node,), (k,), shape, dtype)) for k, (shape, dtype) in enumerate(results)
+    )
+    if current.tapes and op.vjp is not None:
+        for tape in current.tapes:
+            tape.record(op.vjp, inputs, attrs, picks)
+    return picks
+
+
+class State:
+    """A mutable value with a stable place in device memory: a weight, a seed, a running total.
+
+    `value` reads it, `assign` replaces it.  Captured functions update states in
+    place; arrays read earlier keep their value all the same.
+
+    Args:
+        value: the initial Array (its shape and dtype are the state's for good).
+        name: for messages.
+    """
+
+    __slots__ = ("shape", "dtype", "device", "name", "_array", "_leaf", "buffer", "__weakref__")
+
+    def __init__(self, value: Array, name: str = "state"):
+        self.shape = value.shape
+        self.dtype = value.dtype
+        self.device = value.device
+        self.name = name
+        self.buffer = None  # the stable place, once a captured function uses this state
+        self._array: Array | None = value  # the value, while it is not in `buffer`
+        self._leaf = None  # weak reference to the node that stands for `buffer`
+
+    @property
+    def value(self) -> Array:
+        """The current value, as an Array that later assignments do not change."""
+        trace = current.trace
+        if trace is not None:
+            return trace.read(self)
+        if self._array is not None:
+            return self._array
+        node = self._leaf() if self._leaf is not None else None
+        if node is None:
+            node = graph.data(self.buffer, self.shape, self.dtype, self.device)
+            self._leaf = weakref.ref(node)
+        array = node.handle() if node.handle is not None else None
+        return Array(node) if array is None else array
+
+    def assign(self, value: Array) -> None:
+        """Replace the value by an Array of the same shape and dtype.
+
+        Raises:
+            ValueError: when the shape or dtype differs.
+        """
+        if value.shape != self.shape or value.dtype is not self.dtype:
+            raise ValueError(
+                f"cannot assign an array of shape {value.shape} and dtype {value.dtype.name} to "
+                f"{self.name} of shape {self.shape} and dtype {self.dtype.name}"
+            )
+        trace = current.trace
+        if trace is not None:
+            trace.write(self, value)
+        else:
+            self._array = value
+
+    def settle(self, mutated: bool) -> None:
+        """Bring the value into `buffer`, the stable place, and protect arrays that share it.
+
+        With `mutated`, the caller is about to change `buffer`: arrays that were
+        read from it earlier and are still alive move to a copy.
+        """
+        array = self._array
+        if array is not None:
+            array.evaluate()
+            node = array._node
+            # array, node and the getrefcount argument: nobody else reads this buffer
+            exclusive = (
+                sys.getrefcount(array) <= 3
+                and sys.getrefcount(node) <= 3
+                and sys.getrefcount(node.buffer) <= 2
+            )
+            if self.buffer is None:
+                self.buffer = node.buffer if exclusive else engine().copy_buffer(node)
+            else:
+                engine().copy_into(node, self.buffer)
+            self._array = self._leaf = None
+        elif mutated and self._leaf is not None:
+            node = self._leaf()
+            if node is not None:
+                node.buffer = engine().copy_buffer(node)
+            self._leaf = None
+
+    def __repr__(self) -> str:
+        return f"<State {self.name} shape={self.shape} dtype={self.dtype.name}>"
+
+
+def is_evaluated(array: Array) -> bool:
+    """Whether the value lies in device memory already."""
+    return array._node.op is DATA and array._node.buffer is not None

@@ -1,0 +1,119 @@
+"""The lazy graph: nodes, and walks over them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+from kerascl.core.errors import DeviceMismatchError
+from kerascl.core.op import CONST, DATA, Op
+from kerascl.dtypes import DType
+
+_serial = itertools.count()
+
+
+class Node:
+    """One typed value of the graph.
+
+    Inputs always have a smaller `serial`, so sorting by it is a topological
+    order.  `buffer` is set once the value lies in device memory; inputs are
+    then dropped, so that memory follows Python's references.  `handle` is a
+    weak reference to the Array a user holds, if any.  `device` is None for
+    values that can live anywhere (constants).
+    """
+
+    __slots__ = (
+        "op", "inputs", "attrs", "shape", "dtype", "device", "buffer", "handle", "depth", "serial",
+        "__weakref__",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        op: Op,
+        inputs: tuple[Node, ...],
+        attrs: tuple,
+        shape: tuple[int, ...],
+        dtype: DType,
+        device=None,
+    ):
+        self.op = op
+        self.inputs = inputs
+        self.attrs = attrs
+        self.shape = shape
+        self.dtype = dtype
+        self.buffer = None
+        self.handle = None
+        self.serial = next(_serial)
+        depth = 0
+        for node in inputs:
+            if node.depth > depth:
+                depth = node.depth
+            if node.device is not device and node.device is not None:
+                if device is not None:
+                    raise DeviceMismatchError(
+                        f"{op.name}: arrays lie on different devices ({device} and {node.device}); "
+                        "move one with kerascl.to_device(x, device)"
+                    )
+                device = node.device
+        self.device = device
+        self.depth = depth + 1
+
+    def __repr__(self) -> str:
+        return f"<{self.op.name} {self.dtype.name}{list(self.shape)}>"
+
+    @property
+    def size(self) -> int:
+        count = 1
+        for n in self.shape:
+            count *= n
+        return count
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * self.dtype.itemsize
+
+    def realize(self, buffer) -> None:
+        """The value now lies in `buffer` (contiguous); the history is dropped."""
+        self.buffer = buffer
+        self.op = DATA
+        self.inputs = ()
+        self.attrs = ()
+        self.depth = 0
+
+
+def const(value, dtype: DType) -> Node:
+    """A scalar of shape ()."""
+    return Node(CONST, (), (value,), (), dtype)
+
+
+def data(buffer, shape: tuple[int, ...], dtype: DType, device) -> Node:
+    """A value that already lies in device memory."""
+    node = Node(DATA, (), (), shape, dtype, device)
+    node.buffer = buffer
+    node.depth = 0
+    return node
+
+
+def new_serial() -> int:
+    """A number larger than the serial of every node so far."""
+    return next(_serial)
+
+
+def topological(roots: Iterable[Node]) -> list[Node]:
+    """Every node that `roots` need, inputs first; without recursion."""
+    seen: set[int] = set()
+    found: list[Node] = []
+    stack = list(roots)
+    while stack:
+        node = stack.pop()
+        if id(node) in seen:
+            continue
+        seen.add(id(node))
+        found.append(node)
+        stack.extend(node.inputs)
+    found.sort(key=_by_serial)
+    return found
+
+
+def _by_serial(node: Node) -> int:
+    return node.serial

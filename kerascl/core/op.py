@@ -1,0 +1,86 @@
+"""What an operation is.
+
+Each operation is declared once, in `kerascl/ops/`, by one of the constructors
+below.  The kind decides how it is lowered and whether it fuses, so that no
+second list has to be kept in step.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kerascl.dtypes import DType
+
+
+class Kind(enum.IntEnum):
+    LEAF = 0  # a buffer, a captured argument, a state
+    CONST = 1  # one Python scalar
+    POINTWISE = 2  # one C expression for each element
+    FOLD = 3  # a reduction over axes, kept with size 1
+    VIEW = 4  # an index map
+    GATHER = 5  # a load at computed positions
+    FAMILY = 6  # a hand-written kernel of kernels/
+    PICK = 7  # one result of an operation that has several
+
+
+@dataclass(frozen=True)
+class FoldSpec:
+    """A reduction in four strings (map, combine, finish, accumulator), as registers.
+
+    `states` lists (C type or "acc" or "index", initial value); `step` updates
+    s0, s1 … with the element x at reduced linear position r; `combine` merges
+    registers t0, t1 … into s0, s1 …; `finish` is the result.
+    """
+
+    states: tuple[tuple[str, str], ...]
+    step: str
+    combine: str
+    finish: str = "s0"
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One operation of the graph.
+
+    Attributes:
+        code: pointwise: a C expression over {0}, {1}, … (inputs) and {i0}, {i1}, …
+            (output coordinates); {T} is the compute type of the result and
+            {a0}, {a1}, … are attributes.
+        helpers: C functions that `code` calls, emitted once a program.
+        fold: the reduction, for folds; a function of the input dtype.
+        vjp: `vjp(g, y, *inputs, *attrs)` in array code; gives a gradient or None
+            for each input.  None for operations that have no derivative.
+        cost: rough number of arithmetic instructions for each element.
+    """
+
+    name: str
+    kind: Kind
+    code: str = ""
+    helpers: tuple[str, ...] = ()
+    fold: Callable[[DType], FoldSpec] | None = None
+    vjp: Callable | None = None
+    cost: int = 1
+    outputs: int = 1
+    extra: dict = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+
+REGISTRY: dict[str, Op] = {}
+
+
+def register(op: Op) -> Op:
+    """Add an operation to the registry; names are unique."""
+    if op.name in REGISTRY:
+        raise ValueError(f"operation {op.name!r} is declared twice")
+    REGISTRY[op.name] = op
+    return op
+
+
+DATA = register(Op("data", Kind.LEAF))
+ARGUMENT = register(Op("argument", Kind.LEAF))
+CONST = register(Op("const", Kind.CONST))
+PICK = register(Op("pick", Kind.PICK))

@@ -1,0 +1,1 @@
+"""Every operation, declared once, with its public NumPy-like function beside it."""
