@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -294,6 +295,12 @@ def test_unsupported_version_is_one_sentence(site, version):
         f"ImportError: kerascl needs Keras 3.12 to 3.15, but Keras {version} is installed in "
         f"{package.parent}"
     )
+
+
+def test_requirement_agrees_with_the_hook():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    (first_major, first), (last_major, last) = kerascl_hook.SUPPORTED
+    assert f"keras>={first_major}.{first},<{last_major}.{last + 1}" in project["dependencies"]
 
 
 def test_no_bytecode_of_a_spliced_module_is_used(site):
