@@ -2,6 +2,7 @@
 
 import kerascl_hook as _hook
 from kerascl.compiler import execute as _execute
+from kerascl.compiler.capture import jit
 from kerascl.core import scope as _scope
 from kerascl.core.array import Array, State
 from kerascl.core.errors import CaptureError, DeviceMismatchError, KerasclError

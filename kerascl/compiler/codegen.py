@@ -391,14 +391,24 @@ class _Fold:
 
     def _row_members(self, outer: Scope, level: int, row: Expr, layout: _Shape) -> None:
         """Members over the kept axes that become computable at `level`."""
-        for node in self.cluster.members:
-            if id(node) not in self.cluster.row or node.op.kind is Kind.FOLD:
-                continue
-            if self.levels[id(node)] != level:
-                continue
-            value = outer.compute(node, unravel(row, node.shape), (), self.build.outside)
-            if id(node) in self.build.writes:
-                self.build.store(outer, node, row, value, self._owner(layout))
+        ready = [
+            m
+            for m in self.cluster.members
+            if id(m) in self.cluster.row
+            and m.op.kind is not Kind.FOLD
+            and self.levels[id(m)] == level
+            and id(m) in self.build.writes
+        ]
+        if not ready:
+            return
+        # one work-item a row, so that a member may overwrite what it reads
+        inner = Scope(outer.writer, outer)
+        for node in ready:
+            value = inner.compute(node, unravel(row, node.shape), (), self.build.outside)
+            self.build.store(inner, node, row, value)
+        outer.lines.append(f"if ({self._owner(layout)}) {{")
+        outer.lines.extend("  " + line for line in inner.lines)
+        outer.lines.append("}")
 
     def _partial(self, outer, folds, registers, writer, layout, local_lines, result) -> None:
         """First of two kernels: each split leaves its registers in workspace."""

@@ -34,6 +34,7 @@ class Cluster:
         axes: reduced axes of a fold cluster.
         members: targets in order of computation.
         row: ids of members that live on the kept axes only.
+        how: how each value from memory is read, over all members.
         staged: members that need the folds' results over the full space exist.
         stores: members whose value must be written to memory.
     """
@@ -43,6 +44,7 @@ class Cluster:
     axes: tuple[int, ...] = ()
     members: list[Node] = field(default_factory=list)
     row: set[int] = field(default_factory=set)
+    how: dict[int, set] = field(default_factory=dict)
     staged: bool = False
     stores: list[Node] = field(default_factory=list)
     index: int = 0
@@ -232,6 +234,8 @@ class Grouping:
         cluster.members.append(node)
         self.of[id(node)] = cluster
         self.reads[id(node)] = set(reads.nodes)
+        for key, how in reads.how.items():
+            cluster.how.setdefault(key, set()).update(how)
         if cluster.kind != "family":
             for key in reads.nodes:
                 self._readers.setdefault(key, []).append(cluster)

@@ -47,6 +47,7 @@ class _Lowering:
         self.slots: list[Slot] = []
         self.slot_of: dict[int, int] = {}
         self.steps: list[Step] = []
+        self.aliases: set[tuple[int, int]] = set()
 
     def slot(self, node: Node) -> int:
         """The slot of a storage node."""
@@ -67,7 +68,24 @@ class _Lowering:
     def add(self, cluster: Cluster) -> None:
         if cluster.kind == "family":
             self._family(cluster)
+        else:
+            self._generated(cluster)
+        self._note_aliases(cluster)
+
+    def _note_aliases(self, cluster: Cluster) -> None:
+        """Which leaves each stored member may overwrite in place."""
+        if cluster.kind == "fold" and (cluster.staged or cluster.rows == cluster.size):
             return
+        for member in cluster.stores:
+            if cluster.kind == "fold" and id(member) not in cluster.row:
+                continue
+            for key, how in cluster.how.items():
+                if how == {"same"} and key in self.slot_of:
+                    leaf = self.slots[self.slot_of[key]]
+                    if leaf.kind == "input" and leaf.nbytes == member.nbytes:
+                        self.aliases.add((self.slot_of[key], self.slot(member)))
+
+    def _generated(self, cluster: Cluster) -> None:
         make = codegen.map_kernel if cluster.kind == "map" else codegen.fold_kernels
         kernels = make(cluster, self.stored, self.info, self.generic)
         work = [self.work(nbytes) for nbytes in kernels.workspace]
@@ -132,4 +150,4 @@ class _Lowering:
             )
 
     def finish(self) -> Program:
-        return Program(self.steps, self.slots)
+        return Program(self.steps, self.slots, self.aliases)

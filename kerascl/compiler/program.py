@@ -57,11 +57,14 @@ class Program:
     """Launches in order, and the slots they use.
 
     Attributes:
+        aliases: (input slot, output slot) pairs that may share memory although one step uses
+            both: it reads each element just before it writes it.
         first, last: for each slot, the first and last step that uses it.
     """
 
     steps: list[Step]
     slots: list[Slot]
+    aliases: set[tuple[int, int]] = field(default_factory=set)
     first: list[int] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
 
@@ -74,6 +77,14 @@ class Program:
                     if self.first[arg.index] < 0:
                         self.first[arg.index] = position
                     self.last[arg.index] = position
+
+    def may_overwrite(self, source: int | None, target: int) -> bool:
+        """Whether slot `target` may lie in the memory of input slot `source`."""
+        if source is None or self.first[source] < 0:
+            return True
+        if self.last[source] < self.first[target]:
+            return True
+        return self.last[source] == self.first[target] and (source, target) in self.aliases
 
     @property
     def intermediate_bytes(self) -> int:

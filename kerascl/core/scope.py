@@ -34,6 +34,9 @@ class Engine(Protocol):
     def copy_buffer(self, node) -> Any:
         """A new buffer with a copy of a realized node's value."""
 
+    def copy_into(self, node, buffer) -> None:
+        """Copy a realized node's value into a buffer of the same size."""
+
 
 class _Thread(threading.local):
     def __init__(self):

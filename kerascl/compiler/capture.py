@@ -1,0 +1,396 @@
+"""Captured functions: trace once, compile for fixed shapes, replay with arguments bound."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections.abc import Callable
+
+import numpy as np
+
+from kerascl.compiler import memory, views
+from kerascl.compiler.execute import LOCK, Engine, structure
+from kerascl.compiler.lower import lower
+from kerascl.compiler.program import Program, Use
+from kerascl.core import node as graph
+from kerascl.core import scope
+from kerascl.core.array import Array, State
+from kerascl.core.errors import CaptureError
+from kerascl.core.node import Node, topological
+from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
+from kerascl.core.structure import flatten
+from kerascl.dtypes import as_dtype
+from kerascl.runtime.replay import Replay
+
+COPY = register(Op("copy", Kind.POINTWISE, "{0}"))
+
+_COPY_SOURCE = """\
+__kernel void copy_bytes(__global const uchar* source, __global uchar* target, const ulong n) {
+  const ulong i = (ulong)get_global_id(0) * 4;
+  if (i + 4 <= n) vstore4(vload4(0, source + i), 0, target + i);
+  else for (ulong k = i; k < n; ++k) target[k] = source[k];
+}
+"""
+
+
+class Trace:
+    """What a function does while it is traced: its arguments, and its reads and writes of States."""
+
+    def __init__(self):
+        self.start = graph.new_serial()
+        self.count = 0
+        self.states: dict[int, State] = {}
+        self.leaves: dict[int, Array] = {}  # of each state read: the argument that stands for it
+        self.current: dict[int, Array] = {}
+        self.written: dict[int, None] = {}
+
+    def argument(self, shape: tuple[int, ...], dtype, device) -> Array:
+        """A new argument of the captured function."""
+        node = Node(ARGUMENT, (), (self.count,), shape, dtype, device)
+        self.count += 1
+        return Array(node)
+
+    def read(self, state: State) -> Array:
+        key = id(state)
+        value = self.current.get(key)
+        if value is None:
+            value = self.argument(state.shape, state.dtype, state.device)
+            self.states[key] = state
+            self.leaves[key] = self.current[key] = value
+        return value
+
+    def write(self, state: State, value: Array) -> None:
+        key = id(state)
+        self.states[key] = state
+        self.current[key] = value
+        self.written[key] = None
+
+    def knows_value(self, node: Node) -> bool:
+        """Whether a node's value does not depend on the captured function's arguments."""
+        return all(n.op is not ARGUMENT for n in topological([node]))
+
+
+class _Tracing:
+    def __init__(self, trace: Trace):
+        self.trace = trace
+
+    def __enter__(self):
+        self.previous = scope.current.trace, scope.current.tapes
+        scope.current.trace, scope.current.tapes = self.trace, ()
+
+    def __exit__(self, *exception):
+        scope.current.trace, scope.current.tapes = self.previous
+
+
+def _copy(x: Array) -> Array:
+    return Array(Node(COPY, (x._node,), (), x.shape, x.dtype))
+
+
+class Captured:
+    """One traced signature: the compiled program, bound and ready to replay.
+
+    Attributes:
+        program: its steps and memory.
+        arena_bytes: memory planned for all temporaries together.
+    """
+
+    def __init__(self, function: Callable, leaves: list, kinds: list, rebuild_args, engine: Engine):
+        self.engine = engine
+        trace = Trace()
+        arguments = []
+        values = []
+        for leaf, kind in zip(leaves, kinds, strict=True):
+            if kind == "array":
+                dtype = leaf.dtype if isinstance(leaf, Array) else as_dtype(leaf.dtype)
+                device = leaf.device if isinstance(leaf, Array) else scope.device()
+                array = trace.argument(tuple(leaf.shape), dtype, device)
+                arguments.append(array)
+                values.append(array)
+            else:
+                values.append(leaf)
+        with _Tracing(trace):
+            args, kwargs = rebuild_args(iter(values))
+            result = function(*args, **kwargs)
+        self._compile(trace, arguments, result)
+
+    def _compile(self, trace: Trace, arguments: list[Array], result) -> None:
+        outputs: list = []
+        _, self.rebuild = flatten(result, outputs)
+        self.constants = [None if isinstance(x, Array) else x for x in outputs]
+        self.is_array = [isinstance(x, Array) for x in outputs]
+        taken: set[int] = set()
+        written = [(trace.states[key], trace.current[key]) for key in trace.written]
+        written = [
+            (state, self._own(value, taken))
+            for state, value in written
+            if value is not trace.leaves.get(id(state))
+        ]
+        arrays = [self._own(x, taken) for x in outputs if isinstance(x, Array)]
+        wanted = [v._node for _, v in written] + [x._node for x in arrays]
+        self._settle_outside(wanted, trace.start)
+        nodes = topological(wanted)
+        self.device = next((n.device for n in nodes if n.device is not None), None)
+        if self.device is None:
+            self.device = scope.device()
+        leaf_of = {id(trace.leaves[k]._node): trace.states[k] for k in trace.leaves}
+        self.states = [s for n, s in leaf_of.items() if any(id(x) == n for x in nodes)]
+        program = self._program(nodes, wanted)
+        self._bind(program, nodes, arguments, leaf_of, written, arrays)
+
+    def _own(self, value: Array, taken: set[int]) -> Array:
+        """`value`, or a copy where its memory belongs to something else too."""
+        storage = views.storage(value._node)
+        if storage.op.kind is Kind.LEAF or id(storage) in taken:
+            value = _copy(value)
+            storage = value._node
+        taken.add(id(storage))
+        return value
+
+    def _settle_outside(self, wanted: list[Node], start: int) -> None:
+        """Evaluate what was computed before the trace began; it becomes constant."""
+        outside = [
+            n
+            for n in topological(wanted)
+            if n.serial < start and n.op.kind not in (Kind.LEAF, Kind.CONST) and n.op.outputs == 1
+        ]
+        if outside:
+            needed = {id(x) for n in topological(wanted) if n.serial >= start for x in n.inputs}
+            self.engine.evaluate([n for n in outside if id(n) in needed])
+
+    def _program(self, nodes: list[Node], wanted: list[Node]) -> Program:
+        key = (structure(nodes, wanted), self.device.info.cache_key, "captured")
+        program = self.engine.programs.get(key)
+        if program is None:
+            program = lower(nodes, wanted, self.device.info, generic=False)
+            self.engine.programs[key] = program
+            self.device.programs.build((s.source, s.options) for s in program.steps)
+        return program
+
+    # -- memory
+
+    def _bind(self, program, nodes, arguments, leaf_of, written, arrays) -> None:
+        self.program = program
+        device = self.device
+        allocate = device.buffers.allocate
+        position = {id(n): k for k, n in enumerate(nodes)}
+        by_node = {slot.node: k for k, slot in enumerate(program.slots) if slot.node >= 0}
+        buffers: list = [None] * len(program.slots)
+        self.arguments = [by_node.get(position.get(id(a._node), -2)) for a in arguments]
+        self.argument_buffers: list = [None] * len(arguments)
+        for state in self.states:
+            state.settle(mutated=False)
+        state_slot = {}
+        for k, slot in enumerate(program.slots):
+            if slot.kind != "input":
+                continue
+            node = nodes[slot.node]
+            if node.op is not ARGUMENT:
+                buffers[k] = node.buffer
+            elif id(node) in leaf_of:
+                state = leaf_of[id(node)]
+                buffers[k] = state.buffer
+                state_slot[id(state)] = k
+        copies: list[tuple] = []
+        self.written = [state for state, _ in written]
+        for state, value in written:
+            if state.buffer is None:
+                state.settle(mutated=False)
+            slot = by_node.get(position[id(views.storage(value._node))])
+            if slot is None:
+                continue  # no elements
+            if program.may_overwrite(state_slot.get(id(state)), slot):
+                buffers[slot] = state.buffer
+            else:
+                copies.append((slot, state))
+        self.outputs: list[tuple] = []
+        for array in arrays:
+            slot = by_node.get(position[id(views.storage(array._node))])
+            self.outputs.append((slot, array.shape, array.dtype, array.nbytes))
+        out_slots = {slot for slot, *_ in self.outputs}
+        for k in out_slots:
+            if k is not None:
+                buffers[k] = allocate(program.slots[k].nbytes)
+        for k, slot in enumerate(self.arguments):
+            if slot is not None:
+                buffers[slot] = self.argument_buffers[k] = allocate(program.slots[slot].nbytes)
+        for slot, _ in copies:
+            buffers[slot] = allocate(program.slots[slot].nbytes)
+        self._plan_arena(buffers)
+        launches, self.uses = [], {}
+        for step in program.steps:
+            kernel = device.programs.kernel(step.source, step.name, step.options)
+            args = []
+            for place, arg in enumerate(step.args):
+                if type(arg) is Use:
+                    self.uses.setdefault(arg.index, []).append((len(launches), place, arg.offset))
+                    arg = self._view(buffers[arg.index], arg.offset)
+                args.append(arg)
+            launches.append((kernel, step.global_size, step.local_size, args))
+        for slot, state in copies:
+            kernel = device.programs.kernel(_COPY_SOURCE, "copy_bytes")
+            count = program.slots[slot].nbytes
+            size = -(-count // 4)
+            args = [buffers[slot], state.buffer, np.uint64(count)]
+            launches.append((kernel, (-(-size // 64) * 64,), (64,), args))
+        self.copies = len(copies)
+        self.replay = Replay(device, launches)
+        self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]
+        del buffers, launches
+        self.out_idle = [0 if b is None else sys.getrefcount(b) for b in self.out_buffers]
+
+    def _plan_arena(self, buffers: list) -> None:
+        """One block of memory for every temporary, reused as soon as a value is dead."""
+        program = self.program
+        free = [k for k, b in enumerate(buffers) if b is None and program.first[k] >= 0]
+        lives = [(program.slots[k].nbytes, program.first[k], program.last[k]) for k in free]
+        align = max(self.device.info.mem_align_bytes, 64)
+        offsets, self.arena_bytes = memory.plan(lives, align)
+        if not free:
+            return
+        arena = self.device.buffers.allocate(self.arena_bytes)
+        for k, offset in zip(free, offsets, strict=True):
+            buffers[k] = arena.view(offset, program.slots[k].nbytes)
+
+    def _view(self, buffer, offset: int):
+        return buffer.view(offset, buffer.nbytes - offset) if offset else buffer
+
+    def _rebind(self, slot: int, buffer) -> None:
+        for launch, place, offset in self.uses.get(slot, ()):
+            self.replay.rebind(launch, place, self._view(buffer, offset))
+
+    # -- running
+
+    def __call__(self, leaves: list):
+        """Replay with new arguments (Arrays or NumPy arrays, in order of tracing)."""
+        device = self.device
+        with LOCK:
+            for state in self.states:
+                state.settle(mutated=False)
+            for state in self.written:
+                state.settle(mutated=True)
+            for k, (slot, leaf) in enumerate(zip(self.arguments, leaves, strict=True)):
+                if slot is not None:
+                    self._give_argument(k, slot, leaf)
+            for k, (slot, shape, dtype, nbytes) in enumerate(self.outputs):
+                # somebody still holds the previous result: leave it alone
+                if slot is not None and sys.getrefcount(self.out_buffers[k]) > self.out_idle[k]:
+                    fresh = device.buffers.allocate(nbytes)
+                    self._rebind(slot, fresh)
+                    self.out_buffers[k] = fresh
+            self.replay.run()
+            self.engine.launches += len(self.replay)
+            results = []
+            arrays = iter(range(len(self.outputs)))
+            for constant, is_array in zip(self.constants, self.is_array, strict=True):
+                if not is_array:
+                    results.append(constant)
+                    continue
+                k = next(arrays)
+                _, shape, dtype, nbytes = self.outputs[k]
+                buffer = self.out_buffers[k]
+                if buffer is None:
+                    buffer = device.buffers.allocate(1)
+                results.append(Array(graph.data(buffer, shape, dtype, device)))
+        return self.rebuild(iter(results))
+
+    def _give_argument(self, k: int, slot: int, leaf) -> None:
+        if isinstance(leaf, Array):
+            leaf.evaluate()
+            node = leaf._node
+            if node.op is CONST:
+                leaf = np.asarray(node.attrs[0], node.dtype.numpy)
+            else:
+                if node.buffer is not self.argument_buffers[k]:
+                    self._rebind(slot, node.buffer)
+                    self.argument_buffers[k] = node.buffer
+                return
+        nbytes = self.program.slots[slot].nbytes
+        staged = self.__dict__.setdefault("_staged", {})
+        buffer = staged.get(k)
+        if buffer is None:
+            buffer = staged[k] = self.device.buffers.allocate(nbytes)
+        if buffer is not self.argument_buffers[k]:
+            self._rebind(slot, buffer)
+            self.argument_buffers[k] = buffer
+        self.device.queue.write(buffer, np.ascontiguousarray(leaf))
+
+
+class Jit:
+    """The callable that `jit` makes; see there."""
+
+    def __init__(self, function: Callable, engine: Engine):
+        self._function = function
+        self._engine = engine
+        self._captured: dict[tuple, Captured] = {}
+        self._lock = threading.RLock()
+        functools.update_wrapper(self, function)
+
+    def __call__(self, *args, **kwargs):
+        if scope.current.trace is not None:
+            return self._function(*args, **kwargs)
+        with self._lock:
+            key, leaves, kinds, rebuild = _signature(args, kwargs)
+            captured = self._captured.get(key)
+            if captured is None:
+                captured = Captured(self._function, leaves, kinds, rebuild, self._engine)
+                self._captured[key] = captured
+            return captured([x for x, kind in zip(leaves, kinds, strict=True) if kind == "array"])
+
+    def captured(self, *args, **kwargs) -> Captured:
+        """The compiled form for these arguments, traced now if need be; it is not run."""
+        with self._lock:
+            key, leaves, kinds, rebuild = _signature(args, kwargs)
+            if key not in self._captured:
+                self._captured[key] = Captured(self._function, leaves, kinds, rebuild, self._engine)
+            return self._captured[key]
+
+    def clear(self) -> None:
+        """Forget every signature."""
+        self._captured.clear()
+
+
+def _signature(args, kwargs):
+    leaves: list = []
+    described, rebuild = flatten((list(args), kwargs), leaves)
+    kinds, parts = [], []
+    for k, leaf in enumerate(leaves):
+        if isinstance(leaf, np.generic):
+            leaf = leaves[k] = np.asarray(leaf)
+        if isinstance(leaf, Array):
+            kinds.append("array")
+            parts.append((leaf.shape, leaf.dtype.name, id(leaf.device)))
+        elif isinstance(leaf, np.ndarray) and leaf.dtype != object:
+            kinds.append("array")
+            parts.append((leaf.shape, as_dtype(leaf.dtype).name, id(scope.device())))
+        else:
+            kinds.append("static")
+            try:
+                hash(leaf)
+                parts.append((type(leaf), leaf))
+            except TypeError:
+                parts.append((type(leaf), id(leaf)))
+    return (described, tuple(parts)), leaves, kinds, rebuild
+
+
+def jit(function: Callable) -> Jit:
+    """Capture a function over arrays and States.
+
+    The first call with new shapes traces the function: every array operation
+    is noted, none is run.  The result is compiled for these shapes and then
+    replayed at each call, with the States it assigns updated in place.
+
+    Args:
+        function: takes and returns nested lists, tuples and dicts of Arrays
+            (NumPy arrays are copied to the device at each call).  Other
+            arguments are constants: another value traces again.  It must not
+            depend on other things that change, except States.
+
+    Raises:
+        CaptureError: at the first call, when the function needs the value of
+            an array on the host.
+    """
+    return Jit(function, scope.engine())
+
+
+__all__ = ["CaptureError", "Captured", "Jit", "Trace", "jit"]
