@@ -172,6 +172,9 @@ class _Fold:
         self.shape = cluster.shape
         self.rows = cluster.rows
         self.length = math.prod(self.shape[a] for a in cluster.axes)
+        folds = {id(m) for m in cluster.members if m.op.kind is Kind.FOLD}
+        self.visible = self.build.outside | folds  # what is read by its index: memory and folds
+        self.folds = folds
         self.levels = self._levels()
 
     def _levels(self) -> dict[int, int]:
@@ -234,6 +237,7 @@ class _Fold:
 
     def _write(self, dims, marks, layout: _Shape) -> tuple[Kernels, list[Expr]]:
         writer = self.build.writer()
+        writer.members = self.folds
         outer = Scope(writer)
         variables = space.axes(dims)
         names = space.names(len(dims))
@@ -342,11 +346,11 @@ class _Fold:
         inner = Scope(writer, outer)
         inner.lines.extend(inner_decode)
         for node in side:
-            value = inner.compute(node, unravel(full, node.shape), (), self.build.outside)
+            value = inner.compute(node, unravel(full, node.shape), (), self.visible)
             self.build.store(inner, node, full, value, "live")
         for fold in folds:
             x = fold.inputs[0]
-            value = inner.value(x, unravel(full, x.shape), (), self.build.outside)
+            value = inner.value(x, unravel(full, x.shape), (), self.visible)
             spec, states = registers[id(fold)]
             acc = states[0][0]
             text = _rename(spec.step, states, {"x": f"(({acc}){value})"})
@@ -404,7 +408,7 @@ class _Fold:
         # one work-item a row, so that a member may overwrite what it reads
         inner = Scope(outer.writer, outer)
         for node in ready:
-            value = inner.compute(node, unravel(row, node.shape), (), self.build.outside)
+            value = inner.compute(node, unravel(row, node.shape), (), self.visible)
             self.build.store(inner, node, row, value)
         outer.lines.append(f"if ({self._owner(layout)}) {{")
         outer.lines.extend("  " + line for line in inner.lines)
@@ -427,6 +431,7 @@ class _Fold:
         build, rows = self.build, self.rows
         layout = _layout(rows, first.splits, rows == 1, True, self.info)
         writer = build.writer()
+        writer.members = self.folds
         dims = (rows,)
         outer = Scope(writer)
         outer.lines.extend(self._header(writer, layout, rows, first.splits))

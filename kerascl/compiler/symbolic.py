@@ -126,6 +126,10 @@ class Expr:
         q, r = self._split(d)
         if r.lo >= 0 and r.hi < d:
             return q
+        if len(r.terms) == 1 and not r.const and r.terms[0][1] == 1:
+            atom = r.terms[0][0]
+            if type(atom) is Quotient:
+                return q + atom.top // (atom.by * d)
         g, small = _common(r, d)
         if g > 1:
             return q + _reduced(r, g, small) // (d // g)
@@ -160,7 +164,27 @@ def _sort_key(term: tuple[Atom, int]):
     return (-abs(k), atom.name if isinstance(atom, Var) else "~" + repr(atom))
 
 
+def _join(table: dict[Atom, int]) -> Expr | None:
+    """Find (e // d) * (d * k) + (e % d) * k in a sum; gives e * k and takes both terms out."""
+    for atom, k in table.items():
+        if type(atom) is not Remainder or not k:
+            continue
+        top, d = atom.top, atom.by
+        partner = Quotient(top, d)
+        if len(top.terms) == 1 and not top.const and top.terms[0][1] == 1:
+            inner = top.terms[0][0]
+            if type(inner) is Quotient:  # (y // b) // d is y // (b * d)
+                partner = Quotient(inner.top, inner.by * d)
+        if table.get(partner) == k * d:
+            del table[atom], table[partner]
+            return top * k
+    return None
+
+
 def _make(table: dict[Atom, int], const: int) -> Expr:
+    joined = _join(table)
+    if joined is not None:
+        return _make(table, const) + joined
     return Expr(tuple(sorted(((a, k) for a, k in table.items() if k), key=_sort_key)), const)
 
 
