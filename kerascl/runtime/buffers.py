@@ -232,7 +232,8 @@ class Allocator:
                     return handle
                 except cl.Error as error:
                     if error.code not in _MEMORY_CODES:
-                        raise
+                        queue = self._device.queue
+                        raise queue.failure(error.code, "an allocation") from error
                     cause = error
             if attempt == 0:
                 self.relieve()

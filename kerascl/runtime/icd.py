@@ -28,6 +28,12 @@ VENDORS = "OCL_ICD_VENDORS"
 FILENAMES = "OCL_ICD_FILENAMES"
 _MARK = "kerascl-icd"
 _SYSTEM_FOLDER = "/etc/OpenCL/vendors"
+# Containers often have NVIDIA's library without the .icd file that would name it.
+_NVIDIA = (
+    "libnvidia-opencl.so.1",
+    "/usr/local/nvidia/lib64/libnvidia-opencl.so.1",
+    "/usr/lib/wsl/lib/libnvidia-opencl.so.1",
+)
 _INTEL = ("libintelocl.so", "intelocl64.dll", "intelocl.dll")
 
 
@@ -148,19 +154,36 @@ def _prepare() -> Setup:
         return Setup(tuple(drivers), remarks)
     system = os.environ.get("OPENCL_VENDOR_PATH") or _SYSTEM_FOLDER
     drivers = read_folder(system)
-    if library is None:
+    listed = len(drivers)
+    remarks = ()
+    # Of the loaders only Khronos' reads this variable; pyopencl's wheels bring another.
+    for name in filter(None, os.environ.get(FILENAMES, "").split(os.pathsep)):
+        if not any(_stem(d.library) == _stem(name) for d in drivers):
+            drivers.append(Driver(FILENAMES, name))
+    if not any("nvidia" in d.library and not d.problem for d in drivers):
+        found = next((name for name in _NVIDIA if not load_problem(name)), None)
+        if found is not None:
+            drivers.append(Driver("NVIDIA's library, named by no .icd file", found))
+    if library is not None:
+        # Two copies of one runtime in one process fight over their global state.
+        if any("libintelocl.so" in d.library and not d.problem for d in drivers):
+            remarks = (f"a system driver is used instead of {library}",)
+        else:
+            drivers.append(Driver("pip: intel-opencl-rt", str(library)))
+    if len(drivers) == listed:
         if ours:
             del os.environ[VENDORS]
-        return Setup(tuple(drivers))
-    if any("libintelocl.so" in d.library and not d.problem for d in drivers):
-        # Two copies of one runtime in one process fight over their global state.
-        return Setup(tuple(drivers), (f"a system driver is used instead of {library}",))
-    drivers.append(Driver("pip: intel-opencl-rt", str(library)))
+        return Setup(tuple(drivers), remarks)
     try:
         os.environ[VENDORS] = str(_write_folder(drivers))
     except OSError as error:
         return Setup(tuple(drivers), (f"no folder for .icd files could be written: {error}",))
-    return Setup(tuple(drivers))
+    return Setup(tuple(drivers), remarks)
+
+
+def _stem(library: str) -> str:
+    # "libpocl.so.2" and "/usr/lib/libpocl.so.2.10.0" are one driver; loading both lists it twice.
+    return Path(library).name.split(".so")[0]
 
 
 def _same(text: str, library: Path) -> bool:

@@ -88,11 +88,18 @@ class Pending:
         """
         with self._lock:
             try:
+                copies = []
                 for n, event in enumerate(self._events):
                     event.wait()
                     if self._pieces:
                         target, slot = self._pieces[n]
-                        target[:] = slot.array[: target.size]
+                        source = slot.array[: target.size]
+                        if len(self._pieces) == 1:
+                            target[:] = source
+                        else:
+                            copies.append(self._queue.staging.copy(target, source))
+                for one in copies:
+                    one.result()
             except cl.Error as error:
                 self._error = self._queue.failure(error.code, "a read")
             self._events = []
@@ -230,7 +237,8 @@ class Queue:
         event = None
         try:
             with self.lock:
-                if self.staging is not None and self._write_staged(buffer, data, offset):
+                if self.staging is not None:
+                    self._write_staged(buffer, data, offset)
                     return
                 snapshot = data.size <= _SNAPSHOT_LIMIT
                 event = cl.enqueue_copy(
@@ -259,8 +267,25 @@ class Queue:
             self.read_async(buffer, whole, offset).wait()
             array[...] = whole
             return array
-        self.read_async(buffer, array, offset).wait()
+        if self.staging is not None and array.nbytes > self.staging.window:
+            self._read_in_windows(buffer, array, offset)
+        else:
+            self.read_async(buffer, array, offset).wait()
         return array
+
+    def _read_in_windows(self, buffer: Buffer, array: np.ndarray, offset: int) -> None:
+        data = array.reshape(-1).view(np.uint8)
+        self._check(buffer, data.size, offset)
+        window = self.staging.window
+        # Locked, so that the parts are of one moment.
+        with self.lock:
+            before = None
+            for start in range(0, data.size, window):
+                part = self.read_async(buffer, data[start : start + window], offset + start)
+                if before is not None:
+                    before.wait()
+                before = part
+            before.wait()
 
     def read_async(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> Pending:
         """Begin a read into a contiguous writable array; the array holds it after `.wait()`.
@@ -435,23 +460,36 @@ class Queue:
         while held and (len(held) > 64 or held[0].command_execution_status == done):
             held.popleft()
 
-    def _write_staged(self, buffer: Buffer, data: np.ndarray, offset: int) -> bool:
+    def _write_staged(self, buffer: Buffer, data: np.ndarray, offset: int) -> None:
         size = self.staging.CHUNK
+        under_way: collections.deque = collections.deque()
         for start in range(0, data.size, size):
             piece = data[start : start + size]
             slot = self.staging.next()
-            slot.array[: piece.size] = piece
-            slot.event = cl.enqueue_copy(
-                self.handle,
-                buffer.handle,
-                slot.array[: piece.size],
-                is_blocking=False,
-                dst_offset=offset + start,
-            )
-            self._note("write", slot.event)
-            self.handle.flush()
-            self.staging.give_back(slot)
-        return True
+            future = None
+            if data.size <= size:
+                slot.array[: piece.size] = piece
+            else:
+                future = self.staging.copy(slot.array[: piece.size], piece)
+            under_way.append((future, slot, offset + start, piece.size))
+            if len(under_way) > self.staging.THREADS:
+                self._send(buffer, *under_way.popleft())
+        while under_way:
+            self._send(buffer, *under_way.popleft())
+
+    def _send(self, buffer: Buffer, future, slot, offset: int, nbytes: int) -> None:
+        if future is not None:
+            future.result()
+        slot.event = cl.enqueue_copy(
+            self.handle,
+            buffer.handle,
+            slot.array[:nbytes],
+            is_blocking=False,
+            dst_offset=offset,
+        )
+        self._note("write", slot.event)
+        self.handle.flush()
+        self.staging.give_back(slot)
 
     def _read_staged(self, buffer: Buffer, data: np.ndarray, offset: int, slots: list) -> Pending:
         size = self.staging.CHUNK

@@ -30,6 +30,8 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv(icd.VENDORS, "")
     monkeypatch.delenv("OPENCL_VENDOR_PATH", raising=False)
+    monkeypatch.delenv(icd.FILENAMES, raising=False)
+    monkeypatch.setattr(icd, "_NVIDIA", ())
     return tmp_path
 
 
@@ -73,6 +75,17 @@ def test_without_a_pip_driver_nothing_is_set(place, monkeypatch):
     setup = icd.prepare()
     assert os.environ[icd.VENDORS] == ""
     assert len(setup.drivers) == 4
+
+
+def test_libraries_that_no_icd_file_names(place, monkeypatch):
+    monkeypatch.setattr(icd, "intel_cpu_library", lambda: None)
+    monkeypatch.setattr(icd, "load_problem", lambda library: "" if library == "libnv.so" else "no")
+    monkeypatch.setattr(icd, "_NVIDIA", ("libother.so", "libnv.so"))
+    monkeypatch.setenv(icd.FILENAMES, "/usr/lib/libbyname.so:libextra.so")
+    icd.prepare()
+    folder = icd.Path(os.environ[icd.VENDORS])
+    wanted = [f"{place}/libgood.so.1", "libbyname.so.1", "libextra.so", "libnv.so"]
+    assert lines(folder) == sorted(wanted)
 
 
 def test_a_system_copy_of_the_driver_is_preferred(place):

@@ -10,6 +10,7 @@ import pytest
 from kerascl.runtime import launch
 from kerascl.runtime.errors import DeviceError, LaunchError
 from kerascl.runtime.launch import LocalMemory
+from kerascl.runtime.staging import Staging
 
 SOURCE = """
 typedef struct { int a, b, c, d; } four;
@@ -185,8 +186,22 @@ def test_copies_of_bfloat16_and_strided_arrays(dev, rng):
     assert not whole[:, 1::2].any()
 
 
-@pytest.mark.parametrize("nbytes", [1 << 10, (1 << 20) + 4, (9 << 20) + 12, 70 << 20])
-def test_large_copies_and_reuse_of_the_source(dev, nbytes, rng):
+@pytest.fixture(params=["as the device likes", "staged", "direct"])
+def staging(request, dev, monkeypatch):
+    """Every way of copying, with a ring small enough to go around."""
+    if request.param == "staged":
+        ring = Staging(dev)
+        monkeypatch.setattr(Staging, "CHUNK", 1 << 18)
+        monkeypatch.setattr(Staging, "SLOTS", 8)
+        monkeypatch.setattr(dev.queue, "staging", ring)
+    elif request.param == "direct":
+        monkeypatch.setattr(dev.queue, "staging", None)
+    yield
+    dev.queue.finish()
+
+
+@pytest.mark.parametrize("nbytes", [1 << 10, (1 << 20) + 4, (9 << 20) + 12])
+def test_large_copies_and_reuse_of_the_source(dev, staging, nbytes, rng):
     x = rng.integers(0, 1 << 30, nbytes // 4, np.int32)
     keep = x.copy()
     buffer = dev.buffers.allocate(x.nbytes)
@@ -266,7 +281,7 @@ def test_reads_keep_their_place_in_the_queue(dev):
         np.testing.assert_array_equal(result, want)
 
 
-def test_many_reads_under_way(dev):
+def test_many_reads_under_way(dev, staging):
     buffers = [ints(dev, np.full(1000, n)) for n in range(40)]
     arrays = [np.zeros(1000, np.int32) for _ in buffers]
     pending = [dev.queue.read_async(b, a) for b, a in zip(buffers, arrays, strict=True)]
