@@ -29,6 +29,33 @@ class Raw:
         self.set_arg = library.clSetKernelArg
         self.enqueue = library.clEnqueueNDRangeKernel
         self.set_arg.restype = self.enqueue.restype = ctypes.c_int
+        self._create = library.clCreateKernel
+        self._create.restype = ctypes.c_void_p
+        self._info = library.clGetKernelInfo
+        self._info.restype = ctypes.c_int
+        self.release_kernel = library.clReleaseKernel
+        self.release_kernel.restype = ctypes.c_int
+
+    def create_kernel(self, program, name: str) -> tuple[ctypes.c_void_p, int]:
+        """A new kernel object and its number of arguments.
+
+        pyopencl generates argument-setting code for each of its Kernels, which takes a quarter
+        of a millisecond and is never used here.
+
+        Raises:
+            pyopencl.Error: the driver refuses.
+        """
+        status = ctypes.c_int(0)
+        program_pointer = ctypes.c_void_p(program.int_ptr)
+        pointer = self._create(program_pointer, name.encode(), ctypes.byref(status))
+        if status.value or not pointer:
+            cl.Kernel(program, name)  # fails in the same way, with pyopencl's exception
+            raise RuntimeError(f"clCreateKernel failed: {code_name(status.value)}")
+        kernel = ctypes.c_void_p(pointer)
+        count = ctypes.c_uint(0)
+        what, size = int(cl.kernel_info.NUM_ARGS), ctypes.c_size_t(4)
+        self._info(kernel, what, size, ctypes.byref(count), None)
+        return kernel, count.value
 
 
 def _find_raw() -> Raw | None:

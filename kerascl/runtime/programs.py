@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import sys
 import threading
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from kerascl import config
 from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.errors import LOST, CompileError
-from kerascl.runtime.opencl import cl, code_name
+from kerascl.runtime.opencl import RAW, cl, code_name
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
@@ -30,19 +29,35 @@ class Kernel:
 
     Attributes:
         name: the function's name.
-        handle: the pyopencl.Kernel.
         num_args: how many arguments it takes.
+        arg: the OpenCL kernel object as a ctypes pointer.
     """
 
-    __slots__ = ("arg", "bound", "handle", "name", "num_args", "program")
+    __slots__ = ("_handle", "_release", "arg", "bound", "name", "num_args", "program")
 
     def __init__(self, program, name: str):
+        self._handle = self._release = None
         self.program = program
         self.name = name
-        self.handle = cl.Kernel(program, name)
-        self.num_args = self.handle.get_info(cl.kernel_info.NUM_ARGS)
-        self.arg = ctypes.c_void_p(self.handle.int_ptr)
+        if RAW is None:
+            self._handle = cl.Kernel(program, name)
+            self.num_args = self._handle.get_info(cl.kernel_info.NUM_ARGS)
+            self.arg = None
+        else:
+            self.arg, self.num_args = RAW.create_kernel(program, name)
+            self._release = RAW.release_kernel
         self.bound: list = [None] * self.num_args
+
+    @property
+    def handle(self):
+        """The pyopencl.Kernel, made when first asked for; it has the same arguments."""
+        if self._handle is None:
+            self._handle = cl.Kernel.from_int_ptr(self.arg.value)
+        return self._handle
+
+    def __del__(self):
+        if self._release is not None:
+            self._release(self.arg)
 
     def clone(self) -> Kernel:
         """A kernel object of its own (own arguments) of the same program."""

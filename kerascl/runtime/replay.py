@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING
 
@@ -24,12 +24,15 @@ class Replay:
     Args:
         device: where to run.
         launches: tuples (kernel, global_size, local_size, args) as for `Queue.launch`.
+        order: indices into `launches` to run, where some run more than once; each once by default.
 
     Raises:
         TypeError, ValueError, LaunchError: as `Queue.launch`, before anything runs.
     """
 
-    def __init__(self, device: Device, launches: Iterable[tuple]):
+    def __init__(
+        self, device: Device, launches: Iterable[tuple], order: Sequence[int] | None = None
+    ):
         self._device = device
         self._queue = device.queue
         self._kernels: list[Kernel] = []
@@ -52,6 +55,9 @@ class Replay:
             self._calls.append(
                 (self._queue.arg, own.arg, len(wide), None, wide, group, 0, None, None)
             )
+
+        self._order = list(range(len(self._calls)) if order is None else order)
+        self._calls = [self._calls[k] for k in self._order]
 
     def __len__(self) -> int:
         return len(self._calls)
@@ -89,8 +95,9 @@ class Replay:
 
     def _run_slowly(self) -> None:
         queue = self._queue
-        for kernel, (wide, group) in zip(self._kernels, self._sizes, strict=True):
-            queue.enqueue_slowly(kernel, wide, group)
+        for k in self._order:
+            kernel = self._kernels[k]
+            queue.enqueue_slowly(kernel, *self._sizes[k])
             if queue.wait_each:
                 queue.finish_after(kernel.name)
         queue.pace(len(self._calls))
@@ -98,8 +105,6 @@ class Replay:
     def _failed(self, index: int) -> None:
         # Again through the careful path: it retries for memory or says what is wrong.
         queue = self._queue
-        kernel = self._kernels[index]
         self._device.buffers.relieve()
-        queue.enqueue_slowly(kernel, *self._sizes[index])
-        for later in range(index + 1, min(len(self._calls), index // 256 * 256 + 256)):
-            queue.enqueue_slowly(self._kernels[later], *self._sizes[later])
+        for k in self._order[index : min(len(self._calls), index // 256 * 256 + 256)]:
+            queue.enqueue_slowly(self._kernels[k], *self._sizes[k])
