@@ -1,0 +1,181 @@
+// Pooling over windows of up to three spatial dimensions.
+//
+// Arrays are (planes, D, H, W, channels): channels-first data has one channel
+// and batch * channels planes.  Work-item (t, row): t = w * (channels / LANES)
+// + channel block, row = (plane * D + d) * H + h over the domain of the result.
+// KD KH KW and SD SH SW (window, strides) are macros: loops unroll and the
+// divisions by strides are by constants.
+
+#define SIZES_PARAMS \
+  , int planes, int channels, int id, int ih, int iw, int od, int oh, int ow, int pd, int ph, int pw
+
+#define AT(n_, d_, h_, w_, D_, H_, W_) \
+  ((((((INDEX_T)(n_) * (D_) + (d_)) * (H_) + (h_)) * (W_)) + (w_)) * channels + c)
+
+#define FOR_EACH_RESULT(D_, H_, W_) \
+  const int blocks = channels / LANES; \
+  const int t = (int)get_global_id(0); \
+  if (t >= (W_) * blocks) return; \
+  const int w = t / blocks, c = (t - w * blocks) * LANES; \
+  const INDEX_T rows = (INDEX_T)planes * (D_) * (H_); \
+  for (INDEX_T row = (INDEX_T)get_global_id(1); row < rows; row += (INDEX_T)get_global_size(1)) { \
+    const int h = (int)(row % (H_)); \
+    const INDEX_T slab = row / (H_); \
+    const int d = (int)(slab % (D_)); \
+    const INDEX_T n = slab / (D_);
+
+#define END_EACH_RESULT }
+
+#define STORE(v_, i_) { \
+    ACC_T lanes_[LANES]; \
+    ACC_SPILL((v_), lanes_); \
+    const INDEX_T first_ = (i_); \
+    for (int lane_ = 0; lane_ < LANES; lane_++) EPILOGUE(lanes_[lane_], first_ + lane_) \
+  }
+
+#define INSIDE(z_, size_) ((uint)(z_) < (uint)(size_))
+
+// Elements of a window that lie inside the input, along one dimension.
+#define EXTENT(o_, S_, K_, p_, size_) \
+  (min((o_) * (S_) - (p_) + (K_), (size_)) - max((o_) * (S_) - (p_), 0))
+
+#if COUNT_PAD
+#define COUNT(zo_, yo_, xo_) (KD * KH * KW)
+#else
+#define COUNT(zo_, yo_, xo_) \
+  (EXTENT(zo_, SD, KD, pd, id) * EXTENT(yo_, SH, KH, ph, ih) * EXTENT(xo_, SW, KW, pw, iw))
+#endif
+
+// Windows (first, last) that cover input position p.
+#define FIRST_WINDOW(p_, S_, K_, pad_) \
+  ((p_) + (pad_) - (K_) + 1 <= 0 ? 0 : ((p_) + (pad_) - (K_) + (S_)) / (S_))
+#define LAST_WINDOW(p_, S_, pad_, size_) min(((p_) + (pad_)) / (S_), (size_) - 1)
+
+#define SAME(u_, v_) (((u_) == (v_)) | (((u_) != (u_)) & ((v_) != (v_))))
+
+#if POOL_MAX
+__kernel void pool_max(const __global A_T* restrict k_x SIZES_PARAMS EPILOGUE_PARAMS) {
+  FOR_EACH_RESULT(od, oh, ow)
+    A_CV best = A_SPLAT(ACC_LOWEST);
+    for (int kz = 0; kz < KD; kz++) {
+      const int z = d * SD - pd + kz;
+      if (!INSIDE(z, id)) continue;
+      for (int ky = 0; ky < KH; ky++) {
+        const int y = h * SH - ph + ky;
+        if (!INSIDE(y, ih)) continue;
+        for (int kx = 0; kx < KW; kx++) {
+          const int x = w * SW - pw + kx;
+          if (!INSIDE(x, iw)) continue;
+          const A_CV v = A_LOADV(k_x, AT(n, z, y, x, id, ih, iw));
+          best = ((v > best) | (v != v)) ? v : best;
+        }
+      }
+    }
+    STORE(best, AT(n, d, h, w, od, oh, ow))
+  END_EACH_RESULT
+}
+#endif
+
+#if POOL_MAX_GRAD
+__kernel void pool_max_grad(const __global A_T* restrict k_x, const __global A_T* restrict k_y,
+                            const __global A_T* restrict k_dy SIZES_PARAMS EPILOGUE_PARAMS) {
+  FOR_EACH_RESULT(id, ih, iw)
+    const A_CV mine = A_LOADV(k_x, AT(n, d, h, w, id, ih, iw));
+    A_CV sum = A_SPLAT(0);
+    const int z1 = LAST_WINDOW(d, SD, pd, od);
+    const int y1 = LAST_WINDOW(h, SH, ph, oh);
+    const int x1 = LAST_WINDOW(w, SW, pw, ow);
+    for (int zo = FIRST_WINDOW(d, SD, KD, pd); zo <= z1; zo++)
+    for (int yo = FIRST_WINDOW(h, SH, KH, ph); yo <= y1; yo++)
+    for (int xo = FIRST_WINDOW(w, SW, KW, pw); xo <= x1; xo++) {
+      const INDEX_T o = AT(n, zo, yo, xo, od, oh, ow);
+      const A_CV top = A_LOADV(k_y, o);
+      MASK_T hit = SAME(mine, top);
+      if (!LANES_ANY(hit)) continue;
+      // Only the first of several equal maxima takes the gradient.
+      const int z0 = zo * SD - pd, y0 = yo * SH - ph, x0 = xo * SW - pw;
+      for (int z = max(z0, 0); z <= d; z++) {
+        const int yend = z < d ? min(y0 + KH, ih) : h + 1;
+        for (int y = max(y0, 0); y < yend; y++) {
+          const int xend = (z < d || y < h) ? min(x0 + KW, iw) : w;
+          for (int x = max(x0, 0); x < xend; x++) {
+            const A_CV v = A_LOADV(k_x, AT(n, z, y, x, id, ih, iw));
+            hit &= ~SAME(v, top);
+          }
+        }
+      }
+      sum += hit ? A_LOADV(k_dy, o) : A_SPLAT(0);
+    }
+    STORE(sum, AT(n, d, h, w, id, ih, iw))
+  END_EACH_RESULT
+}
+#endif
+
+#if POOL_MAX_SELECT
+__kernel void pool_max_select(const __global A_T* restrict k_x, const __global A_T* restrict k_y,
+                              const __global A_T* restrict k_gx SIZES_PARAMS EPILOGUE_PARAMS) {
+  FOR_EACH_RESULT(od, oh, ow)
+    const A_CV top = A_LOADV(k_y, AT(n, d, h, w, od, oh, ow));
+    A_CV pick = A_SPLAT(0);
+    MASK_T open = (MASK_T)(ALL_LANES);
+    for (int kz = 0; kz < KD; kz++) {
+      const int z = d * SD - pd + kz;
+      if (!INSIDE(z, id)) continue;
+      for (int ky = 0; ky < KH; ky++) {
+        const int y = h * SH - ph + ky;
+        if (!INSIDE(y, ih)) continue;
+        for (int kx = 0; kx < KW; kx++) {
+          const int x = w * SW - pw + kx;
+          if (!INSIDE(x, iw)) continue;
+          const INDEX_T p = AT(n, z, y, x, id, ih, iw);
+          const A_CV v = A_LOADV(k_x, p);
+          const MASK_T hit = SAME(v, top) & open;
+          if (LANES_ANY(hit)) {
+            pick = hit ? A_LOADV(k_gx, p) : pick;
+            open &= ~hit;
+          }
+        }
+      }
+    }
+    STORE(pick, AT(n, d, h, w, od, oh, ow))
+  END_EACH_RESULT
+}
+#endif
+
+#if POOL_AVERAGE
+__kernel void pool_average(const __global A_T* restrict k_x SIZES_PARAMS EPILOGUE_PARAMS) {
+  FOR_EACH_RESULT(od, oh, ow)
+    A_CV sum = A_SPLAT(0);
+    for (int kz = 0; kz < KD; kz++) {
+      const int z = d * SD - pd + kz;
+      if (!INSIDE(z, id)) continue;
+      for (int ky = 0; ky < KH; ky++) {
+        const int y = h * SH - ph + ky;
+        if (!INSIDE(y, ih)) continue;
+        for (int kx = 0; kx < KW; kx++) {
+          const int x = w * SW - pw + kx;
+          if (!INSIDE(x, iw)) continue;
+          sum += A_LOADV(k_x, AT(n, z, y, x, id, ih, iw));
+        }
+      }
+    }
+    STORE(sum / A_SPLAT(max(COUNT(d, h, w), 1)), AT(n, d, h, w, od, oh, ow))
+  END_EACH_RESULT
+}
+#endif
+
+#if POOL_AVERAGE_GRAD
+__kernel void pool_average_grad(const __global A_T* restrict k_dy SIZES_PARAMS EPILOGUE_PARAMS) {
+  FOR_EACH_RESULT(id, ih, iw)
+    A_CV sum = A_SPLAT(0);
+    const int z1 = LAST_WINDOW(d, SD, pd, od);
+    const int y1 = LAST_WINDOW(h, SH, ph, oh);
+    const int x1 = LAST_WINDOW(w, SW, pw, ow);
+    for (int zo = FIRST_WINDOW(d, SD, KD, pd); zo <= z1; zo++)
+    for (int yo = FIRST_WINDOW(h, SH, KH, ph); yo <= y1; yo++)
+    for (int xo = FIRST_WINDOW(w, SW, KW, pw); xo <= x1; xo++)
+      sum += A_LOADV(k_dy, AT(n, zo, yo, xo, od, oh, ow)) / A_SPLAT(COUNT(zo, yo, xo));
+    STORE(sum, AT(n, d, h, w, id, ih, iw))
+  END_EACH_RESULT
+}
+#endif

@@ -1,0 +1,259 @@
+"""Matrix products: batched, arbitrarily strided, any dtype.
+
+`plan` normalises a `GemmProblem` (drops and merges batch dimensions) and lets the cheapest
+applicable solver plan it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass
+
+from kerascl.dtypes import DType
+from kerascl.kernels.solver import (
+    Epilogue,
+    Launch,
+    Plan,
+    Ref,
+    Scalar,
+    Solver,
+    choose,
+    cl_source,
+    prelude,
+)
+from kerascl.kernels.tiles import (
+    TILES,
+    Tile,
+    ceil_div,
+    fold_launch,
+    index_type,
+    load4,
+    partial_epilogue,
+    round_up,
+    zero_plan,
+)
+
+MAX_PARTIAL_BYTES = 128 * 2**20
+
+
+@dataclass(frozen=True)
+class GemmProblem:
+    """out[b.., m, n] = sum over k of a[b.., m, k] * b[b.., k, n], contiguous, no beta.
+
+    The linear output index is ((batch linear) * m + row) * n + column.  Inputs are slots "a" and
+    "b", whose first byte is aligned to at least 16 bytes.
+
+    Attributes:
+        m, n, k: sizes; any may be 0 (k == 0 gives zeros through the epilogue).
+        batch: zero to three batch sizes.
+        a_strides, b_strides: strides in elements (batch.., row, column) of a[b.., m, k] and of
+            b[b.., k, n]; zero broadcasts; negative ones are allowed.
+        a_offset, b_offset: index of the first element.
+        a, b: dtypes of the inputs.
+        acc: dtype in which products are summed (float32 for float16 and bfloat16).
+    """
+
+    m: int
+    n: int
+    k: int
+    batch: tuple[int, ...]
+    a_strides: tuple[int, ...]
+    b_strides: tuple[int, ...]
+    a: DType
+    b: DType
+    acc: DType
+    a_offset: int = 0
+    b_offset: int = 0
+
+    @property
+    def batches(self) -> int:
+        return math.prod(self.batch)
+
+    @property
+    def total(self) -> int:
+        """Number of output elements."""
+        return self.batches * self.m * self.n
+
+
+def normalise(p: GemmProblem) -> GemmProblem:
+    """The same product with as few batch dimensions as possible, padded to exactly three.
+
+    A batch dimension that b does not have is merged into the rows where a's strides allow it.
+    """
+    dims = [
+        (size, sa, sb)
+        for size, sa, sb in zip(p.batch, p.a_strides[:-2], p.b_strides[:-2], strict=True)
+        if size != 1
+    ]
+    merged: list[tuple[int, int, int]] = []
+    for size, sa, sb in dims:
+        if merged and merged[-1][1] == sa * size and merged[-1][2] == sb * size:
+            merged[-1] = (merged[-1][0] * size, sa, sb)
+        else:
+            merged.append((size, sa, sb))
+    m, row = p.m, p.a_strides[-2]
+    if merged and merged[-1][2] == 0 and (m == 1 or merged[-1][1] == m * row):
+        size, sa, _ = merged.pop()
+        row = sa if m == 1 else row
+        m *= size
+    while len(merged) < 3:
+        merged.insert(0, (1, 0, 0))
+    sizes, sas, sbs = zip(*merged, strict=True)
+    return dataclasses.replace(
+        p,
+        m=m,
+        batch=sizes,
+        a_strides=(*sas, row, p.a_strides[-1]),
+        b_strides=(*sbs, *p.b_strides[-2:]),
+    )
+
+
+def reach(sizes: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
+    """A bound on the absolute element index."""
+    return abs(offset) + sum((n - 1) * abs(s) for n, s in zip(sizes, strides, strict=True)) + 1
+
+
+def problem_index(p: GemmProblem) -> str:
+    return index_type(
+        p.total + 2**16,
+        reach((*p.batch, p.m, p.k), p.a_strides, p.a_offset),
+        reach((*p.batch, p.k, p.n), p.b_strides, p.b_offset),
+        # Overhang of the last tiles.
+        (p.m + 128) * max(abs(p.a_strides[-2]), 1),
+        (p.k + 64) * max(abs(p.a_strides[-1]), abs(p.b_strides[-2]), 1),
+        (p.n + 128) * max(abs(p.b_strides[-1]), 1),
+    )
+
+
+def stride_args(p: GemmProblem, index: str) -> tuple[Scalar, ...]:
+    """Offsets and strides in the order that every kernel here takes them."""
+    values = (
+        p.a_offset, p.b_offset, *p.a_strides[-2:], *p.b_strides[-2:], *p.a_strides[:3], *p.b_strides[:3],
+    )  # fmt: skip
+    return tuple(Scalar(index, v) for v in values)
+
+
+def usable(p: GemmProblem, info) -> bool:
+    return info.fp64 or "float64" not in (p.a.name, p.b.name, p.acc.name)
+
+
+class Direct(Solver):
+    """One work-item per output element: tiny products, and whatever nothing else takes."""
+
+    name = "direct"
+
+    def applies(self, problem: GemmProblem, info) -> bool:
+        return usable(problem, info)
+
+    def cost(self, problem: GemmProblem, info) -> float:
+        p = problem
+        if info.kind == "cpu":
+            return p.total * p.k * 40 / info.compute_units
+        return ceil_div(p.total, info.compute_units * 64) * 64 * (p.k + 16) * 12
+
+    def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        index = problem_index(p)
+        source = (
+            prelude(index, A=p.a, B=p.b, ACC=p.acc)
+            + epilogue.defines
+            + "#define DIRECT\n"
+            + cl_source("gemm_small.cl")
+        )
+        ints = (p.m, p.n, p.k, p.batch[1], p.batch[2])
+        args = (
+            Ref("a"), Ref("b"), Scalar(index, p.total), *(Scalar("int", v) for v in ints),
+            *stride_args(p, index), *epilogue.args,
+        )  # fmt: skip
+        return Plan([Launch(source, "gemm_direct", args, (round_up(p.total, 64),), (64,))])
+
+
+class Tiled(Solver):
+    """A tile of gemm_tile.cl through local memory, its depth split when the groups are few."""
+
+    def __init__(self, tile: Tile, split: int | None = None):
+        self.tile = tile
+        self.split = split
+        self.name = f"tiled{tile.bm}x{tile.bn}" + (f"s{split}" if split else "")
+
+    def applies(self, problem: GemmProblem, info) -> bool:
+        return usable(problem, info) and self.tile.fits(problem.acc, info)
+
+    def _splits(self, p: GemmProblem, info) -> int:
+        """How many slices of k; each has at least one tile's depth."""
+        bk = self.tile.bk(p.acc)
+        room = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
+        most = min(room, ceil_div(p.k, bk), 256)
+        if self.split is not None:
+            return max(1, min(self.split, most))
+        choices = [s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128) if s <= most]
+        choices = [s for s in choices if s == 1 or p.k // s >= 8 * bk]
+        return min(choices, key=lambda s: self._time(p, info, s))
+
+    def _time(self, p: GemmProblem, info, splits: int) -> float:
+        return self.tile.time(p.m, p.n, p.k, p.batches, splits, info.compute_units)
+
+    def cost(self, problem: GemmProblem, info) -> float:
+        time = self._time(problem, info, self._splits(problem, info))
+        return time * 1000 if info.kind == "cpu" else time
+
+    def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
+        p, tile = problem, self.tile
+        index = problem_index(p)
+        bk = tile.bk(p.acc)
+        splits = self._splits(p, info)
+        slice_ = round_up(ceil_div(p.k, splits), bk)
+        splits = ceil_div(p.k, slice_)
+        a_along_k, av = _loads(p.a_strides, p.a_offset, p.m, p.k, row_axis=-2, k_axis=-1)
+        b_along_k, bv = _loads(p.b_strides, p.b_offset, p.n, p.k, row_axis=-1, k_axis=-2)
+        inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
+        source = (
+            prelude(index, A=p.a, B=p.b, ACC=p.acc)
+            + load4("A", p.a, p.acc)
+            + load4("B", p.b, p.acc)
+            + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
+            + inner.defines
+            + cl_source("gemm_simt.cl")
+            + cl_source("gemm_tile.cl")
+        )
+        ints = (p.m, p.n, p.k, splits, slice_, p.batch[1], p.batch[2])
+        args = (
+            Ref("a"), Ref("b"), *(Scalar("int", v) for v in ints), *stride_args(p, index), *inner.args,
+        )  # fmt: skip
+        groups = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * splits * p.batches
+        launch = Launch(source, "gemm_tile", args, (groups * tile.threads,), (tile.threads,))
+        if splits == 1:
+            return Plan([launch])
+        fold = fold_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
+
+
+def _loads(strides, offset: int, rows: int, k: int, row_axis: int, k_axis: int) -> tuple[bool, int]:
+    """Whether loads should run along k, and how many elements each may take (1 or 4)."""
+    row, depth = strides[row_axis], strides[k_axis]
+    along_k = depth == 1 or (row != 1 and abs(depth) < abs(row))
+    unit, other, length = (depth, row, k) if along_k else (row, depth, rows)
+    whole = all(s % 4 == 0 for s in (*strides[:-2], offset, other, length))
+    return along_k, 4 if unit == 1 and whole else 1
+
+
+SOLVERS: tuple[Solver, ...] = (Direct(), *(Tiled(tile) for tile in TILES))
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(problem: GemmProblem, info) -> Solver:
+    return choose(SOLVERS, problem, info)
+
+
+def plan(problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
+    """Launches that compute `problem` on the device that `info` describes.
+
+    Raises:
+        NotImplementedError: when the device lacks the dtypes (float64 without fp64).
+    """
+    problem = normalise(problem)
+    if problem.total == 0 or problem.k == 0:
+        return zero_plan(problem.total, problem.acc, epilogue)
+    return _choose(problem, info).plan(problem, info, epilogue)

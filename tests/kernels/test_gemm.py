@@ -1,0 +1,186 @@
+"""GEMM solvers against NumPy in float64."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
+
+from kerascl import dtypes
+from kerascl.kernels import gemm
+from kerascl.kernels.solver import store_epilogue
+
+DEVICES = list(devices().values())
+IDS = list(devices())
+
+
+@pytest.fixture(params=DEVICES, ids=IDS, scope="module")
+def dev(request):
+    return request.param
+
+
+def operand(rng, batch, rows, cols, dtype, order):
+    """Data, strides and offset of an operand whose memory has the given order."""
+    n = len(batch)
+    if order == "normal":
+        data = random_array(rng, (*batch, rows, cols), dtype)
+        view, offset = data, 0
+    elif order == "transposed":
+        data = random_array(rng, (*batch, cols, rows), dtype)
+        view, offset = data.swapaxes(-1, -2), 0
+    elif order == "broadcast":
+        data = random_array(rng, (rows, cols), dtype)
+        view, offset = np.broadcast_to(data, (*batch, rows, cols)), 0
+    elif order == "heads":  # (batch.., rows, cols) as a view of (rows, batch.., cols)
+        data = random_array(rng, (rows, *batch, cols), dtype)
+        view, offset = np.moveaxis(data, 0, n), 0
+    else:  # every second row and third column, from an odd offset, rows backwards
+        data = random_array(rng, (*batch, 2 * rows + 1, 3 * cols + 1), dtype)
+        view = data[..., 1::2, 1::3][..., ::-1, :]
+        offset = (view.__array_interface__["data"][0] - data.ctypes.data) // data.itemsize
+    strides = tuple(s // data.itemsize for s in view.strides)
+    return data, view, strides, int(offset)
+
+
+def make(rng, m, n, k, batch=(), a="normal", b="normal", dtype="float32", acc=None):
+    dtype = dtypes.as_dtype(dtype)
+    a_data, a_view, a_strides, a_offset = operand(rng, batch, m, k, dtype, a)
+    b_data, b_view, b_strides, b_offset = operand(rng, batch, k, n, dtype, b)
+    acc = dtypes.as_dtype(acc) if acc else dtype.accumulator
+    problem = gemm.GemmProblem(
+        m, n, k, batch, a_strides, b_strides, dtype, dtype, acc, a_offset, b_offset
+    )
+    wide = np.float64 if dtype.is_float else np.int64
+    want = a_view.astype(wide) @ b_view.astype(wide)
+    return problem, {"a": a_data, "b": b_data}, want
+
+
+def check(plan_of, problem, inputs, want, dev, out=None):
+    out = out or (
+        problem.acc if problem.acc.name in ("float64",) or problem.acc.is_integer else problem.a
+    )
+    got = run_plan(
+        plan_of(problem, dev.info, store_epilogue(out)), inputs, poisoned(want.shape, out), dev
+    )
+    assert_close(got, want, problem.acc, problem.k)
+
+
+def force(solver):
+    """A planner that uses one solver, and skips the test where it does not apply."""
+
+    def plan_of(problem, info, epilogue):
+        problem = gemm.normalise(problem)
+        if not solver.applies(problem, info):
+            pytest.skip(f"{solver.name} does not apply")
+        return solver.plan(problem, info, epilogue)
+
+    return plan_of
+
+
+FORCED = [*gemm.SOLVERS, gemm.Tiled(gemm.TILES[3], split=3)]
+# One of each source: building a program for every tile shape and dtype would take minutes.
+KINDS = [s for s in FORCED if not (isinstance(s, gemm.Tiled) and s.tile not in gemm.TILES[3:5])]
+SHAPES = [
+    (1, 1, 1), (3, 5, 7), (129, 33, 65), (64, 64, 32), (1, 129, 70), (130, 1, 333), (2, 40, 1),
+    (32, 36, 48), (65, 132, 260),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("solver", FORCED, ids=lambda s: s.name)
+def test_each_solver(dev, solver):
+    if solver not in KINDS and "Portable" in dev.info.platform:
+        pytest.skip("PoCL takes seconds to build each of these; the other tile shapes cover it")
+    rng = np.random.default_rng()
+    for shape in SHAPES:
+        check(force(solver), *make(rng, *shape), dev)
+
+
+@pytest.mark.parametrize("solver", KINDS, ids=lambda s: s.name)
+@pytest.mark.parametrize("b", ["normal", "transposed"])
+@pytest.mark.parametrize("a", ["normal", "transposed"])
+def test_each_solver_transposed(dev, solver, a, b):
+    rng = np.random.default_rng()
+    for shape in ((36, 40, 44), (33, 70, 29)):
+        check(force(solver), *make(rng, *shape, a=a, b=b), dev)
+
+
+@pytest.mark.parametrize("solver", KINDS, ids=lambda s: s.name)
+def test_each_solver_batched(dev, solver):
+    rng = np.random.default_rng()
+    check(force(solver), *make(rng, 9, 20, 12, batch=(2, 3)), dev)
+    check(force(solver), *make(rng, 9, 20, 12, batch=(2, 3), b="broadcast"), dev)
+    check(force(solver), *make(rng, 9, 20, 12, batch=(2, 3), a="broadcast"), dev)
+    check(force(solver), *make(rng, 16, 20, 12, batch=(2, 1, 3), a="heads", b="heads"), dev)
+    check(force(solver), *make(rng, 7, 5, 6, batch=(2, 2, 2), a="strided", b="strided"), dev)
+
+
+@pytest.mark.parametrize("solver", KINDS, ids=lambda s: s.name)
+@pytest.mark.parametrize(
+    "dtype, acc",
+    [
+        ("float16", None), ("bfloat16", None), ("float64", None), ("int8", "int32"),
+        ("uint8", "int32"), ("int16", None), ("int32", None), ("int64", None), ("uint64", None),
+        ("int8", None), ("uint16", None), ("uint32", None), ("bool", "int32"),
+    ],
+)  # fmt: skip
+def test_each_solver_dtypes(dev, solver, dtype, acc):
+    rng = np.random.default_rng()
+    for a, b, shape in (
+        ("normal", "normal", (36, 40, 44)),
+        ("transposed", "transposed", (5, 21, 34)),
+    ):
+        check(force(solver), *make(rng, *shape, a=a, b=b, dtype=dtype, acc=acc), dev)
+
+
+@pytest.mark.parametrize("order", ["normal", "transposed", "broadcast", "heads", "strided"])
+def test_plan_orders(dev, order):
+    rng = np.random.default_rng()
+    for batch in ((), (3,), (2, 1, 3)):
+        check(gemm.plan, *make(rng, 17, 23, 19, batch=batch, a=order), dev)
+        check(gemm.plan, *make(rng, 17, 23, 19, batch=batch, b=order), dev)
+
+
+@pytest.mark.parametrize("shape", [(0, 4, 3), (4, 0, 3), (4, 5, 0)])
+def test_empty(dev, shape):
+    rng = np.random.default_rng()
+    check(gemm.plan, *make(rng, *shape), dev)
+    check(gemm.plan, *make(rng, *shape, batch=(2,)), dev)
+
+
+def test_plan_random_shapes(dev):
+    rng = np.random.default_rng()
+    for _ in range(12):
+        m, n, k = (int(rng.choice([1, 2, 3, 8, 17, 64, 129, 200])) for _ in range(3))
+        check(gemm.plan, *make(rng, m, n, k), dev)
+
+
+def test_deep_sum_is_split_and_repeats(dev):
+    rng = np.random.default_rng()
+    problem, inputs, want = make(rng, 20, 24, 20000, a="transposed")
+    check(gemm.plan, problem, inputs, want, dev)
+    plan = gemm.plan(problem, dev.info, store_epilogue(dtypes.float32))
+    results = [
+        run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev).tobytes()
+        for _ in range(3)
+    ]
+    assert len(set(results)) == 1
+
+
+def test_long_indices(dev):
+    """Forcing 64-bit indices gives the same results (a far row is only addressed, never read)."""
+    rng = np.random.default_rng()
+    problem, inputs, want = make(rng, 1, 24, 20)
+    far = dataclasses.replace(problem, a_strides=(2**40, 1))
+    for solver in KINDS:
+        if solver.applies(gemm.normalise(far), dev.info):
+            check(force(solver), far, inputs, want, dev)
+
+
+def test_mixed_dtypes(dev):
+    rng = np.random.default_rng()
+    problem, inputs, want = make(rng, 33, 40, 36)
+    half = inputs["b"].astype(np.float16)
+    problem = dataclasses.replace(problem, b=dtypes.float16)
+    want = inputs["a"].astype(np.float64) @ half.astype(np.float64)
+    for solver in KINDS:
+        check(force(solver), problem, {"a": inputs["a"], "b": half}, want, dev)
