@@ -12,7 +12,7 @@ import numpy as np
 from kerascl.compiler import memory, views
 from kerascl.compiler.execute import LOCK, Engine, structure
 from kerascl.compiler.lower import lower
-from kerascl.compiler.program import Program, Use
+from kerascl.compiler.program import Program, Use, copy_step
 from kerascl.core import node as graph
 from kerascl.core import scope
 from kerascl.core.array import Array, State
@@ -24,15 +24,6 @@ from kerascl.dtypes import as_dtype
 from kerascl.runtime.replay import Replay
 
 COPY = register(Op("copy", Kind.POINTWISE, "{0}"))
-
-_COPY_SOURCE = """\
-__kernel void copy_bytes(__global const uchar* source, __global uchar* target, const ulong n) {
-  const ulong i = (ulong)get_global_id(0) * 4;
-  if (i + 4 <= n) vstore4(vload4(0, source + i), 0, target + i);
-  else for (ulong k = i; k < n; ++k) target[k] = source[k];
-}
-"""
-
 
 class Trace:
     """What a function does while it is traced: its arguments, and its reads and writes of States."""
@@ -217,8 +208,14 @@ class Captured:
         for slot, _ in copies:
             buffers[slot] = allocate(program.slots[slot].nbytes)
         self._plan_arena(buffers)
-        launches, self.uses = [], {}
+        launches, self.uses, order = [], {}, []
+        index_of: dict[int, int] = {}  # loops launch one step many times
         for step in program.steps:
+            if id(step) in index_of:
+                order.append(index_of[id(step)])
+                continue
+            index_of[id(step)] = len(launches)
+            order.append(len(launches))
             kernel = device.programs.kernel(step.source, step.name, step.options)
             args = []
             for place, arg in enumerate(step.args):
@@ -228,13 +225,13 @@ class Captured:
                 args.append(arg)
             launches.append((kernel, step.global_size, step.local_size, args))
         for slot, state in copies:
-            kernel = device.programs.kernel(_COPY_SOURCE, "copy_bytes")
-            count = program.slots[slot].nbytes
-            size = -(-count // 4)
-            args = [buffers[slot], state.buffer, np.uint64(count)]
-            launches.append((kernel, (-(-size // 64) * 64,), (64,), args))
+            step = copy_step(0, 0, program.slots[slot].nbytes)
+            kernel = device.programs.kernel(step.source, step.name)
+            args = [buffers[slot], state.buffer, step.args[2]]
+            order.append(len(launches))
+            launches.append((kernel, step.global_size, step.local_size, args))
         self.copies = len(copies)
-        self.replay = Replay(device, launches)
+        self.replay = Replay(device, launches, order)
         self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]
         del buffers, launches
         self.out_idle = [0 if b is None else sys.getrefcount(b) for b in self.out_buffers]

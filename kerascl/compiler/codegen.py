@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from kerascl.compiler import space
 from kerascl.compiler.emit import BufferArg, Scope, Writer
 from kerascl.compiler.fuse import Cluster
-from kerascl.compiler.symbolic import Expr, linear, strides_of, unravel
+from kerascl.compiler.symbolic import LOOP_INDEX, Expr, linear, strides_of, unravel
 from kerascl.core.node import Node
 from kerascl.core.op import FoldSpec, Kind
 from kerascl.kernels.solver import Epilogue, Ref
@@ -87,6 +87,8 @@ class _Builder:
     def store(self, scope: Scope, node: Node, index: Expr, value: str, condition: str = "") -> None:
         writer = scope.writer
         pointer = writer.buffer(node)
+        if id(node) in self.cluster.streamed:
+            index = index + Expr(((LOOP_INDEX, node.size),), 0)
         text = node.dtype.store.format(p=pointer, i=writer.index(index), v=value)
         scope.lines.append(f"if ({condition}) {{ {text}; }}" if condition else f"{text};")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from kerascl import dtypes
 from kerascl.compiler import views
-from kerascl.compiler.symbolic import Expr, Quotient, Remainder, Var, linear, number
+from kerascl.compiler.symbolic import LOOP_INDEX, Expr, Quotient, Remainder, Var, linear, number
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.dtypes import DType
@@ -42,6 +42,11 @@ class WorkArg:
     """Workspace of a cluster, by number."""
 
     index: int
+
+
+@dataclass(frozen=True)
+class LoopStep:
+    """The number of the loop step that a launch belongs to, as an int."""
 
 
 class Writer:
@@ -105,6 +110,8 @@ class Writer:
     def constant(self, value, dtype: DType) -> str:
         """A scalar in the compute type of `dtype`."""
         ctype = self.ctype(dtype)
+        if dtype.is_complex:
+            return literal(value, dtype)
         simple = isinstance(value, bool) or value in (0, 1, 2, -1, 0.5)
         if not self.generic or simple or value != value or value in (math.inf, -math.inf):
             return literal(value, dtype)
@@ -142,6 +149,9 @@ class Writer:
 
     def _atom(self, atom: Var | Quotient | Remainder) -> str:
         if isinstance(atom, Var):
+            if atom is LOOP_INDEX and LoopStep() not in self.args:
+                self.params.append(f"const int {atom.name}")
+                self.args.append(LoopStep())
             return atom.name
         sign = "/" if isinstance(atom, Quotient) else "%"
         return f"({self._index(atom.top)}{sign}{self.number(atom.by)})"
@@ -343,9 +353,9 @@ class Scope:
         args = []
         for x in node.inputs:
             args.append(self.value(x, coords if x.shape else (), guards, stored))
-        for helper in op.helpers:
-            writer.helper(helper)
         ctype = writer.ctype(node.dtype)
+        for helper in op.helpers:  # one text serves every compute type, as @T
+            writer.helper(helper.replace("@T", ctype))
         if op.name == "cast":
             return self.define(ctype, self._cast(args[0], node.inputs[0].dtype, node.dtype))
         names = {"T": ctype}
@@ -357,7 +367,7 @@ class Scope:
 
     def _cast(self, value: str, old: DType, new: DType) -> str:
         if new.is_bool:
-            return f"({value} != 0)"
+            return f"({value}.x != 0 || {value}.y != 0)" if old.is_complex else f"({value} != 0)"
         if new.is_complex:
             return value if old.is_complex else f"(float2)((float){value}, 0.0f)"
         if old.is_complex:

@@ -35,6 +35,7 @@ class Cluster:
         members: targets in order of computation.
         row: ids of members that live on the kept axes only.
         how: how each value from memory is read, over all members.
+        streamed: ids of members stored at the place of the current loop step.
         staged: members that need the folds' results over the full space exist.
         stores: members whose value must be written to memory.
     """
@@ -45,6 +46,7 @@ class Cluster:
     members: list[Node] = field(default_factory=list)
     row: set[int] = field(default_factory=set)
     how: dict[int, set] = field(default_factory=dict)
+    streamed: set[int] = field(default_factory=set)
     staged: bool = False
     stores: list[Node] = field(default_factory=list)
     index: int = 0

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+
 from kerascl.compiler import codegen, families, fuse, views
-from kerascl.compiler.emit import BufferArg, NotFusable, WorkArg
+from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, WorkArg
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.operands import operands
-from kerascl.compiler.program import Program, Slot, Step, Use, value_of
+from kerascl.compiler.program import Program, Slot, Step, Use, copy_step, value_of
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.solver import Ref, store_epilogue
 
 
-def lower(nodes: list[Node], roots: list[Node], info, generic: bool) -> Program:
+def lower(
+    nodes: list[Node], roots: list[Node], info, generic: bool, streamed: frozenset[int] = frozenset()
+) -> Program:
     """Compile a graph.
 
     Args:
@@ -20,6 +26,7 @@ def lower(nodes: list[Node], roots: list[Node], info, generic: bool) -> Program:
         roots: values wanted in memory.
         info: the device's facts.
         generic: sizes as kernel arguments (eager) instead of literals (captured).
+        streamed: ids of roots that each step of a loop stores at its own place.
     """
     alone: set[int] = set()
     while True:
@@ -27,6 +34,7 @@ def lower(nodes: list[Node], roots: list[Node], info, generic: bool) -> Program:
         before = len(alone)
         program = _Lowering(nodes, roots, stored, info, generic)
         for cluster in clusters:
+            cluster.streamed = {id(m) for m in cluster.members if id(m) in streamed}
             try:
                 program.add(cluster)
             except NotFusable:
@@ -108,6 +116,9 @@ class _Lowering:
     def _family(self, cluster: Cluster) -> None:
         node = cluster.head
         reads = operands(node)
+        if node.op.name == "loop":
+            self._loop(cluster, [self.slot(read.base) for read in reads])
+            return
         names: dict[str, int] = {}
         for k, read in enumerate(reads):
             names["abcdefgh"[k]] = self.slot(read.base)
@@ -148,6 +159,71 @@ class _Lowering:
                     node.op.name,
                 )
             )
+
+    def _loop(self, cluster: Cluster, inputs: list[int]) -> None:
+        """The launches of a loop: its body's, once for each step."""
+        node = cluster.head
+        body, length, reverse, history = node.attrs
+        picks = {m.attrs[0]: self.slot(m) for m in cluster.members[1:]}
+        nodes, streamed, roots = body.graph(history)
+        carries = len(body.carry)
+        places = []  # slots of the final carry, then of what each step stores
+        for k, root in enumerate(roots):
+            nbytes = root.nbytes * (1 if k < carries else length)
+            places.append(picks[k] if k in picks else self.work(nbytes))
+        for k, argument in enumerate(body.carry):
+            if argument.nbytes:
+                self.steps.append(copy_step(inputs[k], places[k], argument.nbytes))
+        if length == 0:
+            return
+        ids = frozenset(id(n) for n in streamed)
+        inner = lower(nodes, roots, self.info, self.generic, ids)
+        slots, copies = self._loop_slots(body, inner, nodes, roots, inputs, places)
+        once: dict[int, Step] = {}
+        for step in range(length):
+            index = np.int32(length - 1 - step if reverse else step)
+            for k, template in enumerate(inner.steps):
+                if k not in once or any(type(a) is LoopStep for a in template.args):
+                    once[k] = self._loop_step(template, slots, index)
+                self.steps.append(once[k])
+            self.steps.extend(copies)
+
+    def _loop_step(self, template: Step, slots: dict[int, int], index) -> Step:
+        args = []
+        for arg in template.args:
+            if type(arg) is Use:
+                arg = Use(slots[arg.index], arg.offset)
+            elif type(arg) is LoopStep:
+                arg = index
+            args.append(arg)
+        return replace(template, args=args)
+
+    def _loop_slots(self, body, inner: Program, nodes, roots, inputs, places):
+        """The outer slot of each slot of the body's program, and copies that end each step."""
+        carries, slices = len(body.carry), len(body.slices)
+        outside = {id(n): places[k] for k, n in enumerate(body.carry)}
+        outside |= {id(n.inputs[0]): inputs[carries + k] for k, n in enumerate(body.slices)}
+        outside |= {id(n): inputs[carries + slices + k] for k, n in enumerate(body.captured)}
+        result = {id(views.storage(n)): k for k, n in enumerate(roots)}
+        own = {s.node: k for k, s in enumerate(inner.slots) if s.node >= 0}
+        position = {id(n): k for k, n in enumerate(nodes)}
+        slots: dict[int, int] = {}
+        copies = []
+        for k, slot in enumerate(inner.slots):
+            node = nodes[slot.node] if slot.node >= 0 else None
+            if slot.kind == "input":
+                slots[k] = outside[id(node)]
+            elif slot.kind == "temporary":
+                slots[k] = self.work(slot.nbytes)
+            else:
+                which = result[id(node)]
+                slots[k] = places[which]
+                if which < carries:
+                    source = own.get(position.get(id(body.carry[which]), -2))
+                    if not inner.may_overwrite(source, k):
+                        slots[k] = self.work(slot.nbytes)
+                        copies.append(copy_step(slots[k], places[which], slot.nbytes))
+        return slots, copies
 
     def finish(self) -> Program:
         return Program(self.steps, self.slots, self.aliases)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kerascl.compiler import views
-from kerascl.compiler.symbolic import Expr, Var, linear, strides_of, variable
+from kerascl.compiler.symbolic import LOOP_INDEX, Expr, Var, linear, strides_of, variable
 from kerascl.core.node import Node
 
 # Families whose kernels take any strides; all others want contiguous memory.
@@ -40,7 +40,7 @@ def operand(node: Node, strided: bool) -> Operand:
 def _affine(index: Expr, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int] | None:
     strides = [0] * len(shape)
     for atom, k in index.terms:
-        if not isinstance(atom, Var):
+        if not isinstance(atom, Var) or atom is LOOP_INDEX:
             return None
         strides[int(atom.name[1:])] = k
     if any(s < 0 for s in strides):

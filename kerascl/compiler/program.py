@@ -38,7 +38,7 @@ class Use:
     offset: int = 0
 
 
-@dataclass
+@dataclass(eq=False)
 class Step:
     """One kernel launch; `args` holds Use and ready values (NumPy scalars, LocalMemory)."""
 
@@ -90,6 +90,22 @@ class Program:
     def intermediate_bytes(self) -> int:
         """Sum of all temporaries, as if none shared memory."""
         return sum(s.nbytes for s in self.slots if s.kind == "temporary")
+
+
+COPY_SOURCE = """\
+__kernel void copy_bytes(__global const uchar* source, __global uchar* target, const ulong n) {
+  const ulong i = (ulong)get_global_id(0) * 4;
+  if (i + 4 <= n) vstore4(vload4(0, source + i), 0, target + i);
+  else for (ulong k = i; k < n; ++k) target[k] = source[k];
+}
+"""
+
+
+def copy_step(source: int, target: int, nbytes: int) -> Step:
+    """A launch that copies one slot's bytes to another's."""
+    size = -(-nbytes // 4)
+    args = [Use(source), Use(target), np.uint64(nbytes)]
+    return Step(COPY_SOURCE, "copy_bytes", (), args, (-(-size // 64) * 64,), (64,), "copy")
 
 
 def value_of(arg):

@@ -189,6 +189,8 @@ def _make(table: dict[Atom, int], const: int) -> Expr:
 
 
 ZERO = Expr((), 0)
+# The step of the loop whose body a kernel belongs to; a kernel argument.
+LOOP_INDEX = Var("loop_step", 0, 2**30)
 
 
 def number(value: int) -> Expr:

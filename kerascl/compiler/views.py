@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerascl.compiler.symbolic import ZERO, Expr, linear, number, unravel
+from kerascl.compiler.symbolic import LOOP_INDEX, ZERO, Expr, linear, number, unravel
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 
@@ -16,7 +16,7 @@ def source(node: Node, coords: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tupl
     name = node.op.name
     if name == "reshape":
         return unravel(linear(coords, node.shape), x.shape), ()
-    if name == "alias":
+    if name in ("alias", "fresh"):
         return coords, ()
     if name == "expand":
         return tuple(ZERO if n == 1 else c for c, n in zip(coords, x.shape, strict=True)), ()
@@ -50,6 +50,8 @@ def source(node: Node, coords: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tupl
                 guards.append((inner, n))
             result.append(inner)
         return tuple(result), tuple(g for g in guards if g[0].lo < 0 or g[0].hi >= g[1])
+    if name == "loop_slice":
+        return (Expr(((LOOP_INDEX, 1),), 0), *coords), ()
     raise NotImplementedError(name)
 
 
@@ -60,7 +62,7 @@ def is_view(node: Node) -> bool:
 
 def keeps_order(node: Node) -> bool:
     """Whether a view leaves the linear order of elements as it is."""
-    return node.op.kind is Kind.VIEW and node.op.name in ("reshape", "alias")
+    return node.op.kind is Kind.VIEW and node.op.name in ("reshape", "alias", "fresh")
 
 
 def storage(node: Node) -> Node:
