@@ -18,12 +18,10 @@ from kerascl.core import scope
 from kerascl.core.array import Array, State
 from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node, topological
-from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
+from kerascl.core.op import ARGUMENT, CONST, COPY, Kind
 from kerascl.core.structure import flatten
 from kerascl.dtypes import as_dtype
 from kerascl.runtime.replay import Replay
-
-COPY = register(Op("copy", Kind.POINTWISE, "{0}"))
 
 class Trace:
     """What a function does while it is traced: its arguments, and its reads and writes of States."""

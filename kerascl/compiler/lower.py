@@ -11,6 +11,7 @@ from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, WorkArg
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.operands import operands
 from kerascl.compiler.program import Program, Slot, Step, Use, copy_step, value_of
+from kerascl.compiler.rewrite import rewrite
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.solver import Ref, store_epilogue
@@ -28,11 +29,19 @@ def lower(
         generic: sizes as kernel arguments (eager) instead of literals (captured).
         streamed: ids of roots that each step of a loop stores at its own place.
     """
+    given = {id(node): k for k, node in enumerate(nodes)}
+    wanted = list({id(s): s for s in map(views.storage, roots)}.values())
+    nodes, roots = rewrite(nodes, wanted)
+    streamed = frozenset(id(r) for r, w in zip(roots, wanted, strict=True) if id(w) in streamed)
+    # where the caller finds each leaf and each result
+    position = {id(n): given[id(n)] for n in nodes if n.op.kind is Kind.LEAF}
+    for root, old in zip(roots, wanted, strict=True):
+        position[id(views.storage(root))] = given[id(old)]
     alone: set[int] = set()
     while True:
         clusters, stored = fuse.group(nodes, roots, alone, 2 * info.compute_units)
         before = len(alone)
-        program = _Lowering(nodes, roots, stored, info, generic)
+        program = _Lowering(position, roots, stored, info, generic)
         for cluster in clusters:
             cluster.streamed = {id(m) for m in cluster.members if id(m) in streamed}
             try:
@@ -46,11 +55,11 @@ def lower(
 
 
 class _Lowering:
-    def __init__(self, nodes, roots, stored, info, generic):
+    def __init__(self, position, roots, stored, info, generic):
         self.info = info
         self.stored = stored
         self.generic = generic
-        self.position = {id(node): k for k, node in enumerate(nodes)}
+        self.position = position
         self.roots = {id(views.storage(node)) for node in roots}
         self.slots: list[Slot] = []
         self.slot_of: dict[int, int] = {}
@@ -66,7 +75,7 @@ class _Lowering:
             else:
                 kind = "output" if key in self.roots else "temporary"
             self.slot_of[key] = len(self.slots)
-            self.slots.append(Slot(kind, node.nbytes, self.position[key]))
+            self.slots.append(Slot(kind, node.nbytes, self.position.get(key, -1)))
         return self.slot_of[key]
 
     def work(self, nbytes: int) -> int:

@@ -84,3 +84,5 @@ DATA = register(Op("data", Kind.LEAF))
 ARGUMENT = register(Op("argument", Kind.LEAF))
 CONST = register(Op("const", Kind.CONST))
 PICK = register(Op("pick", Kind.PICK))
+# The same value in memory of its own.
+COPY = register(Op("copy", Kind.POINTWISE, "{0}"))
