@@ -47,7 +47,7 @@ __kernel void scan_totals_serial(const __global A_T* restrict k_a, __global ACC_
   if (id >= lines) return;
   BLOCK_OF(id)
   ACC_T sum = IDENTITY;
-  for (INDEX_T p = start; p < stop; p++) sum = scan_join(sum, (ACC_T)A_LOAD(k_a, PLACE(p)));
+  for (INDEX_T p = start; p < stop; p++) sum = scan_join(sum, (ACC_T)(A_LOAD(k_a, PLACE(p))));
   k_totals[id] = sum;
 }
 #else
@@ -67,7 +67,7 @@ __kernel void scan_rows_serial(const __global A_T* restrict k_a,
 #endif
   for (INDEX_T p = start; p < stop; p++) {
     const INDEX_T at = PLACE(p);
-    const ACC_T next = scan_join(sum, (ACC_T)A_LOAD(k_a, at));
+    const ACC_T next = scan_join(sum, (ACC_T)(A_LOAD(k_a, at)));
 #if EXCLUSIVE
     EPILOGUE(sum, at)
 #else
@@ -111,7 +111,7 @@ void scan_totals_group(const __global A_T* restrict k_a, __global ACC_T* restric
   const INDEX_T id = (INDEX_T)get_group_id(0);
   BLOCK_OF(id)
   ACC_T sum = IDENTITY;
-  for (INDEX_T p = start + lid; p < stop; p += GROUP) sum = scan_join(sum, (ACC_T)A_LOAD(k_a, PLACE(p)));
+  for (INDEX_T p = start + lid; p < stop; p += GROUP) sum = scan_join(sum, (ACC_T)(A_LOAD(k_a, PLACE(p))));
   sums[lid] = sum;
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int half_ = GROUP / 2; half_ > 0; half_ >>= 1) {
@@ -142,7 +142,7 @@ void scan_rows_group(const __global A_T* restrict k_a,
     for (int q = lid; q < TILE; q += GROUP) {
       const INDEX_T p = first + q;
       ACC_T value = IDENTITY;
-      if (p < stop) value = (ACC_T)A_LOAD(k_a, PLACE(p));
+      if (p < stop) value = (ACC_T)(A_LOAD(k_a, PLACE(p)));
       tile[SLOT(q)] = value;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
