@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass, field
 
 from kerascl.compiler import space
-from kerascl.compiler.emit import BufferArg, Scope, Writer
+from kerascl.compiler.emit import BufferArg, Scope, Source, Writer
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.symbolic import LOOP_INDEX, Expr, linear, strides_of, unravel
 from kerascl.core.node import Node
@@ -19,8 +19,7 @@ from kerascl.kernels.solver import Epilogue, Ref
 class Generated:
     """A kernel launch whose buffers are still nodes."""
 
-    source: str
-    name: str
+    source: Source
     args: list
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
@@ -80,6 +79,7 @@ class _Builder:
         self.outside = stored - self.members
         self.writes = {id(m) for m in cluster.stores}
         self.shapes = _shapes(cluster, stored)
+        self.name = cluster.kind + "_" + "_".join(m.op.name for m in cluster.members[:4])
 
     def writer(self) -> Writer:
         return Writer(self.generic, self.wide)
@@ -122,10 +122,8 @@ def map_kernel(cluster: Cluster, stored: set[int], info, generic: bool) -> Kerne
     limit = 1024 if info.kind == "cpu" else 256
     local = min(limit, info.max_work_group_size, _power_of_two(total))
     groups = -(-total // local)
-    name = "map"
-    return Kernels(
-        [Generated(writer.source(name, body), name, writer.args, (groups * local,), (local,))]
-    )
+    source = writer.source(build.name, body)
+    return Kernels([Generated(source, writer.args, (groups * local,), (local,))])
 
 
 @dataclass
@@ -283,12 +281,14 @@ class _Fold:
             self._row_members(outer, stage + 1, row, layout)
         if layout.splits > 1:
             self._partial(outer, folds, registers, writer, layout, local_lines, result)
-        name = "fold"
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.outs * layout.lanes
         groups = -(-self.rows // layout.outs)
         launch = Generated(
-            writer.source(name, body), name, writer.args, (groups * size, layout.splits), (size, 1)
+            writer.source(self.build.name, body),
+            writer.args,
+            (groups * size, layout.splits),
+            (size, 1),
         )
         result.launches.insert(0, launch)
         indices = writer.indices
@@ -472,10 +472,8 @@ class _Fold:
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.outs * layout.lanes
         groups = -(-rows // layout.outs)
-        name = "fold"
-        return Generated(
-            writer.source(name, body), name, writer.args, (groups * size, 1), (size, 1)
-        ), writer.indices
+        source = writer.source(build.name + "_2", body)
+        return Generated(source, writer.args, (groups * size, 1), (size, 1)), writer.indices
 
 
 def _sizeof(ctype: str) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kerascl import dtypes
@@ -173,17 +174,31 @@ class Writer:
     def helper(self, text: str) -> None:
         self.helpers.setdefault(text)
 
-    def source(self, name: str, body: str, attributes: str = "") -> str:
-        """The whole translation unit."""
-        parts = []
-        if self.uses_double:
-            parts.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n")
-        parts.append(dtypes.PRELUDE)
-        parts.extend(self.helpers)
-        parts.append(
-            f"__kernel {attributes}void {name}({', '.join(self.params)}) {{\n{body}}}\n"
-        )
-        return "".join(parts)
+    def source(self, name: str, body: str) -> Source:
+        """The kernel and all that it needs."""
+        text = f"__kernel void {name}({', '.join(self.params)}) {{\n{body}}}\n"
+        return Source(name, text, tuple(self.helpers), self.uses_double)
+
+
+@dataclass(frozen=True)
+class Source:
+    """One generated kernel: its text, and the C functions it calls."""
+
+    name: str
+    text: str
+    helpers: tuple[str, ...]
+    uses_double: bool
+
+
+def unit(sources: Iterable[Source]) -> str:
+    """One translation unit of several kernels of different names."""
+    sources = list(sources)
+    parts = [dtypes.PRELUDE]
+    if any(s.uses_double for s in sources):
+        parts.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n")
+    parts.extend(dict.fromkeys(h for s in sources for h in s.helpers))
+    parts.extend(s.text for s in sources)
+    return "".join(parts)
 
 
 def literal(value, dtype: DType) -> str:

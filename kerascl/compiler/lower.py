@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from kerascl.compiler import codegen, families, fuse, views
-from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, WorkArg
+from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, Source, WorkArg, unit
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.operands import operands
 from kerascl.compiler.program import Program, Slot, Step, Use, copy_step, value_of
@@ -15,6 +15,8 @@ from kerascl.compiler.rewrite import rewrite
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.solver import Ref, store_epilogue
+
+UNIT_KERNELS = 24  # generated kernels in one translation unit of a captured program
 
 
 def lower(
@@ -65,6 +67,7 @@ class _Lowering:
         self.slot_of: dict[int, int] = {}
         self.steps: list[Step] = []
         self.aliases: set[tuple[int, int]] = set()
+        self.generated: list[tuple[Step, Source]] = []
 
     def slot(self, node: Node) -> int:
         """The slot of a storage node."""
@@ -115,12 +118,12 @@ class _Lowering:
                     args.append(Use(work[arg.index]))
                 else:
                     args.append(value_of(arg))
-            label = "+".join(m.op.name for m in cluster.members[:4])
-            self.steps.append(
-                Step(
-                    launch.source, launch.name, (), args, launch.global_size, launch.local_size, label
-                )
+            text = launch.source
+            step = Step(
+                unit([text]), text.name, (), args, launch.global_size, launch.local_size, text.name
             )
+            self.generated.append((step, text))
+            self.steps.append(step)
 
     def _family(self, cluster: Cluster) -> None:
         node = cluster.head
@@ -197,6 +200,27 @@ class _Lowering:
                 self.steps.append(once[k])
             self.steps.extend(copies)
 
+    def _share_units(self) -> None:
+        """Put the generated kernels into few translation units: building one costs more than
+        the kernels in it."""
+        kernels: dict[tuple, Source] = {}
+        for _, text in self.generated:
+            key = (text.text, text.helpers)
+            if key not in kernels:
+                name = f"{text.name}_{len(kernels)}"
+                changed = text.text.replace(f" {text.name}(", f" {name}(", 1)
+                kernels[key] = replace(text, name=name, text=changed)
+        texts = list(kernels.values())
+        place = {}
+        for start in range(0, len(texts), UNIT_KERNELS):
+            part = texts[start : start + UNIT_KERNELS]
+            source = unit(part)
+            place.update((t.name, source) for t in part)
+        for step, text in self.generated:
+            final = kernels[text.text, text.helpers]
+            step.name = final.name
+            step.source = place[final.name]
+
     def _loop_step(self, template: Step, slots: dict[int, int], index) -> Step:
         args = []
         for arg in template.args:
@@ -235,4 +259,6 @@ class _Lowering:
         return slots, copies
 
     def finish(self) -> Program:
+        if not self.generic:
+            self._share_units()
         return Program(self.steps, self.slots, self.aliases)
