@@ -1,0 +1,272 @@
+"""Convolution solvers against a NumPy reference in float64 that loops over taps."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels import conv
+from kerascl.kernels.conv import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.solver import store_epilogue
+from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
+
+KINDS = (FORWARD, DATA_GRAD, FILTER_GRAD)
+DEVICES = devices()
+
+
+@pytest.fixture(params=list(DEVICES.values()), ids=list(DEVICES), scope="module")
+def dev(request):
+    return request.param
+
+
+def make(
+    rng, kind, spatial, channels, filters, kernel, stride=1, pads=0, dilation=1, groups=1, images=2,
+    channels_first=False, dtype="float32", acc=None,
+):  # fmt: skip
+    """A problem with random inputs (in memory layout) and its float64 result (memory layout)."""
+    rank = len(spatial)
+
+    def many(value):
+        return tuple(value) if isinstance(value, (tuple, list)) else (value,) * rank
+
+    kernel, stride, dilation = many(kernel), many(stride), many(dilation)
+    pads = tuple(q if isinstance(q, tuple) else (q, q) for q in many(pads))
+    out = tuple(
+        (n + lo + hi - d * (k - 1) - 1) // s + 1
+        for n, (lo, hi), d, k, s in zip(spatial, pads, dilation, kernel, stride)
+    )
+    assert min(out) > 0
+    dtype = dtypes.as_dtype(dtype)
+    acc = dtypes.as_dtype(acc) if acc else dtype.accumulator
+    x_shape = (images, *spatial, channels)
+    w_shape = (*kernel, channels // groups, filters)
+    y_shape = (images, *out, filters)
+    problem = ConvProblem(
+        kind, x_shape, w_shape, y_shape, stride, pads, dilation, groups, channels_first,
+        dtype, dtype, acc,
+    )  # fmt: skip
+    x, w, y = (random_array(rng, s, dtype) for s in (x_shape, w_shape, y_shape))
+    a, b = {FORWARD: (x, w), DATA_GRAD: (y, w), FILTER_GRAD: (x, y)}[kind]
+    want = reference(problem, a, b)
+
+    def memory(array):
+        return np.moveaxis(array, -1, 1) if channels_first else array
+
+    inputs = {
+        "a": np.ascontiguousarray(memory(a)),
+        "b": np.ascontiguousarray(memory(b) if kind == FILTER_GRAD else b),
+    }
+    return problem, inputs, np.ascontiguousarray(want if kind == FILTER_GRAD else memory(want))
+
+
+def reference(p: ConvProblem, a, b):
+    """The definition, tap by tap, in float64 (or int64)."""
+    wide = np.float64 if p.a.is_float else np.int64
+    a, b = a.astype(wide), b.astype(wide)
+    result = np.zeros(p.out_shape, wide)
+    cg, fg = p.w_shape[-2], p.w_shape[-1] // p.groups
+    for tap in itertools.product(*map(range, p.w_shape[:-2])):
+        inside_y, inside_x = [], []
+        for o, n, s, j, d, (lo, _) in zip(
+            p.y_shape[1:], p.x_shape[1:-1], p.strides, tap, p.dilation, p.pads
+        ):
+            at = np.arange(o) * s + j * d - lo
+            inside_y.append(np.flatnonzero((at >= 0) & (at < n)))
+            inside_x.append(at[inside_y[-1]])
+        images = np.arange(p.x_shape[0])
+        for g in range(p.groups):
+            cs, fs = np.arange(g * cg, (g + 1) * cg), np.arange(g * fg, (g + 1) * fg)
+            xs, ys = np.ix_(images, *inside_x, cs), np.ix_(images, *inside_y, fs)
+            if p.kind == FORWARD:
+                result[ys] += a[xs] @ b[tap][:, fs]
+            elif p.kind == DATA_GRAD:
+                result[xs] += a[ys] @ b[tap][:, fs].T
+            else:
+                result[tap][:, fs] += a[xs].reshape(-1, cg).T @ b[ys].reshape(-1, fg)
+    return result
+
+
+def check(plan_of, problem, inputs, want, dev):
+    out = problem.acc if problem.acc.is_integer or problem.a is dtypes.float64 else problem.a
+    plan = plan_of(problem, dev.info, store_epilogue(out))
+    got = run_plan(plan, inputs, poisoned(want.shape, out), dev)
+    assert_close(got, want, problem.acc, problem.terms)
+
+
+def force(solver):
+    """A planner that uses one solver, and skips the test where it does not apply."""
+
+    def plan_of(problem, info, epilogue):
+        problem = conv.normalise(problem)
+        if not solver.applies(problem, info):
+            pytest.skip(f"{solver.name} does not apply")
+        return solver.plan(problem, info, epilogue)
+
+    return plan_of
+
+
+TILED = [s for s in conv.SOLVERS if isinstance(s, conv.Tiled)]
+GENERAL = [
+    *(s for s in conv.SOLVERS if not isinstance(s, (conv.Tiled, conv.Pointwise, conv.Depthwise))),
+    conv.Tiled(conv.TILES[3]), conv.Tiled(conv.TILES[4], split=3),
+]  # fmt: skip
+
+CASES = {
+    "3x3": dict(spatial=(9, 11), channels=8, filters=12, kernel=3, pads=1),
+    "odd_channels": dict(spatial=(7, 10), channels=3, filters=5, kernel=3, pads=1),
+    "stem": dict(spatial=(21, 19), channels=3, filters=16, kernel=7, stride=2, pads=3),
+    "stride_2": dict(spatial=(10, 13), channels=8, filters=8, kernel=3, stride=2, pads=((0, 1), (0, 1))),
+    "stride_3_2": dict(spatial=(11, 12), channels=4, filters=8, kernel=(5, 2), stride=(3, 2), pads=2),
+    "stride_above_kernel": dict(spatial=(9, 9), channels=4, filters=4, kernel=1, stride=2),
+    "stride_dilation": dict(
+        spatial=(15, 17), channels=4, filters=4, kernel=3, stride=(2, 3), dilation=(4, 3),
+        pads=((3, 5), (4, 2)),
+    ),
+    "stride_dilation_coprime": dict(
+        spatial=(14, 15), channels=4, filters=8, kernel=(4, 3), stride=(3, 2), dilation=(2, 3), pads=4
+    ),
+    "dilation": dict(spatial=(12, 9), channels=8, filters=4, kernel=3, dilation=2, pads=2),
+    "asymmetric": dict(spatial=(8, 9), channels=4, filters=8, kernel=(2, 4), pads=((0, 3), (2, 1))),
+    "cropping": dict(spatial=(12, 11), channels=4, filters=8, kernel=3, pads=((-1, -2), (2, -3))),
+    "groups": dict(spatial=(7, 8), channels=12, filters=24, kernel=3, pads=1, groups=3),
+    "groups_odd": dict(spatial=(7, 8), channels=6, filters=9, kernel=3, pads=1, groups=3, stride=2),
+    "1x1": dict(spatial=(6, 7), channels=20, filters=33, kernel=1),
+    "1x1_stride": dict(spatial=(6, 7), channels=20, filters=36, kernel=1, stride=2),
+    "wide": dict(spatial=(5, 6), channels=36, filters=132, kernel=3, pads=1, images=3),
+    "1d": dict(spatial=(29,), channels=8, filters=12, kernel=5, stride=2, pads=((4, 0),), dilation=1),
+    "1d_causal": dict(spatial=(20,), channels=4, filters=4, kernel=3, pads=((6, 0),), dilation=3),
+    "3d": dict(
+        spatial=(5, 6, 7), channels=4, filters=8, kernel=(3, 2, 3), stride=(2, 1, 2),
+        pads=((1, 1), (0, 1), (1, 0)),
+    ),
+    "3d_groups": dict(
+        spatial=(4, 5, 6), channels=6, filters=4, kernel=2, stride=2, dilation=(1, 2, 1), groups=2, pads=1
+    ),
+    "kernel_beyond_image": dict(spatial=(3, 2), channels=4, filters=4, kernel=5, pads=3),
+}  # fmt: skip
+DEPTHWISE = {
+    "3x3": dict(spatial=(9, 10), channels=20, filters=20, kernel=3, pads=1),
+    "stride": dict(spatial=(10, 13), channels=8, filters=8, kernel=3, stride=2, pads=((0, 1), (0, 1))),
+    "multiplier": dict(spatial=(8, 7), channels=5, filters=15, kernel=(3, 5), pads=2, dilation=(2, 1)),
+    "5x5": dict(spatial=(12, 12), channels=32, filters=32, kernel=5, stride=(2, 3), pads=2),
+    "1d": dict(spatial=(40,), channels=3, filters=6, kernel=4, pads=((3, 0),)),
+    "3d": dict(spatial=(4, 5, 6), channels=6, filters=6, kernel=3, pads=1, stride=(1, 2, 1)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("solver", GENERAL, ids=lambda s: s.name)
+def test_each_solver(dev, solver, kind, channels_first):
+    rng = np.random.default_rng()
+    for name, case in CASES.items():
+        if "Portable" in dev.info.platform and isinstance(solver, conv.Tiled) and name not in (
+            "odd_channels", "stride_dilation", "groups", "3d",
+        ):  # fmt: skip
+            continue  # PoCL takes seconds to build each variant
+        print(name)
+        check(force(solver), *make(rng, kind, channels_first=channels_first, **case), dev)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("solver", TILED, ids=lambda s: s.name)
+def test_each_tile(dev, solver, kind):
+    if "Portable" in dev.info.platform:
+        pytest.skip("PoCL takes seconds to build each of these")
+    rng = np.random.default_rng()
+    check(force(solver), *make(rng, kind, **CASES["wide"]), dev)
+
+
+@pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", ["1x1", "3x3", "stride_2", "groups", "1d", "3d"])
+def test_plan(dev, case, kind, channels_first):
+    rng = np.random.default_rng()
+    check(conv.plan, *make(rng, kind, channels_first=channels_first, **CASES[case]), dev)
+
+
+@pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", DEPTHWISE)
+def test_depthwise(dev, case, kind, channels_first):
+    rng = np.random.default_rng()
+    problem, inputs, want = make(rng, kind, groups=DEPTHWISE[case]["channels"],
+                                 channels_first=channels_first, **DEPTHWISE[case])  # fmt: skip
+    check(conv.plan, problem, inputs, want, dev)
+
+
+@pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
+def test_pointwise_is_a_gemm(dev, channels_first):
+    rng = np.random.default_rng()
+    for kind in KINDS:
+        for images in (1, 3):
+            problem, inputs, want = make(
+                rng, kind, images=images, channels_first=channels_first, **CASES["1x1"]
+            )
+            chosen = conv.choose(conv.SOLVERS, conv.normalise(problem), dev.info)
+            impossible = channels_first and kind == FILTER_GRAD and images > 1
+            assert isinstance(chosen, conv.Pointwise) != impossible
+            check(conv.plan, problem, inputs, want, dev)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "dtype, acc",
+    [("float16", None), ("bfloat16", None), ("float64", None), ("int8", "int32"), ("int32", None)],
+)
+def test_dtypes(dev, kind, dtype, acc):
+    rng = np.random.default_rng()
+    case = dict(spatial=(6, 7), channels=8, filters=12, kernel=3, pads=1, dtype=dtype, acc=acc)
+    solvers = [s for s in GENERAL if not isinstance(s, conv.Tiled)] + [conv.Tiled(conv.TILES[4])]
+    for solver in solvers:
+        check(force(solver), *make(rng, kind, **case), dev)
+    check(conv.plan, *make(rng, kind, **{**case, "filters": 8}, groups=8), dev)
+
+
+def test_filter_gradient_repeats(dev):
+    rng = np.random.default_rng()
+    problem, inputs, want = make(rng, FILTER_GRAD, (20, 20), 4, 8, 3, pads=1, images=4)
+    for solver in GENERAL:
+        if not solver.applies(problem, dev.info):
+            continue
+        plan = solver.plan(problem, dev.info, store_epilogue(dtypes.float32))
+        results = [
+            run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev).tobytes()
+            for _ in range(3)
+        ]
+        assert len(set(results)) == 1
+
+
+def test_random(dev):
+    """Random geometry through `plan`."""
+    rng = np.random.default_rng()
+    done = 0
+    while done < 12:
+        rank = int(rng.integers(1, 3))
+
+        def pick(*values, rank=rank):
+            return tuple(int(v) for v in rng.choice(values, rank))
+
+        groups = int(rng.choice([1, 1, 2]))
+        spatial, kernel, dilation = pick(1, 3, 8, 13), pick(1, 2, 3, 5), pick(1, 1, 2)
+        pads = tuple((int(rng.integers(-1, 4)), int(rng.integers(-1, 4))) for _ in range(rank))
+        reach = [n + sum(q) - d * (k - 1) for n, q, d, k in zip(spatial, pads, dilation, kernel)]
+        if min(reach) < 1:
+            continue
+        case = dict(
+            spatial=spatial, channels=groups * int(rng.choice([1, 3, 8])),
+            filters=groups * int(rng.choice([1, 4, 17])), kernel=kernel, stride=pick(1, 2, 3),
+            pads=pads, dilation=dilation, groups=groups, channels_first=bool(rng.integers(2)),
+        )  # fmt: skip
+        print(case)
+        for kind in KINDS:
+            check(conv.plan, *make(rng, kind, **case), dev)
+        done += 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_empty(dev, kind):
+    """No images: an empty output, or a filter gradient of zeros."""
+    rng = np.random.default_rng()
+    check(conv.plan, *make(rng, kind, (5, 5), 3, 4, 3, images=0), dev)
