@@ -126,6 +126,8 @@ class Captured:
         self.states = [s for n, s in leaf_of.items() if any(id(x) == n for x in nodes)]
         program = self._program(nodes, wanted)
         self._bind(program, nodes, arguments, leaf_of, written, arrays)
+        # references while nobody outside holds a result; more mean that somebody does
+        self.out_idle = [self._references(k) for k in range(len(self.out_buffers))]
 
     def _own(self, value: Array, taken: set[int]) -> Array:
         """`value`, or a copy where its memory belongs to something else too."""
@@ -231,8 +233,6 @@ class Captured:
         self.copies = len(copies)
         self.replay = Replay(device, launches, order)
         self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]
-        del buffers, launches
-        self.out_idle = [0 if b is None else sys.getrefcount(b) for b in self.out_buffers]
 
     def _plan_arena(self, buffers: list) -> None:
         """One block of memory for every temporary, reused as soon as a value is dead."""
@@ -254,6 +254,9 @@ class Captured:
         for launch, place, offset in self.uses.get(slot, ()):
             self.replay.rebind(launch, place, self._view(buffer, offset))
 
+    def _references(self, k: int) -> int:
+        return sys.getrefcount(self.out_buffers[k])
+
     # -- running
 
     def __call__(self, leaves: list):
@@ -269,7 +272,7 @@ class Captured:
                     self._give_argument(k, slot, leaf)
             for k, (slot, shape, dtype, nbytes) in enumerate(self.outputs):
                 # somebody still holds the previous result: leave it alone
-                if slot is not None and sys.getrefcount(self.out_buffers[k]) > self.out_idle[k]:
+                if slot is not None and self._references(k) > self.out_idle[k]:
                     fresh = device.buffers.allocate(nbytes)
                     self._rebind(slot, fresh)
                     self.out_buffers[k] = fresh

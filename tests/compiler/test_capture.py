@@ -1,0 +1,205 @@
+"""Captured functions: equal to eager ones, safe for values read earlier, clear when they cannot be."""
+
+import gc
+
+import numpy as np
+import pytest
+
+import kerascl as kc
+
+
+def mlp(rng):
+    """A two-layer network with momentum, as States."""
+    shapes = [(12, 16), (16,), (16, 3), (3,)]
+    weights = [kc.State(kc.array(rng.standard_normal(s).astype("f") * 0.3)) for s in shapes]
+    momenta = [kc.State(kc.zeros(s)) for s in shapes]
+
+    def step(x, y, rate):
+        with kc.GradientTape() as tape:
+            hidden = kc.tanh(x @ weights[0].value + weights[1].value)
+            out = hidden @ weights[2].value + weights[3].value
+            loss = kc.mean(kc.square(out - y))
+        for w, m, g in zip(weights, momenta, tape.gradient(loss, weights), strict=True):
+            velocity = m.value * 0.9 + g
+            m.assign(velocity)
+            w.assign(w.value - velocity * rate)
+        return {"loss": loss, "out": (out,)}
+
+    return weights, step
+
+
+def data(rng):
+    x = rng.standard_normal((32, 12)).astype("f")
+    return x, (x[:, :3] * 2).astype("f")
+
+
+def test_captured_training_equals_eager_training():
+    losses = []
+    for capture in (False, True):
+        rng = np.random.default_rng(3)
+        x, y = data(rng)
+        _, step = mlp(rng)
+        run = kc.jit(step) if capture else step
+        rate = np.float32(0.05)
+        losses.append(
+            [float(run(kc.array(x), kc.array(y), kc.array(rate))["loss"]) for _ in range(20)]
+        )
+    np.testing.assert_allclose(losses[0], losses[1], rtol=2e-6)
+    assert losses[1][-1] < 0.5 * losses[1][0]
+
+
+def test_values_read_before_a_step_stay_as_they_were():
+    rng = np.random.default_rng(4)
+    x, y = data(rng)
+    weights, step = mlp(rng)
+    run = kc.jit(step)
+    held = []
+    for _ in range(5):
+        now = weights[0].value
+        held.append((now, now.numpy(), now * 2))
+        run(x, y, np.float32(0.1))
+    for array, value, doubled in held:
+        np.testing.assert_array_equal(array.numpy(), value)
+        np.testing.assert_array_equal(doubled.numpy(), value * 2)
+    assert not np.array_equal(held[0][1], held[1][1])
+
+
+def test_results_of_one_call_survive_the_next():
+    run = kc.jit(lambda x: x * 2)
+    results = [run(np.full(5, k, "f")) for k in range(6)]
+    for k, result in enumerate(results):
+        np.testing.assert_array_equal(result.numpy(), np.full(5, 2 * k, "f"))
+
+
+def test_states_swapped_and_shared():
+    a, b, c = (kc.State(kc.array(np.full(4, v, "f"))) for v in (1.0, 2.0, 3.0))
+
+    @kc.jit
+    def rotate():
+        old = a.value
+        a.assign(b.value)
+        b.assign(c.value)
+        c.assign(old)
+        return old
+
+    for _ in range(2):
+        rotate()
+    assert [s.value.numpy()[0] for s in (a, b, c)] == [3.0, 1.0, 2.0]
+
+    @kc.jit
+    def same():
+        total = a.value + b.value
+        a.assign(total)
+        b.assign(total)
+        return total
+
+    assert same().numpy()[0] == 4.0
+    assert a.value.numpy()[0] == b.value.numpy()[0] == 4.0
+
+
+def test_eager_assignment_between_calls_is_seen():
+    state = kc.State(kc.zeros(3))
+
+    @kc.jit
+    def bump():
+        state.assign(state.value + 1)
+        return state.value
+
+    bump()
+    state.assign(kc.array(np.array([10.0, 20.0, 30.0], "f")))
+    np.testing.assert_array_equal(bump().numpy(), [11.0, 21.0, 31.0])
+    np.testing.assert_array_equal(state.value.numpy(), [11.0, 21.0, 31.0])
+
+
+def test_new_shapes_trace_again_and_other_arguments_are_constants():
+    traces = []
+
+    @kc.jit
+    def scale(x, factor, flag=True):
+        traces.append(x.shape)
+        return x * factor if flag else x
+
+    assert scale(np.ones(3, "f"), 2).numpy().sum() == 6
+    assert scale(np.ones(3, "f"), 2).numpy().sum() == 6
+    assert scale(np.ones(4, "f"), 2).numpy().sum() == 8
+    assert scale(np.ones(3, "f"), 5, flag=False).numpy().sum() == 3
+    assert len(traces) == 3
+
+
+def test_a_host_read_while_tracing_is_refused_and_harms_nothing():
+    state = kc.State(kc.ones(2))
+
+    @kc.jit
+    def bad(x):
+        state.assign(state.value * 5)
+        return x * 2 if kc.sum(x) > 0 else x
+
+    with pytest.raises(kc.CaptureError, match="on the host"):
+        bad(np.ones(3, "f"))
+    np.testing.assert_array_equal(state.value.numpy(), [1.0, 1.0])
+    np.testing.assert_array_equal((kc.ones(2) + 1).numpy(), [2.0, 2.0])
+
+
+def test_no_growth_of_device_memory_over_many_steps():
+    rng = np.random.default_rng(5)
+    x, y = data(rng)
+    _, step = mlp(rng)
+    run = kc.jit(step)
+    buffers = kc.zeros(1).device.buffers
+    for _ in range(3):
+        run(x, y, np.float32(0.01))
+    gc.collect()
+    before = buffers.stats().in_use
+    for _ in range(200):
+        run(x, y, np.float32(0.01))
+    gc.collect()
+    assert buffers.stats().in_use == before
+
+
+def test_the_train_step_of_an_mlp_is_few_launches():
+    rng = np.random.default_rng(6)
+    x, y = data(rng)
+    _, step = mlp(rng)
+    captured = kc.jit(step).captured(x, y, np.float32(0.1))
+    # three products forward and backward, the loss, and a column sum for each bias
+    assert 8 <= len(captured.replay) <= 10
+    assert captured.copies == 0
+    assert captured.arena_bytes <= captured.program.intermediate_bytes
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_loops_equal_their_unrolled_form(reverse):
+    rng = np.random.default_rng(7)
+    x = kc.array(rng.standard_normal((6, 3, 4)).astype("f"))
+    w = kc.array((rng.standard_normal((4, 5)) * 0.5).astype("f"))
+    u = kc.array((rng.standard_normal((5, 5)) * 0.5).astype("f"))
+    h = kc.array(rng.standard_normal((3, 5)).astype("f"))
+
+    def body(state, now):
+        state = kc.tanh(now @ w2 + state @ u2)
+        return state, state * 2
+
+    def looped():
+        return kc.scan(body, h, x, reverse=reverse)
+
+    def unrolled():
+        state, results = h, [None] * 6
+        for k in reversed(range(6)) if reverse else range(6):
+            state, results[k] = body(state, x[k])
+        return state, kc.stack(results)
+
+    def loss(a, b, run):
+        nonlocal w2, u2
+        w2, u2 = a, b
+        final, results = run()
+        return kc.sum(results * results) + kc.sum(final)
+
+    w2, u2 = w, u
+    for run in (looped, unrolled):
+        final, results = run()
+        value, grads = kc.value_and_grad(lambda a, b: loss(a, b, run), (0, 1))(w, u)
+        if run is looped:
+            first = [final, results, value, *grads]
+        else:
+            for got, expected in zip(first, [final, results, value, *grads], strict=True):
+                np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
