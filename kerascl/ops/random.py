@@ -1,0 +1,453 @@
+"""Random numbers, generated where they are needed.
+
+Element i of an array is a pure function of a key (uint32[2]) and i, so numbers need no memory and
+no state, fuse with what uses them, and are the same on every device (up to rounding in log, cos …).
+The function is Threefry2x32-20 of J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel
+random numbers: as easy as 1, 2, 3", SC'11: counter (i, stream), the key as its key.  A call that
+needs several numbers for an element takes them from different streams.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kerascl.core import rules
+from kerascl.core.array import Array, apply
+from kerascl.core.op import Kind, Op, register
+from kerascl.dtypes import (
+    DType, as_dtype, bfloat16, bool_, float16, float32, float64, int32, int64, uint32, uint64,
+)  # fmt: skip
+from kerascl.ops.declare import (
+    ArrayLike, as_array, cast_to, convert, expand_to, floating, is_scalar, reshape_to, scalar,
+)  # fmt: skip
+from kerascl.ops.movement import iota, strided
+from kerascl.ops.pointwise import exp, maximum, minimum, sigmoid, where
+from kerascl.ops.reduction import argmax
+
+__all__ = [
+    "bernoulli", "beta", "binomial", "categorical", "dropout", "fold_in", "gamma", "key", "loggamma",
+    "normal", "randint", "random_bits", "truncated_normal", "uniform",
+]  # fmt: skip
+
+_THREEFRY = """\
+inline uint2 kcl_threefry(uint k0, uint k1, uint c0, uint c1) {
+  const uint k2 = k0 ^ k1 ^ 0x1BD11BDAu;
+  uint x = c0 + k0, y = c1 + k1;
+#define KCL_MIX(n) x += y; y = rotate(y, (uint)(n)) ^ x;
+#define KCL_EVEN KCL_MIX(13) KCL_MIX(15) KCL_MIX(26) KCL_MIX(6)
+#define KCL_ODD KCL_MIX(17) KCL_MIX(29) KCL_MIX(16) KCL_MIX(24)
+  KCL_EVEN x += k1; y += k2 + 1u;
+  KCL_ODD x += k2; y += k0 + 2u;
+  KCL_EVEN x += k0; y += k1 + 3u;
+  KCL_ODD x += k1; y += k2 + 4u;
+  KCL_EVEN x += k2; y += k0 + 5u;
+  return (uint2)(x, y);
+}
+"""
+_WORDS = """\
+inline ulong kcl_word64(uint2 b) { return ((ulong)b.x << 32) | (ulong)b.y; }
+"""
+# Numbers in the open interval (0, 1).
+_OPEN = """\
+inline float kcl_open_float(uint b) { return min(((float)b + 0.5f) * 0x1p-32f, 0x1.fffffep-1f); }
+"""
+_OPEN_DOUBLE = """\
+inline double kcl_open_double(uint2 b) { return ((double)(kcl_word64(b) >> 11) + 0.5) * 0x1p-53; }
+"""
+# Box and Muller's transform; the radius takes all bits, so that the tails reach 6.7 deviations.
+_NORMAL = """\
+inline float kcl_normal_float(uint2 b) {
+  return sqrt(-2.0f * log(((float)b.x + 0.5f) * 0x1p-32f)) * cospi((float)b.y * 0x1p-31f);
+}
+"""
+_NORMAL_DOUBLE = """\
+inline double kcl_normal_double(uint2 a, uint2 b) {
+  return sqrt(-2.0 * log(kcl_open_double(a))) * cospi(2.0 * kcl_open_double(b));
+}
+"""
+# M. Giles, "Approximating the erfinv function", GPU Computing Gems Jade Edition (2011), the
+# branch for |x| < 0.9966; cut to two deviations, erf(sqrt(2)) = 0.9545, it never leaves it.
+_CENTRAL = """\
+inline float kcl_erfinv_central(float x) {
+  const float w = -log((1.0f - x) * (1.0f + x)) - 2.5f;
+  float p = 2.81022636e-08f;
+  p = 3.43273939e-07f + p * w;
+  p = -3.5233877e-06f + p * w;
+  p = -4.39150654e-06f + p * w;
+  p = 0.00021858087f + p * w;
+  p = -0.00125372503f + p * w;
+  p = -0.00417768164f + p * w;
+  p = 0.246640727f + p * w;
+  p = 1.50140941f + p * w;
+  return p * x;
+}
+inline float kcl_truncated_float(uint b) {
+  const float u = (2.0f * kcl_open_float(b) - 1.0f) * 0.954499736f;
+  return clamp(1.41421356f * kcl_erfinv_central(u), -0x1.fffffep+0f, 0x1.fffffep+0f);
+}
+"""
+# The same, made exact by Newton's method.
+_CENTRAL_DOUBLE = """\
+inline double kcl_truncated_double(uint2 b) {
+  const double u = (2.0 * kcl_open_double(b) - 1.0) * 0.95449973610364158560;
+  double z = kcl_erfinv_central((float)u);
+  for (int k = 0; k < 2; k++) z -= (erf(z) - u) * 0.88622692545275801365 * exp(z * z);
+  return clamp(1.41421356237309504880 * z, -0x1.fffffffffffffp+0, 0x1.fffffffffffffp+0);
+}
+"""
+_GUMBEL = """\
+inline float kcl_gumbel_float(uint b) { return -log(-log1p(-kcl_open_float(b))); }
+"""
+_GUMBEL_DOUBLE = """\
+inline double kcl_gumbel_double(uint2 b) { return -log(-log1p(-kcl_open_double(b))); }
+"""
+# G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26
+# (2000).  The result is exp(y) * x: y makes up for shapes below 1 and may be far out of range.
+_GAMMA = """\
+inline REAL2 kcl_gamma_REAL(uint k0, uint k1, uint c, uint stream, REAL alpha) {
+  const REAL shape = alpha < 1 ? alpha + 1 : alpha;
+  const REAL d = shape - (REAL)(1.0f / 3.0f), scale = (REAL)(1.0f / 3.0f) / sqrt(d);
+  REAL v = alpha >= 0 ? (REAL)1 : (REAL)NAN;
+  for (uint k = stream + 4; k < stream + 256; k += 4) {
+    const REAL x = NORMAL(k);
+    REAL t = 1 + scale * x;
+    if (!(t > 0)) continue;
+    t = t * t * t;
+    const REAL u = OPEN(k + 2);
+    if (u < 1 - (REAL)0.0331f * x * x * x * x || log(u) < x * x / 2 + d * (1 - t + log(t))) {
+      v = t;
+      break;
+    }
+  }
+  return (REAL2)(d * v, alpha < 1 ? log(OPEN(stream)) / alpha : (REAL)0);
+}
+"""
+# W. Hörmann, "The generation of binomial random variates", J. Stat. Comput. Simul. 46 (1993):
+# transformed rejection (BTRS); below a mean of 10, a sum of geometric waiting times.
+_BINOMIAL = """\
+inline REAL kcl_stirling_REAL(REAL k) {
+  if (k < 0.5f) return (REAL)0.0810614667953272L;
+  if (k < 1.5f) return (REAL)0.0413406959554092L;
+  if (k < 2.5f) return (REAL)0.0276779256849983L;
+  if (k < 3.5f) return (REAL)0.0207906721037650L;
+  if (k < 4.5f) return (REAL)0.0166446911898211L;
+  const REAL n = k + 1, s = n * n;
+  return (1 / (REAL)12 - (1 / (REAL)360 - 1 / (REAL)1260 / s) / s) / n;
+}
+inline REAL kcl_binomial_REAL(uint k0, uint k1, uint c, uint stream, REAL n, REAL chance) {
+  if (!(n >= 0 && chance >= 0 && chance <= 1)) return (REAL)NAN;
+  const REAL p = chance > 0.5f ? 1 - chance : chance;
+  REAL k = 0;
+  if (n * p < 10) {
+    const REAL fail = log1p(-p);
+    REAL trials = 0;
+    for (uint j = stream; p > 0 && j < stream + 4096; j += 2) {
+      trials += max((REAL)1, ceil(log(OPEN(j)) / fail));
+      if (!(trials <= n)) break;
+      k += 1;
+    }
+  } else {
+    const REAL r = p / (1 - p), spq = sqrt(n * p * (1 - p));
+    const REAL b = (REAL)1.15f + (REAL)2.53f * spq;
+    const REAL a = (REAL)-0.0873f + (REAL)0.0248f * b + (REAL)0.01f * p;
+    const REAL alpha = ((REAL)2.83f + (REAL)5.1f / b) * spq, vr = (REAL)0.92f - (REAL)4.2f / b;
+    const REAL m = floor((n + 1) * p);
+    k = m;
+    for (uint j = stream; j < stream + 1024; j += 4) {
+      const REAL u = OPEN(j) - 0.5f, v = OPEN(j + 2), us = (REAL)0.5f - fabs(u);
+      const REAL t = floor((2 * a / us + b) * u + n * p + 0.5f);
+      if (t < 0 || t > n) continue;
+      if (us >= 0.07f && v <= vr) { k = t; break; }
+      const REAL bound = (m + 0.5f) * log((m + 1) / (r * (n - m + 1)))
+        + (n + 1) * log((n - m + 1) / (n - t + 1)) + (t + 0.5f) * log(r * (n - t + 1) / (t + 1))
+        + kcl_stirling_REAL(m) + kcl_stirling_REAL(n - m)
+        - kcl_stirling_REAL(t) - kcl_stirling_REAL(n - t);
+      if (log(v * alpha / (a / (us * us) + b)) <= bound) { k = t; break; }
+    }
+  }
+  return chance > 0.5f ? n - k : k;
+}
+"""
+
+
+def _for_float(text: str) -> str:
+    text = text.replace("NORMAL(k)", "kcl_normal_float(kcl_threefry(k0, k1, c, k))")
+    for place in ("k + 2", "stream", "j + 2", "j"):
+        text = text.replace(f"OPEN({place})", f"kcl_open_float(kcl_threefry(k0, k1, c, {place}).x)")
+    return text.replace("REAL", "float").replace("L;", "f;").replace("1.0f / 3.0f", "1.0f / 3.0f")
+
+
+def _for_double(text: str) -> str:
+    text = text.replace(
+        "NORMAL(k)",
+        "kcl_normal_double(kcl_threefry(k0, k1, c, k), kcl_threefry(k0, k1, c, k + 1))",
+    )
+    for place in ("k + 2", "stream", "j + 2", "j"):
+        text = text.replace(f"OPEN({place})", f"kcl_open_double(kcl_threefry(k0, k1, c, {place}))")
+    text = text.replace("1.0f / 3.0f", "1.0 / 3.0").replace("L;", ";")
+    return text.replace("REAL", "double")
+
+
+_FLOAT = (_THREEFRY, _OPEN, _NORMAL)
+_DOUBLE = (_THREEFRY, _WORDS, _OPEN_DOUBLE, _NORMAL_DOUBLE)
+_BLOCK = "kcl_threefry({0}, {1}, {2}, {a0}u)"
+_NEXT = "kcl_threefry({0}, {1}, {2}, {a0}u + 1u)"
+
+
+def _draw(name: str, code: str, helpers: tuple[str, ...] = (), cost: int = 60) -> Op:
+    """Declare an operation over (key0, key1, counter, parameters …) with attributes (stream,)."""
+    return register(Op("random_" + name, Kind.POINTWISE, code, (_THREEFRY, *helpers), cost=cost))
+
+
+BITS = _draw("bits", f"{_BLOCK}.x")
+OTHER_BITS = _draw("other_bits", f"{_BLOCK}.y")
+_BITS64 = _draw("bits64", f"kcl_word64({_BLOCK})", (_WORDS,))
+_UNIFORM = {
+    float32: _draw("uniform", f"((float)({_BLOCK}.x >> 8) * 0x1p-24f)"),
+    float16: _draw("uniform_half", f"((float)({_BLOCK}.x >> 21) * 0x1p-11f)"),
+    bfloat16: _draw("uniform_bfloat", f"((float)({_BLOCK}.x >> 24) * 0x1p-8f)"),
+    float64: _draw("uniform_double", f"((double)(kcl_word64({_BLOCK}) >> 11) * 0x1p-53)", (_WORDS,)),
+}
+_NORMALS = {
+    float32: _draw("normal", f"kcl_normal_float({_BLOCK})", (_NORMAL,), 90),
+    float64: _draw("normal_double", f"kcl_normal_double({_BLOCK}, {_NEXT})", _DOUBLE[1:], 200),
+}
+_TRUNCATED = {
+    float32: _draw("truncated", f"kcl_truncated_float({_BLOCK}.x)", (_OPEN, _CENTRAL), 90),
+    float64: _draw(
+        "truncated_double",
+        f"kcl_truncated_double({_BLOCK})",
+        (_WORDS, _OPEN, _OPEN_DOUBLE, _CENTRAL, _CENTRAL_DOUBLE),
+        200,
+    ),
+}
+_GUMBELS = {
+    float32: _draw("gumbel", f"kcl_gumbel_float({_BLOCK}.x)", (_OPEN, _GUMBEL), 90),
+    float64: _draw(
+        "gumbel_double",
+        f"kcl_gumbel_double({_BLOCK})",
+        (_WORDS, _OPEN_DOUBLE, _GUMBEL_DOUBLE),
+        150,
+    ),
+}
+_GAMMA_FLOAT = (*_FLOAT[1:], _for_float(_GAMMA))
+_GAMMA_DOUBLE = (*_DOUBLE[1:], _for_double(_GAMMA))
+_SCALE = "kcl_gamma_{T}({0}, {1}, {2}, {a0}u, {3})"
+_GAMMAS = {
+    float32: _draw("gamma", f"{_SCALE}.x", _GAMMA_FLOAT, 300),
+    float64: _draw("gamma_double", f"{_SCALE}.x", _GAMMA_DOUBLE, 500),
+}
+_BOOSTS = {
+    float32: _draw("boost", f"{_SCALE}.y", _GAMMA_FLOAT, 300),
+    float64: _draw("boost_double", f"{_SCALE}.y", _GAMMA_DOUBLE, 500),
+}
+_LOG_GAMMAS = {
+    float32: _draw("loggamma", f"(log({_SCALE}.x) + {_SCALE}.y)", _GAMMA_FLOAT, 300),
+    float64: _draw("loggamma_double", f"(log({_SCALE}.x) + {_SCALE}.y)", _GAMMA_DOUBLE, 500),
+}
+_BINOMIALS = {
+    float32: _draw(
+        "binomial",
+        "kcl_binomial_float({0}, {1}, {2}, {a0}u, {3}, {4})",
+        (_OPEN, _for_float(_BINOMIAL)),
+        400,
+    ),
+    float64: _draw(
+        "binomial_double",
+        "kcl_binomial_double({0}, {1}, {2}, {a0}u, {3}, {4})",
+        (_WORDS, _OPEN_DOUBLE, _for_double(_BINOMIAL)),
+        600,
+    ),
+}
+_KEEP = _draw("keep", f"({_BLOCK}.x < {{3}})")
+_INTEGER = _draw("integer", f"({{T}})({{4}} + mul_hi(kcl_word64({_BLOCK}), {{3}}))", (_WORDS,), 70)
+
+
+def key(seed: int) -> Array:
+    """A key (uint32, shape (2,)) from an integer of up to 64 bits."""
+    return as_array(np.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32))
+
+
+def _parts(key) -> tuple[Array, Array]:
+    key = cast_to(as_array(key), uint32)
+    if key.shape != (2,):
+        raise ValueError(f"a random key has shape (2,), not {key.shape}")
+    return strided(key, [0], [1], [1]), strided(key, [1], [2], [1])
+
+
+def _apply(op: Op, key, shape, dtype: DType, stream: int = 0, params: tuple = ()) -> Array:
+    shape = rules.normalize_shape(shape)
+    words = [expand_to(reshape_to(k, ()), shape) for k in _parts(key)]
+    counter = cast_to(reshape_to(iota((math.prod(shape),), 0), shape), uint32)
+    params = [expand_to(x, shape) for x in params]
+    return apply(op, (*words, counter, *params), (stream,), shape, dtype)
+
+
+def _float_dtype(dtype) -> DType:
+    dtype = as_dtype(dtype)
+    if not dtype.is_float:
+        raise TypeError(f"random numbers of dtype {dtype.name}: it must be floating")
+    return dtype
+
+
+def _real(table: dict[DType, Op], key, shape, dtype, stream: int = 0, params: tuple = ()) -> Array:
+    """A draw that is computed in float32 for the small floats."""
+    dtype = _float_dtype(dtype)
+    work = dtype.accumulator
+    params = tuple(cast_to(as_array(p), work) for p in params)
+    return cast_to(_apply(table[work], key, shape, work, stream, params), dtype)
+
+
+def random_bits(key, shape, stream: int = 0) -> Array:
+    """uint32 of 32 random bits each; `stream` (0 … 2**32 - 1) tells draws with one key apart."""
+    return _apply(BITS, key, shape, uint32, stream)
+
+
+def fold_in(key, number: int) -> Array:
+    """Another key, from a key and an integer below 2**32."""
+    words = [reshape_to(k, (1,)) for k in _parts(key)]
+    counter = expand_to(scalar(number, uint32), (1,))
+    parts = [
+        apply(op, (*words, counter), (0xFFFFFFFF,), (1,), uint32) for op in (BITS, OTHER_BITS)
+    ]
+    first = iota((2,), 0) == 0
+    return where(first, expand_to(parts[0], (2,)), expand_to(parts[1], (2,)))
+
+
+def uniform(key, shape, low: ArrayLike = 0.0, high: ArrayLike = 1.0, dtype=float32) -> Array:
+    """Floats uniform over [low, high), on a grid of 2**-24 of the interval (float32)."""
+    dtype = _float_dtype(dtype)
+    unit = _apply(_UNIFORM[dtype], key, shape, dtype)
+    if is_scalar(low) and is_scalar(high):
+        if (low, high) == (0, 1):
+            return unit
+        work = dtype.numpy.type
+        y = unit * (float(high) - float(low)) + float(low)
+        if not high > low:
+            return maximum(y, float(low))
+        # rounding must not reach the excluded end
+        return minimum(y, float(np.nextafter(work(high), work(low))))
+    low, high = as_array(low, dtype), as_array(high, dtype)
+    return maximum(unit * (high - low) + low, low)
+
+
+def normal(key, shape, mean: ArrayLike = 0.0, stddev: ArrayLike = 1.0, dtype=float32) -> Array:
+    """Floats of a normal distribution."""
+    y = _real(_NORMALS, key, shape, dtype)
+    return _shift(y, mean, stddev)
+
+
+def truncated_normal(
+    key, shape, mean: ArrayLike = 0.0, stddev: ArrayLike = 1.0, dtype=float32
+) -> Array:
+    """Floats of a normal distribution, all within two standard deviations of the mean."""
+    return _shift(_real(_TRUNCATED, key, shape, dtype), mean, stddev)
+
+
+def _shift(y: Array, mean: ArrayLike, stddev: ArrayLike) -> Array:
+    if not (is_scalar(stddev) and stddev == 1):
+        y = y * stddev
+    return y if is_scalar(mean) and mean == 0 else y + mean
+
+
+def randint(key, shape, low: ArrayLike, high: ArrayLike, dtype=int32) -> Array:
+    """Integers uniform over [low, high), from 64 bits each; `low` where the interval is empty."""
+    dtype = as_dtype(dtype)
+    if not dtype.is_integer:
+        raise TypeError(f"randint: dtype must be an integer type, not {dtype.name}")
+    bounds = np.iinfo(dtype.numpy)
+    if is_scalar(low) and is_scalar(high):
+        low = min(max(int(low), bounds.min), bounds.max)
+        span = scalar(max(min(int(high), bounds.max + 1) - low, 1), uint64)
+        start = scalar(low, uint64)
+    else:
+        wide = uint64 if dtype is uint64 else int64
+        low, high = as_array(low, wide), as_array(high, wide)
+        span = cast_to(where(high > low, high - low, 1), uint64)
+        start = cast_to(low, uint64)
+    return _apply(_INTEGER, key, shape, dtype, 0, (span, start))
+
+
+def bernoulli(key, shape, p: float) -> Array:
+    """bool: true with probability `p` (to 2**-32)."""
+    shape = rules.normalize_shape(shape)
+    if is_scalar(p):
+        if p >= 1 or p <= 0:
+            return expand_to(scalar(p >= 1, bool_), shape)
+        limit = scalar(min(round(p * 2.0**32), 2**32 - 1), uint32)
+        return _apply(_KEEP, key, shape, bool_, 0, (limit,))
+    return uniform(key, shape) < p
+
+
+def dropout(key, x: ArrayLike, rate: float, noise_shape=None) -> Array:
+    """`x / (1 - rate)` with each element (or slice, by `noise_shape`) zero with chance `rate`.
+
+    `noise_shape` has sizes of `x` or 1 (None: that of `x`), where 1 shares the decision.
+    """
+    x = as_array(x)
+    if is_scalar(rate):
+        if rate == 0:
+            return x
+        if rate == 1:
+            return expand_to(scalar(0, x.dtype), x.shape)
+    shape = x.shape
+    if noise_shape is not None:
+        shape = tuple(n if m is None else m for n, m in zip(x.shape, noise_shape, strict=True))
+    keep = expand_to(bernoulli(key, shape, 1.0 - rate), x.shape)
+    x = cast_to(x, floating(x.dtype)[0])
+    scaled = x * (1.0 / (1.0 - rate)) if is_scalar(rate) else x / (1.0 - rate)
+    return where(keep, scaled, 0)
+
+
+def categorical(key, logits: ArrayLike, count: int, dtype=int32) -> Array:
+    """Classes drawn with probability softmax(logits).
+
+    Args:
+        logits: (rows, classes), unnormalised log-probabilities.
+        count: draws for each row.
+
+    Returns:
+        (rows, count) of `dtype`.
+    """
+    logits = as_array(logits)
+    if logits.ndim != 2:
+        raise ValueError(f"categorical: logits must have shape (rows, classes), not {logits.shape}")
+    work = floating(logits.dtype)[0].accumulator
+    rows, classes = logits.shape
+    shape = (rows, count, classes)
+    wide = expand_to(reshape_to(cast_to(logits, work), (rows, 1, classes)), shape)
+    # the largest of logits with Gumbel noise is distributed as softmax says
+    return cast_to(argmax(wide + _real(_GUMBELS, key, shape, work), axis=-1), as_dtype(dtype))
+
+
+def gamma(key, shape, alpha: ArrayLike, dtype=float32, stream: int = 0) -> Array:
+    """Floats of a gamma distribution of shape `alpha` (broadcast to `shape`) and scale 1."""
+    dtype = _float_dtype(dtype)
+    work = dtype.accumulator
+    alpha = as_array(alpha, work)
+    y = _real(_GAMMAS, key, shape, work, stream, (alpha,))
+    return cast_to(y * exp(_real(_BOOSTS, key, shape, work, stream, (alpha,))), dtype)
+
+
+def loggamma(key, shape, alpha: ArrayLike, dtype=float32, stream: int = 0) -> Array:
+    """Logarithms of gamma variates; finite where these underflow (small `alpha`)."""
+    return _real(_LOG_GAMMAS, key, shape, dtype, stream, (alpha,))
+
+
+def beta(key, shape, alpha: ArrayLike, beta: ArrayLike, dtype=float32) -> Array:
+    """Floats of a beta distribution; `alpha` and `beta` broadcast to `shape`."""
+    dtype = _float_dtype(dtype)
+    work = dtype.accumulator
+    (alpha, beta), _ = convert((as_array(alpha, work), as_array(beta, work)))
+    a = loggamma(key, shape, alpha, work)
+    b = loggamma(key, shape, beta, work, stream=1 << 16)
+    return cast_to(sigmoid(a - b), dtype)
+
+
+def binomial(
+    key, shape, counts: ArrayLike, probabilities: ArrayLike, dtype=float32
+) -> Array:
+    """Numbers of successes in `counts` trials of chance `probabilities` (broadcast to `shape`)."""
+    return _real(_BINOMIALS, key, shape, dtype, 0, (counts, probabilities))
