@@ -9,7 +9,15 @@ import numpy as np
 from kerascl.core.array import Array
 from kerascl.dtypes import bool_, float32, promote
 from kerascl.ops.contraction import matmul
-from kerascl.ops.declare import ArrayLike, as_array, cast_to, convert, expand_to, floating, reshape_to
+from kerascl.ops.declare import (
+    ArrayLike,
+    as_array,
+    cast_to,
+    convert,
+    expand_to,
+    floating,
+    reshape_to,
+)
 from kerascl.ops.movement import iota, transpose
 from kerascl.ops.nn import softmax
 from kerascl.ops.pointwise import not_equal, where

@@ -140,11 +140,11 @@ def conv(
     Raises:
         ValueError: when the shapes do not fit.
     """
-    (x, w), dtype = convert((x, w))
+    (x, w), _ = convert((x, w))
     batch, sizes, channels = split_shape(x, channels_first, "conv")
     rank = len(sizes)
     if w.ndim != rank + 2:
-        raise ValueError(f"conv: a kernel of shape {w.shape} does not fit inputs of shape {x.shape}")
+        raise ValueError(f"conv: a kernel {w.shape} does not fit inputs of shape {x.shape}")
     *kernel, depth, filters = w.shape
     groups = channels // depth if depth else 0
     if not groups or channels != groups * depth or filters % groups:
@@ -181,7 +181,7 @@ def depthwise_conv(
     _, _, found = split_shape(x, channels_first, "depthwise_conv")
     if found != channels:
         raise ValueError(
-            f"depthwise_conv: inputs have {found} channels, the kernel of shape {w.shape} {channels}"
+            f"depthwise_conv: inputs have {found} channels, the kernel {w.shape} {channels}"
         )
     w = reshape_to(w, (*kernel, 1, channels * multiple))
     return conv(x, w, strides, padding, dilation, channels_first)
@@ -207,7 +207,7 @@ def conv_transpose(
         (N, *sizes, K), or (N, K, *sizes), where a size is
         (n - 1) * stride + low + high + 2 - extent.
     """
-    (x, w), dtype = convert((x, w))
+    (x, w), _ = convert((x, w))
     batch, sizes, channels = split_shape(x, channels_first, "conv_transpose")
     rank = len(sizes)
     if w.ndim != rank + 2 or w.shape[-1] != channels:

@@ -17,23 +17,43 @@ from kerascl.core.scope import current
 from kerascl.core.tape import pause
 from kerascl.dtypes import DType, as_dtype, float16, float32, int32
 from kerascl.ops.declare import (
-    ArrayLike, as_array, cast_to, convert, expand_to, floating, fold, is_scalar, numeric, pointwise,
-    reshape_to, same,
+    ArrayLike,
+    as_array,
+    cast_to,
+    convert,
+    expand_to,
+    floating,
+    fold,
+    numeric,
+    pointwise,
+    reshape_to,
+    same,
 )  # fmt: skip
-from kerascl.ops.movement import concatenate, expand_dims, iota, strided
+from kerascl.ops.movement import expand_dims, iota, strided
 from kerascl.ops.pointwise import (
-    absolute, divide, equal, erf, exp, expm1, log, maximum, minimum, multiply, rsqrt, sigmoid, sqrt,
-    square, tanh, where,
+    absolute,
+    equal,
+    exp,
+    expm1,
+    log,
+    maximum,
+    minimum,
+    rsqrt,
+    sigmoid,
+    sqrt,
+    square,
+    tanh,
+    where,
 )  # fmt: skip
 from kerascl.ops.reduction import max as largest
 from kerascl.ops.reduction import sum as total
 
 __all__ = [
-    "batch_normalization", "binary_crossentropy", "categorical_crossentropy", "celu", "elu", "erf",
+    "batch_normalization", "binary_crossentropy", "categorical_crossentropy", "celu", "elu",
     "gelu", "glu", "hard_shrink", "hard_sigmoid", "hard_silu", "hard_tanh", "leaky_relu",
     "log_sigmoid", "log_softmax", "moments", "multi_hot", "one_hot", "relu", "relu6", "selu",
-    "sigmoid", "silu", "soft_shrink", "softmax", "softplus", "softsign",
-    "sparse_categorical_crossentropy", "sparse_plus", "sparse_sigmoid", "squareplus", "tanh",
+    "silu", "soft_shrink", "softmax", "softplus", "softsign",
+    "sparse_categorical_crossentropy", "sparse_plus", "sparse_sigmoid", "squareplus",
     "tanh_shrink", "threshold",
 ]  # fmt: skip
 

@@ -17,18 +17,36 @@ from kerascl.core import rules
 from kerascl.core.array import Array, apply
 from kerascl.core.op import Kind, Op, register
 from kerascl.dtypes import (
-    DType, as_dtype, bfloat16, bool_, float16, float32, float64, int32, int64, uint32, uint64,
+    DType,
+    as_dtype,
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int32,
+    int64,
+    uint32,
+    uint64,
 )  # fmt: skip
 from kerascl.ops.declare import (
-    ArrayLike, as_array, cast_to, convert, expand_to, floating, is_scalar, reshape_to, scalar,
+    ArrayLike,
+    as_array,
+    cast_to,
+    convert,
+    expand_to,
+    floating,
+    is_scalar,
+    reshape_to,
+    scalar,
 )  # fmt: skip
 from kerascl.ops.movement import iota, strided
 from kerascl.ops.pointwise import exp, maximum, minimum, sigmoid, where
 from kerascl.ops.reduction import argmax
 
 __all__ = [
-    "bernoulli", "beta", "binomial", "categorical", "dropout", "fold_in", "gamma", "key", "loggamma",
-    "normal", "randint", "random_bits", "truncated_normal", "uniform",
+    "bernoulli", "beta", "binomial", "categorical", "dropout", "fold_in", "gamma", "key",
+    "loggamma", "normal", "randint", "random_bits", "truncated_normal", "uniform",
 ]  # fmt: skip
 
 _THREEFRY = """\
@@ -208,7 +226,9 @@ _UNIFORM = {
     float32: _draw("uniform", f"((float)({_BLOCK}.x >> 8) * 0x1p-24f)"),
     float16: _draw("uniform_half", f"((float)({_BLOCK}.x >> 21) * 0x1p-11f)"),
     bfloat16: _draw("uniform_bfloat", f"((float)({_BLOCK}.x >> 24) * 0x1p-8f)"),
-    float64: _draw("uniform_double", f"((double)(kcl_word64({_BLOCK}) >> 11) * 0x1p-53)", (_WORDS,)),
+    float64: _draw(
+        "uniform_double", f"((double)(kcl_word64({_BLOCK}) >> 11) * 0x1p-53)", (_WORDS,)
+    ),
 }
 _NORMALS = {
     float32: _draw("normal", f"kcl_normal_float({_BLOCK})", (_NORMAL,), 90),
