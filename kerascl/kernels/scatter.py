@@ -1,0 +1,218 @@
+"""Deterministic scatter of row updates: add, set, max, min, mul."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import isqrt
+
+from kerascl.dtypes import DType
+from kerascl.kernels.lanes import (
+    INT_MAX,
+    defines,
+    group_size,
+    index_type,
+    lane_macros,
+    lanes_for,
+    next_power,
+    round_up,
+)
+from kerascl.kernels.solver import (
+    Arg,
+    Epilogue,
+    Launch,
+    Plan,
+    Ref,
+    Scalar,
+    Solver,
+    choose,
+    cl_source,
+    prelude,
+)
+from kerascl.kernels.sort import item_sort
+
+
+@dataclass(frozen=True)
+class ScatterProblem:
+    """a (rows, width) with the updates c (count, width) applied to the rows b (count,) names.
+
+    Rows outside 0 … rows - 1 (negative ones too) are dropped.
+
+    Attributes:
+        index_dtype: integer dtype of b.
+        dtype: of a and c; results reach the epilogue in its accumulator.
+        mode: "add", "mul", "max", "min" (NaN propagates in both), or "set"
+            (the last update wins).  Updates of a row are joined in increasing
+            position (long stretches in blocks, in that order): the same bits
+            every time.  bool adds as "or" and multiplies as "and".
+    """
+
+    rows: int
+    width: int
+    count: int
+    index_dtype: DType
+    dtype: DType
+    mode: str = "add"
+
+
+_COMBINE = {
+    "add": "((u) + (v))",
+    "mul": "((u) * (v))",
+    "max": "((((v) > (u)) | ((v) != (v))) ? (v) : (u))",
+    "min": "((((v) < (u)) | ((v) != (v))) ? (v) : (u))",
+    "set": "(v)",
+}
+# From so many updates on, a row's stretch may be long enough to be worth partial results.
+_PARTIALS_FROM = 1024
+
+
+class _Gather(Solver):
+    def applies(self, problem: ScatterProblem, info) -> bool:
+        if problem.mode not in _COMBINE or problem.count > INT_MAX or problem.rows > 2**32 - 2:
+            return False
+        return not (problem.dtype.is_complex and problem.mode in ("max", "min"))
+
+    def head(self, problem: ScatterProblem, lanes: int, index: str) -> str:
+        dtype, acc = problem.dtype, problem.dtype.accumulator
+        times = dtype.is_complex and problem.mode == "mul"
+        return (
+            prelude(index, A=dtype, P=acc, I=problem.index_dtype, ACC=acc)
+            + lane_macros(lanes, A=dtype, P=acc)
+            + defines(
+                **{"COMBINE(u, v)": "kcl_cmul((u), (v))" if times else _COMBINE[problem.mode]},
+                SET=int(problem.mode == "set"),
+                COMPLEX=int(dtype.is_complex),
+            )
+        )
+
+    def launch(self, info, name: str, source: str, args: tuple[Arg, ...], lines: int) -> Launch:
+        if info.kind == "cpu":
+            return Launch(source, name, args, (lines,), None)
+        group = group_size(info, 256)
+        return Launch(source, name, args, (round_up(lines, group),), (group,))
+
+
+def _index(problem: ScatterProblem) -> str:
+    return index_type(
+        (problem.rows + 1) * problem.width + 4096,
+        problem.count * problem.width,
+        problem.rows + 4096,
+    )
+
+
+class DirectScatter(_Gather):
+    """Every result looks at all indices: few updates."""
+
+    name = "scatter.direct"
+
+    def cost(self, problem: ScatterProblem, info) -> float:
+        few = 8 if info.kind == "cpu" else 48
+        return 0.5 if problem.count <= few else 2.0
+
+    def plan(self, problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
+        if problem.rows * problem.width == 0:
+            return Plan([])
+        lanes = lanes_for(info, problem.width, problem.dtype)
+        index = _index(problem)
+        source = (
+            self.head(problem, lanes, index)
+            + defines(SCATTER_DIRECT=1)
+            + epilogue.defines
+            + cl_source("scatter.cl")
+        )
+        lines = problem.rows * (problem.width // lanes)
+        args = (
+            Ref("a"),
+            Ref("b"),
+            Ref("c"),
+            Scalar(index, lines),
+            Scalar(index, problem.width),
+            Scalar("int", problem.count),
+            *epilogue.args,
+        )
+        return Plan([self.launch(info, "scatter_direct", source, args, lines)])
+
+
+class SortedScatter(_Gather):
+    """Sorts (row, position), then each row walks its own stretch."""
+
+    name = "scatter.sorted"
+
+    def plan(self, problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
+        if problem.rows * problem.width == 0:
+            return Plan([])
+        if problem.count == 0:
+            return DirectScatter().plan(problem, info, epilogue)
+        rows, width, count = problem.rows, problem.width, problem.count
+        workspace: list[int] = []
+        launches, items = item_sort(info, count, problem.index_dtype, rows, Ref("b"), workspace)
+        workspace.append(4 * (rows + 1))
+        starts = Ref(f"ws{len(workspace) - 1}")
+        lanes = lanes_for(info, width, problem.dtype)
+        index = _index(problem)
+        head, text = self.head(problem, lanes, index), cl_source("scatter.cl")
+        launches.append(
+            self.launch(
+                info,
+                "scatter_starts",
+                head + defines(SCATTER_STARTS=1) + text,
+                (items, starts, Scalar(index, rows + 1), Scalar("int", count)),
+                rows + 1,
+            )
+        )
+        # Blocks of about sqrt(count): then no walk is longer than a few sqrt(count).
+        span = max(32, next_power(isqrt(count)))
+        partials = problem.mode != "set" and count >= _PARTIALS_FROM
+        between: tuple[Arg, ...] = ()
+        if partials:
+            whole = count // span
+            workspace.append(whole * width * problem.dtype.accumulator.itemsize)
+            between = (Ref(f"ws{len(workspace) - 1}"), Scalar("int", span))
+            lines = whole * (width // lanes)
+            launches.append(
+                self.launch(
+                    info,
+                    "scatter_partials",
+                    head + defines(SCATTER_PARTIALS=1) + text,
+                    (
+                        items,
+                        Ref("c"),
+                        between[0],
+                        Scalar(index, lines),
+                        Scalar(index, width),
+                        between[1],
+                    ),
+                    lines,
+                )
+            )
+        lines = rows * (width // lanes)
+        launches.append(
+            self.launch(
+                info,
+                "scatter_sorted",
+                head + defines(SCATTER_SORTED=1, PARTIALS=int(partials)) + epilogue.defines + text,
+                (
+                    Ref("a"),
+                    items,
+                    starts,
+                    Ref("c"),
+                    *between,
+                    Scalar(index, lines),
+                    Scalar(index, width),
+                    *epilogue.args,
+                ),
+                lines,
+            )
+        )
+        return Plan(launches, workspace)
+
+
+SOLVERS: tuple[Solver, ...] = (DirectScatter(), SortedScatter())
+
+
+def plan(problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
+    """The launches for `problem`; every result of (rows, width) goes through `epilogue` once.
+
+    Raises:
+        NotImplementedError: for an unknown mode, or complex "max" and "min".
+    """
+    return choose(SOLVERS, problem, info).plan(problem, info, epilogue)

@@ -1,0 +1,178 @@
+"""Scatter against a NumPy loop over the updates."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels import scatter
+from kerascl.kernels.scatter import ScatterProblem
+from kerascl.kernels.solver import store_epilogue
+from tests.kernels.harness import devices, poisoned, run_plan
+
+DEVICES = list(devices().values())
+
+
+@pytest.fixture(params=DEVICES, ids=list(devices()), scope="module")
+def dev(request):
+    return request.param
+
+
+@pytest.fixture(params=["own", "gpu"])
+def info(request, dev):
+    """The device's facts, and those of a GPU with little local memory."""
+    if request.param == "own":
+        return dev.info
+    return dataclasses.replace(
+        dev.info, kind="gpu", max_work_group_size=64, local_mem_bytes=8192, compute_units=4
+    )
+
+
+UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}
+
+
+def reference(problem, base, indices, updates):
+    if problem.dtype.is_float:
+        base, updates = base.astype(np.float64), updates.astype(np.float64)
+    if problem.dtype.is_complex:
+        base, updates = base.astype(np.complex128), updates.astype(np.complex128)
+    result = base.copy()
+    for row, update in zip(indices.tolist(), updates, strict=True):
+        if 0 <= row < problem.rows:
+            mode = problem.mode
+            result[row] = update if mode == "set" else UFUNCS[mode](result[row], update)
+    return result
+
+
+def draw(rng, shape, dtype, mode):
+    if dtype.is_bool:
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.is_complex:
+        return np.exp(1j * rng.uniform(0, 6, shape)).astype(np.complex64)
+    if dtype.is_integer:
+        return rng.integers(0 if dtype.kind == "u" else -4, 5, shape).astype(dtype.numpy)
+    x = rng.uniform(0.9, 1.1, shape) if mode == "mul" else rng.standard_normal(shape)
+    return x.astype(dtype.numpy)
+
+
+def run(problem, rng, dev, info, indices=None, special=()):
+    rows, width, count = problem.rows, problem.width, problem.count
+    if indices is None:
+        indices = rng.integers(-3, rows + 3, count)
+        if problem.index_dtype.kind == "u":
+            indices = np.abs(indices)
+    indices = indices.astype(problem.index_dtype.numpy)
+    base = draw(rng, (rows, width), problem.dtype, problem.mode)
+    updates = draw(rng, (count, width), problem.dtype, problem.mode)
+    if len(special):
+        updates = np.where(
+            rng.random(updates.shape) < 0.1, rng.choice(special, updates.shape), updates
+        )
+        updates = updates.astype(problem.dtype.numpy)
+    plan = scatter.plan(problem, info, store_epilogue(problem.dtype))
+    inputs = {"a": base, "b": indices, "c": updates}
+    got = run_plan(plan, inputs, poisoned(base.shape, problem.dtype), dev)
+    return got, reference(problem, base, indices, updates)
+
+
+def check(problem, rng, dev, info, indices=None, special=()):
+    got, want = run(problem, rng, dev, info, indices, special)
+    dtype = problem.dtype
+    if problem.mode in ("add", "mul") and (dtype.is_float or dtype.is_complex):
+        rtol = {"float16": 2e-3, "bfloat16": 1e-2, "float64": 1e-12}.get(dtype.name, 2e-5)
+        scale = np.abs(want).max(initial=0.0)
+        wide = np.complex128 if dtype.is_complex else np.float64
+        np.testing.assert_allclose(got.astype(wide), want, rtol=rtol, atol=rtol * scale * 0.1)
+    else:
+        np.testing.assert_array_equal(got, want.astype(dtype.numpy))
+
+
+SIZES = [
+    (1, 1, 1),
+    (5, 3, 0),
+    (7, 1, 20),
+    (10, 16, 40),
+    (50, 6, 300),
+    (3, 2, 3000),
+    (400, 32, 2000),
+]
+
+
+@pytest.mark.parametrize("mode", ["add", "set", "max", "min", "mul"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_sizes(size, mode, dev, info, rng):
+    check(ScatterProblem(*size, dtypes.int32, dtypes.float32, mode), rng, dev, info)
+
+
+@pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL])
+def test_dtypes(dtype, dev, info, rng):
+    dtype = dtypes.as_dtype(dtype)
+    for mode in ("add", "set", "mul") + (("max", "min") if not dtype.is_complex else ()):
+        for size in [(6, 16, 7), (30, 3, 90)]:
+            check(ScatterProblem(*size, dtypes.int32, dtype, mode), rng, dev, info)
+    check(ScatterProblem(4, 8, 1200, dtypes.int32, dtype, "add"), rng, dev, info)
+
+
+@pytest.mark.parametrize("index", ["int8", "uint8", "int16", "uint32", "int64", "uint64"])
+def test_index_dtypes(index, dev, info, rng):
+    index = dtypes.as_dtype(index)
+    for size in [(20, 4, 6), (20, 4, 200)]:
+        check(ScatterProblem(*size, index, dtypes.float32), rng, dev, info)
+    edges = np.array([0, np.iinfo(index.numpy).max, np.iinfo(index.numpy).min, 19, 20], index.numpy)
+    for count in (5, 500):
+        problem = ScatterProblem(20, 4, count, index, dtypes.float32)
+        check(problem, rng, dev, info, indices=np.resize(edges, count))
+
+
+@pytest.mark.parametrize("mode", ["max", "min", "add", "set"])
+def test_nan_and_inf(mode, dev, info, rng):
+    special = [np.nan, np.inf] if mode == "add" else [np.nan, np.inf, -np.inf]
+    for size in [(9, 16, 8), (40, 3, 300), (2, 4, 3000)]:
+        with np.errstate(invalid="ignore"):
+            problem = ScatterProblem(*size, dtypes.int32, dtypes.float32, mode)
+            got, want = run(problem, rng, dev, info, None, special)
+        if mode == "add":
+            np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+        else:
+            np.testing.assert_array_equal(got, want.astype(np.float32))
+
+
+@pytest.mark.parametrize("mode", ["add", "set"])
+def test_one_hot_row(mode, dev, info, rng):
+    indices = np.where(rng.random(8000) < 0.9, 3, rng.integers(0, 10, 8000))
+    problem = ScatterProblem(10, 5, 8000, dtypes.int32, dtypes.float32, mode)
+    check(problem, rng, dev, info, indices=indices)
+
+
+def test_order_of_a_row_is_the_order_of_its_updates(dev, info, rng):
+    """Bits equal those of a float32 loop: rows here have too few updates for partial sums."""
+    problem = ScatterProblem(300, 4, 900, dtypes.int32, dtypes.float32)
+    base = rng.standard_normal((300, 4)).astype(np.float32)
+    updates = rng.standard_normal((900, 4)).astype(np.float32)
+    indices = rng.integers(0, 300, 900).astype(np.int32)
+    want = base.copy()
+    for row, update in zip(indices, updates, strict=True):
+        want[row] += update
+    plan = scatter.plan(problem, info, store_epilogue(dtypes.float32))
+    inputs = {"a": base, "b": indices, "c": updates}
+    got = run_plan(plan, inputs, poisoned(base.shape, dtypes.float32), dev)
+    np.testing.assert_array_equal(got, want)
+
+
+def test_same_bits_every_time(dev, info, rng):
+    problem = ScatterProblem(20, 8, 5000, dtypes.int32, dtypes.float32)
+    inputs = {
+        "a": np.zeros((20, 8), np.float32),
+        "b": rng.integers(0, 20, 5000).astype(np.int32),
+        "c": rng.standard_normal((5000, 8)).astype(np.float32),
+    }
+    plan = scatter.plan(problem, info, store_epilogue(dtypes.float32))
+    out = poisoned((20, 8), dtypes.float32)
+    np.testing.assert_array_equal(*(run_plan(plan, inputs, out, dev) for _ in range(2)))
+
+
+def test_empty(info):
+    for rows, width in [(0, 4), (4, 0)]:
+        problem = ScatterProblem(rows, width, 3, dtypes.int32, dtypes.float32)
+        assert scatter.plan(problem, info, store_epilogue(dtypes.float32)).launches == []

@@ -1,0 +1,131 @@
+"""Sorting, argsort and top-k against NumPy's stable sort."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels import sort
+from kerascl.kernels.solver import store_epilogue
+from kerascl.kernels.sort import SortProblem
+from tests.kernels.harness import devices, poisoned, run_plan
+
+DEVICES = list(devices().values())
+BOTH = ("values", "indices")
+
+
+@pytest.fixture(params=DEVICES, ids=list(devices()), scope="module")
+def dev(request):
+    return request.param
+
+
+@pytest.fixture(params=["own", "gpu"])
+def info(request, dev):
+    """The device's facts, and those of a GPU with little local memory."""
+    if request.param == "own":
+        return dev.info
+    return dataclasses.replace(
+        dev.info, kind="gpu", max_work_group_size=64, local_mem_bytes=8192, compute_units=4
+    )
+
+
+def reference(x, descending):
+    """Stable order of each row, from ranks: NaN is largest, -0 equals 0."""
+    wide = x.astype(np.float64) if x.dtype.kind in "fV" else x
+    ranks = np.unique(wide, return_inverse=True)[1].reshape(x.shape).astype(np.int64)
+    if descending:
+        ranks = -ranks
+    return np.argsort(ranks, axis=-1, kind="stable")
+
+
+def check(x, dtype, descending, k, dev, info, outputs=BOTH):
+    problem = SortProblem(*x.shape, dtype, descending, outputs, k)
+    order = reference(x, descending)[:, :k]
+    plan = sort.plan(problem, info, store_epilogue(dtype))
+    values, indices = poisoned(order.shape, dtype), poisoned(order.shape, dtypes.int32)
+    if "indices" in outputs:
+        got = run_plan(plan, {"a": x, "out": values}, indices, dev, "indices")
+        np.testing.assert_array_equal(got, order)
+    if "values" in outputs:
+        got = run_plan(plan, {"a": x, "indices": indices}, values, dev)
+        raw = f"u{dtype.itemsize}"
+        want = np.take_along_axis(x, order, -1)
+        nan = np.isnan(want.astype(float)) if dtype.is_float else np.zeros(want.shape, bool)
+        np.testing.assert_array_equal(got.view(raw)[~nan], want.view(raw)[~nan])
+        if dtype.is_float:
+            assert np.isnan(got[nan].astype(float)).all()
+
+
+def draw(rng, shape, dtype, kind="mixed"):
+    if dtype.is_bool:
+        return rng.integers(0, 2, shape).astype(bool)
+    if dtype.is_integer:
+        limits = np.iinfo(dtype.numpy)
+        x = rng.integers(limits.min, limits.max, shape, dtype.numpy, endpoint=True)
+        few = rng.integers(0, 5, shape).astype(dtype.numpy)
+        x = np.where(rng.random(shape) < 0.5, x, few)
+        x.ravel()[: min(2, x.size)] = [limits.min, limits.max][: x.size]
+        return x
+    x = rng.standard_normal(shape) * 10.0 ** rng.integers(-3, 3, shape)
+    special = rng.choice([0.0, -0.0, np.inf, -np.inf, np.nan, -np.nan, 1.0, 1e-40], shape)
+    return np.where(rng.random(shape) < 0.4, special, x).astype(dtype.numpy)
+
+
+SHAPES = [(1, 1), (5, 2), (3, 17), (1, 64), (70, 9), (2, 1000), (1, 20000), (3, 5000)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("descending", [False, True], ids=["up", "down"])
+def test_shapes(shape, descending, dev, info, rng):
+    check(draw(rng, shape, dtypes.float32), dtypes.float32, descending, None, dev, info)
+
+
+@pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL if not d.is_complex])
+def test_dtypes(dtype, dev, info, rng):
+    dtype = dtypes.as_dtype(dtype)
+    for shape in [(3, 100), (1, 3000)]:
+        for descending in (False, True):
+            check(draw(rng, shape, dtype), dtype, descending, None, dev, info)
+
+
+@pytest.mark.parametrize("k", [1, 5, 33, 400, 2999, 3000, 5000])
+def test_top_k(k, dev, info, rng):
+    x = rng.integers(0, 50, (3, 3000)).astype(np.float32)
+    x[0, 7] = np.nan
+    check(x, dtypes.float32, True, k, dev, info)
+    check(np.nan_to_num(x).astype(np.int64), dtypes.int64, True, k, dev, info)
+
+
+def test_top_k_of_long_rows(dev, info, rng):
+    check(draw(rng, (1, 60000), dtypes.float32), dtypes.float32, True, 3, dev, info)
+    check(draw(rng, (200, 100), dtypes.float32), dtypes.float32, True, 5, dev, info)
+
+
+@pytest.mark.parametrize("outputs", [("values",), ("indices",)])
+def test_single_output(outputs, dev, info, rng):
+    for shape in [(4, 60), (1, 5000)]:
+        check(draw(rng, shape, dtypes.int32), dtypes.int32, False, None, dev, info, outputs)
+
+
+@pytest.mark.parametrize("order", ["ascending", "descending", "equal"])
+def test_presorted(order, dev, info):
+    x = np.arange(9000, dtype=np.float32)[None]
+    x = {"ascending": x, "descending": x[:, ::-1].copy(), "equal": x * 0}[order]
+    for k in (None, 4):
+        check(x, dtypes.float32, False, k, dev, info)
+
+
+def test_random_sizes(dev, info, rng):
+    for _ in range(4):
+        shape = int(rng.integers(1, 12)), int(rng.integers(1, 3000))
+        k = int(rng.integers(1, shape[1] + 1)) if rng.integers(2) else None
+        print(shape, k)
+        x = rng.integers(-20, 20, shape).astype(np.int16)
+        check(x, dtypes.int16, bool(rng.integers(2)), k, dev, info)
+
+
+def test_empty(info):
+    for rows, length, k in [(0, 4, None), (3, 0, None), (3, 4, 0)]:
+        problem = SortProblem(rows, length, dtypes.float32, False, BOTH, k)
+        assert sort.plan(problem, info, store_epilogue(dtypes.float32)).launches == []
