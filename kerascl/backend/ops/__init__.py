@@ -1,0 +1,1 @@
+"""The functions behind `keras.ops`, one module for each of Keras' own."""

@@ -1,0 +1,147 @@
+"""Recurrence over time: what Keras' recurrent layers call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from keras.src import tree
+
+from kerascl.backend.ops.core import convert_to_tensor, scan_steps
+from kerascl.backend.tracing import ShapeTrace
+from kerascl.core.array import Array
+from kerascl.core.tape import pause
+from kerascl.dtypes import bool_
+from kerascl.ops.creation import full
+from kerascl.ops.declare import cast_to, expand_to, reshape_to
+from kerascl.ops.movement import flip, transpose
+from kerascl.ops.pointwise import where
+from kerascl.ops.reduction import any as any_along
+
+
+def rnn(
+    step_function: Callable,
+    inputs,
+    initial_states,
+    go_backwards: bool = False,
+    mask=None,
+    constants=None,
+    unroll: bool = False,
+    input_length=None,
+    time_major: bool = False,
+    zero_output_for_mask: bool = False,
+    return_all_outputs: bool = True,
+):
+    """Iterate `step_function(input, states) -> (output, new_states)` over the time axis.
+
+    Args:
+        step_function: sees one step of `inputs` (batch, …) and the states, followed by
+            `constants`.
+        inputs: nested Arrays of shape (batch, time, …), or (time, batch, …) with `time_major`.
+        initial_states: nested Arrays.
+        go_backwards: iterate from the last step; outputs come in that order.
+        mask: bool (batch, time) or (batch, time, 1), or with time first; a masked step keeps the
+            states and repeats the previous output (zeros before the first).
+        constants: more Arrays passed to each step.
+        unroll, input_length: of no effect; one form serves all, and lengths are always known.
+        zero_output_for_mask: give zeros for masked steps instead.
+        return_all_outputs: whether all outputs are needed; else `outputs` holds the last alone.
+
+    Returns:
+        (last output, outputs with time where `inputs` has it, last states).
+
+    Raises:
+        ValueError: when there are no time steps.
+    """
+    inputs = tree.map_structure(convert_to_tensor, inputs)
+    states = tree.map_structure(convert_to_tensor, initial_states)
+    constants = tuple(constants or ())
+    if not time_major:
+        inputs = tree.map_structure(_swap, inputs)
+    length = tree.flatten(inputs)[0].shape[0]
+    if not length:
+        raise ValueError("a recurrent layer needs at least one time step")
+    if go_backwards:
+        inputs = tree.map_structure(lambda x: flip(x, 0), inputs)
+
+    def step(x, states):
+        y, new = step_function(x, (*states, *constants) if constants else states)
+        new = [cast_to(convert_to_tensor(n), s.dtype)
+               for n, s in zip(tree.flatten(new), tree.flatten(states), strict=True)]  # fmt: skip
+        return convert_to_tensor(y), tree.pack_sequence_as(states, new)
+
+    if mask is None:
+
+        def body(carry, x):
+            y, new = step(x, carry)
+            return new, y
+
+        states, outputs = scan_steps(body, states, inputs, length, False, return_all_outputs)
+    else:
+        mask = _time_mask(convert_to_tensor(mask), time_major, go_backwards)
+        previous = full((), 0) if zero_output_for_mask else _no_output(step, inputs, states)
+
+        def body(carry, x):
+            (states, previous), (x, valid) = carry, x
+            y, new = step(x, states)
+            shown = where(_over(valid, y), y, 0 if zero_output_for_mask else previous)
+            new = tree.map_structure(lambda n, s: where(_over(valid, n), n, s), new, states)
+            return (new, previous if zero_output_for_mask else shown), shown
+
+        (states, _), outputs = scan_steps(
+            body, (states, previous), (inputs, mask), length, False, return_all_outputs
+        )
+    if return_all_outputs:
+        last = outputs[-1]
+    else:
+        last, outputs = outputs, reshape_to(outputs, (1, *outputs.shape))
+    return last, outputs if time_major else _swap(outputs), states
+
+
+def _swap(x: Array) -> Array:
+    return transpose(x, (1, 0, *range(2, x.ndim)))
+
+
+def _time_mask(mask: Array, time_major: bool, backwards: bool) -> Array:
+    """bool (time, batch), in the order of iteration."""
+    mask = cast_to(mask, bool_)
+    if mask.ndim > 2:
+        mask = any_along(mask, tuple(range(2, mask.ndim)))
+    if not time_major:
+        mask = _swap(mask)
+    return flip(mask, 0) if backwards else mask
+
+
+def _over(valid: Array, x: Array) -> Array:
+    """A mask (batch,) in the shape of `x` (batch, …)."""
+    return expand_to(reshape_to(valid, (valid.shape[0], *[1] * (x.ndim - 1))), x.shape)
+
+
+def _no_output(step: Callable, inputs, states) -> Array:
+    with ShapeTrace(), pause():
+        y, _ = step(tree.map_structure(lambda x: x[0], inputs), states)
+    return full(y.shape, 0, y.dtype)
+
+
+def cudnn_ok(*args, **kwargs) -> bool:
+    """Whether there is a fused kernel for a recurrent layer; there is none."""
+    return False
+
+
+def lstm(*args, **kwargs):
+    """Raises NotImplementedError: Keras then iterates its own cell with `rnn`."""
+    raise NotImplementedError
+
+
+def gru(*args, **kwargs):
+    """Raises NotImplementedError: Keras then iterates its own cell with `rnn`."""
+    raise NotImplementedError
+
+
+def bidirectional_lstm(*args, **kwargs):
+    """Raises NotImplementedError: Keras then runs both directions with `rnn`."""
+    raise NotImplementedError
+
+
+def bidirectional_gru(*args, **kwargs):
+    """Raises NotImplementedError: Keras then runs both directions with `rnn`."""
+    raise NotImplementedError
