@@ -146,6 +146,20 @@ def _scan(node: Node, reads, info, epilogue: Epilogue) -> Plan:
     return scan.plan(problem, info, epilogue)
 
 
+@lowering("search")
+def _search(node: Node, reads, info, epilogue: Epilogue) -> Plan:
+    (side,) = node.attrs
+    ordered = node.inputs[0]
+    problem = scan.SearchProblem(
+        sorted_length=ordered.shape[1],
+        count=node.shape[1],
+        dtype=ordered.dtype,
+        side=side,
+        rows=node.shape[0],
+    )
+    return scan.plan(problem, info, epilogue)
+
+
 @lowering("sort")
 def _sort(node: Node, reads, info, epilogue: Epilogue) -> Plan:
     descending, k = node.attrs

@@ -21,9 +21,11 @@ ALIAS = register(Op("alias", Kind.VIEW))
 _arithmetic: dict[str, Callable] = {}
 
 
-def install_arithmetic(add: Callable, zeros_like: Callable, ones_like: Callable) -> None:
+def install_arithmetic(
+    add: Callable, zeros_like: Callable, ones_like: Callable, sum_to: Callable
+) -> None:
     """Give the tape the few operations it needs; called by the ops room."""
-    _arithmetic.update(add=add, zeros_like=zeros_like, ones_like=ones_like)
+    _arithmetic.update(add=add, zeros_like=zeros_like, ones_like=ones_like, sum_to=sum_to)
 
 
 class GradientTape:
@@ -148,7 +150,7 @@ def backward(
             path.append(record)
             for y in outputs if type(outputs) is tuple else (outputs,):
                 relevant.add(id(y))
-    add, zeros_like = _arithmetic["add"], _arithmetic["zeros_like"]
+    add, zeros_like, sum_to = (_arithmetic[name] for name in ("add", "zeros_like", "sum_to"))
     grads: dict[int, Array] = {}
     for target, seed in zip(targets, seeds, strict=True):
         if not (target.dtype.is_float or target.dtype.is_complex):
@@ -174,6 +176,8 @@ def backward(
         for x, d in zip(inputs, vjp(g, outputs, *inputs, *attrs), strict=False):
             if d is None or id(x) not in relevant:
                 continue
+            if d.shape != x.shape:  # constants of shape () broadcast without a node
+                d = sum_to(d, x.shape)
             known = grads.get(id(x))
             grads[id(x)] = d if known is None else add(known, d)
     return [grads.get(id(x)) for x in sources]

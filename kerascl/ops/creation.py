@@ -9,9 +9,37 @@ import numpy as np
 from kerascl.core import rules, scope
 from kerascl.core.array import Array, from_host
 from kerascl.dtypes import DType, as_dtype, float32
-from kerascl.ops.declare import as_array, cast_to, expand_to, python_dtype, scalar
-from kerascl.ops.movement import iota
-from kerascl.ops.pointwise import where
+from kerascl.ops.declare import (
+    as_array,
+    cast_to,
+    convert,
+    floating,
+    is_scalar,
+    python_dtype,
+    scalar,
+)
+from kerascl.ops.movement import expand_dims, iota, moveaxis
+from kerascl.ops.pointwise import (
+    absolute,
+    cos,
+    exp,
+    i0,
+    less_equal,
+    log,
+    make_complex,
+    power,
+    sign,
+    sqrt,
+    square,
+    where,
+)  # fmt: skip
+from kerascl.ops.views import expand_to, reshape_to
+
+__all__ = [
+    "arange", "array", "bartlett", "blackman", "empty", "empty_like", "eye", "full", "full_like",
+    "geomspace", "hamming", "hanning", "identity", "kaiser", "linspace", "logspace", "ones",
+    "ones_like", "to_device", "tri", "vander", "zeros", "zeros_like",
+]  # fmt: skip
 
 
 def array(data, dtype=None, device=None) -> Array:
@@ -33,14 +61,18 @@ def array(data, dtype=None, device=None) -> Array:
         return as_array(data, dtype)
 
 
+def to_device(x: Array, device) -> Array:
+    """A copy of `x` on another device; through the host."""
+    target = scope.engine().find_device(device) if isinstance(device, str) else device
+    return x if x.device is target else from_host(np.asarray(x.numpy()), target)
+
+
+# -- constants ----------------------------------------------------------------
 def full(shape, value, dtype=None) -> Array:
     """An array of one value."""
-    shape = rules.normalize_shape(shape)
-    if isinstance(value, bool | int | float):
-        x = scalar(value, python_dtype(value) if dtype is None else as_dtype(dtype))
-    else:
-        x = as_array(value, None if dtype is None else as_dtype(dtype))
-    return expand_to(x, shape)
+    dtype = None if dtype is None else as_dtype(dtype)
+    x = scalar(value, dtype or python_dtype(value)) if is_scalar(value) else as_array(value, dtype)
+    return expand_to(x, rules.normalize_shape(shape))
 
 
 def zeros(shape, dtype=float32) -> Array:
@@ -51,6 +83,11 @@ def zeros(shape, dtype=float32) -> Array:
 def ones(shape, dtype=float32) -> Array:
     """An array of ones."""
     return full(shape, 1, dtype)
+
+
+def empty(shape, dtype=float32) -> Array:
+    """An array whose values nobody relies on: zeros."""
+    return full(shape, 0, dtype)
 
 
 def full_like(x, value, dtype=None) -> Array:
@@ -69,32 +106,191 @@ def ones_like(x, dtype=None) -> Array:
     return full_like(x, 1, dtype)
 
 
+def empty_like(x, dtype=None) -> Array:
+    """Zeros with the shape (and dtype) of `x`."""
+    return full_like(x, 0, dtype)
+
+
+# -- sequences ----------------------------------------------------------------
 def arange(start, stop=None, step=1, dtype=None) -> Array:
-    """Values start, start + step, … below stop."""
+    """Values start, start + step, … below stop.
+
+    Raises:
+        ValueError: when `step` is 0.
+    """
     if stop is None:
         start, stop = 0, start
     if dtype is None:
         dtype = python_dtype(start + stop + step)
     dtype = as_dtype(dtype)
+    if step == 0:
+        raise ValueError("arange: step must not be 0")
     count = max(0, math.ceil((stop - start) / step))
     work = iota((count,), 0)
-    if isinstance(start + step, float) and not dtype.is_integer:
-        return cast_to(work, dtype) * step + start
-    work = cast_to(work, dtype)
+    if any(isinstance(v, float) for v in (start, step)):
+        if dtype.is_integer or dtype.is_bool:
+            # as NumPy: the first two values decide, in the result's dtype
+            start, step = int(start), int(start + step) - int(start)
+        else:
+            wide = dtype.accumulator
+            return cast_to(cast_to(work, wide) * step + start, dtype)
+    work = cast_to(work, dtype if not dtype.is_float else dtype.accumulator)
     if step != 1:
-        work = work * scalar(step, dtype)
-    return work if start == 0 else work + scalar(start, dtype)
+        work = work * scalar(step, work.dtype)
+    if start != 0:
+        work = work + scalar(start, work.dtype)
+    return cast_to(work, dtype)
+
+
+def _line(start, stop, num: int, endpoint: bool):
+    """start … stop along a new first axis, and the step."""
+    if num < 0:
+        raise ValueError(f"the number of samples must not be negative, got {num}")
+    (start, stop), common = convert((start, stop))
+    work = floating(common)[0].accumulator
+    start, stop = cast_to(start, work), cast_to(stop, work)
+    shape = rules.broadcast(start.shape, stop.shape)
+    gaps = num - 1 if endpoint else num
+    step = (stop - start) / (gaps or math.nan)
+    place = reshape_to(iota((num,), 0), (num, *[1] * len(shape)))
+    y = start + cast_to(place, work) * (step if gaps else 0)
+    if endpoint and num > 1:
+        y = where(place == num - 1, stop, y)
+    return expand_to(y, (num, *shape)), step
+
+
+def linspace(
+    start, stop, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype=None, axis=0
+):
+    """`num` evenly spaced values from start to stop (left out without `endpoint`) along `axis`.
+
+    With `retstep`, the spacing is returned too.
+    """
+    y, step = _line(start, stop, num, endpoint)
+    if dtype is not None:
+        dtype = as_dtype(dtype)
+        y = cast_to(_floor(y) if dtype.is_integer else y, dtype)
+    y = moveaxis(y, 0, axis)
+    return (y, step) if retstep else y
+
+
+def _floor(x: Array) -> Array:
+    whole = cast_to(cast_to(x, as_dtype("int64")), x.dtype)
+    return where(whole > x, whole - 1, whole)
+
+
+def logspace(
+    start, stop, num: int = 50, endpoint: bool = True, base=10.0, dtype=None, axis=0
+) -> Array:
+    """base to the power of `linspace`."""
+    y, _ = _line(start, stop, num, endpoint)
+    y = moveaxis(power(base, y), 0, axis)
+    return y if dtype is None else cast_to(y, as_dtype(dtype))
+
+
+def geomspace(start, stop, num: int = 50, endpoint: bool = True, dtype=None, axis=0) -> Array:
+    """`num` values from start to stop with a constant ratio; both of one sign, none 0."""
+    (start, stop), common = convert((start, stop))
+    if common.is_complex:
+        y, _ = _line_complex(log(start), log(stop), num, endpoint)
+        y = exp(y)
+    else:
+        work = floating(common)[0].accumulator
+        start, stop = cast_to(start, work), cast_to(stop, work)
+        y, _ = _line(log(absolute(start)), log(absolute(stop)), num, endpoint)
+        y = exp(y) * sign(start)
+        place = reshape_to(iota((num,), 0), (num, *[1] * (y.ndim - 1)))
+        y = where(place == 0, start, y)
+        if endpoint and num > 1:
+            y = where(place == num - 1, stop, y)
+    y = moveaxis(y, 0, axis)
+    return y if dtype is None else cast_to(y, as_dtype(dtype))
+
+
+def _line_complex(start: Array, stop: Array, num: int, endpoint: bool):
+    gaps = num - 1 if endpoint else num
+    step = (stop - start) / (gaps or math.nan)
+    place = reshape_to(iota((num,), 0), (num, *[1] * start.ndim))
+    return start + make_complex(cast_to(place, float32), 0) * step, step
 
 
 def eye(rows: int, columns: int | None = None, k: int = 0, dtype=float32) -> Array:
     """Ones on diagonal `k`, zeros elsewhere."""
     columns = rows if columns is None else columns
-    hit = iota((rows, columns), 1) == iota((rows, columns), 0) + k
     dtype = as_dtype(dtype)
+    hit = iota((rows, columns), 1) == iota((rows, columns), 0) + k
     return where(hit, scalar(1, dtype), scalar(0, dtype))
 
 
-def to_device(x: Array, device) -> Array:
-    """A copy of `x` on another device; through the host."""
-    target = scope.engine().find_device(device) if isinstance(device, str) else device
-    return x if x.device is target else from_host(np.asarray(x.numpy()), target)
+def identity(n: int, dtype=float32) -> Array:
+    """The identity matrix."""
+    return eye(n, dtype=dtype)
+
+
+def tri(rows: int, columns: int | None = None, k: int = 0, dtype=float32) -> Array:
+    """Ones on and below diagonal `k`, zeros above."""
+    columns = rows if columns is None else columns
+    dtype = as_dtype(dtype)
+    hit = less_equal(iota((rows, columns), 1), iota((rows, columns), 0) + k)
+    return where(hit, scalar(1, dtype), scalar(0, dtype))
+
+
+def vander(x, N: int | None = None, increasing: bool = False) -> Array:
+    """Powers of a vector as columns, the highest first unless `increasing`."""
+    x = as_array(x)
+    if x.ndim != 1:
+        raise ValueError(f"vander needs a vector, got shape {x.shape}")
+    count = x.size if N is None else N
+    places = iota((1, count), 1)
+    exponents = places if increasing else count - 1 - places
+    return power(expand_dims(x, 1), cast_to(exponents, x.dtype))
+
+
+# -- windows ------------------------------------------------------------------
+def _window(size: int, code, dtype: DType) -> Array:
+    size = int(size)
+    if size < 1:
+        return zeros((0,), dtype)
+    if size == 1:
+        return ones((1,), dtype)
+    return cast_to(code(cast_to(iota((size,), 0), dtype.accumulator), size - 1), dtype)
+
+
+def bartlett(size: int, dtype=float32) -> Array:
+    """The triangular window."""
+    dtype = as_dtype(dtype)
+    return _window(size, lambda n, last: 1 - absolute(n * (2 / last) - 1), dtype)
+
+
+def hanning(size: int, dtype=float32) -> Array:
+    """The Hann window."""
+    dtype = as_dtype(dtype)
+    return _window(size, lambda n, last: 0.5 - cos(n * (2 * math.pi / last)) * 0.5, dtype)
+
+
+def hamming(size: int, dtype=float32) -> Array:
+    """The Hamming window."""
+    dtype = as_dtype(dtype)
+    return _window(size, lambda n, last: 0.54 - cos(n * (2 * math.pi / last)) * 0.46, dtype)
+
+
+def blackman(size: int, dtype=float32) -> Array:
+    """The Blackman window."""
+
+    def code(n, last):
+        angle = n * (2 * math.pi / last)
+        return 0.42 - cos(angle) * 0.5 + cos(angle * 2) * 0.08
+
+    return _window(size, code, as_dtype(dtype))
+
+
+def kaiser(size: int, beta, dtype=float32) -> Array:
+    """The Kaiser window of shape `beta`."""
+    dtype = as_dtype(dtype)
+    beta = as_array(beta, dtype.accumulator)
+
+    def code(n, last):
+        inside = 1 - square(n * (2 / last) - 1)
+        return i0(beta * sqrt(where(inside > 0, inside, 0))) / i0(beta)
+
+    return _window(size, code, dtype)

@@ -12,50 +12,67 @@ from kerascl.core import node as graph
 from kerascl.core import rules
 from kerascl.core.array import Array, State, apply, from_host
 from kerascl.core.op import FoldSpec, Kind, Op, register
+from kerascl.core.scope import current
 from kerascl.dtypes import DType, bool_, float32, int32
+from kerascl.ops import clibrary
+from kerascl.ops.views import SUM_OP, concat, expand_to, reshape_to
 
 ArrayLike = Array | State | np.ndarray | bool | int | float | complex | Sequence
-
-EXPAND = register(
-    Op("expand", Kind.VIEW, vjp=lambda g, y, x, shape: (sum_to(g, x.shape),)),
-)
-RESHAPE = register(
-    Op("reshape", Kind.VIEW, vjp=lambda g, y, x, shape: (reshape_to(g, x.shape),)),
-)
-
 
 def as_array(value, dtype: DType | None = None) -> Array:
     """An Array from an Array, State, variable, NumPy array, Python scalar or nested list.
 
-    Python floats become float32 and ints int32 (int64 when they do not fit).
+    Python floats become float32 and ints int32 (int64 when they do not fit);
+    lists that hold arrays are stacked on the device.
     """
     if isinstance(value, Array):
         array = value
-    elif isinstance(value, bool | int | float):
+    elif isinstance(value, bool | int | float | complex):
         return scalar(value, dtype or python_dtype(value))
-    elif isinstance(value, State):
-        array = value.value
-    elif isinstance(getattr(value, "value", None), Array):
-        array = value.value  # a Keras variable
+    elif (inner := _held(value)) is not None:
+        array = inner
+    elif isinstance(value, list | tuple) and _holds_array(value):
+        arrays, _ = convert(value)
+        arrays, shape = spread(arrays)
+        arrays = [reshape_to(expand_to(x, shape), (1, *shape)) for x in arrays]
+        array = concat(arrays, 0)
     else:
-        host = np.asarray(value)
-        if host.dtype == object:
-            host = np.asarray(_to_host(value))
-        if host.dtype == np.float64 and not isinstance(value, np.ndarray | np.generic):
-            host = host.astype(np.float32)
-        elif host.dtype == np.int64 and not isinstance(value, np.ndarray | np.generic):
-            if host.size == 0 or np.abs(host).max() < 2**31:
-                host = host.astype(np.int32)
-        if dtype is not None:
-            host = host.astype(dtype.numpy)
-        array = from_host(host)
+        array = from_host(_host(value, dtype))
     return array if dtype is None else cast_to(array, dtype)
 
 
-def _to_host(value):
-    if isinstance(value, list | tuple):
-        return [_to_host(v) for v in value]
-    return np.asarray(value)
+def _held(value) -> Array | None:
+    """The Array in a State or a Keras variable."""
+    if isinstance(value, State):
+        return value.value
+    if isinstance(value, np.ndarray | list | tuple):
+        return None
+    inner = getattr(value, "value", None)
+    return inner if isinstance(inner, Array) else None
+
+
+def _holds_array(values) -> bool:
+    return any(
+        isinstance(v, Array)
+        or (_holds_array(v) if isinstance(v, list | tuple) else _held(v) is not None)
+        for v in values
+    )
+
+
+def _host(value, dtype: DType | None) -> np.ndarray:
+    """A NumPy array of a dtype that kerascl has."""
+    host = np.asarray(value)
+    if dtype is not None:
+        return host.astype(dtype.numpy)
+    typed = isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__")
+    if host.dtype == np.complex128:
+        host = host.astype(np.complex64)
+    elif host.dtype == np.float64 and not typed:
+        host = host.astype(np.float32)
+    elif host.dtype == np.int64 and not typed:
+        if host.size == 0 or (host.min() >= -(2**31) and host.max() < 2**31):
+            host = host.astype(np.int32)
+    return host
 
 
 def python_dtype(value) -> DType:
@@ -66,13 +83,15 @@ def python_dtype(value) -> DType:
         if -(2**31) <= value < 2**31:
             return int32
         return dtypes.int64 if value < 2**63 else dtypes.uint64
-    return float32
+    return dtypes.complex64 if isinstance(value, complex) else float32
 
 
 def scalar(value, dtype: DType) -> Array:
     """A constant of shape ()."""
     if dtype.is_bool:
         value = bool(value)
+    elif dtype.is_complex:
+        value = complex(value)
     elif dtype.is_integer:
         value = int(value)
         bits = 8 * dtype.itemsize
@@ -86,50 +105,36 @@ def scalar(value, dtype: DType) -> Array:
 
 def is_scalar(value) -> bool:
     """Whether a value is a Python scalar, whose dtype is weak."""
-    return isinstance(value, bool | int | float) and not isinstance(value, np.generic)
+    return isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic)
 
 
 def cast_to(x: Array, dtype: DType) -> Array:
     """`x` in another dtype."""
     if x._node.dtype is dtype:
         return x
-    if x._node.op is graph.CONST:
-        value = x._node.attrs[0]
-        if not (dtype.is_integer and isinstance(value, float) and not math.isfinite(value)):
-            return scalar(value, dtype)
+    if x._node.op is graph.CONST and not current.tapes:
+        return _cast_constant(x._node.attrs[0], dtype)
     return apply(CAST, (x,), (), x.shape, dtype)
 
 
+def _cast_constant(value, dtype: DType) -> Array:
+    """What the device's conversion gives: floats saturate in integers, NaN becomes 0."""
+    if isinstance(value, complex) and not (dtype.is_complex or dtype.is_bool):
+        value = value.real
+    if dtype.is_integer and isinstance(value, float):
+        info = np.iinfo(dtype.numpy)
+        if math.isnan(value):
+            value = 0
+        else:
+            value = info.min if value <= info.min else info.max if value >= info.max else int(value)
+    return scalar(value, dtype)
+
+
 def _cast_vjp(g, y, x):
-    return (cast_to(g, x.dtype) if x.dtype.is_float else None,)
+    return (cast_to(g, x.dtype) if x.dtype.is_float or x.dtype.is_complex else None,)
 
 
 CAST = register(Op("cast", Kind.POINTWISE, "{0}", vjp=_cast_vjp))
-
-
-def reshape_to(x: Array, shape: tuple[int, ...]) -> Array:
-    """`x` with another shape of the same size (no checks)."""
-    if x._node.shape == shape:
-        return x
-    return apply(RESHAPE, (x,), (shape,), shape, x._node.dtype)
-
-
-def expand_to(x: Array, shape: tuple[int, ...]) -> Array:
-    """`x` broadcast to `shape`."""
-    own = x._node.shape
-    if own == shape:
-        return x
-    if len(own) < len(shape):
-        x = reshape_to(x, (1,) * (len(shape) - len(own)) + own)
-        if x._node.shape == shape:
-            return x
-    return apply(EXPAND, (x,), (shape,), shape, x._node.dtype)
-
-
-def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
-    """The transpose of `expand_to`: sum the axes that were broadcast."""
-    axes = tuple(a for a, (n, m) in enumerate(zip(g.shape, shape, strict=True)) if n != m)
-    return SUM(g, axes, keepdims=True) if axes else g
 
 
 def spread(arrays: Sequence[Array]) -> tuple[list[Array], tuple[int, ...]]:
@@ -159,18 +164,8 @@ def logical(dtype: DType):
     return bool_, bool_
 
 
-def predicate(dtype: DType):
-    return dtype, bool_
-
-
 def numeric(dtype: DType):
     dtype = int32 if dtype.is_bool else dtype
-    return dtype, dtype
-
-
-def real_only(dtype: DType):
-    if dtype.is_complex:
-        raise TypeError("this operation has no complex form")
     return dtype, dtype
 
 
@@ -202,16 +197,40 @@ def pointwise(
     code: str,
     dtype: Callable[[DType], tuple[DType, DType]] = same,
     vjp: Callable | None = None,
-    helpers: tuple[str, ...] = (),
+    *,
     cost: int = 1,
     arity: int | None = None,
+    integer: str | None = None,
+    unsigned: str | None = None,
+    complex: str | None = None,
+    doc: str | None = None,
 ) -> Callable[..., Array]:
     """Declare an elementwise operation; gives the function that applies it.
 
-    `code` is a C expression over {0}, {1}, …; `vjp(g, y, *inputs)` gives the
-    gradients.  The function broadcasts and promotes as NumPy does.
+    The function broadcasts and promotes as NumPy does.
+
+    Args:
+        code: a C expression over {0}, {1}, …; {T} is the compute type of the
+            result.  It may call the functions of `clibrary`.
+        dtype: the rule from the common dtype to those of the inputs and the result.
+        vjp: `vjp(g, y, *inputs)` gives the gradients.
+        integer, unsigned, complex: other code for such inputs; unsigned falls
+            back to integer, integer (bool too) to code; without code for
+            complex, such inputs raise TypeError.
     """
-    op = register(Op(name, Kind.POINTWISE, code, helpers, vjp=vjp, cost=cost))
+
+    def declare(suffix: str, text: str) -> Op:
+        return register(
+            Op(name + suffix, Kind.POINTWISE, text, clibrary.needed(text), vjp=vjp, cost=cost)
+        )
+
+    table = dict.fromkeys("fbiu", declare("", code))
+    if integer is not None:
+        table |= dict.fromkeys("biu", declare("_int", integer))
+    if unsigned is not None:
+        table["u"] = declare("_uint", unsigned)
+    if complex is not None:
+        table["c"] = table["f"] if complex == code else declare("_complex", complex)
     count = arity or 1 + max((k for k in range(4) if "{" + str(k) + "}" in code), default=0)
 
     def function(*args: ArrayLike) -> Array:
@@ -221,12 +240,16 @@ def pointwise(
         work, result = dtype(common)
         if work is not common:
             arrays = [cast_to(x, work) for x in arrays]
+        op = table.get(work.kind)
+        if op is None:
+            raise TypeError(f"{name} has no form for {work.name}")
         arrays, shape = spread(arrays)
         return apply(op, tuple(arrays), (), shape, result)
 
     function.__name__ = function.__qualname__ = name
-    function.__doc__ = f"Elementwise {name.replace('_', ' ')} of {count} array(s), with broadcasting."
-    function.op = op
+    function.__doc__ = doc or f"Elementwise {name.replace('_', ' ')}; arguments broadcast."
+    function.op = table["f"]
+    function.count = count
     return function
 
 
@@ -240,7 +263,12 @@ def fold(
 
     `vjp(g, y, x, axes)` sees g and y with the reduced axes kept at size 1.
     """
-    op = register(Op(name, Kind.FOLD, fold=spec, vjp=vjp))
+    return fold_function(register(Op(name, Kind.FOLD, fold=spec, vjp=vjp)), dtype)
+
+
+def fold_function(op: Op, dtype: Callable[[DType], tuple[DType, DType]]) -> Callable[..., Array]:
+    """The public function of a reduction: `f(x, axis=None, keepdims=False)`."""
+    name = op.name
 
     def function(x: ArrayLike, axis=None, keepdims: bool = False) -> Array:
         x = as_array(x)
@@ -265,13 +293,7 @@ def fold(
 
 
 
-
-SUM = fold(
-    "sum",
-    lambda d: FoldSpec((("acc", "0"),), "s0 += x;", "s0 += t0;"),
-    numeric,
-    vjp=lambda g, y, x, axes: (expand_to(g, x.shape),),
-)
+SUM = fold_function(SUM_OP, numeric)
 
 
 def family(name: str, vjp: Callable | None = None, outputs: int = 1) -> Op:

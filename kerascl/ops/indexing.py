@@ -14,7 +14,9 @@ from kerascl.core.op import Kind, Op, register
 from kerascl.dtypes import int32
 from kerascl.ops.declare import as_array, cast_to, expand_to, family, is_scalar, reshape_to, scalar
 from kerascl.ops.movement import flip, iota, strided
-from kerascl.ops.pointwise import where
+from kerascl.ops.pointwise import equal, where
+
+__all__ = ["getitem", "take", "take_along_axis"]
 
 
 def _gather_vjp(g, y, x, *rest):
@@ -74,8 +76,8 @@ def _scatter_vjp(g, y, base, indices, updates, mode):
         last = take_rows(hit, indices) == reshape_to(_positions(indices) + 1, (indices.shape[0], 1))
         return kept, None, where(last, take_rows(g, indices), 0)
     if mode in ("max", "min"):
-        won = cast_to(y == base, g.dtype)
-        hit = cast_to(take_rows(y, indices) == updates, g.dtype)
+        won = cast_to(equal(y, base), g.dtype)
+        hit = cast_to(equal(take_rows(y, indices), updates), g.dtype)
         count = won + scatter_rows(expand_to(scalar(0, g.dtype), g.shape), indices, hit, "add")
         share = g / where(count == 0, 1, count)
         return share * won, None, take_rows(share, indices) * hit
@@ -184,7 +186,7 @@ def _plain(part):
         return part.value
     if isinstance(part, bool | np.bool_):
         raise IndexError("indexing by a single bool is not supported; use an array of bools")
-    if isinstance(part, list | np.ndarray) and not np.ndim(part) == 0:
+    if isinstance(part, list | np.ndarray) and np.ndim(part) > 0:
         return as_array(np.asarray(part))
     try:
         return operator.index(part)

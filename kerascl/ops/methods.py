@@ -1,11 +1,12 @@
-"""Operators and methods of Array, State's reads, and what the tape needs."""
+"""Operators and methods of Array, and what the tape needs."""
 
 from __future__ import annotations
 
 from kerascl.core import tape
 from kerascl.core.array import Array
-from kerascl.ops import contraction, creation, indexing, movement, pointwise, reduction
-from kerascl.ops.declare import as_array, cast_to, expand_to, is_scalar, scalar
+from kerascl.ops import bits, contraction, indexing, movement, pointwise, reduction, scan, sorting
+from kerascl.ops.declare import as_array, is_scalar, scalar
+from kerascl.ops.views import expand_to, sum_to
 
 
 def _binary(function, reflected: bool = False):
@@ -29,11 +30,12 @@ _OPERATORS = {
     "mod": pointwise.mod,
     "pow": pointwise.power,
     "matmul": contraction.matmul,
-    "and": pointwise.bitwise_and,
-    "or": pointwise.bitwise_or,
-    "xor": pointwise.bitwise_xor,
-    "lshift": pointwise.left_shift,
-    "rshift": pointwise.right_shift,
+    "and": bits.bitwise_and,
+    "or": bits.bitwise_or,
+    "xor": bits.bitwise_xor,
+    "lshift": bits.left_shift,
+    "rshift": bits.right_shift,
+    "divmod": lambda a, b: (pointwise.floor_divide(a, b), pointwise.mod(a, b)),
 }
 for _name, _function in _OPERATORS.items():
     setattr(Array, f"__{_name}__", _binary(_function))
@@ -49,10 +51,6 @@ for _name, _function in {
     setattr(Array, f"__{_name}__", _binary(_function))
 
 
-def _invert(self: Array) -> Array:
-    return pointwise.logical_not(self) if self.dtype.is_bool else pointwise.bitwise_not(self)
-
-
 def _astype(self: Array, dtype) -> Array:
     """This array in another dtype."""
     return pointwise.cast(self, dtype)
@@ -65,8 +63,8 @@ def _reshape(self: Array, *shape) -> Array:
 
 def _transpose(self: Array, *axes) -> Array:
     """This array with its axes permuted (reversed by default)."""
-    if len(axes) == 1 and hasattr(axes[0], "__iter__"):
-        axes = tuple(axes[0])
+    if len(axes) == 1 and (axes[0] is None or hasattr(axes[0], "__iter__")):
+        axes = tuple(axes[0] or ())
     return movement.transpose(self, axes or None)
 
 
@@ -79,24 +77,34 @@ def _iterate(self: Array):
 Array.__neg__ = lambda self: pointwise.negative(self)
 Array.__pos__ = lambda self: self
 Array.__abs__ = lambda self: pointwise.absolute(self)
-Array.__invert__ = _invert
-Array.__round__ = lambda self, digits=0: pointwise.round(self, digits)
+Array.__invert__ = bits.bitwise_not
+Array.__round__ = lambda self, digits=0: pointwise.round(self, digits or 0)
 Array.__getitem__ = indexing.getitem
 Array.__iter__ = _iterate
 Array.astype = _astype
 Array.reshape = _reshape
 Array.transpose = _transpose
-Array.T = property(lambda self: movement.transpose(self))
-for _method in ("sum", "mean", "max", "min", "prod", "any", "all", "argmax", "argmin", "var"):
-    setattr(Array, _method, getattr(reduction, _method))
-Array.flatten = Array.ravel = lambda self: movement.reshape(self, -1)
-Array.squeeze = movement.squeeze
+Array.T = property(movement.transpose)
+Array.real = property(pointwise.real)
+Array.imag = property(pointwise.imag)
 Array.at = property(indexing.At)
+for _room, _names in (
+    (reduction, "sum mean max min prod any all argmax argmin var std ptp"),
+    (movement, "ravel squeeze swapaxes diagonal copy"),
+    (sorting, "argsort repeat nonzero"),
+    (scan, "cumsum cumprod"),
+    (contraction, "dot trace"),
+    (indexing, "take"),
+    (pointwise, "round clip"),
+):
+    for _method in _names.split():
+        setattr(Array, _method, getattr(_room, _method))
+Array.flatten = movement.ravel
+Array.conj = Array.conjugate = pointwise.conjugate
 
 tape.install_arithmetic(
     add=pointwise.add,
     zeros_like=lambda x: expand_to(scalar(0, x.dtype), x.shape),
     ones_like=lambda x: expand_to(scalar(1, x.dtype), x.shape),
+    sum_to=sum_to,
 )
-
-__all__ = ["cast_to", "creation"]

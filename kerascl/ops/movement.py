@@ -1,63 +1,45 @@
-"""Views: operations that only move elements.  They cost nothing: they become index arithmetic."""
+"""Moving elements.  Most of it is views, which cost nothing: they become index arithmetic."""
 
 from __future__ import annotations
 
+import builtins
+import itertools
+import operator
 from collections.abc import Sequence
 
 from kerascl.core import rules
 from kerascl.core.array import Array, apply
 from kerascl.core.op import Kind, Op, register
-from kerascl.dtypes import int32
-from kerascl.ops.declare import as_array, convert, expand_to, reshape_to, scalar
+from kerascl.dtypes import bool_, int32
+from kerascl.ops.declare import as_array, convert, scalar
 from kerascl.ops.pointwise import where
-
-PERMUTE = register(
-    Op("permute", Kind.VIEW, vjp=lambda g, y, x, axes: (_permute(g, _inverse(axes)),))
+from kerascl.ops.views import (
+    concat,
+    expand_to,
+    flip_axes,
+    pad_with,
+    permute,
+    reshape_to,
+    window,
 )
-SLICE = register(
-    Op(
-        "slice", Kind.VIEW,
-        vjp=lambda g, y, x, starts, steps: (_unslice(g, x.shape, starts, steps),),
-    )
-)  # fmt: skip
-FLIP = register(Op("flip", Kind.VIEW, vjp=lambda g, y, x, axes: (_flip(g, axes),)))
-# Element o of axis a comes from (o - low) / (gap + 1) where that is whole and in range, else `value`.
-PAD = register(
-    Op(
-        "pad", Kind.VIEW,
-        vjp=lambda g, y, x, low, gap, value: (
-            strided(g, low, [l + (n - 1) * (s + 1) + 1 for l, n, s in zip(low, x.shape, gap)],
-                    [s + 1 for s in gap]) if x.size else None,
-        ),
-    )
-)  # fmt: skip
+from kerascl.ops.views import (
+    strided as strided,
+)
+
+__all__ = [
+    "append", "array_split", "broadcast_arrays", "broadcast_to", "concatenate", "copy", "diag",
+    "diagflat", "diagonal", "dsplit", "dstack", "expand_dims", "flip", "fliplr", "flipud",
+    "hsplit", "hstack", "meshgrid", "moveaxis", "pad", "ravel", "reshape", "roll",
+    "rot90", "split", "squeeze", "stack", "swapaxes", "tile", "transpose", "tril", "triu",
+    "unstack", "vsplit", "vstack",
+]  # fmt: skip
+
+IOTA = register(Op("iota", Kind.POINTWISE, "((int){coordinate})"))
 
 
-def _inverse(axes: Sequence[int]) -> tuple[int, ...]:
-    inverse = [0] * len(axes)
-    for position, axis in enumerate(axes):
-        inverse[axis] = position
-    return tuple(inverse)
-
-
-def _permute(x: Array, axes: tuple[int, ...]) -> Array:
-    if axes == tuple(range(len(axes))):
-        return x
-    shape = tuple(x.shape[a] for a in axes)
-    return apply(PERMUTE, (x,), (axes,), shape, x.dtype)
-
-
-def _flip(x: Array, axes: tuple[int, ...]) -> Array:
-    axes = tuple(a for a in axes if x.shape[a] > 1)
-    return apply(FLIP, (x,), (axes,), x.shape, x.dtype) if axes else x
-
-
-def _unslice(g: Array, shape, starts, steps) -> Array:
-    high = [
-        n - s - ((m - 1) * k + 1 if m else 0)
-        for n, s, m, k in zip(shape, starts, g.shape, steps, strict=True)
-    ]
-    return pad_with(g, list(starts), high, [k - 1 for k in steps], 0)
+def iota(shape: tuple[int, ...], axis: int) -> Array:
+    """int32 array whose elements are their position along `axis`."""
+    return apply(IOTA, (), (axis,), tuple(shape), int32)
 
 
 def reshape(x, shape) -> Array:
@@ -66,16 +48,50 @@ def reshape(x, shape) -> Array:
     return reshape_to(x, rules.reshape(x.shape, shape))
 
 
+def ravel(x) -> Array:
+    """`x` as one dimension."""
+    x = as_array(x)
+    return reshape_to(x, (x.size,))
+
+
+def copy(x) -> Array:
+    """`x`; arrays never change, so nothing is copied."""
+    return as_array(x)
+
+
 def transpose(x, axes=None) -> Array:
     """`x` with its axes permuted (reversed by default)."""
     x = as_array(x)
     if axes is None:
-        axes = tuple(reversed(range(x.ndim)))
-    else:
-        axes = tuple(rules.axis_index(a, x.ndim, "axes") for a in axes)
-        if sorted(axes) != list(range(x.ndim)):
-            raise ValueError(f"transpose: axes {axes} do not permute {x.ndim} dimensions")
-    return _permute(x, axes)
+        return permute(x, tuple(reversed(range(x.ndim))))
+    axes = tuple(rules.axis_index(a, x.ndim, "axes") for a in axes)
+    if sorted(axes) != list(range(x.ndim)):
+        raise ValueError(f"transpose: axes {axes} do not permute {x.ndim} dimensions")
+    return permute(x, axes)
+
+
+def swapaxes(x, axis1: int, axis2: int) -> Array:
+    """`x` with two axes exchanged."""
+    x = as_array(x)
+    a, b = rules.axis_index(axis1, x.ndim), rules.axis_index(axis2, x.ndim)
+    axes = list(range(x.ndim))
+    axes[a], axes[b] = b, a
+    return permute(x, tuple(axes))
+
+
+def moveaxis(x, source, destination) -> Array:
+    """`x` with axes `source` (one or several) moved to `destination`; the rest keep their order."""
+    x = as_array(x)
+    source = source if isinstance(source, Sequence) else (source,)
+    destination = destination if isinstance(destination, Sequence) else (destination,)
+    source = [rules.axis_index(a, x.ndim, "source") for a in source]
+    destination = [rules.axis_index(a, x.ndim, "destination") for a in destination]
+    if len(source) != len(destination) or len(set(source)) != len(source):
+        raise ValueError("moveaxis: source and destination must be as many different axes")
+    order = [a for a in range(x.ndim) if a not in source]
+    for place, axis in sorted(zip(destination, source, strict=True)):
+        order.insert(place, axis)
+    return permute(x, tuple(order))
 
 
 def broadcast_to(x, shape) -> Array:
@@ -87,14 +103,19 @@ def broadcast_to(x, shape) -> Array:
     return expand_to(x, shape)
 
 
+def broadcast_arrays(*arrays) -> list[Array]:
+    """Arrays broadcast against each other, each in its own dtype."""
+    arrays = [as_array(x) for x in arrays]
+    shape = rules.broadcast(*(x.shape for x in arrays))
+    return [expand_to(x, shape) for x in arrays]
+
+
 def expand_dims(x, axis) -> Array:
     """`x` with dimensions of size 1 inserted at `axis` (an int or a tuple)."""
     x = as_array(x)
     axes = axis if isinstance(axis, Sequence) else (axis,)
-    rank = x.ndim + len(axes)
-    places = rules.axes_tuple(tuple(axes), rank)
     shape = list(x.shape)
-    for place in places:
+    for place in rules.axes_tuple(tuple(axes), x.ndim + len(axes)):
         shape.insert(place, 1)
     return reshape_to(x, tuple(shape))
 
@@ -111,103 +132,354 @@ def squeeze(x, axis=None) -> Array:
     return reshape_to(x, tuple(n for a, n in enumerate(x.shape) if a not in axes))
 
 
-def strided(x: Array, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> Array:
-    """x[starts:stops:steps] with one non-negative start, stop and positive step for each axis."""
-    shape = tuple(
-        max(0, -(-(e - s) // k)) for s, e, k in zip(starts, stops, steps, strict=True)
-    )
-    if shape == x.shape:
-        return x
-    return apply(SLICE, (x,), (tuple(starts), tuple(steps)), shape, x.dtype)
-
-
 def flip(x, axis=None) -> Array:
     """`x` with the order of elements reversed along `axis` (all axes by default)."""
     x = as_array(x)
-    return _flip(x, rules.axes_tuple(axis, x.ndim))
+    return flip_axes(x, rules.axes_tuple(axis, x.ndim))
 
 
-def pad_with(x: Array, low, high, gap, value) -> Array:
-    """Pad (negative: crop) each axis, with `gap` new elements between neighbours."""
-    starts = [max(0, -(-(-l) // (s + 1))) if l < 0 else 0 for l, s in zip(low, gap, strict=True)]
-    low = list(low)
-    high = list(high)
-    if any(l < 0 for l in low) or any(h < 0 for h in high):
-        stops = list(x.shape)
-        for a in range(x.ndim):
-            if low[a] < 0:
-                low[a] += starts[a] * (gap[a] + 1)
-            if high[a] < 0:
-                cut = -(high[a] // (gap[a] + 1))
-                stops[a] = max(starts[a], stops[a] - cut)
-                high[a] += cut * (gap[a] + 1)
-        x = strided(x, starts, stops, [1] * x.ndim)
-    shape = tuple(
-        l + h + (n + (n - 1) * s if n else 0)
-        for n, l, h, s in zip(x.shape, low, high, gap, strict=True)
-    )
-    if shape == x.shape and not any(low):
+def fliplr(x) -> Array:
+    """`x` reversed along axis 1."""
+    return flip(x, 1)
+
+
+def flipud(x) -> Array:
+    """`x` reversed along axis 0."""
+    return flip(x, 0)
+
+
+def rot90(x, k: int = 1, axes=(0, 1)) -> Array:
+    """`x` rotated by k quarter turns in the plane of two axes, from the first to the second."""
+    x = as_array(x)
+    a, b = (rules.axis_index(axis, x.ndim) for axis in axes)
+    if a == b:
+        raise ValueError(f"rot90: axes {tuple(axes)} must differ")
+    k %= 4
+    if k == 0:
         return x
-    value = scalar(value, x.dtype)._node.attrs[0]
-    return apply(PAD, (x,), (tuple(low), tuple(gap), value), shape, x.dtype)
+    if k == 2:
+        return flip_axes(x, (a, b))
+    return swapaxes(flip_axes(x, (b,)), a, b) if k == 1 else flip_axes(swapaxes(x, a, b), (b,))
 
 
-def concatenate(arrays, axis: int = 0) -> Array:
-    """Join arrays along an existing axis."""
-    arrays, _ = convert(list(arrays))
-    if axis is None:
-        arrays, axis = [reshape(x, -1) for x in arrays], 0
-    rank = arrays[0].ndim
-    axis = rules.axis_index(axis, rank)
+# -- joining and splitting ----------------------------------------------------
+def _check_fit(arrays: list[Array], axis: int) -> None:
+    first = arrays[0].shape
     for x in arrays[1:]:
-        if x.ndim != rank or any(
-            m != n for a, (m, n) in enumerate(zip(x.shape, arrays[0].shape, strict=True)) if a != axis
+        if x.ndim != len(first) or builtins.any(
+            m != n for a, (m, n) in enumerate(zip(x.shape, first, strict=True)) if a != axis
         ):
             shapes = ", ".join(str(x.shape) for x in arrays)
             raise ValueError(f"concatenate along axis {axis}: shapes {shapes} do not fit")
-    arrays = [x for x in arrays if x.shape[axis]] or arrays[:1]
-    if len(arrays) == 1:
-        return arrays[0]
-    shape = list(arrays[0].shape)
-    shape[axis] = sum(x.shape[axis] for x in arrays)
-    return apply(CONCAT, tuple(arrays), (axis,), tuple(shape), arrays[0].dtype)
 
 
-def _concat_vjp(g, y, *rest):
-    *arrays, axis = rest
-    parts, start = [], 0
-    for x in arrays:
-        starts = [0] * g.ndim
-        stops = list(g.shape)
-        starts[axis], stops[axis] = start, start + x.shape[axis]
-        parts.append(strided(g, starts, stops, [1] * g.ndim))
-        start += x.shape[axis]
-    return parts
+def _several(arrays) -> list[Array]:
+    if isinstance(arrays, Array):
+        arrays = unstack(arrays)
+    arrays, _ = convert(list(arrays))
+    if not arrays:
+        raise ValueError("at least one array is needed")
+    return arrays
 
 
-CONCAT = register(Op("concat", Kind.VIEW, vjp=_concat_vjp))
+def concatenate(arrays, axis: int | None = 0) -> Array:
+    """Join arrays along an existing axis (None: all flattened)."""
+    arrays = _several(arrays)
+    if axis is None:
+        arrays, axis = [ravel(x) for x in arrays], 0
+    axis = rules.axis_index(axis, arrays[0].ndim)
+    _check_fit(arrays, axis)
+    return concat(arrays, axis)
+
+
+def append(x, values, axis: int | None = None) -> Array:
+    """`values` joined to the end of `x` along `axis` (None: both flattened)."""
+    return concatenate([x, values], axis)
 
 
 def stack(arrays, axis: int = 0) -> Array:
     """Join arrays of one shape along a new axis."""
-    arrays, _ = convert(list(arrays))
+    arrays = _several(arrays)
     axis = rules.axis_index(axis, arrays[0].ndim + 1)
-    return concatenate([expand_dims(x, axis) for x in arrays], axis)
+    for x in arrays[1:]:
+        if x.shape != arrays[0].shape:
+            shapes = ", ".join(str(x.shape) for x in arrays)
+            raise ValueError(f"stack: shapes {shapes} differ")
+    return concat([expand_dims(x, axis) for x in arrays], axis)
 
 
-def pad(x, pad_width, value=0) -> Array:
-    """Pad each axis by `pad_width` ((low, high) for each axis, or for all) with `value`."""
+def _at_least(x: Array, rank: int) -> Array:
+    if x.ndim >= rank:
+        return x
+    if rank == 3:
+        return reshape_to(x, (1, x.size, 1) if x.ndim < 2 else (*x.shape, 1))
+    return reshape_to(x, (1,) * (rank - x.ndim) + x.shape)
+
+
+def hstack(arrays) -> Array:
+    """Join arrays along axis 1 (axis 0 for vectors)."""
+    arrays = [_at_least(x, 1) for x in _several(arrays)]
+    return concatenate(arrays, 0 if arrays[0].ndim == 1 else 1)
+
+
+def vstack(arrays) -> Array:
+    """Join arrays along axis 0; vectors become rows."""
+    return concatenate([_at_least(x, 2) for x in _several(arrays)], 0)
+
+
+def dstack(arrays) -> Array:
+    """Join arrays along axis 2; smaller ones get axes of size 1."""
+    return concatenate([_at_least(x, 3) for x in _several(arrays)], 2)
+
+
+def _pieces(x: Array, cuts: Sequence[int], axis: int) -> list[Array]:
+    size = x.shape[axis]
+    edges = [0]
+    for cut in cuts:
+        cut = operator.index(cut)
+        edges.append(builtins.min(size, cut + size if cut < 0 else cut))
+    edges.append(size)
+    pairs = itertools.pairwise(edges)
+    return [window(x, axis, start, builtins.max(start, stop)) for start, stop in pairs]
+
+
+def split(x, indices_or_sections, axis: int = 0) -> list[Array]:
+    """`x` cut into equal parts, or before each of several positions, along `axis`.
+
+    Raises:
+        ValueError: when the parts would not be equal.
+    """
     x = as_array(x)
-    widths = list(pad_width) if isinstance(pad_width, Sequence) else [(pad_width, pad_width)]
-    if widths and not isinstance(widths[0], Sequence):
+    axis = rules.axis_index(axis, x.ndim)
+    if hasattr(indices_or_sections, "__iter__") and getattr(indices_or_sections, "ndim", 1):
+        return _pieces(x, [int(i) for i in indices_or_sections], axis)
+    parts = operator.index(indices_or_sections)
+    if parts <= 0 or x.shape[axis] % parts:
+        raise ValueError(f"split: axis {axis} of shape {x.shape} has no {parts} equal parts")
+    return array_split(x, parts, axis)
+
+
+def array_split(x, indices_or_sections, axis: int = 0) -> list[Array]:
+    """Like `split`; the first parts are one larger when the size is not a multiple."""
+    x = as_array(x)
+    axis = rules.axis_index(axis, x.ndim)
+    if hasattr(indices_or_sections, "__iter__") and getattr(indices_or_sections, "ndim", 1):
+        return _pieces(x, [int(i) for i in indices_or_sections], axis)
+    parts = operator.index(indices_or_sections)
+    if parts <= 0:
+        raise ValueError(f"array_split: {parts} parts are not possible")
+    size, larger = divmod(x.shape[axis], parts)
+    cuts = itertools.accumulate(size + (k < larger) for k in range(parts - 1))
+    return _pieces(x, list(cuts), axis)
+
+
+def hsplit(x, indices_or_sections) -> list[Array]:
+    """`split` along axis 1 (axis 0 of a vector)."""
+    x = as_array(x)
+    return split(x, indices_or_sections, 0 if x.ndim == 1 else 1)
+
+
+def vsplit(x, indices_or_sections) -> list[Array]:
+    """`split` along axis 0 of at least two dimensions."""
+    x = as_array(x)
+    if x.ndim < 2:
+        raise ValueError("vsplit works on arrays of 2 or more dimensions")
+    return split(x, indices_or_sections, 0)
+
+
+def dsplit(x, indices_or_sections) -> list[Array]:
+    """`split` along axis 2 of at least three dimensions."""
+    x = as_array(x)
+    if x.ndim < 3:
+        raise ValueError("dsplit works on arrays of 3 or more dimensions")
+    return split(x, indices_or_sections, 2)
+
+
+def unstack(x, axis: int = 0) -> list[Array]:
+    """The slices of `x` along `axis`, without that axis."""
+    x = as_array(x)
+    axis = rules.axis_index(axis, x.ndim)
+    shape = (*x.shape[:axis], *x.shape[axis + 1 :])
+    return [reshape_to(window(x, axis, k, k + 1), shape) for k in range(x.shape[axis])]
+
+
+# -- repeating ----------------------------------------------------------------
+def tile(x, repeats) -> Array:
+    """`x` repeated as a whole, so many times along each axis."""
+    x = as_array(x)
+    repeats = rules.normalize_shape(repeats)
+    rank = builtins.max(x.ndim, len(repeats))
+    repeats = (1,) * (rank - len(repeats)) + repeats
+    shape = (1,) * (rank - x.ndim) + x.shape
+    split_shape = tuple(itertools.chain.from_iterable((1, n) for n in shape))
+    wide = tuple(itertools.chain.from_iterable(zip(repeats, shape, strict=True)))
+    result = tuple(r * n for r, n in zip(repeats, shape, strict=True))
+    return reshape_to(expand_to(reshape_to(x, split_shape), wide), result)
+
+
+def repeat_evenly(x: Array, repeats: int, axis: int) -> Array:
+    """Each element of `x` repeated `repeats` times along `axis`; a view."""
+    lead, n, tail = x.shape[:axis], x.shape[axis], x.shape[axis + 1 :]
+    wide = expand_to(reshape_to(x, (*lead, n, 1, *tail)), (*lead, n, repeats, *tail))
+    return reshape_to(wide, (*lead, n * repeats, *tail))
+
+
+def roll(x, shift, axis=None) -> Array:
+    """`x` with elements moved by `shift` places along `axis`, those that leave coming back in."""
+    x = as_array(x)
+    if axis is None:
+        return reshape_to(roll(ravel(x), shift, 0), x.shape)
+    axes = list(axis) if isinstance(axis, Sequence) else [axis]
+    shifts = list(shift) if hasattr(shift, "__iter__") else [shift]
+    if len(axes) == 1:
+        axes *= len(shifts)
+    if len(shifts) == 1:
+        shifts *= len(axes)
+    if len(shifts) != len(axes):
+        raise ValueError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
+    for by, a in zip(shifts, axes, strict=True):
+        a = rules.axis_index(a, x.ndim)
+        size = x.shape[a]
+        by = operator.index(by) % size if size else 0
+        if by:
+            x = concat([window(x, a, size - by, size), window(x, a, 0, size - by)], a)
+    return x
+
+
+def meshgrid(*vectors, indexing: str = "xy") -> list[Array]:
+    """Coordinate arrays over the grid of several vectors; "xy" swaps the first two axes."""
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid: indexing {indexing!r} must be 'xy' or 'ij'")
+    arrays = [ravel(as_array(x)) for x in vectors]
+    places = list(range(len(arrays)))
+    if indexing == "xy" and len(arrays) > 1:
+        places[:2] = [1, 0]
+    shape = [0] * len(arrays)
+    for x, place in zip(arrays, places, strict=True):
+        shape[place] = x.size
+    return [
+        expand_to(
+            reshape_to(x, tuple(x.size if a == place else 1 for a in range(len(arrays)))),
+            tuple(shape),
+        )
+        for x, place in zip(arrays, places, strict=True)
+    ]
+
+
+# -- padding ------------------------------------------------------------------
+def _widths(pad_width, rank: int) -> list[tuple[int, int]]:
+    widths = list(pad_width) if hasattr(pad_width, "__iter__") else [pad_width]
+    if widths and not hasattr(widths[0], "__iter__"):
         widths = [tuple(widths)] if len(widths) == 2 else [(w, w) for w in widths]
+    widths = [tuple(w) * (2 if len(tuple(w)) == 1 else 1) for w in widths]
     if len(widths) == 1:
-        widths = widths * x.ndim
-    if len(widths) != x.ndim:
-        raise ValueError(f"pad: pad_width {pad_width} does not fit {x.ndim} dimensions")
-    return pad_with(x, [w[0] for w in widths], [w[1] for w in widths], [0] * x.ndim, value)
+        widths = widths * rank
+    if len(widths) != rank or builtins.any(len(w) != 2 for w in widths):
+        raise ValueError(f"pad: pad_width {pad_width} does not fit {rank} dimensions")
+    return [(operator.index(low), operator.index(high)) for low, high in widths]
 
 
+def pad(x, pad_width, mode: str = "constant", constant_values=0) -> Array:
+    """`x` with new elements around it.
+
+    Args:
+        pad_width: (low, high) for each axis, or one pair or number for all.
+        mode: "constant", "edge", "reflect", "symmetric" or "wrap".
+        constant_values: for "constant": one value, or a (low, high) pair, or a pair for each axis.
+
+    Raises:
+        ValueError: for another mode, or widths that do not fit.
+    """
+    x = as_array(x)
+    widths = _widths(pad_width, x.ndim)
+    if mode == "constant":
+        return _pad_constant(x, widths, constant_values)
+    if mode not in _PAD_MODES:
+        raise ValueError(f"pad: mode {mode!r} must be constant, {', '.join(_PAD_MODES)}")
+    if builtins.any(w < 0 for pair in widths for w in pair):
+        raise ValueError(f"pad: widths {pad_width} must not be negative in mode {mode!r}")
+    for axis, (low, high) in enumerate(widths):
+        if low or high:
+            if not x.shape[axis]:
+                raise ValueError(f"pad: axis {axis} is empty; mode {mode!r} has nothing to repeat")
+            x = _PAD_MODES[mode](x, axis, low, high)
+    return x
+
+
+def _pad_constant(x: Array, widths, values) -> Array:
+    none = [0] * x.ndim
+    low, high = [w[0] for w in widths], [w[1] for w in widths]
+    if isinstance(values, bool | int | float):
+        value = scalar(values, x.dtype)._node.attrs[0]
+        return pad_with(x, low, high, none, value)
+    if isinstance(values, Array) or getattr(values, "ndim", None) == 0:
+        # a value on the device: pad a mask too and choose
+        mask = pad_with(expand_to(scalar(True, bool_), x.shape), low, high, none, False)
+        return where(mask, pad_with(x, low, high, none, 0), as_array(values, x.dtype))
+    pairs = [tuple(v) if hasattr(v, "__iter__") else v for v in values]
+    if not hasattr(pairs[0], "__iter__"):
+        pairs = [tuple(pairs) if len(pairs) == 2 else (pairs[0],) * 2]
+    if len(pairs) == 1:
+        pairs = pairs * x.ndim
+    for axis, (first, last) in enumerate(pairs):
+        for before, after, value in ((low[axis], 0, first), (0, high[axis], last)):
+            lows, highs = list(none), list(none)
+            lows[axis], highs[axis] = before, after
+            x = pad_with(x, lows, highs, none, scalar(value, x.dtype)._node.attrs[0])
+    return x
+
+
+def _pad_edge(x: Array, axis: int, low: int, high: int) -> Array:
+    n = x.shape[axis]
+    parts = [
+        repeat_evenly(window(x, axis, 0, 1), low, axis),
+        x,
+        repeat_evenly(window(x, axis, n - 1, n), high, axis),
+    ]
+    return concat(parts, axis)
+
+
+def _pad_wrap(x: Array, axis: int, low: int, high: int) -> Array:
+    n = x.shape[axis]
+    before, after = -(-low // n), -(-high // n)
+    repeats = [1] * x.ndim
+    repeats[axis] = before + 1 + after
+    start = before * n - low
+    return window(tile(x, repeats), axis, start, start + low + n + high)
+
+
+def _mirrored(skip: int):
+    """Pad by reflection; `skip` elements at the mirror are not repeated."""
+
+    def apply_to(x: Array, axis: int, low: int, high: int) -> Array:
+        n = x.shape[axis]
+        if n == 1 and skip:
+            return _pad_edge(x, axis, low, high)
+        while low > 0 or high > 0:
+            # one reflection reaches n - skip new elements; more takes several
+            size = x.shape[axis]
+            before, after = builtins.min(low, size - skip), builtins.min(high, size - skip)
+            parts = [
+                flip_axes(window(x, axis, skip, skip + before), (axis,)),
+                x,
+                flip_axes(window(x, axis, size - skip - after, size - skip), (axis,)),
+            ]
+            x = concat(parts, axis)
+            low, high = low - before, high - after
+        return x
+
+    return apply_to
+
+
+_PAD_MODES = {
+    "edge": _pad_edge,
+    "reflect": _mirrored(1),
+    "symmetric": _mirrored(0),
+    "wrap": _pad_wrap,
+}
+
+
+# -- triangles and diagonals --------------------------------------------------
 def tril(x, k: int = 0) -> Array:
     """`x` with zeros above diagonal `k` of its last two axes."""
     return _triangle(x, k, lower=True)
@@ -220,15 +492,49 @@ def triu(x, k: int = 0) -> Array:
 
 def _triangle(x, k: int, lower: bool) -> Array:
     x = as_array(x)
+    if x.ndim == 1:
+        x = expand_to(x, (x.size, x.size))
+    if x.ndim < 2:
+        raise ValueError("tril and triu need at least 1 dimension")
     rows = iota(x.shape, x.ndim - 2)
     columns = iota(x.shape, x.ndim - 1)
     keep = columns <= rows + k if lower else columns >= rows + k
     return where(keep, x, 0)
 
 
-IOTA = register(Op("iota", Kind.POINTWISE, "((int){coordinate})"))
+def diagonal(x, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+    """The diagonal of two axes, as the last axis of the result."""
+    x = as_array(x)
+    if x.ndim < 2:
+        raise ValueError(f"diagonal needs at least 2 dimensions, got shape {x.shape}")
+    x = moveaxis(x, (axis1, axis2), (-2, -1))
+    *lead, n, m = x.shape
+    start = offset if offset >= 0 else -offset * m
+    count = builtins.min(n, m - offset) if offset >= 0 else builtins.min(n + offset, m)
+    count = builtins.max(0, count)
+    if not count:
+        start = 0
+    flat = reshape_to(x, (*lead, n * m))
+    stop = start + (count - 1) * (m + 1) + 1 if count else 0
+    return window(flat, len(lead), start, stop, m + 1)
 
 
-def iota(shape: tuple[int, ...], axis: int) -> Array:
-    """int32 array whose elements are their position along `axis`."""
-    return apply(IOTA, (), (axis,), tuple(shape), int32)
+def diag(x, k: int = 0) -> Array:
+    """A square matrix with a vector on diagonal `k`, or that diagonal of a matrix."""
+    x = as_array(x)
+    if x.ndim == 2:
+        return diagonal(x, k)
+    if x.ndim != 1:
+        raise ValueError(f"diag needs 1 or 2 dimensions, got shape {x.shape}")
+    size = x.size + builtins.abs(k)
+    if not x.size:
+        return expand_to(scalar(0, x.dtype), (size, size))
+    # elements of a diagonal are size + 1 apart in the flat matrix
+    low = k if k >= 0 else -k * size
+    high = size * size - low - (x.size + (x.size - 1) * size)
+    return reshape_to(pad_with(x, [low], [high], [size], 0), (size, size))
+
+
+def diagflat(x, k: int = 0) -> Array:
+    """A square matrix with all elements of `x` on diagonal `k`."""
+    return diag(ravel(x), k)

@@ -2,145 +2,449 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 
+from kerascl import dtypes
 from kerascl.core.array import Array, apply
-from kerascl.dtypes import as_dtype
+from kerascl.core.op import Kind, Op, register
+from kerascl.dtypes import as_dtype, bool_, float32, int32
+from kerascl.ops import clibrary
 from kerascl.ops.declare import (
     as_array,
-    bitwise,
     cast_to,
     comparison,
     convert,
     floating,
+    is_scalar,
     logical,
     numeric,
     pointwise,
-    predicate,
+    python_dtype,
     same,
+    scalar,
     spread,
 )
+from kerascl.ops.views import expand_to
+
+__all__ = [
+    "absolute", "add", "angle", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2",
+    "arctanh", "cast", "cbrt", "ceil", "clip", "conjugate", "cos", "cosh", "deg2rad", "digamma",
+    "divide", "divide_no_nan", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor",
+    "floor_divide", "fmax", "fmin", "fmod", "gcd", "greater", "greater_equal", "heaviside", "hypot",
+    "i0", "i1", "imag", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal",
+    "lcm", "ldexp", "less", "less_equal", "lgamma", "log", "log1p", "log2", "log10", "logaddexp",
+    "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "make_complex",
+    "maximum", "minimum", "mod", "multiply", "nan_to_num", "negative", "not_equal", "power",
+    "rad2deg", "real", "reciprocal", "round", "rsqrt", "select", "sigmoid", "sign", "signbit",
+    "sin", "sinc", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc", "where",
+]  # fmt: skip
+
 
 # -- arithmetic ---------------------------------------------------------------
-add = pointwise("add", "({0} + {1})", numeric, lambda g, y, a, b: (g, g))
-subtract = pointwise("subtract", "({0} - {1})", numeric, lambda g, y, a, b: (g, -g))
-multiply = pointwise("multiply", "({0} * {1})", numeric, lambda g, y, a, b: (g * b, g * a))
+def _plain(name: str, code: str, vjp, **more):
+    """An operation whose code serves complex numbers too."""
+    return pointwise(name, code, numeric, vjp, complex=code, **more)
+
+
+add = _plain("add", "({0} + {1})", lambda g, y, a, b: (g, g))
+subtract = _plain("subtract", "({0} - {1})", lambda g, y, a, b: (g, -g))
+negative = _plain("negative", "(-{0})", lambda g, y, x: (-g,))
+multiply = pointwise(
+    "multiply", "({0} * {1})", numeric, lambda g, y, a, b: (g * b, g * a),
+    complex="kcl_cmul({0}, {1})",
+)  # fmt: skip
 divide = pointwise(
-    "divide", "({0} / {1})", floating, lambda g, y, a, b: (g / b, -(g * y) / b), cost=4
+    "divide", "({0} / {1})", floating, lambda g, y, a, b: (g / b, -(g * y) / b), cost=4,
+    complex="kcl_cdiv({0}, {1})",
+)  # fmt: skip
+square = pointwise(
+    "square", "({0} * {0})", numeric, lambda g, y, x: (g * (x + x),), complex="kcl_cmul({0}, {0})"
 )
-negative = pointwise("negative", "(-{0})", numeric, lambda g, y, x: (-g,))
+reciprocal = pointwise(
+    "reciprocal", "(1 / {0})", floating, lambda g, y, x: (-g * y * y,), cost=4,
+    complex="kcl_cdiv((float2)(1.0f, 0.0f), {0})",
+)  # fmt: skip
 
 
-def _integer_code(name: str, float_code: str, int_code: str, dtype, vjp=None, cost: int = 1):
-    """An operation whose C code differs between floats and integers."""
-    on_float = pointwise(name, float_code, dtype, vjp, cost=cost)
-    on_int = pointwise(name + "_int", int_code, dtype, cost=cost)
-
-    def function(*args) -> Array:
-        arrays, common = convert(args)
-        return (on_float if common.is_float else on_int)(*arrays)
-
-    function.__name__ = function.__qualname__ = name
-    function.__doc__ = on_float.__doc__
-    return function
+def divide_no_nan(x1, x2) -> Array:
+    """x1 / x2, and 0 where x2 is 0."""
+    (a, b), common = convert((x1, x2))
+    work = floating(common)[0]
+    a, b = cast_to(a, work), cast_to(b, work)
+    zero = equal(b, 0)
+    return where(zero, 0, divide(a, where(zero, 1, b)))
 
 
 def _share(g, y, a, b):
     """Gradient of maximum and minimum: ties share it equally, as in JAX."""
-    one = where(equal(a, y), 1.0, 0.0)
-    two = where(equal(b, y), 1.0, 0.0)
-    both = g / (one + two)
-    return both * one, both * two
+    one, two = equal(a, y), equal(b, y)
+    half = g * where(logical_and(one, two), 0.5, 1.0)
+    return where(one, half, 0), where(two, half, 0)
 
 
-maximum = _integer_code(
-    "maximum",
-    "(({0} > {1} || {0} != {0}) ? {0} : {1})",
-    "max({0}, {1})",
-    same,
-    _share,
-)
-minimum = _integer_code(
-    "minimum",
-    "(({0} < {1} || {0} != {0}) ? {0} : {1})",
-    "min({0}, {1})",
-    same,
-    _share,
-)
+maximum = pointwise(
+    "maximum", "(({0} > {1} || {0} != {0}) ? {0} : {1})", same, _share, integer="max({0}, {1})",
+    doc="The larger of two elements; NaN where either is.",
+)  # fmt: skip
+minimum = pointwise(
+    "minimum", "(({0} < {1} || {0} != {0}) ? {0} : {1})", same, _share, integer="min({0}, {1})",
+    doc="The smaller of two elements; NaN where either is.",
+)  # fmt: skip
+fmax = pointwise(
+    "fmax", "fmax({0}, {1})", same, _share, integer="max({0}, {1})",
+    doc="The larger of two elements; a number wins over NaN.",
+)  # fmt: skip
+fmin = pointwise(
+    "fmin", "fmin({0}, {1})", same, _share, integer="min({0}, {1})",
+    doc="The smaller of two elements; a number wins over NaN.",
+)  # fmt: skip
 
 
 def _power_vjp(g, y, a, b):
-    safe = where(equal(a, 0), 1, a)
-    da = g * b * power(a, where(equal(b, 0), 1, b - 1))
-    db = where(greater(a, 0), g * y * log(safe), 0)
+    da = where(equal(b, 0), 0, g * b * _power(a, where(equal(b, 0), 1, b - 1)))
+    db = g * y * log(where(equal(a, 0), 1, a))
     return da, db
 
 
-power = pointwise("power", "pow({0}, {1})", floating, _power_vjp, cost=20)
-square = pointwise("square", "({0} * {0})", numeric, lambda g, y, x: (g * (x + x),))
-reciprocal = pointwise("reciprocal", "(1 / {0})", floating, lambda g, y, x: (-g * y * y,), cost=4)
-sqrt = pointwise("sqrt", "sqrt({0})", floating, lambda g, y, x: (g * 0.5 / y,), cost=4)
-rsqrt = pointwise(
-    "rsqrt", "rsqrt({0})", floating, lambda g, y, x: (g * (-0.5) * y / x,), cost=4
+_power = pointwise(
+    "power", "pow({0}, {1})", numeric, _power_vjp, cost=20, integer="kcl_ipow_{T}({0}, {1})"
 )
-exp = pointwise("exp", "exp({0})", floating, lambda g, y, x: (g * y,), cost=10)
-log = pointwise("log", "log({0})", floating, lambda g, y, x: (g / x,), cost=10)
-log1p = pointwise("log1p", "log1p({0})", floating, lambda g, y, x: (g / (x + 1),), cost=12)
-expm1 = pointwise("expm1", "expm1({0})", floating, lambda g, y, x: (g * (y + 1),), cost=12)
-tanh = pointwise("tanh", "tanh({0})", floating, lambda g, y, x: (g * (1 - y * y),), cost=12)
-erf = pointwise(
-    "erf", "erf({0})", floating,
-    lambda g, y, x: (g * (2 / math.sqrt(math.pi)) * exp(-(x * x)),), cost=15,
+_cube = pointwise(
+    "cube", "({0} * {0} * {0})", numeric, lambda g, y, x: (g * (square(x) * 3),), cost=2
+)
+
+
+def power(x1, x2) -> Array:
+    """x1 to the power of x2; integers stay integers and wrap around."""
+    if is_scalar(x2) and not is_scalar(x1):
+        x = as_array(x1)
+        if x2 == 2 and (x.dtype.is_float or isinstance(x2, int)):
+            return square(x)
+        if x.dtype.is_float and x2 in _POWERS:
+            return _POWERS[x2](x)
+    (a, b), common = convert((x1, x2))
+    if common.is_complex:
+        y = exp(multiply(b, log(where(equal(a, 0), 1, a))))
+        return where(equal(a, 0), where(equal(b, 0), 1, 0), y)
+    return _power(a, b)
+
+
+sqrt = pointwise(
+    "sqrt", "sqrt({0})", floating, lambda g, y, x: (g * 0.5 / y,), cost=4,
+    complex="kcl_csqrt({0})",
 )  # fmt: skip
+rsqrt = pointwise(
+    "rsqrt", "rsqrt({0})", floating, lambda g, y, x: (g * (-0.5) * y / x,), cost=4,
+    doc="Elementwise 1 / sqrt(x).",
+)  # fmt: skip
+cbrt = pointwise(
+    "cbrt", "cbrt({0})", floating, lambda g, y, x: (g / (square(y) * 3),), cost=15
+)
+_POWERS = {3: _cube, 0.5: sqrt, -0.5: rsqrt, -1: reciprocal}
+
+
+def _hypot_vjp(g, y, a, b):
+    share = where(equal(y, 0), 0, g / where(equal(y, 0), 1, y))
+    return share * a, share * b
+
+
+hypot = pointwise(
+    "hypot", "hypot({0}, {1})", floating, _hypot_vjp, cost=8, doc="Elementwise sqrt(a² + b²)."
+)
+
+# -- exponentials and logarithms ----------------------------------------------
+exp = pointwise(
+    "exp", "exp({0})", floating, lambda g, y, x: (g * y,), cost=10, complex="kcl_cexp({0})"
+)
+exp2 = pointwise("exp2", "exp2({0})", floating, lambda g, y, x: (g * y * math.log(2),), cost=10)
+expm1 = pointwise("expm1", "expm1({0})", floating, lambda g, y, x: (g * (y + 1),), cost=12)
+log = pointwise(
+    "log", "log({0})", floating, lambda g, y, x: (g / x,), cost=10, complex="kcl_clog({0})"
+)
+log2 = pointwise("log2", "log2({0})", floating, lambda g, y, x: (g / (x * math.log(2)),), cost=10)
+log10 = pointwise(
+    "log10", "log10({0})", floating, lambda g, y, x: (g / (x * math.log(10)),), cost=10
+)
+log1p = pointwise("log1p", "log1p({0})", floating, lambda g, y, x: (g / (x + 1),), cost=12)
+logaddexp = pointwise(
+    "logaddexp", "kcl_logaddexp_{T}({0}, {1})", floating,
+    lambda g, y, a, b: (g * sigmoid(a - b), g * sigmoid(b - a)), cost=25,
+    doc="log(exp(a) + exp(b)) without overflow.",
+)  # fmt: skip
+logaddexp2 = pointwise(
+    "logaddexp2", "kcl_logaddexp2_{T}({0}, {1})", floating,
+    lambda g, y, a, b: (g * sigmoid((a - b) * math.log(2)), g * sigmoid((b - a) * math.log(2))),
+    cost=25, doc="log2(2**a + 2**b) without overflow.",
+)  # fmt: skip
+sigmoid = pointwise(
+    "sigmoid", "(1 / (1 + exp(-{0})))", floating, lambda g, y, x: (g * y * (1 - y),), cost=14
+)
+tanh = pointwise("tanh", "tanh({0})", floating, lambda g, y, x: (g * (1 - y * y),), cost=12)
+
+# -- trigonometry -------------------------------------------------------------
 sin = pointwise("sin", "sin({0})", floating, lambda g, y, x: (g * cos(x),), cost=12)
 cos = pointwise("cos", "cos({0})", floating, lambda g, y, x: (-(g * sin(x)),), cost=12)
-sigmoid = pointwise(
-    "sigmoid",
-    "(({0}) >= 0 ? 1 / (1 + exp(-({0}))) : exp({0}) / (1 + exp({0})))",
-    floating,
-    lambda g, y, x: (g * y * (1 - y),),
-    cost=14,
+tan = pointwise("tan", "tan({0})", floating, lambda g, y, x: (g * (square(y) + 1),), cost=15)
+sinh = pointwise("sinh", "sinh({0})", floating, lambda g, y, x: (g * cosh(x),), cost=14)
+cosh = pointwise("cosh", "cosh({0})", floating, lambda g, y, x: (g * sinh(x),), cost=14)
+arcsin = pointwise(
+    "arcsin", "asin({0})", floating, lambda g, y, x: (g * rsqrt(1 - square(x)),), cost=15
 )
-sign = pointwise("sign", "(({0} > 0) - ({0} < 0))", numeric, lambda g, y, x: (None,))
-absolute = _integer_code(
-    "absolute", "fabs({0})", "(({0} < 0) ? -{0} : {0})", same, lambda g, y, x: (g * sign(x),)
+arccos = pointwise(
+    "arccos", "acos({0})", floating, lambda g, y, x: (-(g * rsqrt(1 - square(x))),), cost=15
+)
+arctan = pointwise(
+    "arctan", "atan({0})", floating, lambda g, y, x: (g / (square(x) + 1),), cost=15
+)
+arcsinh = pointwise(
+    "arcsinh", "asinh({0})", floating, lambda g, y, x: (g * rsqrt(square(x) + 1),), cost=15
+)
+arccosh = pointwise(
+    "arccosh", "acosh({0})", floating, lambda g, y, x: (g * rsqrt((x - 1) * (x + 1)),), cost=15
+)
+arctanh = pointwise(
+    "arctanh", "atanh({0})", floating, lambda g, y, x: (g / (1 - square(x)),), cost=15
 )
 
-floor = pointwise("floor", "floor({0})", floating, lambda g, y, x: (None,))
-ceil = pointwise("ceil", "ceil({0})", floating, lambda g, y, x: (None,))
-rint = pointwise("rint", "rint({0})", floating, lambda g, y, x: (None,))
-trunc = pointwise("trunc", "trunc({0})", floating, lambda g, y, x: (None,))
 
-# Python's sign rules: the remainder has the sign of the divisor; integers divided by 0 give 0.
-_INT_FLOOR = "(({1}) == 0 ? 0 : ({0}) / ({1}) - ((({0}) % ({1}) != 0) && ((({0}) < 0) != (({1}) < 0))))"
-_INT_MOD = (
-    "(({1}) == 0 ? 0 : ((({0}) % ({1}) != 0) && ((({0}) < 0) != (({1}) < 0)))"
-    " ? ({0}) % ({1}) + ({1}) : ({0}) % ({1}))"
-)
-_FLOAT_MOD = "(({0}) - ({1}) * floor(({0}) / ({1})))"
-floor_divide = _integer_code(
-    "floor_divide", "floor({0} / {1})", _INT_FLOOR, numeric, lambda g, y, a, b: (None, None), 6
-)
-mod = _integer_code(
-    "mod", _FLOAT_MOD, _INT_MOD, numeric,
-    lambda g, y, a, b: (g, -(g * floor(a / b))), 8,
+def _arctan2_vjp(g, y, a, b):
+    share = g / (square(a) + square(b))
+    return share * b, -(share * a)
+
+
+arctan2 = pointwise(
+    "arctan2", "atan2({0}, {1})", floating, _arctan2_vjp, cost=20,
+    doc="The angle of the point (x2, x1), in radians.",
 )  # fmt: skip
+
+
+def _sinc_vjp(g, y, x):
+    flat = equal(x, 0)
+    safe = where(flat, 1, x)
+    return (where(flat, 0, g * (cos(x * math.pi) - y) / safe),)
+
+
+sinc = pointwise(
+    "sinc", "kcl_sinc_{T}({0})", floating, _sinc_vjp, cost=15, doc="sin(πx) / (πx), 1 at 0."
+)
+deg2rad = pointwise(
+    "deg2rad", "({0} * ({T})0.017453292519943295)", floating,
+    lambda g, y, x: (g * (math.pi / 180),), doc="Degrees to radians.",
+)  # fmt: skip
+rad2deg = pointwise(
+    "rad2deg", "({0} * ({T})57.29577951308232)", floating,
+    lambda g, y, x: (g * (180 / math.pi),), doc="Radians to degrees.",
+)  # fmt: skip
+
+# -- special functions --------------------------------------------------------
+_TWO_OVER_ROOT_PI = 2 / math.sqrt(math.pi)
+erf = pointwise(
+    "erf", "erf({0})", floating, lambda g, y, x: (g * _TWO_OVER_ROOT_PI * exp(-square(x)),),
+    cost=15, doc="The error function.",
+)  # fmt: skip
+erfc = pointwise(
+    "erfc", "erfc({0})", floating, lambda g, y, x: (-(g * _TWO_OVER_ROOT_PI * exp(-square(x))),),
+    cost=15, doc="1 - erf(x), accurate where that is small.",
+)  # fmt: skip
+erfinv = pointwise(
+    "erfinv", "kcl_erfinv_{T}({0})", floating,
+    lambda g, y, x: (g * exp(square(y)) / _TWO_OVER_ROOT_PI,), cost=30,
+    doc="The inverse of the error function.",
+)  # fmt: skip
+i0 = pointwise(
+    "i0", "kcl_bessel_{T}({0}, 0)", floating, lambda g, y, x: (g * i1(x),), cost=60,
+    doc="Modified Bessel function of order 0.",
+)  # fmt: skip
+
+
+def _i1_vjp(g, y, x):
+    flat = equal(x, 0)
+    return (g * where(flat, 0.5, i0(x) - y / where(flat, 1, x)),)
+
+
+i1 = pointwise(
+    "i1", "kcl_bessel_{T}({0}, 1)", floating, _i1_vjp, cost=60,
+    doc="Modified Bessel function of order 1.",
+)  # fmt: skip
+lgamma = pointwise(
+    "lgamma", "lgamma({0})", floating, lambda g, y, x: (g * digamma(x),), cost=40,
+    doc="Logarithm of the absolute value of the gamma function.",
+)  # fmt: skip
+digamma = pointwise(
+    "digamma", "kcl_digamma_{T}({0})", floating, cost=60,
+    doc="Derivative of lgamma; it has no derivative of its own here.",
+)  # fmt: skip
+
+# -- signs, rounding, remainders ----------------------------------------------
+sign = pointwise(
+    "sign", "({0} != {0} ? {0} : ({T})(({0} > 0) - ({0} < 0)))", numeric,
+    lambda g, y, x: (None,), integer="(({0} > 0) - ({0} < 0))",
+    doc="-1, 0 or 1 by the sign of each element; NaN stays NaN.",
+)  # fmt: skip
+signbit = pointwise(
+    "signbit", "(signbit({0}) != 0)", comparison, integer="({0} < 0)",
+    doc="Whether the sign bit is set (also that of -0.0).",
+)  # fmt: skip
+_absolute = pointwise(
+    "absolute", "fabs({0})", same, lambda g, y, x: (g * sign(x),),
+    integer="(({0} < 0) ? -{0} : {0})", unsigned="{0}",
+)  # fmt: skip
+
+
+def _absolute_complex_vjp(g, y, x):
+    return (multiply(g, conjugate(x)) / where(equal(y, 0), 1, y),)
+
+
+_ABSOLUTE_COMPLEX = register(
+    Op("absolute_complex", Kind.POINTWISE, "hypot({0}.x, {0}.y)", vjp=_absolute_complex_vjp, cost=8)
+)
+
+
+def absolute(x) -> Array:
+    """Elementwise absolute value; real for complex arrays."""
+    x = as_array(x)
+    if x.dtype.is_complex:
+        return apply(_ABSOLUTE_COMPLEX, (x,), (), x.shape, float32)
+    return _absolute(x)
+
+
+def _no_slope(g, y, *inputs):
+    return (None,) * len(inputs)
+
+
+floor = pointwise("floor", "floor({0})", floating, _no_slope)
+ceil = pointwise("ceil", "ceil({0})", floating, _no_slope)
+trunc = pointwise("trunc", "trunc({0})", same, _no_slope, integer="{0}")
+_rint = pointwise("rint", "rint({0})", floating, _no_slope)
 
 
 def round(x, decimals: int = 0) -> Array:
-    """`x` rounded to `decimals` places, halves to even."""
+    """`x` rounded to `decimals` places, halves to even.
+
+    Raises:
+        NotImplementedError: for integers with negative `decimals`.
+    """
+    x = as_array(x)
+    if not x.dtype.is_float:
+        if decimals < 0:
+            raise NotImplementedError("round: integers with negative decimals")
+        return x
+    if decimals == 0:
+        return _rint(x)
+    scale = 10.0 ** builtins.abs(decimals)
+    return _rint(x * scale) / scale if decimals > 0 else _rint(x / scale) * scale
+
+
+# Python's sign rules: the remainder has the sign of the divisor; integers by 0 give 0.
+floor_divide = pointwise(
+    "floor_divide", "kcl_fdiv_{T}({0}, {1})", numeric, _no_slope, cost=12,
+    integer="kcl_idiv_{T}({0}, {1})",
+    unsigned="(({1}) == 0 ? ({T})0 : ({T})({0} / ({1} == 0 ? 1 : {1})))",
+    doc="The quotient rounded down; integers divided by 0 give 0.",
+)  # fmt: skip
+mod = pointwise(
+    "mod", "kcl_fmod_{T}({0}, {1})", numeric,
+    lambda g, y, a, b: (g, -(g * floor_divide(a, b))), cost=12,
+    integer="kcl_imod_{T}({0}, {1})",
+    unsigned="(({1}) == 0 ? ({T})0 : ({T})({0} % ({1} == 0 ? 1 : {1})))",
+    doc="The remainder with the sign of the divisor; integers by 0 give 0.",
+)  # fmt: skip
+fmod = pointwise(
+    "fmod", "fmod({0}, {1})", numeric,
+    lambda g, y, a, b: (g, -(g * trunc(a / b))), cost=12,
+    integer="kcl_irem_{T}({0}, {1})",
+    unsigned="(({1}) == 0 ? ({T})0 : ({T})({0} % ({1} == 0 ? 1 : {1})))",
+    doc="The remainder with the sign of the dividend; integers by 0 give 0.",
+)  # fmt: skip
+
+
+def _integers(dtype):
+    dtype = int32 if dtype.is_bool else dtype
+    if not dtype.is_integer:
+        raise TypeError(f"this operation needs integers, not {dtype.name}")
+    return dtype, dtype
+
+
+gcd = pointwise(
+    "gcd", "kcl_gcd_{T}({0}, {1})", _integers, cost=40, doc="Greatest common divisor."
+)
+lcm = pointwise("lcm", "kcl_lcm_{T}({0}, {1})", _integers, cost=45, doc="Least common multiple.")
+_LDEXP = register(
+    Op(
+        "ldexp", Kind.POINTWISE, "ldexp({0}, (int){1})",
+        vjp=lambda g, y, x, n: (ldexp(g, n), None), cost=4,
+    )
+)  # fmt: skip
+
+
+def ldexp(x1, x2) -> Array:
+    """x1 * 2**x2, for integer x2."""
+    x, n = as_array(x1), as_array(x2)
+    if not n.dtype.is_integer:
+        raise TypeError(f"ldexp: exponents must be integers, not {n.dtype.name}")
+    x = cast_to(x, floating(x.dtype)[0])
+    arrays, shape = spread((x, n))
+    return apply(_LDEXP, tuple(arrays), (), shape, x.dtype)
+
+
+_heaviside = pointwise(
+    "heaviside", "({0} != {0} ? {0} : {0} == 0 ? {1} : ({T})({0} > 0))", floating, _no_slope
+)
+
+
+def heaviside(x1, x2) -> Array:
+    """0 where x1 < 0, x2 where it is 0, 1 where it is larger."""
+    return _heaviside(x1, x2)
+
+
+# -- clipping and cleaning ----------------------------------------------------
+def _clip_vjp(g, y, x, low, high):
+    # a half at each bound, as the minimum of a maximum has
+    inside = logical_and(greater(x, low), less(x, high))
+    edge = logical_or(equal(x, low), equal(x, high))
+    return where(inside, g, where(edge, g * 0.5, 0)), None, None
+
+
+_clip = pointwise(
+    "clip", "({0} < {1} ? {1} : {0} > {2} ? {2} : {0})", same, _clip_vjp, cost=2, arity=3
+)
+
+
+def clip(x, x_min=None, x_max=None) -> Array:
+    """`x` limited to [x_min, x_max]; None leaves a side open.  NaN stays NaN."""
+    if is_scalar(x_min) and is_scalar(x_max) and x_min < x_max:
+        return _clip(x, x_min, x_max)
+    if x_min is not None:
+        x = maximum(x_min, x)
+    return as_array(x) if x_max is None else minimum(x_max, x)
+
+
+# the largest finite number of each dtype
+LARGEST = {
+    "float16": 65504.0, "bfloat16": 3.3895313892515355e38,
+    "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308,
+}  # fmt: skip
+
+
+def nan_to_num(x, nan=0.0, posinf=None, neginf=None) -> Array:
+    """`x` with NaN and infinities replaced (by the largest and smallest numbers by default)."""
     x = as_array(x)
     if not x.dtype.is_float:
         return x
-    if decimals == 0:
-        return rint(x)
-    scale = 10.0**decimals
-    return rint(x * scale) / scale
+    most = LARGEST[x.dtype.name]
+    x = where(isnan(x), nan, x)
+    x = where(isposinf(x), most if posinf is None else posinf, x)
+    return where(isneginf(x), -most if neginf is None else neginf, x)
 
 
 # -- comparison and logic -----------------------------------------------------
-equal = pointwise("equal", "({0} == {1})", comparison)
-not_equal = pointwise("not_equal", "({0} != {1})", comparison)
+equal = pointwise(
+    "equal", "({0} == {1})", comparison, complex="({0}.x == {1}.x && {0}.y == {1}.y)"
+)
+not_equal = pointwise(
+    "not_equal", "({0} != {1})", comparison, complex="({0}.x != {1}.x || {0}.y != {1}.y)"
+)
 greater = pointwise("greater", "({0} > {1})", comparison)
 greater_equal = pointwise("greater_equal", "({0} >= {1})", comparison)
 less = pointwise("less", "({0} < {1})", comparison)
@@ -149,14 +453,90 @@ logical_and = pointwise("logical_and", "({0} && {1})", logical)
 logical_or = pointwise("logical_or", "({0} || {1})", logical)
 logical_not = pointwise("logical_not", "(!{0})", logical)
 logical_xor = pointwise("logical_xor", "({0} != {1})", logical)
-isnan = pointwise("isnan", "({0} != {0})", predicate)
-bitwise_and = pointwise("bitwise_and", "({0} & {1})", bitwise)
-bitwise_or = pointwise("bitwise_or", "({0} | {1})", bitwise)
-bitwise_xor = pointwise("bitwise_xor", "({0} ^ {1})", bitwise)
-bitwise_not = pointwise("bitwise_not", "(~{0})", bitwise)
-left_shift = pointwise("left_shift", "({0} << {1})", bitwise)
-right_shift = pointwise("right_shift", "({0} >> {1})", bitwise)
+isnan = pointwise(
+    "isnan", "({0} != {0})", comparison, integer="0", arity=1,
+    complex="({0}.x != {0}.x || {0}.y != {0}.y)",
+)  # fmt: skip
+isinf = pointwise(
+    "isinf", "(isinf({0}) != 0)", comparison, integer="0", arity=1,
+    complex="(isinf({0}.x) || isinf({0}.y))",
+)  # fmt: skip
+isfinite = pointwise(
+    "isfinite", "(isfinite({0}) != 0)", comparison, integer="1", arity=1,
+    complex="(isfinite({0}.x) && isfinite({0}.y))",
+)  # fmt: skip
+isposinf = pointwise("isposinf", "({0} == INFINITY)", comparison, integer="0", arity=1)
+isneginf = pointwise("isneginf", "({0} == -INFINITY)", comparison, integer="0", arity=1)
+isreal = pointwise("isreal", "1", comparison, arity=1, complex="({0}.y == 0)")
 
+
+def isclose(x1, x2, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Array:
+    """Whether |x1 - x2| <= atol + rtol * |x2|; equal infinities are close."""
+    (a, b), common = convert((x1, x2))
+    work = floating(common)[0]
+    a, b = cast_to(a, work), cast_to(b, work)
+    near = less_equal(absolute(a - b), absolute(b) * rtol + atol)
+    both = logical_and(isfinite(a), isfinite(b))
+    result = logical_or(logical_and(both, near), equal(a, b))
+    if equal_nan:
+        result = logical_or(result, logical_and(isnan(a), isnan(b)))
+    return result
+
+
+# -- complex numbers ----------------------------------------------------------
+def _complex_op(name: str, code: str, vjp) -> Op:
+    return register(Op(name, Kind.POINTWISE, code, clibrary.needed(code), vjp=vjp))
+
+
+# Gradients are linear transposes, without conjugation, as in JAX.
+_MAKE = _complex_op(
+    "make_complex", "(float2)({0}, {1})", lambda g, y, a, b: (real(g), -imag(g))
+)
+_REAL = _complex_op("real", "{0}.x", lambda g, y, x: (make_complex(g, 0),))
+_IMAG = _complex_op("imag", "{0}.y", lambda g, y, x: (make_complex(0, -g),))
+_CONJUGATE = _complex_op(
+    "conjugate", "(float2)({0}.x, -{0}.y)", lambda g, y, x: (conjugate(g),)
+)
+
+
+def make_complex(re, im) -> Array:
+    """re + i im, complex64."""
+    (a, b), _ = convert((re, im))
+    a, b = cast_to(a, float32), cast_to(b, float32)
+    arrays, shape = spread((a, b))
+    return apply(_MAKE, tuple(arrays), (), shape, dtypes.complex64)
+
+
+def real(x) -> Array:
+    """The real part."""
+    x = as_array(x)
+    return apply(_REAL, (x,), (), x.shape, float32) if x.dtype.is_complex else x
+
+
+def imag(x) -> Array:
+    """The imaginary part; zeros for real arrays."""
+    x = as_array(x)
+    if x.dtype.is_complex:
+        return apply(_IMAG, (x,), (), x.shape, float32)
+    return expand_to(scalar(0, x.dtype), x.shape)
+
+
+def conjugate(x) -> Array:
+    """The complex conjugate."""
+    x = as_array(x)
+    return apply(_CONJUGATE, (x,), (), x.shape, x.dtype) if x.dtype.is_complex else x
+
+
+def angle(x) -> Array:
+    """The angle of complex numbers; 0 or π for real ones."""
+    x = as_array(x)
+    if x.dtype.is_complex:
+        return arctan2(imag(x), real(x))
+    x = cast_to(x, floating(x.dtype)[0])
+    return where(isnan(x), x, where(less(x, 0), math.pi, 0.0))
+
+
+# -- choice -------------------------------------------------------------------
 _where_op = pointwise(
     "where",
     "({0} ? {1} : {2})",
@@ -170,10 +550,28 @@ def where(condition, x, y) -> Array:
     """`x` where `condition` holds, else `y`; all three broadcast."""
     condition = as_array(condition)
     if not condition.dtype.is_bool:
-        condition = not_equal(condition, 0)
-    (x, y), dtype = convert((x, y))
+        condition = cast_to(condition, bool_)
+    if is_scalar(x) and is_scalar(y):
+        dtype = dtypes.promote(python_dtype(x), python_dtype(y))
+        x, y = scalar(x, dtype), scalar(y, dtype)
+    else:
+        (x, y), dtype = convert((x, y))
     arrays, shape = spread((condition, x, y))
     return apply(_where_op, tuple(arrays), (), shape, dtype)
+
+
+def select(conditions, choices, default=0) -> Array:
+    """The choice of the first condition that holds, else `default`.
+
+    Raises:
+        ValueError: when there are not as many conditions as choices.
+    """
+    if len(conditions) != len(choices) or not conditions:
+        raise ValueError(f"select: {len(conditions)} conditions for {len(choices)} choices")
+    (*choices, result), _ = convert((*choices, default))
+    for condition, choice in zip(reversed(conditions), reversed(choices), strict=True):
+        result = where(condition, choice, result)
+    return result
 
 
 def cast(x, dtype) -> Array:

@@ -2,27 +2,60 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 
 from kerascl.core import rules
 from kerascl.core.array import Array
 from kerascl.core.op import FoldSpec
 from kerascl.core.tape import stop_gradient
-from kerascl.dtypes import DType, int32
+from kerascl.dtypes import DType, float32, int32
 from kerascl.ops.declare import (
-    SUM, as_array, cast_to, expand_to, floating, fold, numeric, reshape_to, same,
+    SUM,
+    as_array,
+    cast_to,
+    convert,
+    expand_to,
+    floating,
+    fold,
+    numeric,
+    reshape_to,
+    same,
 )  # fmt: skip
-from kerascl.ops.pointwise import divide, equal, exp, log, not_equal, square, where
+from kerascl.ops.pointwise import (
+    absolute,
+    divide,
+    equal,
+    exp,
+    isclose,
+    isnan,
+    log,
+    logical_not,
+    maximum,
+    minimum,
+    multiply,
+    not_equal,
+    sqrt,
+    square,
+    where,
+)  # fmt: skip
+
+__all__ = [
+    "all", "allclose", "any", "argmax", "argmin", "average", "count_nonzero", "logsumexp", "max",
+    "mean", "min", "nanargmax", "nanargmin", "nanmax", "nanmean", "nanmin", "nanprod", "nanstd",
+    "nansum", "nanvar", "prod", "ptp", "std", "sum", "var",
+]  # fmt: skip
 
 sum = SUM
 
 
+# -- extremes -----------------------------------------------------------------
 def _lowest(d: DType) -> str:
     if d.is_float:
         return "-INFINITY"
     if d.is_bool or d.kind == "u":
         return "0"
-    return {1: "-128", 2: "-32768", 4: "(-2147483647-1)", 8: "(-9223372036854775807L-1L)"}[d.itemsize]
+    return f"(-{_highest(d)}-1)"
 
 
 def _highest(d: DType) -> str:
@@ -49,8 +82,33 @@ def _extreme_vjp(g, y, x, axes):
     return (hit * expand_to(divide(g, SUM(hit, axes, keepdims=True)), x.shape),)
 
 
-max = fold("max", _extreme(">", _lowest), same, _extreme_vjp)
-min = fold("min", _extreme("<", _highest), same, _extreme_vjp)
+_max = fold("max", _extreme(">", _lowest), same, _extreme_vjp)
+_min = fold("min", _extreme("<", _highest), same, _extreme_vjp)
+
+
+def _reduce_extreme(x, axis, keepdims, initial, reduce, join) -> Array:
+    x = as_array(x)
+    if x.dtype.is_complex:
+        raise TypeError("complex numbers have no order")
+    if initial is None and not _count(x, axis):
+        raise ValueError(f"an empty array of shape {x.shape} has no largest or smallest element")
+    y = reduce(x, axis, keepdims)
+    return y if initial is None else cast_to(join(y, initial), x.dtype)
+
+
+def max(x, axis=None, keepdims: bool = False, initial=None) -> Array:
+    """The largest element over `axis` (and `initial`); NaN where there is one."""
+    return _reduce_extreme(x, axis, keepdims, initial, _max, maximum)
+
+
+def min(x, axis=None, keepdims: bool = False, initial=None) -> Array:
+    """The smallest element over `axis` (and `initial`); NaN where there is one."""
+    return _reduce_extreme(x, axis, keepdims, initial, _min, minimum)
+
+
+def ptp(x, axis=None, keepdims: bool = False) -> Array:
+    """The largest minus the smallest element over `axis`."""
+    return max(x, axis, keepdims) - min(x, axis, keepdims)
 
 
 def _argument(sign: str, start):
@@ -81,16 +139,24 @@ _argmax = fold("argmax", _argument(">", _lowest), _to_int)
 _argmin = fold("argmin", _argument("<", _highest), _to_int)
 
 
+def _position(x, axis, keepdims, find, name: str) -> Array:
+    x = as_array(x)
+    if not _count(x, axis):
+        raise ValueError(f"{name} of an empty array of shape {x.shape}")
+    return find(x, axis, keepdims)
+
+
 def argmax(x, axis=None, keepdims: bool = False) -> Array:
     """int32 position of the first largest element along `axis` (None: of the flat array)."""
-    return _argmax(x, axis, keepdims)
+    return _position(x, axis, keepdims, _argmax, "argmax")
 
 
 def argmin(x, axis=None, keepdims: bool = False) -> Array:
     """int32 position of the first smallest element along `axis` (None: of the flat array)."""
-    return _argmin(x, axis, keepdims)
+    return _position(x, axis, keepdims, _argmin, "argmin")
 
 
+# -- logic --------------------------------------------------------------------
 _any = fold("any", lambda d: FoldSpec((("acc", "0"),), "s0 |= x;", "s0 |= t0;"))
 _all = fold("all", lambda d: FoldSpec((("acc", "1"),), "s0 &= x;", "s0 &= t0;"))
 
@@ -110,48 +176,189 @@ def all(x, axis=None, keepdims: bool = False) -> Array:
     return _all(_truth(x), axis, keepdims)
 
 
+def allclose(x1, x2, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Array:
+    """Whether all elements are close; see `isclose`."""
+    return all(isclose(x1, x2, rtol, atol, equal_nan))
+
+
+def count_nonzero(x, axis=None, keepdims: bool = False) -> Array:
+    """int32 number of elements that are not 0."""
+    return SUM(cast_to(_truth(x), int32), axis, keepdims)
+
+
+# -- products and averages ----------------------------------------------------
 def _prod_vjp(g, y, x, axes):
     # the product of the others, also where one factor is zero
     zero = equal(x, 0)
-    zeros = SUM(cast_to(zero, x.dtype), axes, keepdims=True)
+    zeros = SUM(cast_to(zero, int32), axes, keepdims=True)
     others = prod(where(zero, 1, x), axes, keepdims=True)
-    none = where(equal(zeros, 0), g * y, 0)
+    none = where(equal(zeros, 0), g * others, 0)
     one = where(equal(zeros, 1), g * others, 0)
     return (where(zero, expand_to(one, x.shape), expand_to(none, x.shape) / where(zero, 1, x)),)
 
 
-prod = fold(
-    "prod", lambda d: FoldSpec((("acc", "1"),), "s0 *= x;", "s0 *= t0;"), numeric, _prod_vjp
-)
+def _times(d: DType) -> FoldSpec:
+    if d.is_complex:
+        text = "s0 = (float2)(s0.x * {o}.x - s0.y * {o}.y, s0.x * {o}.y + s0.y * {o}.x);"
+        init = "(float2)(1.0f, 0.0f)"
+    else:
+        text, init = "s0 *= {o};", "1"
+    return FoldSpec((("acc", init),), text.replace("{o}", "x"), text.replace("{o}", "t0"))
+
+
+prod = fold("prod", _times, numeric, _prod_vjp)
 
 
 def _count(x: Array, axis) -> int:
     return math.prod(x.shape[a] for a in rules.axes_tuple(axis, x.ndim))
 
 
+def _wide(x) -> tuple[Array, DType]:
+    """A floating array in its accumulator dtype, and the dtype of an average of it."""
+    x = as_array(x)
+    result = floating(x.dtype)[0]
+    return cast_to(x, result.accumulator), result
+
+
 def mean(x, axis=None, keepdims: bool = False) -> Array:
     """Arithmetic mean over `axis`; integers give float32."""
-    x = as_array(x)
-    x = cast_to(x, floating(x.dtype)[0])
+    x, result = _wide(x)
     count = _count(x, axis)
-    return SUM(x, axis, keepdims) * (1.0 / count if count else math.nan)
+    return cast_to(divide(SUM(x, axis, keepdims), count if count else math.nan), result)
 
 
-def var(x, axis=None, keepdims: bool = False) -> Array:
-    """Population variance over `axis`, in two passes."""
-    x = as_array(x)
-    x = cast_to(x, floating(x.dtype)[0])
-    return mean(square(x - mean(x, axis, True)), axis, keepdims)
+def var(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
+    """Variance over `axis`, in two passes; `ddof` is subtracted from the divisor."""
+    x, result = _wide(x)
+    away = x - mean(x, axis, True)
+    squares = square(away) if not x.dtype.is_complex else square(absolute(away))
+    result = float32 if result.is_complex else result
+    if not ddof:
+        return cast_to(mean(squares, axis, keepdims), result)
+    divisor = builtins.max(0, _count(x, axis) - ddof)
+    return cast_to(SUM(squares, axis, keepdims) / (divisor or math.nan), result)
+
+
+def std(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
+    """Standard deviation over `axis`."""
+    x, result = _wide(x)
+    return cast_to(sqrt(var(x, axis, keepdims, ddof)), float32 if result.is_complex else result)
+
+
+def average(x, axis=None, weights=None, keepdims: bool = False) -> Array:
+    """Mean over `axis`, weighted; `weights` has the shape of `x`, or that of `axis`.
+
+    Raises:
+        ValueError: when the shapes do not fit.
+    """
+    if weights is None:
+        return mean(x, axis, keepdims)
+    (x, weights), common = convert((x, weights))
+    work = floating(common)[0]
+    x, weights = cast_to(x, work), cast_to(weights, work)
+    if weights.shape != x.shape:
+        if axis is None:
+            raise ValueError(f"average: weights {weights.shape} for {x.shape} need an axis")
+        axes = rules.axes_tuple(axis, x.ndim)
+        if weights.shape != tuple(x.shape[a] for a in axes):
+            raise ValueError(f"average: weights {weights.shape} on axis {axis} of {x.shape}")
+        wide = tuple(n if a in axes else 1 for a, n in enumerate(x.shape))
+        weights = expand_to(reshape_to(weights, wide), x.shape)
+    return SUM(multiply(x, weights), axis, keepdims) / SUM(weights, axis, keepdims)
 
 
 def logsumexp(x, axis=None, keepdims: bool = False) -> Array:
     """log(sum(exp(x))) over `axis`, without overflow."""
     x = as_array(x)
     x = cast_to(x, floating(x.dtype)[0])
+    if not _count(x, axis):
+        return log(SUM(x, axis, keepdims))
     top = stop_gradient(max(x, axis, True))
     top = where(equal(top - top, 0), top, 0)  # infinities must not be subtracted
     y = log(SUM(exp(x - top), axis, True)) + top
-    axes = rules.axes_tuple(axis, x.ndim)
     if keepdims:
         return y
+    axes = rules.axes_tuple(axis, x.ndim)
     return reshape_to(y, tuple(n for a, n in enumerate(x.shape) if a not in axes))
+
+
+# -- the same without NaN -----------------------------------------------------
+def _numbers(x, other) -> tuple[Array, Array]:
+    """`x` with NaN replaced, and where it was a number."""
+    x = as_array(x)
+    number = logical_not(isnan(x))
+    return (where(number, x, other) if x.dtype.is_float or x.dtype.is_complex else x), number
+
+
+def nansum(x, axis=None, keepdims: bool = False) -> Array:
+    """Sum over `axis`, NaN counting as 0."""
+    return SUM(_numbers(x, 0)[0], axis, keepdims)
+
+
+def nanprod(x, axis=None, keepdims: bool = False) -> Array:
+    """Product over `axis`, NaN counting as 1."""
+    return prod(_numbers(x, 1)[0], axis, keepdims)
+
+
+def nanmean(x, axis=None, keepdims: bool = False) -> Array:
+    """Mean over `axis` of the numbers; NaN where there are none."""
+    x, result = _wide(x)
+    values, number = _numbers(x, 0)
+    count = SUM(cast_to(number, x.dtype), axis, keepdims)
+    return cast_to(SUM(values, axis, keepdims) / count, result)
+
+
+def nanvar(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
+    """Variance over `axis` of the numbers; NaN where there are none."""
+    x, result = _wide(x)
+    away, number = x - nanmean(x, axis, True), logical_not(isnan(x))
+    squares = square(absolute(away)) if x.dtype.is_complex else square(where(number, away, 0))
+    count = SUM(cast_to(number, squares.dtype), axis, keepdims) - ddof
+    y = SUM(where(number, squares, 0), axis, keepdims) / where(count > 0, count, math.nan)
+    return cast_to(y, float32 if result.is_complex else result)
+
+
+def nanstd(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
+    """Standard deviation over `axis` of the numbers; NaN where there are none."""
+    return sqrt(nanvar(x, axis, keepdims, ddof))
+
+
+def _nan_extreme(x, axis, keepdims, reduce, worst) -> Array:
+    x = as_array(x)
+    if not x.dtype.is_float:
+        return reduce(x, axis, keepdims)
+    values, number = _numbers(x, worst)
+    return where(any(number, axis, keepdims), reduce(values, axis, keepdims), math.nan)
+
+
+def nanmax(x, axis=None, keepdims: bool = False) -> Array:
+    """The largest number over `axis`; NaN where there is none."""
+    return _nan_extreme(x, axis, keepdims, max, -math.inf)
+
+
+def nanmin(x, axis=None, keepdims: bool = False) -> Array:
+    """The smallest number over `axis`; NaN where there is none."""
+    return _nan_extreme(x, axis, keepdims, min, math.inf)
+
+
+def _nan_position(x, axis, keepdims, find, worst) -> Array:
+    x = as_array(x)
+    if not x.dtype.is_float:
+        return find(x, axis, keepdims)
+    values, number = _numbers(x, worst)
+    # a number that equals the replacement must still win over it
+    place = find(values, axis, keepdims)
+    only = find(where(number, 1, 0) if worst < 0 else where(number, 0, 1), axis, keepdims)
+    best = (max if worst < 0 else min)(values, axis, keepdims)
+    place = where(equal(best, worst), only, place)
+    return where(any(number, axis, keepdims), place, -1)
+
+
+def nanargmax(x, axis=None, keepdims: bool = False) -> Array:
+    """int32 position of the first largest number along `axis`; -1 where there is none."""
+    return _nan_position(x, axis, keepdims, argmax, -math.inf)
+
+
+def nanargmin(x, axis=None, keepdims: bool = False) -> Array:
+    """int32 position of the first smallest number along `axis`; -1 where there is none."""
+    return _nan_position(x, axis, keepdims, argmin, math.inf)

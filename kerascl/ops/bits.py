@@ -1,0 +1,102 @@
+"""Bits: logic, shifts, and reading numbers as their bits."""
+
+from __future__ import annotations
+
+import math
+
+from kerascl import dtypes
+from kerascl.core.array import Array, apply
+from kerascl.core.op import Kind, Op, register
+from kerascl.dtypes import as_dtype, int32, uint8, uint16, uint32, uint64
+from kerascl.ops import clibrary
+from kerascl.ops.declare import as_array, bitwise, cast_to, convert, floating, pointwise, spread
+from kerascl.ops.pointwise import equal, greater, isnan, logical_not, logical_or, not_equal, where
+from kerascl.ops.views import expand_to
+
+__all__ = [
+    "bitcast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "left_shift", "nextafter",
+    "right_shift",
+]  # fmt: skip
+
+
+def _shifts(dtype):
+    return bitwise(int32 if dtype.is_bool else dtype)
+
+
+_IN_WORD = "((ulong)({1}) < sizeof({T}) * 8)"
+bitwise_and = pointwise("bitwise_and", "({0} & {1})", bitwise)
+bitwise_or = pointwise("bitwise_or", "({0} | {1})", bitwise)
+bitwise_xor = pointwise("bitwise_xor", "({0} ^ {1})", bitwise)
+_bitwise_not = pointwise("bitwise_not", "(~{0})", bitwise)
+left_shift = pointwise(
+    "left_shift", f"({_IN_WORD} ? ({{T}})({{0}} << {{1}}) : ({{T}})0)", _shifts,
+    doc="Bits moved left; 0 when all are moved out.",
+)  # fmt: skip
+right_shift = pointwise(
+    "right_shift", f"({_IN_WORD} ? ({{T}})({{0}} >> {{1}}) : ({{T}})({{0}} < 0 ? -1 : 0))", _shifts,
+    doc="Bits moved right, filled with the sign.",
+)  # fmt: skip
+
+
+def bitwise_not(x) -> Array:
+    """All bits inverted; the logical opposite of a bool."""
+    x = as_array(x)
+    return logical_not(x) if x.dtype.is_bool else _bitwise_not(x)
+
+
+_BITS = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
+_TO_BITS = {"float16": "kcl_half_bits({0})", "bfloat16": "kcl_to_bf16({0})"}
+_FROM_BITS = {"float16": "kcl_half_value({0})", "bfloat16": "kcl_from_bf16({0})"}
+
+
+def _bit_op(name: str, code: str) -> Op:
+    return register(Op(name, Kind.POINTWISE, code, clibrary.needed(code)))
+
+
+_OUT_OF = {
+    d: _bit_op(f"bits_of_{d.name}", _TO_BITS.get(d.name, f"as_{_BITS[d.itemsize].compute}({{0}})"))
+    for d in dtypes.ALL
+    if d.kind in "if"
+}
+_INTO = {
+    d: _bit_op(f"{d.name}_of_bits", _FROM_BITS.get(d.name, f"as_{d.compute}({{0}})"))
+    for d in dtypes.ALL
+    if d.kind in "if"
+}
+
+
+def bitcast(x, dtype) -> Array:
+    """The bits of `x` read as another dtype of the same size; bools count as uint8.
+
+    Raises:
+        TypeError: when the sizes differ.
+    """
+    x, dtype = as_array(x), as_dtype(dtype)
+    if x.dtype is dtype:
+        return x
+    if x.dtype.itemsize != dtype.itemsize or x.dtype.is_complex or dtype.is_complex:
+        raise TypeError(f"bitcast: {x.dtype.name} and {dtype.name} differ in size or are complex")
+    bits = _BITS[dtype.itemsize]
+    if x.dtype in _OUT_OF:
+        x = apply(_OUT_OF[x.dtype], (x,), (), x.shape, bits)
+    x = cast_to(x, bits)
+    return apply(_INTO[dtype], (x,), (), x.shape, dtype) if dtype in _INTO else cast_to(x, dtype)
+
+
+_nextafter = pointwise("nextafter", "nextafter({0}, {1})", floating)
+
+
+def nextafter(x1, x2) -> Array:
+    """The next representable number after x1 towards x2."""
+    (a, b), common = convert((x1, x2))
+    if common.itemsize != 2 or not common.is_float:
+        return _nextafter(a, b)
+    (a, b), shape = spread((a, b))
+    a, b = expand_to(a, shape), expand_to(b, shape)
+    bits = cast_to(bitcast(a, dtypes.int16), int32)
+    # 16-bit floats are computed in float32: their neighbours are found by counting bits
+    away = where(logical_or(equal(a, 0), not_equal(greater(b, a), greater(a, 0))), -1, 1)
+    small = where(greater(b, 0), 1, -(2**15) + 1)
+    following = where(equal(a, 0), small, bits + away)
+    y = bitcast(cast_to(following, dtypes.int16), common)
+    return where(logical_or(isnan(a), isnan(b)), math.nan, where(equal(a, b), b, y))

@@ -1,0 +1,243 @@
+"""C functions that elementwise operations call.
+
+Each entry is the text of one function.  `@T` in a name or text stands for the
+compute type of the operation's result, so one text serves every type.  An
+operation names a function in its code (with `{T}` for `@T`) and needs nothing
+more: `needed` finds it, and what it calls in turn.
+"""
+
+from __future__ import annotations
+
+import re
+
+_TEXTS = r"""
+static inline @T kcl_fmod_@T(@T a, @T b) {
+  const @T r = fmod(a, b);
+  if (r == 0) return copysign(r, b);
+  return ((r < 0) != (b < 0)) ? r + b : r;
+}
+
+static inline @T kcl_fdiv_@T(@T a, @T b) {
+  if (b == 0) return a / b;
+  const @T r = fmod(a, b);
+  @T q = (a - r) / b;
+  if (r != 0 && ((r < 0) != (b < 0))) q -= 1;
+  if (q == 0) return copysign((@T)0, a / b);
+  const @T whole = floor(q);
+  return q - whole > (@T)0.5f ? whole + 1 : whole;
+}
+
+static inline @T kcl_imod_@T(@T a, @T b) {
+  if (b == 0 || b + 1 == 0) return 0;
+  const @T r = a % b;
+  return (r != 0 && ((r < 0) != (b < 0))) ? r + b : r;
+}
+
+static inline @T kcl_idiv_@T(@T a, @T b) {
+  if (b == 0) return 0;
+  if (b + 1 == 0) return -a;
+  const @T q = a / b;
+  return (q * b != a && ((a < 0) != (b < 0))) ? q - 1 : q;
+}
+
+static inline @T kcl_irem_@T(@T a, @T b) {
+  return (b == 0 || b + 1 == 0) ? (@T)0 : (@T)(a % b);
+}
+
+static inline @T kcl_ipow_@T(@T a, @T b) {
+  if (b < 0) return a == 1 ? 1 : a + 1 == 0 ? ((b & 1) ? -1 : 1) : 0;
+  @T y = 1;
+  while (b > 0) {
+    if (b & 1) y *= a;
+    a *= a;
+    b >>= 1;
+  }
+  return y;
+}
+
+static inline @T kcl_gcd_@T(@T a, @T b) {
+  if (a < 0) a = -a;
+  if (b < 0) b = -b;
+  while (b != 0) {
+    const @T r = a % b;
+    a = b;
+    b = r;
+  }
+  return a;
+}
+
+static inline @T kcl_lcm_@T(@T a, @T b) {
+  if (a < 0) a = -a;
+  if (b < 0) b = -b;
+  return (a == 0 || b == 0) ? (@T)0 : (@T)(a / kcl_gcd_@T(a, b) * b);
+}
+
+static inline @T kcl_logaddexp_@T(@T a, @T b) {
+  const @T top = fmax(a, b);
+  if (a == b) return a + log((@T)2);
+  if (a != a || b != b) return a + b;
+  if (isinf(top)) return top;
+  return top + log1p(exp(-fabs(a - b)));
+}
+
+static inline @T kcl_logaddexp2_@T(@T a, @T b) {
+  const @T top = fmax(a, b);
+  if (a == b) return a + 1;
+  if (a != a || b != b) return a + b;
+  if (isinf(top)) return top;
+  return top + log1p(exp2(-fabs(a - b))) * (@T)1.4426950408889634;
+}
+
+static inline @T kcl_sinc_@T(@T x) {
+  return x == 0 ? (@T)1 : (@T)(sinpi(x) / ((@T)3.14159265358979323846 * x));
+}
+
+static inline @T kcl_erfinv_@T(@T y) {
+  if (y == 1 || y == -1) return copysign((@T)INFINITY, y);
+  const @T w = -log((1 - y) * (1 + y));
+  @T x;
+  if (w < 5) {
+    const @T t = w - (@T)2.5;
+    x = (@T)2.81022636e-08;
+    x = (@T)3.43273939e-07 + x * t;
+    x = (@T)-3.5233877e-06 + x * t;
+    x = (@T)-4.39150654e-06 + x * t;
+    x = (@T)0.00021858087 + x * t;
+    x = (@T)-0.00125372503 + x * t;
+    x = (@T)-0.00417768164 + x * t;
+    x = (@T)0.246640727 + x * t;
+    x = (@T)1.50140941 + x * t;
+  } else {
+    const @T t = sqrt(w) - 3;
+    x = (@T)-0.000200214257;
+    x = (@T)0.000100950558 + x * t;
+    x = (@T)0.00134934322 + x * t;
+    x = (@T)-0.00367342844 + x * t;
+    x = (@T)0.00573950773 + x * t;
+    x = (@T)-0.0076224613 + x * t;
+    x = (@T)0.00943887047 + x * t;
+    x = (@T)1.00167406 + x * t;
+    x = (@T)2.83297682 + x * t;
+  }
+  x *= y;
+  for (int k = 0; k < (sizeof(@T) == 8 ? 2 : 0); k++) {
+    /* Newton with the small tail, so that nothing cancels near the ends */
+    const @T a = fabs(x);
+    const @T miss = (1 - fabs(y)) - erfc(a);
+    const @T step = miss / ((@T)1.1283791670955126 * exp(-a * a));
+    const @T next = a - step / (1 + a * step);
+    x = copysign(next, y);
+  }
+  return x;
+}
+
+static inline @T kcl_bessel_@T(@T x, int order) {
+  const @T a = fabs(x);
+  @T y;
+  if (a <= 30) {
+    const @T q = a * a * (@T)0.25f;
+    @T term = order ? a * (@T)0.5f : (@T)1;
+    y = term;
+    for (int k = 1; k < 120 && term > y * (@T)1e-17f; k++) {
+      term *= q / ((@T)k * (k + order));
+      y += term;
+    }
+  } else {
+    const @T mu = 4 * order;
+    @T term = 1;
+    y = 1;
+    for (int k = 1; k < 16; k++) {
+      const @T odd = 2 * k - 1;
+      term *= (odd * odd - mu) / (8 * k * a);
+      y += term;
+    }
+    y *= exp(a - (@T)0.5f * log((@T)6.283185307179586 * a));
+  }
+  return order && x < 0 ? -y : y;
+}
+
+static inline @T kcl_digamma_@T(@T x) {
+  @T y = 0;
+  if (x <= 0) {
+    if (x == floor(x)) return (@T)NAN;
+    y = -(@T)3.14159265358979323846 / tanpi(x);
+    x = 1 - x;
+  }
+  while (x < 10) {
+    y -= 1 / x;
+    x += 1;
+  }
+  const @T r = 1 / (x * x);
+  @T tail = (@T)0.08333333333333333333;
+  tail = (@T)-0.02109279609279609280 + r * tail;
+  tail = (@T)0.00757575757575757576 + r * tail;
+  tail = (@T)-0.00416666666666666667 + r * tail;
+  tail = (@T)0.00396825396825396825 + r * tail;
+  tail = (@T)-0.00833333333333333333 + r * tail;
+  tail = (@T)0.08333333333333333333 + r * tail;
+  return y + log(x) - (@T)0.5f / x - r * tail;
+}
+
+static inline ushort kcl_half_bits(float v) {
+  ushort h;
+  vstore_half_rte(v, 0, (half*)&h);
+  return h;
+}
+
+static inline float kcl_half_value(ushort h) {
+  return vload_half(0, (half*)&h);
+}
+
+static inline float2 kcl_cmul(float2 a, float2 b) {
+  return (float2)(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
+}
+
+static inline float2 kcl_cdiv(float2 a, float2 b) {
+  if (fabs(b.x) >= fabs(b.y)) {
+    const float r = b.y / b.x, d = b.x + b.y * r;
+    return (float2)((a.x + a.y * r) / d, (a.y - a.x * r) / d);
+  }
+  const float r = b.x / b.y, d = b.x * r + b.y;
+  return (float2)((a.x * r + a.y) / d, (a.y * r - a.x) / d);
+}
+
+static inline float2 kcl_cexp(float2 a) {
+  return exp(a.x) * (float2)(cos(a.y), sin(a.y));
+}
+
+static inline float2 kcl_clog(float2 a) {
+  return (float2)(log(hypot(a.x, a.y)), atan2(a.y, a.x));
+}
+
+static inline float2 kcl_csqrt(float2 a) {
+  const float size = hypot(a.x, a.y);
+  if (size == 0) return (float2)(0.0f, a.y);
+  const float root = sqrt(0.5f * (size + fabs(a.x)));
+  const float other = 0.5f * a.y / root;
+  return a.x >= 0 ? (float2)(root, other) : (float2)(fabs(other), copysign(root, a.y));
+}
+"""
+
+_NAME = re.compile(r"kcl_\w*(?:@T)?(?=\()")
+FUNCTIONS: dict[str, str] = {}
+for _text in re.split(r"\n\n(?=static inline )", _TEXTS.strip()):
+    FUNCTIONS[_NAME.search(_text).group()] = _text.strip() + "\n"
+
+
+def needed(code: str) -> tuple[str, ...]:
+    """The functions that `code` calls, callees first.
+
+    Raises:
+        KeyError: for a kcl_ function that does not exist.
+    """
+    found: dict[str, str] = {}
+
+    def visit(text: str, own: str = "") -> None:
+        for name in _NAME.findall(text.replace("{T}", "@T")):
+            if name in (own, "kcl_to_bf16", "kcl_from_bf16") or name in found:
+                continue
+            visit(FUNCTIONS[name], name)
+            found[name] = FUNCTIONS[name]
+
+    visit(code)
+    return tuple(found.values())

@@ -1,0 +1,31 @@
+"""The operations that read something on the host, because the shape of their result needs it.
+
+Everything else stays on the device.  Each of these reads a few numbers, not the
+data; inside a captured function they raise CaptureError, as any read does.
+`calls` counts them, for tests and for finding what stalls a loop.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+HOST_OPERATIONS = {
+    "nonzero": "how many elements are not 0",
+    "unique": "how many values differ, unless `size` is given",
+    "bincount": "the largest value, unless `length` is given",
+    "repeat": "the sum of an array of repeats, unless `total_length` is given",
+    "boolean index": "how many elements a mask selects",
+    "segment": "the largest segment number, unless `num_segments` is given",
+}
+
+calls: Counter[str] = Counter()
+
+
+def count(name: str) -> None:
+    """Note one host read by an operation of `HOST_OPERATIONS`.
+
+    Raises:
+        KeyError: for an operation that is not in the table.
+    """
+    HOST_OPERATIONS[name]
+    calls[name] += 1

@@ -1,0 +1,153 @@
+"""Cumulative operations."""
+
+from __future__ import annotations
+
+import math
+
+from kerascl.core import rules
+from kerascl.core.array import Array, apply
+from kerascl.dtypes import as_dtype
+from kerascl.ops.declare import as_array, cast_to, family, floating, numeric
+from kerascl.ops.indexing import take_along_axis
+from kerascl.ops.movement import iota
+from kerascl.ops.pointwise import clip, equal, exp, isnan, log, maximum, not_equal, where
+from kerascl.ops.views import pad_with, reshape_to, window
+
+__all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "nancumprod", "nancumsum"]
+
+
+def _scan_vjp(g, y, x, kind, reverse, exclusive):
+    if kind == "sum":
+        return (_scan(g, "sum", not reverse, exclusive),)
+    if kind == "prod":
+        return (_cumprod_vjp(g, y, x, reverse, exclusive),)
+    if kind == "logsumexp":
+        # the sum over later positions j of g_j exp(x_i - y_j), in logarithms by sign of g
+        up, down = (log(maximum(part, 0)) - y for part in (g, -g))
+        sums = (_scan(part, "logsumexp", not reverse, exclusive) for part in (up, down))
+        more, fewer = (exp(x + part) for part in sums)
+        return (more - fewer,)
+    return (_extreme_vjp(g, y, x, kind, reverse, exclusive),)
+
+
+def _cumprod_vjp(g, y, x, reverse, exclusive):
+    # dx_i = sum over later j of g_j y_j / x_i.  At a zero, y_j / x_i is the product of
+    # the others, which is taken with the first zero replaced by 1.
+    zero = equal(x, 0)
+    safe = where(zero, 1, x)
+    plain = _scan(g * y, "sum", not reverse, exclusive) / safe
+    zeros = _scan(where(zero, 1, 0), "sum", reverse, False)
+    first = zero & equal(zeros, 1)
+    y_first = _scan(where(first, 1, x), "prod", reverse, exclusive)
+    at_first = _scan(g * y_first, "sum", not reverse, exclusive)
+    return where(first, at_first, where(zero, 0, plain))
+
+
+def _extreme_vjp(g, y, x, kind, reverse, exclusive):
+    if exclusive:
+        raise NotImplementedError(f"gradient of an exclusive cumulative {kind}")
+    # a new extreme starts a run of equal results; its gradient is the sum over the run
+    start = not_equal(y, _shifted(y, reverse)) | _edge(y, reverse)
+    total = _scan(g, "sum", not reverse, False)
+    after = _next_start(total, start, reverse)
+    return where(start, total - after, 0)
+
+
+def _edge(y: Array, reverse: bool) -> Array:
+    from_start = _positions(y)
+    return equal(from_start, y.shape[1] - 1 if reverse else 0)
+
+
+def _positions(y: Array) -> Array:
+    return iota(y.shape, 1)
+
+
+def _shifted(y: Array, reverse: bool) -> Array:
+    n = y.shape[1]
+    low, high = ([0, 0, 0], [0, 1, 0]) if reverse else ([0, 1, 0], [0, 0, 0])
+    moved = pad_with(y, low, high, [0, 0, 0], 0)
+    return window(moved, 1, 1, n + 1) if reverse else window(moved, 1, 0, n)
+
+
+def _next_start(total: Array, start: Array, reverse: bool) -> Array:
+    """For each position the value of `total` at the next run's start, 0 after the last."""
+    n = total.shape[1]
+    place = _positions(total)
+    if reverse:
+        marked = where(start, place, -1)
+        nearest = _scan(marked, "max", False, True)
+        found = nearest >= 0
+    else:
+        marked = where(start, place, n)
+        nearest = _scan(marked, "min", True, True)
+        found = nearest < n
+    picked = take_along_axis(total, clip(nearest, 0, n - 1), 1)
+    return where(found, picked, 0)
+
+
+SCAN = family("scan", _scan_vjp)
+
+
+def _scan(x: Array, kind: str, reverse: bool, exclusive: bool) -> Array:
+    return apply(SCAN, (x,), (kind, reverse, exclusive), x.shape, x.dtype)
+
+
+def cumulative(x: Array, kind: str, axis: int | None, reverse: bool, exclusive: bool) -> Array:
+    """A cumulative operation along one axis (None: of the flat array)."""
+    if axis is None:
+        x, axis = reshape_to(x, (x.size,)), 0
+    axis = rules.axis_index(axis, x.ndim)
+    if not x.size:
+        return x
+    shape = x.shape
+    outer, inner = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    flat = reshape_to(x, (outer, shape[axis], inner))
+    return reshape_to(_scan(flat, kind, reverse, exclusive), shape)
+
+
+def cumsum(x, axis: int | None = None, dtype=None, reverse=False, exclusive=False) -> Array:
+    """Cumulative sum along `axis` (None: of the flat array).
+
+    Args:
+        dtype: of the sums; by default that of `x`, int32 for bools.
+        reverse: from the last element to the first.
+        exclusive: each sum leaves out its own element.
+    """
+    x = as_array(x)
+    x = cast_to(x, numeric(x.dtype)[0] if dtype is None else as_dtype(dtype))
+    return cumulative(x, "sum", axis, reverse, exclusive)
+
+
+def cumprod(x, axis: int | None = None, dtype=None, reverse=False, exclusive=False) -> Array:
+    """Cumulative product along `axis`; arguments as for `cumsum`."""
+    x = as_array(x)
+    x = cast_to(x, numeric(x.dtype)[0] if dtype is None else as_dtype(dtype))
+    return cumulative(x, "prod", axis, reverse, exclusive)
+
+
+def cummax(x, axis: int | None = None, reverse: bool = False) -> Array:
+    """Largest element so far along `axis`; NaN from the first NaN on."""
+    return cumulative(as_array(x), "max", axis, reverse, False)
+
+
+def cummin(x, axis: int | None = None, reverse: bool = False) -> Array:
+    """Smallest element so far along `axis`; NaN from the first NaN on."""
+    return cumulative(as_array(x), "min", axis, reverse, False)
+
+
+def logcumsumexp(x, axis: int | None = None, reverse: bool = False) -> Array:
+    """Logarithm of the cumulative sum of exponentials along `axis`, without overflow."""
+    x = as_array(x)
+    return cumulative(cast_to(x, floating(x.dtype)[0]), "logsumexp", axis, reverse, False)
+
+
+def nancumsum(x, axis: int | None = None, dtype=None) -> Array:
+    """`cumsum` with NaN counting as 0."""
+    x = as_array(x)
+    return cumsum(where(isnan(x), 0, x) if x.dtype.is_float else x, axis, dtype)
+
+
+def nancumprod(x, axis: int | None = None, dtype=None) -> Array:
+    """`cumprod` with NaN counting as 1."""
+    x = as_array(x)
+    return cumprod(where(isnan(x), 1, x) if x.dtype.is_float else x, axis, dtype)

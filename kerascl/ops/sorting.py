@@ -1,0 +1,512 @@
+"""Sorting, selection, searching, and what needs a size from the data."""
+
+from __future__ import annotations
+
+import math
+import operator
+
+from kerascl.core import rules
+from kerascl.core.array import Array, apply, apply_multi
+from kerascl.dtypes import as_dtype, float32, int32
+from kerascl.ops import host
+from kerascl.ops.declare import as_array, cast_to, convert, family, floating, numeric, scalar
+from kerascl.ops.indexing import scatter_rows, take, take_along_axis, wrap_negative
+from kerascl.ops.movement import concatenate, iota, moveaxis, ravel, repeat_evenly
+from kerascl.ops.pointwise import (
+    clip,
+    equal,
+    floor,
+    isnan,
+    logical_and,
+    logical_not,
+    logical_or,
+    not_equal,
+    where,
+)  # fmt: skip
+from kerascl.ops.reduction import any as some
+from kerascl.ops.reduction import max as largest
+from kerascl.ops.reduction import min as smallest
+from kerascl.ops.reduction import sum as total
+from kerascl.ops.scan import cumsum
+from kerascl.ops.views import concat, expand_to, permute, reshape_to, window
+
+__all__ = [
+    "argpartition", "argsort", "argwhere", "bincount", "digitize", "histogram", "in_top_k", "isin",
+    "median", "nanmedian", "nanpercentile", "nanquantile", "nonzero", "percentile", "quantile",
+    "repeat", "searchsorted", "segment_max", "segment_min", "segment_prod", "segment_sum",
+    "sort", "top_k", "unique", "unravel_index",
+]  # fmt: skip
+
+
+# -- sorting ------------------------------------------------------------------
+def _sort_vjp(g, y, x, descending, k):
+    _, places = y
+    rows, length = x.shape
+    flat = places + iota(places.shape, 0) * length
+    base = expand_to(scalar(0, x.dtype), (rows * length, 1))
+    updates = reshape_to(g[0], (g[0].size, 1))
+    back = scatter_rows(base, reshape_to(flat, (flat.size,)), updates, "add")
+    return (reshape_to(back, x.shape),)
+
+
+SORT = family("sort", _sort_vjp, outputs=2)
+
+
+def _sorted_rows(x: Array, descending: bool, k: int) -> tuple[Array, Array]:
+    """The first `k` of each sorted last axis, and their int32 positions."""
+    *lead, length = x.shape
+    shape = (*lead, k)
+    if not x.size or not k:
+        return expand_to(scalar(0, x.dtype), shape), expand_to(scalar(0, int32), shape)
+    rows = math.prod(lead)
+    flat = reshape_to(x, (rows, length))
+    result = [((rows, k), x.dtype), ((rows, k), int32)]
+    values, places = apply_multi(SORT, (flat,), (descending, k), result)
+    return reshape_to(values, shape), reshape_to(places, shape)
+
+
+def _sorted(x, axis: int | None, descending: bool) -> tuple[Array, Array]:
+    x = as_array(x)
+    if axis is None:
+        x, axis = ravel(x), 0
+    axis = rules.axis_index(axis, x.ndim)
+    if not x.ndim:
+        return x, scalar(0, int32)
+    values, places = _sorted_rows(moveaxis(x, axis, -1), descending, x.shape[axis])
+    return moveaxis(values, -1, axis), moveaxis(places, -1, axis)
+
+
+def sort(x, axis: int | None = -1, descending: bool = False) -> Array:
+    """`x` sorted along `axis` (None: flattened); NaN counts as the largest value."""
+    return _sorted(x, axis, descending)[0]
+
+
+def argsort(x, axis: int | None = -1, descending: bool = False) -> Array:
+    """int32 positions that sort `x` along `axis`; equal values keep their order."""
+    return _sorted(x, axis, descending)[1]
+
+
+def argpartition(x, kth, axis: int | None = -1) -> Array:
+    """int32 positions that put element `kth` where sorting would; here they sort everything."""
+    x = as_array(x)
+    size = x.size if axis is None else x.shape[rules.axis_index(axis, x.ndim)]
+    for k in kth if hasattr(kth, "__iter__") else (kth,):
+        rules.axis_index(k, size, "kth")
+    return argsort(x, axis)
+
+
+def top_k(x, k: int, sorted: bool = True) -> tuple[Array, Array]:
+    """The `k` largest elements of the last axis, the largest first, and their int32 positions."""
+    x = as_array(x)
+    k = operator.index(k)
+    if x.ndim < 1 or not 0 <= k <= x.shape[-1]:
+        raise ValueError(f"top_k: {k} elements of an array of shape {x.shape}")
+    return _sorted_rows(x, True, k)
+
+
+def in_top_k(targets, predictions, k: int) -> Array:
+    """Whether the prediction for each target is among the `k` largest of its row.
+
+    Ties count as being in; a target whose prediction is not finite is not.
+    """
+    targets, predictions = as_array(targets), as_array(predictions)
+    wide = reshape_to(targets, (*targets.shape, 1))
+    value = take_along_axis(predictions, wide, -1)
+    larger = total(cast_to(predictions > value, int32), -1)
+    finite = reshape_to(equal(value - value, 0), targets.shape)
+    return logical_and(larger < k, finite)
+
+
+# -- searching ----------------------------------------------------------------
+SEARCH = family("search")
+
+
+def searchsorted(sorted_sequence, values, side: str = "left") -> Array:
+    """int32 places at which `values` would keep a sorted vector sorted.
+
+    "left" is before equal elements, "right" after them; NaN counts as the largest value.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"searchsorted: side {side!r} must be 'left' or 'right'")
+    (a, v), _ = convert((sorted_sequence, values))
+    if a.ndim != 1:
+        raise ValueError(f"searchsorted: the sorted sequence has shape {a.shape}, not 1 dimension")
+    if not a.size or not v.size:
+        return expand_to(scalar(0, int32), v.shape)
+    rows = (reshape_to(a, (1, a.size)), reshape_to(v, (1, v.size)))
+    places = apply(SEARCH, rows, (side,), (1, v.size), int32)
+    return reshape_to(places, v.shape)
+
+
+def digitize(x, bins) -> Array:
+    """int32 number of the bin of each element: bins[i - 1] <= x < bins[i]."""
+    return searchsorted(bins, x, "right")
+
+
+def isin(x1, x2, assume_unique: bool = False, invert: bool = False) -> Array:
+    """Whether each element of x1 is among those of x2."""
+    (a, b), _ = convert((x1, x2))
+    b = ravel(b)
+    if b.size <= 32:
+        found = some(equal(reshape_to(a, (*a.shape, 1)), b), -1)
+    else:
+        ordered = sort(b)
+        place = clip(searchsorted(ordered, a), 0, b.size - 1)
+        found = equal(take(ordered, place), a)
+    return logical_not(found) if invert else found
+
+
+# -- quantiles ----------------------------------------------------------------
+_METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
+
+
+def _quantiles(x, q, axis, method: str, keepdims: bool, skip_nan: bool) -> Array:
+    if method not in _METHODS:
+        raise ValueError(f"quantile: method {method!r} must be one of {', '.join(_METHODS)}")
+    x = as_array(x)
+    x = cast_to(x, floating(x.dtype)[0])
+    work = x.dtype.accumulator
+    q = as_array(q, work)
+    q_shape = q.shape
+    q = ravel(q)
+    axes = rules.axes_tuple(axis, x.ndim)
+    kept = tuple(a for a in range(x.ndim) if a not in axes)
+    lead = tuple(x.shape[a] for a in kept)
+    length = math.prod(x.shape[a] for a in axes)
+    if not length:
+        raise ValueError(f"quantile of an empty array of shape {x.shape}")
+    rows = reshape_to(permute(x, (*kept, *axes)), (*lead, length))
+    ordered, _ = _sorted_rows(rows, False, length)
+    wide = (q.size, *[1] * len(lead))
+    if skip_nan:
+        count = total(cast_to(logical_not(isnan(rows)), int32), -1)
+        last = cast_to(where(count > 0, count - 1, 0), work)
+        spot = reshape_to(q, wide) * reshape_to(last, (1, *lead))
+    else:
+        spot = expand_to(reshape_to(q * float(length - 1), wide), (q.size, *lead))
+    low = floor(spot)
+    share = spot - low
+    first = clip(cast_to(low, int32), 0, length - 1)
+    second = clip(cast_to(low, int32) + where(share > 0, 1, 0), 0, length - 1)
+    y0, y1 = (_pick(ordered, place) for place in (first, second))
+    if method == "linear":
+        share = cast_to(share, x.dtype)
+        y = where(equal(y0, y1), y0, y0 * (1 - share) + y1 * share)
+    elif method == "midpoint":
+        y = where(equal(share, 0), y0, (y0 + y1) * 0.5)
+    elif method == "nearest":
+        odd_tie = logical_and(equal(share, 0.5), equal(first % 2, 1))
+        y = where(logical_or(share > 0.5, odd_tie), y1, y0)
+    else:
+        y = y0 if method == "lower" else y1
+    if skip_nan:
+        y = where(count > 0, y, math.nan)
+    else:
+        # NaN sorts last, so the last element tells whether there is one
+        last = reshape_to(window(ordered, ordered.ndim - 1, length - 1, length), lead)
+        y = where(isnan(last), math.nan, y)
+    tail = tuple(1 if a in axes else n for a, n in enumerate(x.shape)) if keepdims else lead
+    return reshape_to(y, (*q_shape, *tail))
+
+
+def _pick(ordered: Array, place: Array) -> Array:
+    """ordered[…, place[k, …]] for each k."""
+    back = moveaxis(place, 0, -1)
+    return moveaxis(take_along_axis(ordered, back, -1), -1, 0)
+
+
+def quantile(x, q, axis=None, method: str = "linear", keepdims: bool = False) -> Array:
+    """The q-th quantiles (0 … 1) over `axis`; the axes of `q` come first in the result.
+
+    `method` is "linear", "lower", "higher", "midpoint" or "nearest".
+    """
+    return _quantiles(x, q, axis, method, keepdims, False)
+
+
+def percentile(x, q, axis=None, method: str = "linear", keepdims: bool = False) -> Array:
+    """Quantiles for q in percent; see `quantile`."""
+    return quantile(x, as_array(q, float32) / 100, axis, method, keepdims)
+
+
+def median(x, axis=None, keepdims: bool = False) -> Array:
+    """The middle value over `axis`, or the mean of the two middle ones."""
+    return quantile(x, 0.5, axis, "midpoint", keepdims)
+
+
+def nanquantile(x, q, axis=None, method: str = "linear", keepdims: bool = False) -> Array:
+    """`quantile` of the numbers; NaN where there are none."""
+    return _quantiles(x, q, axis, method, keepdims, True)
+
+
+def nanpercentile(x, q, axis=None, method: str = "linear", keepdims: bool = False) -> Array:
+    """`percentile` of the numbers; NaN where there are none."""
+    return nanquantile(x, as_array(q, float32) / 100, axis, method, keepdims)
+
+
+def nanmedian(x, axis=None, keepdims: bool = False) -> Array:
+    """`median` of the numbers; NaN where there are none."""
+    return nanquantile(x, 0.5, axis, "midpoint", keepdims)
+
+
+# -- results whose size depends on the data -----------------------------------
+def selected(mask: Array, name: str = "nonzero") -> Array:
+    """int32 flat positions of the true elements; their number is read on the host."""
+    flat = cast_to(ravel(mask), int32)
+    if not flat.size:
+        return expand_to(scalar(0, int32), (0,))
+    places = cumsum(flat, 0)
+    host.count(name)
+    count = int(places[-1].item())
+    # element i goes to places[i] - 1; those not selected go nowhere
+    target = where(equal(flat, 1), places - 1, -1)
+    base = expand_to(scalar(0, int32), (count, 1))
+    if not count:
+        return reshape_to(base, (0,))
+    updates = reshape_to(iota((flat.size,), 0), (flat.size, 1))
+    return reshape_to(scatter_rows(base, target, updates, "set"), (count,))
+
+
+def unravel_index(indices, shape) -> tuple[Array, ...]:
+    """Coordinates of flat positions in an array of `shape`; negative ones count from the end."""
+    indices = as_array(indices)
+    shape = rules.normalize_shape(shape)
+    rest = wrap_negative(indices, math.prod(shape))
+    result = []
+    for n in reversed(shape):
+        result.append(rest % n)
+        rest = rest // n
+    return tuple(reversed(result))
+
+
+def nonzero(x) -> tuple[Array, ...]:
+    """int32 coordinates of the elements that are not 0, one array for each axis."""
+    x = as_array(x)
+    if not x.ndim:
+        x = reshape_to(x, (1,))
+    return unravel_index(selected(not_equal(x, 0)), x.shape)
+
+
+def argwhere(x) -> Array:
+    """int32 coordinates of the elements that are not 0, one row for each."""
+    x = as_array(x)
+    found = nonzero(x)[: x.ndim]
+    columns = [reshape_to(c, (c.size, 1)) for c in found]
+    return concat(columns, 1) if columns else expand_to(scalar(0, int32), (0, 0))
+
+
+def repeat(x, repeats, axis: int | None = None, total_length: int | None = None) -> Array:
+    """Each element of `x` repeated along `axis` (None: of the flat array).
+
+    Args:
+        repeats: a number, or one for each element along `axis`.
+        total_length: the sum of several repeats; without it, it is read on the host.
+    """
+    x = as_array(x)
+    if axis is None:
+        x, axis = ravel(x), 0
+    axis = rules.axis_index(axis, x.ndim)
+    if isinstance(repeats, int):
+        return repeat_evenly(x, repeats, axis)
+    repeats = as_array(repeats)
+    if repeats.size == 1:
+        host.count("repeat")
+        return repeat_evenly(x, int(repeats.item()), axis)
+    if repeats.shape != (x.shape[axis],):
+        raise ValueError(f"repeat: repeats {repeats.shape} do not fit axis {axis} of {x.shape}")
+    ends = cumsum(cast_to(repeats, int32), 0)
+    if total_length is None:
+        host.count("repeat")
+        total_length = int(ends[-1].item()) if ends.size else 0
+    return take(x, searchsorted(ends, iota((total_length,), 0), "right"), axis)
+
+
+def bincount(x, weights=None, minlength: int = 0, length: int | None = None) -> Array:
+    """How often each of 0, 1, … occurs along the last axis, or the sums of their weights.
+
+    Args:
+        x: non-negative integers, (count,) or (batch, count); negative ones are left out.
+        length: of the result; by default max(minlength, largest value + 1), read on the host.
+    """
+    x = as_array(x)
+    if not (x.dtype.is_integer or x.dtype.is_bool):
+        raise TypeError(f"bincount needs integers, not {x.dtype.name}")
+    x = cast_to(x, numeric(x.dtype)[0])
+    weights = expand_to(scalar(1, int32), x.shape) if weights is None else as_array(weights)
+    if length is None:
+        length = operator.index(minlength)
+        if x.size:
+            host.count("bincount")
+            length = max(length, int(largest(x).item()) + 1)
+    lead = x.shape[:-1]
+    rows = math.prod(lead)
+    place = cast_to(reshape_to(x, (rows, x.shape[-1])), int32)
+    inside = logical_and(place >= 0, place < length)
+    place = where(inside, place + iota(place.shape, 0) * length, -1)
+    base = expand_to(scalar(0, weights.dtype), (rows * length, 1))
+    if not base.size or not x.size:
+        return expand_to(scalar(0, weights.dtype), (*lead, length))
+    counts = scatter_rows(
+        base, reshape_to(place, (x.size,)), reshape_to(weights, (x.size, 1)), "add"
+    )
+    return reshape_to(counts, (*lead, length))
+
+
+def histogram(x, bins=10, range=None, weights=None) -> tuple[Array, Array]:
+    """Counts (int32, or the weights' dtype) in each bin, and the bins' edges.
+
+    `bins` is their number, over `range` or from the smallest to the largest
+    element, or a rising vector of edges.  The last bin holds its right edge.
+    """
+    x = as_array(x)
+    x = ravel(cast_to(x, floating(x.dtype)[0]))
+    if hasattr(bins, "__iter__") and getattr(bins, "ndim", 1):
+        edges = as_array(bins)
+        edges = cast_to(edges, floating(edges.dtype)[0])
+        count = edges.size - 1
+    else:
+        count = operator.index(bins)
+        if count < 1:
+            raise ValueError(f"histogram: {bins} bins are not possible")
+        edges = _bin_edges(x, count, range)
+    (x, edges), _ = convert((x, edges))
+    place = searchsorted(edges, x, "right") - 1
+    last = window(edges, 0, count, count + 1)
+    place = where(equal(x, last), count - 1, place)
+    # values below fall on -1, those above on count
+    return bincount(place, weights if weights is None else ravel(weights), length=count), edges
+
+
+def _bin_edges(x: Array, count: int, range) -> Array:
+    if range is not None:
+        low, high = (as_array(v, x.dtype) for v in range)
+    elif x.size:
+        low, high = smallest(x), largest(x)
+    else:
+        low, high = scalar(0.0, x.dtype), scalar(1.0, x.dtype)
+    flat = equal(low, high)
+    low, high = where(flat, low - 0.5, low), where(flat, high + 0.5, high)
+    place = cast_to(iota((count + 1,), 0), x.dtype)
+    return where(equal(place, count), high, low + (high - low) * (place / count))
+
+
+def unique(
+    x, return_index=False, return_inverse=False, return_counts=False, axis: int | None = None,
+    size: int | None = None, fill_value=None,
+):  # fmt: skip
+    """The different elements of `x`, sorted; or its different slices along `axis`.
+
+    Args:
+        return_index: also the int32 position of each one's first occurrence.
+        return_inverse: also the int32 number in the result of each element.
+        return_counts: also how often each occurs.
+        size: of the result, which is cut or padded with `fill_value` (by default the smallest);
+            without it, the number is read on the host.
+
+    Returns:
+        An Array, or a tuple with what was asked for, in this order.
+    """
+    x = as_array(x)
+    shape = x.shape
+    if axis is None:
+        rows = reshape_to(x, (x.size, 1))
+    else:
+        axis = rules.axis_index(axis, x.ndim)
+        rows = moveaxis(x, axis, 0)
+        rows = reshape_to(rows, (shape[axis], rows.size // max(1, shape[axis])))
+    count = rows.shape[0]
+    order = iota((count,), 0)
+    for column in reversed(range(rows.shape[1])):  # stable sorts, the last column first
+        keys = take(reshape_to(window(rows, 1, column, column + 1), (count,)), order)
+        order = take(order, argsort(keys))
+    ordered = take(rows, order, 0)
+    if count:
+        before = concatenate([window(ordered, 0, 0, 1), window(ordered, 0, 0, count - 1)], 0)
+        new = logical_or(equal(iota((count,), 0), 0), some(not_equal(ordered, before), 1))
+    else:
+        new = expand_to(scalar(False, as_dtype(bool)), (0,))
+    number = cumsum(cast_to(new, int32), 0) - 1
+    starts = selected(new, "unique") if size is None else _first_places(new, number, size)
+    results = [_slices(take(ordered, starts, 0), shape, axis)]
+    found = starts.shape[0]
+    if size is not None and count:
+        live = iota((size,), 0) <= number[-1]
+        place = axis or 0
+        wide = tuple(size if a == place else 1 for a in range(results[0].ndim))
+        live = reshape_to(live, wide)
+        first = window(results[0], place, 0, 1)
+        results[0] = where(live, results[0], first if fill_value is None else fill_value)
+    if return_index:
+        results.append(take(order, starts))
+    if return_inverse:
+        base = expand_to(scalar(0, int32), (count, 1))
+        back = scatter_rows(base, order, reshape_to(number, (count, 1)), "set") if count else base
+        results.append(reshape_to(back, shape if axis is None else (count,)))
+    if return_counts:
+        results.append(bincount(number, length=found))
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def _first_places(new: Array, number: Array, size: int) -> Array:
+    """Where each of the first `size` groups starts; 0 for those that do not exist."""
+    base = expand_to(scalar(0, int32), (size, 1))
+    target = where(new, number, -1)
+    count = new.shape[0]
+    if not count or not size:
+        return reshape_to(base, (size,))
+    updates = reshape_to(iota((count,), 0), (count, 1))
+    return reshape_to(scatter_rows(base, target, updates, "set"), (size,))
+
+
+def _slices(rows: Array, shape: tuple[int, ...], axis: int | None) -> Array:
+    if axis is None:
+        return reshape_to(rows, (rows.shape[0],))
+    rest = (*shape[:axis], *shape[axis + 1 :])
+    return moveaxis(reshape_to(rows, (rows.shape[0], *rest)), 0, axis)
+
+
+# -- segments -----------------------------------------------------------------
+def _segments(data, segment_ids, num_segments: int | None, mode: str, start) -> Array:
+    data, ids = as_array(data), as_array(segment_ids)
+    if ids.ndim != 1 or data.shape[:1] != ids.shape:
+        raise ValueError(f"segments: ids {ids.shape} do not fit data {data.shape}")
+    data = cast_to(data, numeric(data.dtype)[0])
+    if num_segments is None:
+        host.count("segment")
+        num_segments = int(largest(ids).item()) + 1 if ids.size else 0
+    count, rest = operator.index(num_segments), data.shape[1:]
+    width = math.prod(rest)
+    base = expand_to(scalar(start(data.dtype), data.dtype), (count, width))
+    if not base.size or not data.size:
+        return reshape_to(base, (count, *rest))
+    y = scatter_rows(base, ids, reshape_to(data, (ids.size, width)), mode)
+    return reshape_to(y, (count, *rest))
+
+
+def _edge_of(sign: int):
+    def start(dtype):
+        if dtype.is_float:
+            return sign * math.inf
+        bits = 8 * dtype.itemsize - (dtype.kind == "i")
+        return (1 << bits) - 1 if sign > 0 else (-(1 << bits) if dtype.kind == "i" else 0)
+
+    return start
+
+
+def segment_sum(data, segment_ids, num_segments: int | None = None) -> Array:
+    """Sums of the rows of `data` with the same id; ids out of range are left out."""
+    return _segments(data, segment_ids, num_segments, "add", lambda d: 0)
+
+
+def segment_prod(data, segment_ids, num_segments: int | None = None) -> Array:
+    """Products of the rows of `data` with the same id; 1 for empty segments."""
+    return _segments(data, segment_ids, num_segments, "mul", lambda d: 1)
+
+
+def segment_max(data, segment_ids, num_segments: int | None = None) -> Array:
+    """Largest elements of the rows with the same id; the lowest value for empty segments."""
+    return _segments(data, segment_ids, num_segments, "max", _edge_of(-1))
+
+
+def segment_min(data, segment_ids, num_segments: int | None = None) -> Array:
+    """Smallest elements of the rows with the same id; the highest value for empty segments."""
+    return _segments(data, segment_ids, num_segments, "min", _edge_of(1))

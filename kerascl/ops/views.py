@@ -1,0 +1,175 @@
+"""Views on checked arguments: the part of `movement` that everything else stands on.
+
+A view costs nothing: it becomes index arithmetic in the kernels that read it.
+Nothing here validates or promotes; `movement` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from kerascl.core import node as graph
+from kerascl.core.array import Array, apply
+from kerascl.core.op import FoldSpec, Kind, Op, register
+from kerascl.dtypes import DType
+
+SUM_OP = register(
+    Op(
+        "sum", Kind.FOLD, fold=lambda d: FoldSpec((("acc", "0"),), "s0 += x;", "s0 += t0;"),
+        vjp=lambda g, y, x, axes: (expand_to(g, x.shape),),
+    )
+)  # fmt: skip
+EXPAND = register(Op("expand", Kind.VIEW, vjp=lambda g, y, x, shape: (sum_to(g, x.shape),)))
+RESHAPE = register(Op("reshape", Kind.VIEW, vjp=lambda g, y, x, shape: (reshape_to(g, x.shape),)))
+PERMUTE = register(
+    Op("permute", Kind.VIEW, vjp=lambda g, y, x, axes: (permute(g, inverse(axes)),))
+)
+FLIP = register(Op("flip", Kind.VIEW, vjp=lambda g, y, x, axes: (flip_axes(g, axes),)))
+
+
+def _slice_vjp(g, y, x, starts, steps):
+    high = [
+        n - s - ((m - 1) * k + 1 if m else 0)
+        for n, s, m, k in zip(x.shape, starts, g.shape, steps, strict=True)
+    ]
+    return (pad_with(g, starts, high, [k - 1 for k in steps], 0),)
+
+
+def _pad_vjp(g, y, x, low, gap, value):
+    stops = [
+        at + (n - 1) * (s + 1) + 1 if n else at
+        for at, n, s in zip(low, x.shape, gap, strict=True)
+    ]
+    return (strided(g, low, stops, [s + 1 for s in gap]),)
+
+
+def _concat_vjp(g, y, *rest):
+    *arrays, axis = rest
+    parts, start = [], 0
+    for x in arrays:
+        parts.append(window(g, axis, start, start + x.shape[axis]))
+        start += x.shape[axis]
+    return parts
+
+
+SLICE = register(Op("slice", Kind.VIEW, vjp=_slice_vjp))
+# Element o of an axis comes from (o - low) / (gap + 1) where that is whole and in range; the
+# others are `value`.
+PAD = register(Op("pad", Kind.VIEW, vjp=_pad_vjp))
+CONCAT = register(Op("concat", Kind.VIEW, vjp=_concat_vjp))
+
+# Arrays that one kernel joins; more are joined in several steps, so that kernels stay small.
+CONCAT_MOST = 24
+
+
+def constant(value, dtype: DType) -> Array:
+    """A constant of shape () whose value fits `dtype`."""
+    return Array(graph.const(value, dtype))
+
+
+def reshape_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """`x` with another shape of the same size."""
+    if x._node.shape == shape:
+        return x
+    return apply(RESHAPE, (x,), (shape,), shape, x._node.dtype)
+
+
+def expand_to(x: Array, shape: tuple[int, ...]) -> Array:
+    """`x` broadcast to `shape`."""
+    own = x._node.shape
+    if own == shape:
+        return x
+    if len(own) < len(shape):
+        x = reshape_to(x, (1,) * (len(shape) - len(own)) + own)
+        if x._node.shape == shape:
+            return x
+    return apply(EXPAND, (x,), (shape,), shape, x._node.dtype)
+
+
+def sum_to(g: Array, shape: tuple[int, ...]) -> Array:
+    """The transpose of `expand_to`: sum the axes that were broadcast."""
+    lead = g.ndim - len(shape)
+    wide = (1,) * lead + shape
+    axes = tuple(a for a, (n, m) in enumerate(zip(g.shape, wide, strict=True)) if n != m)
+    if axes:
+        g = apply(SUM_OP, (g,), (axes,), wide, g.dtype)
+    return reshape_to(g, shape)
+
+
+def inverse(axes: Sequence[int]) -> tuple[int, ...]:
+    """The permutation that undoes `axes`."""
+    result = [0] * len(axes)
+    for position, axis in enumerate(axes):
+        result[axis] = position
+    return tuple(result)
+
+
+def permute(x: Array, axes: tuple[int, ...]) -> Array:
+    """`x` with its axes permuted."""
+    if axes == tuple(range(len(axes))):
+        return x
+    return apply(PERMUTE, (x,), (axes,), tuple(x.shape[a] for a in axes), x.dtype)
+
+
+def flip_axes(x: Array, axes: tuple[int, ...]) -> Array:
+    """`x` reversed along `axes`."""
+    axes = tuple(a for a in axes if x.shape[a] > 1)
+    return apply(FLIP, (x,), (axes,), x.shape, x.dtype) if axes else x
+
+
+def strided(x: Array, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> Array:
+    """x[starts:stops:steps] with one non-negative start, stop and positive step for each axis."""
+    shape = tuple(
+        max(0, -(-(e - s) // k)) for s, e, k in zip(starts, stops, steps, strict=True)
+    )
+    if shape == x.shape:
+        return x
+    return apply(SLICE, (x,), (tuple(starts), tuple(steps)), shape, x.dtype)
+
+
+def window(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
+    """x[start:stop:step] along one axis."""
+    starts, stops, steps = [0] * x.ndim, list(x.shape), [1] * x.ndim
+    starts[axis], stops[axis], steps[axis] = start, stop, step
+    return strided(x, starts, stops, steps)
+
+
+def pad_with(x: Array, low, high, gap, value) -> Array:
+    """Pad (negative: crop) each axis, with `gap` new elements between neighbours."""
+    low, high = list(low), list(high)
+    if min(low, default=0) < 0 or min(high, default=0) < 0:
+        starts, stops = [0] * x.ndim, list(x.shape)
+        for a in range(x.ndim):
+            step = gap[a] + 1
+            if low[a] < 0:
+                starts[a] = -(low[a] // step)
+                low[a] += starts[a] * step
+            if high[a] < 0:
+                cut = -(high[a] // step)
+                stops[a] = max(starts[a], stops[a] - cut)
+                high[a] += cut * step
+        x = strided(x, starts, stops, [1] * x.ndim)
+    shape = tuple(
+        before + after + (n + (n - 1) * s if n else 0)
+        for n, before, after, s in zip(x.shape, low, high, gap, strict=True)
+    )
+    if shape == x.shape and not any(low):
+        return x
+    if not x.size:
+        return expand_to(constant(value, x.dtype), shape)
+    return apply(PAD, (x,), (tuple(low), tuple(gap), value), shape, x.dtype)
+
+
+def concat(arrays: Sequence[Array], axis: int) -> Array:
+    """Join arrays of one dtype that differ only along `axis`."""
+    arrays = [x for x in arrays if x.shape[axis]] or list(arrays[:1])
+    if len(arrays) == 1:
+        return arrays[0]
+    while len(arrays) > CONCAT_MOST:
+        arrays = [
+            concat(arrays[k : k + CONCAT_MOST], axis).evaluate()
+            for k in range(0, len(arrays), CONCAT_MOST)
+        ]
+    shape = list(arrays[0].shape)
+    shape[axis] = sum(x.shape[axis] for x in arrays)
+    return apply(CONCAT, tuple(arrays), (axis,), tuple(shape), arrays[0].dtype)
