@@ -35,6 +35,7 @@ from kerascl.ops import methods as _methods
 from kerascl.ops.bits import *
 from kerascl.ops.calculus import *
 from kerascl.ops.contraction import *
+from kerascl.ops.control import loop, scan
 from kerascl.ops.creation import *
 from kerascl.ops.indexing import *
 from kerascl.ops.movement import *

@@ -161,8 +161,8 @@ def test_the_train_step_of_an_mlp_is_few_launches():
     x, y = data(rng)
     _, step = mlp(rng)
     captured = kc.jit(step).captured(x, y, np.float32(0.1))
-    # three products forward and backward, the loss, and a column sum for each bias
-    assert 8 <= len(captured.replay) <= 10
+    # the loss, and a column sum for each bias; everything else rides on the products
+    assert sum(step.label != "matmul" for step in captured.program.steps) == 3
     assert captured.copies == 0
     assert captured.arena_bytes <= captured.program.intermediate_bytes
 
