@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from kerascl.compiler.operands import Operand
 from kerascl.core.node import Node
-from kerascl.kernels import gemm, pool, scan, scatter, sort
+from kerascl.kernels import conv, gemm, pool, scan, scatter, sort
 from kerascl.kernels.solver import Epilogue, Plan
 
 Lowering = Callable[[Node, list[Operand], object, Epilogue], Plan]
