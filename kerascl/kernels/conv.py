@@ -12,7 +12,8 @@ import math
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
-from kerascl.kernels import gemm
+from kerascl.kernels import cpu, gemm
+from kerascl.kernels.cpu import Micro
 from kerascl.kernels.gemm import MAX_PARTIAL_BYTES, GemmProblem
 from kerascl.kernels.solver import (
     Epilogue,
@@ -353,6 +354,118 @@ class Tiled(Solver):
         return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
 
 
+class Panels(Solver):
+    """CPUs: register blocks without barriers over packed weights (packed dy for the filter
+    gradient); x is read where it lies."""
+
+    name = "panels"
+    DEPTH = 2048  # pixels in one slice of a filter gradient, about
+
+    def __init__(self, micro: Micro | None = None, lines: int | None = None):
+        self.micro = micro
+        self.lines = lines
+        if micro:
+            self.name = f"panels{micro.mr}x{micro.nv}"
+
+    def applies(self, problem: ConvProblem, info) -> bool:
+        return info.kind == "cpu" and usable(problem, info)
+
+    def cost(self, problem: ConvProblem, info) -> float:
+        g = gemm_shape(problem)
+        work = cpu.best(problem.acc, info, g.m, g.n).work(g.m, g.n) * g.k / 16
+        return work * g.classes * problem.groups / info.compute_units + 3e4
+
+    def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
+        if problem.kind == FILTER_GRAD:
+            return self._filter_grad(problem, info, epilogue)
+        p = problem
+        g, index = gemm_shape(p), conv_index(p)
+        micro = self.micro or cpu.best(p.acc, info, g.m, g.n)
+        filters, taps = p.w_shape[-1], math.prod(p.w_shape[:-2])
+        # Weights as (tap, depth channel) by columns, whichever of the two is contiguous.
+        depth_stride, column_stride = (filters, 1) if p.kind == FORWARD else (1, filters)
+        zeros = (
+            0
+            if p.channels_first
+            else p.w_shape[-3] * g.channels * max(1, p.a.itemsize // p.acc.itemsize)
+        )
+        pack, nbytes, _ = cpu.packing(
+            index, micro.nr, g.n, taps * g.channels, Ref("b"), Ref("ws0"), p.b, p.acc, 0,
+            column_stride, depth_stride, (1, 1, p.groups), (0, 0, filters // p.groups),
+            (g.channels, p.w_shape[-2] * filters), zeros or 1,
+        )  # fmt: skip
+        row_panels = ceil_div(g.m, micro.mr)
+        others = ceil_div(g.n, micro.nr) * p.groups * g.classes
+        work = micro.mr * micro.nr * g.k
+        chunk = cpu.chunk(row_panels, others, info, work)
+        chunks = ceil_div(row_panels, chunk)
+        per = cpu.chunk(chunks * others, 1, info, work * chunk)
+        params = geometry(p).add(
+            "int", BATCH=p.x_shape[0], CIN=g.channels, COUT=g.n, GROUPS=p.groups, CHUNK=chunk,
+            CHUNKS=chunks, UNITS=chunks * others, PER=per,
+        )  # fmt: skip
+        gathered = p.y_shape if p.kind == DATA_GRAD else p.x_shape
+        strides = zip(("aN", "aP", "aC"), image_strides(gathered, p.channels_first))
+        params.add(index, **dict(strides))
+        strides = zip(("oN", "oP", "oC"), image_strides(p.out_shape, p.channels_first))
+        params.add(index, **dict(strides))
+        launch = self._launch(
+            p, index, micro, params, epilogue, info, ceil_div(chunks * others, per)
+        )
+        return Plan([pack, launch], [nbytes])
+
+    def _filter_grad(self, p: ConvProblem, info, epilogue: Epilogue) -> Plan:
+        g, index = gemm_shape(p), conv_index(p)
+        channels = g.channels
+        micro = self.micro or cpu.best(p.acc, info, channels, g.n, most_rows=channels)
+        images, pixels, width = p.x_shape[0], math.prod(p.y_shape[1:-1]), p.y_shape[-2]
+        image_step, pixel_step, filter_step = image_strides(p.y_shape, p.channels_first)
+        pack, nbytes, _ = cpu.packing(
+            index, micro.nr, g.n, images * pixels, Ref("b"), Ref("ws0"), p.b, p.acc, 0, filter_step,
+            pixel_step, (1, 1, p.groups), (0, 0, g.n * filter_step), (pixels, image_step),
+        )  # fmt: skip
+        workspace = [nbytes]
+        tiles = math.prod(p.w_shape[:-2]) * ceil_div(channels, micro.mr)
+        tiles *= ceil_div(g.n, micro.nr) * p.groups
+        all_lines = images * pixels // width
+        most = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
+        wanted = max(
+            ceil_div(all_lines * width, self.DEPTH), ceil_div(info.compute_units * 4, tiles)
+        )
+        lines = self.lines or ceil_div(all_lines, min(wanted, most, all_lines))
+        splits = ceil_div(all_lines, lines)
+        per = cpu.chunk(tiles * splits, 1, info, micro.mr * micro.nr * lines * width)
+        params = geometry(p).add(
+            "int", BATCH=images, CIN=channels, COUT=g.n, GROUPS=p.groups, LINES=lines,
+            UNITS=tiles * splits, PER=per,
+        )  # fmt: skip
+        strides = zip(("aN", "aP", "aC"), image_strides(p.x_shape, p.channels_first))
+        params.add(index, **dict(strides))
+        inner = epilogue
+        if splits > 1:
+            inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", "ws1")
+            workspace.append(splits * p.total * p.acc.itemsize)
+        launch = self._launch(p, index, micro, params, inner, info, ceil_div(tiles * splits, per))
+        launches = [pack, launch]
+        if splits > 1:
+            launches.append(fold_launch(p.total, splits, p.acc, index, epilogue, "ws1"))
+        return Plan(launches, workspace)
+
+    @staticmethod
+    def _launch(p, index, micro, params, epilogue, info, items) -> Launch:
+        source = (
+            prelude(index, A=p.a, ACC=p.acc)
+            + kind_defines(p)
+            + params.source
+            + micro.source(p.acc, info)
+            + epilogue.defines
+            + cl_source("conv_axis.cl")
+            + cl_source("conv_cpu.cl")
+        )
+        args = (Ref("a"), Ref("ws0"), *params.args, *epilogue.args)
+        return Launch(source, "conv_cpu", args, (items,), (1,))
+
+
 class Depthwise(Solver):
     """groups == channels: every output channel sees one input channel."""
 
@@ -405,7 +518,7 @@ class Depthwise(Solver):
         return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
 
 
-SOLVERS: tuple[Solver, ...] = (Pointwise(), Depthwise(), *(Tiled(tile) for tile in TILES))
+SOLVERS: tuple[Solver, ...] = (Pointwise(), Depthwise(), Panels(), *(Tiled(tile) for tile in TILES))
 
 
 @functools.lru_cache(maxsize=4096)

@@ -12,6 +12,8 @@ import math
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
+from kerascl.kernels import cpu
+from kerascl.kernels.cpu import Micro
 from kerascl.kernels.solver import (
     Epilogue,
     Launch,
@@ -239,7 +241,122 @@ def _loads(strides, offset: int, rows: int, k: int, row_axis: int, k_axis: int) 
     return along_k, 4 if unit == 1 and whole else 1
 
 
-SOLVERS: tuple[Solver, ...] = (Direct(), *(Tiled(tile) for tile in TILES))
+class Panels(Solver):
+    """CPUs: register blocks without barriers, over operands that are streamed where they lie when
+    their strides allow and packed into panels otherwise."""
+
+    DEPTH = 3072  # of one slice: longer panels would fall out of the second-level cache
+
+    def __init__(self, micro: Micro | None = None, pack: bool | None = None):
+        self.micro = micro
+        self.pack = pack
+        self.name = "panels" + (f"{micro.mr}x{micro.nv}" if micro else "")
+        if pack is not None:
+            self.name += "_packed" if pack else "_direct"
+
+    def applies(self, problem: GemmProblem, info) -> bool:
+        return info.kind == "cpu" and usable(problem, info)
+
+    def cost(self, problem: GemmProblem, info) -> float:
+        p = problem
+        work = cpu.best(p.acc, info, p.m, p.n).work(p.m, p.n) * p.k / 16 + p.total
+        return p.batches * work / info.compute_units + 3e4
+
+    def _pack_b(self, p: GemmProblem, micro: Micro) -> bool:
+        streams = p.b.storage == p.acc.compute and p.b_strides[-1] == 1 and p.n >= micro.nr
+        if not streams or self.pack:
+            return True
+        # Every row panel rereads b: packed panels are read faster unless all of b stays cached.
+        cached = p.k * p.n * p.b.itemsize <= 2**16
+        return self.pack is None and p.m > 2 * micro.mr and not cached
+
+    def _mode_a(self, p: GemmProblem, micro: Micro) -> int | None:
+        """A_MODE for streaming a where it lies, or None to pack it."""
+        if p.a.storage != p.acc.compute or self.pack:
+            return None
+        row, depth = p.a_strides[-2:]
+        if depth == 1:
+            # Rows a multiple of a page apart would fall into the same cache sets.
+            clash = row * p.a.itemsize % 4096 == 0 and p.n > 2 * micro.nr and micro.mr > 4
+            clash = clash and self.pack is None
+            return None if clash else 0
+        if row == 1 and p.m >= micro.mr and (p.n <= 3 * micro.nr or self.pack is False):
+            return 1
+        return 2 if p.n <= micro.nr or self.pack is False else None
+
+    def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        index = problem_index(p)
+        micro = self.micro or cpu.best(p.acc, info, p.m, p.n)
+        row_panels, panels = ceil_div(p.m, micro.mr), ceil_div(p.n, micro.nr)
+        launches: list[Launch] = []
+        workspace: list[int] = []
+        a, a_offset, a_strides = Ref("a"), p.a_offset, p.a_strides
+        a_panel, mode, a_type = micro.mr * a_strides[-2], self._mode_a(p, micro), p.a
+        if direct_a := mode is not None:
+            mode_row = a_strides[-2]
+        else:
+            a, a_offset, mode, mode_row, a_type = Ref(f"ws{len(workspace)}"), 0, 1, 1, p.acc
+            launch, nbytes, steps = cpu.packing(
+                index, micro.mr, p.m, p.k, Ref("a"), a, p.a, p.acc, p.a_offset, p.a_strides[-2],
+                p.a_strides[-1], p.batch, p.a_strides[:3],
+            )  # fmt: skip
+            launches.append(launch)
+            workspace.append(nbytes)
+            a_strides, a_panel = (*steps, 1, micro.mr), p.k * micro.mr
+        b, b_offset, b_strides, b_panel, b_type = Ref("b"), p.b_offset, p.b_strides, micro.nr, p.b
+        direct_b = not self._pack_b(p, micro)
+        if not direct_b:
+            b, b_offset, b_type = Ref(f"ws{len(workspace)}"), 0, p.acc
+            launch, nbytes, steps = cpu.packing(
+                index, micro.nr, p.n, p.k, Ref("b"), b, p.b, p.acc, p.b_offset, p.b_strides[-1],
+                p.b_strides[-2], p.batch, p.b_strides[:3],
+            )  # fmt: skip
+            launches.append(launch)
+            workspace.append(nbytes)
+            b_strides, b_panel = (*steps, micro.nr, 1), p.k * micro.nr
+        splits, slice_ = self._splits(p, info, row_panels * panels)
+        chunk = cpu.chunk(
+            row_panels, panels * splits * p.batches, info, micro.mr * micro.nr * slice_
+        )
+        inner = epilogue
+        if splits > 1:
+            slot = f"ws{len(workspace)}"
+            inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", slot)
+            workspace.append(splits * p.total * p.acc.itemsize)
+        source = (
+            prelude(index, A=a_type, B=b_type, ACC=p.acc)
+            + micro.source(p.acc, info)
+            + inner.defines
+            + f"#define PRODUCT\n#define A_MODE {mode}\n"
+            + f"#define A_DIRECT {int(direct_a)}\n#define B_DIRECT {int(direct_b)}\n"
+            + cl_source("gemm_cpu.cl")
+        )
+        units = ceil_div(row_panels, chunk) * panels * splits * p.batches
+        per = cpu.chunk(units, 1, info, micro.mr * micro.nr * slice_ * chunk)
+        ints = (p.m, p.n, p.k, splits, slice_, chunk, units, per, p.batch[1], p.batch[2])
+        longs = (
+            a_offset, b_offset, a_panel, mode_row, a_strides[-1], b_panel, b_strides[-2],
+            *a_strides[:3], *b_strides[:3],
+        )  # fmt: skip
+        args = (
+            a, b, *(Scalar("int", v) for v in ints), *(Scalar(index, v) for v in longs), *inner.args,
+        )  # fmt: skip
+        launches.append(Launch(source, "gemm_cpu", args, (ceil_div(units, per),), (1,)))
+        if splits > 1:
+            launches.append(fold_launch(p.total, splits, p.acc, index, epilogue, slot))
+        return Plan(launches, workspace)
+
+    def _splits(self, p: GemmProblem, info, tiles: int) -> tuple[int, int]:
+        """(number of slices, depth of one): enough items for the threads, panels that stay cached."""
+        room = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
+        wanted = ceil_div(info.compute_units * 3, tiles * p.batches)
+        splits = max(ceil_div(p.k, self.DEPTH), min(wanted, p.k // 256), 1)
+        slice_ = ceil_div(p.k, min(splits, room))
+        return ceil_div(p.k, slice_), slice_
+
+
+SOLVERS: tuple[Solver, ...] = (Direct(), Panels(), *(Tiled(tile) for tile in TILES))
 
 
 @functools.lru_cache(maxsize=4096)

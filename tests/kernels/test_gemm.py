@@ -8,6 +8,7 @@ from tests.kernels.harness import assert_close, devices, poisoned, random_array,
 
 from kerascl import dtypes
 from kerascl.kernels import gemm
+from kerascl.kernels.cpu import Micro
 from kerascl.kernels.solver import store_epilogue
 
 DEVICES = list(devices().values())
@@ -77,7 +78,13 @@ def force(solver):
     return plan_of
 
 
-FORCED = [*gemm.SOLVERS, gemm.Tiled(gemm.TILES[3], split=3)]
+FORCED = [
+    *gemm.SOLVERS,
+    gemm.Panels(pack=True),
+    gemm.Panels(pack=False),
+    gemm.Panels(Micro(4, 2, 4)),
+    gemm.Tiled(gemm.TILES[3], split=3),
+]
 # One of each source: building a program for every tile shape and dtype would take minutes.
 KINDS = [s for s in FORCED if not (isinstance(s, gemm.Tiled) and s.tile not in gemm.TILES[3:5])]
 SHAPES = [

@@ -70,8 +70,7 @@
   const Axis x2 = conv_axis(class_ % STRIDE2, OUT2, KER2, STRIDE2, DIL2, PAD2); \
   const int M = BATCH * IF3(x0.size *) x1.size * x2.size; \
   const int K = IF3(x0.taps *) x1.taps * x2.taps * CIN; \
-  const int kfrom = min(K, split * KSLICE), kto = min(K, kfrom + KSLICE); \
-  if (row0 >= M) return;
+  const int kfrom = min(K, split * KSLICE), kto = row0 < M ? min(K, kfrom + KSLICE) : kfrom;
 #define A_ROW_STATE(s, m) { \
   int p_ = (m); \
   row2[s] = p_ % x2.size * x2.in_step + x2.in_first, p_ /= x2.size; \

@@ -24,7 +24,7 @@
 #define K_TABLE(k0, buf)
 #define A_STATE_DECL INDEX_T baseA[AI];
 #define B_STATE_DECL INDEX_T baseB[BI];
-#define A_ROW_STATE(s, m) baseA[s] = (m) * aRow;
+#define A_ROW_STATE(s, m) { baseA[s] = (m) * aRow; }
 #define B_COL_STATE(s, n) baseB[s] = (n) * bCol;
 #define A_AT(s, kk, k, buf) (baseA[s] + (k) * aK)
 #define B_AT(s, kk, k, buf) (baseB[s] + (k) * bK)

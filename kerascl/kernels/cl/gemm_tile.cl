@@ -6,7 +6,7 @@
 //   AV BV                 elements of one global load (1 or 4)
 //   A_ALONG_K B_ALONG_K   whether neighbouring work-items load along k (else along m or n)
 //   PARAMS                kernel parameters after pA and pB, each with a leading comma
-//   GROUP_SETUP           declares M, N, row0, col0, kfrom, kto for this work-group, or returns
+//   GROUP_SETUP           declares M, N, row0, col0, kfrom, kto for this work-group
 //   A_ROW_STATE(s, m), B_COL_STATE(s, n)   remember row m (column n) for load slot s
 //   A_AT(s, kk, k), B_AT(s, kk, k)         element index of a (b) at slot s and depth k
 //   A_VALID(s, kk)        whether the slot lies inside a (padding reads as zero)
@@ -114,7 +114,7 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
 #pragma unroll
   for (int s = 0; s < AI; ++s) {
     const int m = min(row0 + A_MM(tid + s * NT), M - A_ROWS);
-    A_ROW_STATE(s, m)
+    if (m >= 0) A_ROW_STATE(s, m)
   }
 #pragma unroll
   for (int s = 0; s < BI; ++s) {

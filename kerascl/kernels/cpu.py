@@ -1,0 +1,116 @@
+"""The register-blocked product kernel of CPUs (cl/cpu_micro.cl): its shapes and their choice."""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from kerascl.dtypes import DType
+from kerascl.kernels.solver import Launch, Ref, Scalar, cl_source, prelude
+from kerascl.kernels.tiles import ceil_div, round_up
+
+# (rows, vectors) that keep sums, one row of columns and a broadcast value in 32 or 16 registers.
+_SHAPES_32 = (
+    (12, 2),
+    (13, 2),
+    (8, 3),
+    (6, 4),
+    (4, 5),
+    (3, 6),
+    (2, 8),
+    (1, 8),
+    (16, 1),
+    (4, 2),
+    (4, 1),
+)
+_SHAPES_16 = ((6, 2), (4, 3), (3, 3), (2, 4), (1, 6), (8, 1), (3, 2), (4, 1))
+
+
+@dataclass(frozen=True)
+class Micro:
+    """`mr` rows by `nv` vectors of `vl` accumulators."""
+
+    mr: int
+    nv: int
+    vl: int
+
+    @property
+    def nr(self) -> int:
+        return self.nv * self.vl
+
+    @property
+    def speed(self) -> float:
+        """Share of the peak: enough independent sums to hide latency, few loads a product."""
+        sums = self.mr * self.nv
+        return min(1.0, sums / 10) / (1 + 0.1 * (self.mr + self.nv) / sums)
+
+    def work(self, m: int, n: int) -> float:
+        """Time for each depth, in products of one element at full speed."""
+        return round_up(m, self.mr) * round_up(n, self.nr) / self.speed
+
+    def source(self, acc: DType, info) -> str:
+        fma = "#define NO_FMA\n" if "no_fma16" in info.quirks else ""
+        return (
+            f"{fma}#define MR {self.mr}\n#define NV {self.nv}\n#define VL {self.vl}\n"
+            f"#define ACC_FLOAT {int(acc.is_float)}\n" + cl_source("cpu_micro.cl")
+        )
+
+
+@functools.lru_cache(maxsize=256)
+def shapes(acc: DType, simd_width: int) -> tuple[Micro, ...]:
+    """The shapes for a CPU whose registers hold `simd_width` floats."""
+    lanes = min(16, max(2, (simd_width if simd_width in (4, 8, 16) else 8) * 4 // acc.itemsize))
+    table = _SHAPES_32 if simd_width == 16 else _SHAPES_16
+    return tuple(Micro(mr, nv, lanes) for mr, nv in table)
+
+
+def best(acc: DType, info, m: int, n: int, most_rows: int | None = None) -> Micro:
+    """The shape with the least work for an m x n product (rows at most `most_rows`)."""
+    fitting = [s for s in shapes(acc, info.simd_width) if most_rows is None or s.mr <= most_rows]
+    return min(fitting, key=lambda s: s.work(m, n))
+
+
+def packing(
+    index: str, lanes: int, count: int, k: int, source: Ref, target: Ref, dtype: DType, acc: DType,
+    offset: int, lane_stride: int, k_stride: int, batch: tuple[int, int, int],
+    batch_strides: tuple[int, int, int], inner: tuple[int, int] | None = None, zeros: int = 0,
+) -> tuple[Launch, int, tuple[int, int, int]]:  # fmt: skip
+    """The launch that packs one operand into panels [batch][panel][k][lanes] of accumulators.
+
+    Args:
+        count: rows (columns) of the operand; a last partial panel is filled with zeros.
+        inner: (length, outer stride) when the depth has two levels; `k_stride` is the inner one.
+        zeros: so many zero accumulators are wanted after the panels of each batch entry.
+
+    Returns:
+        The launch, the bytes of `target`, and the strides between batch entries there (0 where
+        the operand is repeated: that is packed once).
+    """
+    panels = ceil_div(count, lanes) + (1 if zeros else 0)
+    sizes = tuple(n if s else 1 for n, s in zip(batch, batch_strides))
+    one = panels * k * lanes
+    steps = (sizes[1] * sizes[2] * one, sizes[2] * one, one)
+    depth = 256 if k > 512 else round_up(k, 16)
+    length, outer = inner or (k, 0)
+    text = (
+        prelude(index, B=dtype, ACC=acc)
+        + f"#define PACK\n#define LANES {lanes}\n#define PACK_DEPTH {depth}\n"
+        + cl_source("gemm_cpu.cl")
+    )
+    args = (
+        source, target,
+        *(Scalar("int", v) for v in (count, k, length, zeros, sizes[1], sizes[2])),
+        *(Scalar(index, v) for v in (offset, lane_stride, k_stride, outer, *batch_strides)),
+    )  # fmt: skip
+    size = (ceil_div(k, depth), panels, math.prod(sizes))
+    launch = Launch(text, "gemm_pack", args, size, (1, 1, 1))
+    nbytes = math.prod(sizes) * one * acc.itemsize
+    return launch, nbytes, tuple(step if s else 0 for step, s in zip(steps, batch_strides))
+
+
+def chunk(row_panels: int, others: int, info, panel_work: float) -> int:
+    """How many row panels one work-item takes: enough work to pay for its start (about
+    `panel_work` products each), yet several items for each thread."""
+    wanted = max(1, int(2e6 / max(panel_work, 1)))
+    return max(1, min(wanted, ceil_div(row_panels * others, info.compute_units * 6), row_panels))
