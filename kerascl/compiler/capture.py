@@ -12,7 +12,7 @@ import numpy as np
 from kerascl.compiler import memory, views
 from kerascl.compiler.execute import LOCK, Engine, structure
 from kerascl.compiler.lower import lower
-from kerascl.compiler.program import Program, Use, copy_step
+from kerascl.compiler.program import Program, Use, copy_many
 from kerascl.core import node as graph
 from kerascl.core import scope
 from kerascl.core.array import Array, State
@@ -224,12 +224,14 @@ class Captured:
                     arg = self._view(buffers[arg.index], arg.offset)
                 args.append(arg)
             launches.append((kernel, step.global_size, step.local_size, args))
-        for slot, state in copies:
-            step = copy_step(0, 0, program.slots[slot].nbytes)
-            kernel = device.programs.kernel(step.source, step.name)
-            args = [buffers[slot], state.buffer, step.args[2]]
+        most = max(1, (device.info.max_parameter_bytes - 64) // 16)
+        for start in range(0, len(copies), most):
+            part = copies[start : start + most]
+            source, groups = copy_many(tuple(program.slots[slot].nbytes for slot, _ in part))
+            kernel = device.programs.kernel(source, "copy_many")
+            args = [b for slot, state in part for b in (buffers[slot], state.buffer)]
             order.append(len(launches))
-            launches.append((kernel, step.global_size, step.local_size, args))
+            launches.append((kernel, (64 * groups,), (64,), args))
         self.copies = len(copies)
         self.replay = Replay(device, launches, order)
         self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]

@@ -348,6 +348,16 @@ class Grouping:
         return length <= ROW_ALONE_LIMIT or cluster.rows >= self.fold_capacity
 
     def _fold_fits(self, cluster: Cluster, node: Node, inside: dict) -> bool:
+        if cluster.kind == "map":
+            # a map whose result is reduced at once: fold and store in one pass
+            x = node.inputs[0]
+            if not inside or x.size != cluster.size or any(h != {"same"} for h in inside.values()):
+                return False
+            if cluster.size // max(1, node.size) < 2:
+                return False
+            cluster.kind, cluster.shape, cluster.axes = "fold", x.shape, node.attrs[0]
+            cluster.row.add(id(node))
+            return True
         if cluster.kind != "fold":
             return False
         if cluster.shape != node.inputs[0].shape or cluster.axes != node.attrs[0]:

@@ -108,6 +108,26 @@ def copy_step(source: int, target: int, nbytes: int) -> Step:
     return Step(COPY_SOURCE, "copy_bytes", (), args, (-(-size // 64) * 64,), (64,), "copy")
 
 
+def copy_many(sizes: tuple[int, ...]) -> tuple[str, int]:
+    """OpenCL source of kernel `copy_many(s0, t0, s1, t1, …)` for so many bytes each, and its groups.
+
+    Groups have 64 work-items; one launch replaces as many as there are pairs.
+    """
+    params, lines, first = [], [], 0
+    for k, nbytes in enumerate(sizes):
+        ctype, count = ("uint", nbytes // 4) if nbytes % 4 == 0 else ("uchar", nbytes)
+        params.append(f"__global const {ctype}* s{k}, __global {ctype}* t{k}")
+        groups = max(1, -(-count // 256))
+        lines.append(f"  if (g < {first + groups}) {{")
+        lines.append(f"    for (uint i = (g - {first}) * 256 + l, e = 0; e < 4; ++e, i += 64)")
+        lines.append(f"      if (i < {count}) t{k}[i] = s{k}[i];")
+        lines.append("    return;\n  }")
+        first += groups
+    head = "  const uint g = get_group_id(0), l = get_local_id(0);\n"
+    body = head + "\n".join(lines)
+    return f"__kernel void copy_many({', '.join(params)}) {{\n{body}\n}}\n", first
+
+
 def value_of(arg):
     """A by-value argument in the form the runtime takes."""
     if isinstance(arg, Scalar):
