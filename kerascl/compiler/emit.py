@@ -176,8 +176,7 @@ class Writer:
 
     def source(self, name: str, body: str) -> Source:
         """The kernel and all that it needs."""
-        text = f"__kernel void {name}({', '.join(self.params)}) {{\n{body}}}\n"
-        return Source(name, text, tuple(self.helpers), self.uses_double)
+        return Source(name, tuple(self.params), body, tuple(self.helpers), self.uses_double)
 
 
 @dataclass(frozen=True)
@@ -185,9 +184,14 @@ class Source:
     """One generated kernel: its text, and the C functions it calls."""
 
     name: str
-    text: str
+    params: tuple[str, ...]
+    body: str
     helpers: tuple[str, ...]
     uses_double: bool
+
+    @property
+    def text(self) -> str:
+        return f"__kernel void {self.name}({', '.join(self.params)}) {{\n{self.body}}}\n"
 
 
 def unit(sources: Iterable[Source]) -> str:

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kerascl.compiler import codegen, families, fuse, views
+from kerascl.compiler import codegen, families, fuse, multi, views
 from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, Source, WorkArg, unit
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.operands import operands
@@ -122,6 +122,8 @@ class _Lowering:
             step = Step(
                 unit([text]), text.name, (), args, launch.global_size, launch.local_size, text.name
             )
+            stored = {self.slot(m) for m in cluster.stores}
+            step.writes = frozenset(stored.union(work))
             self.generated.append((step, text))
             self.steps.append(step)
 
@@ -134,6 +136,7 @@ class _Lowering:
         names: dict[str, int] = {}
         for k, read in enumerate(reads):
             names["abcdefgh"[k]] = self.slot(read.base)
+        inputs = list(names)
         if node.op.outputs > 1:
             picks = {m.attrs[0]: m for m in cluster.members[1:]}
             for k, name in enumerate(families.EXTRA_OUTPUTS[node.op.name]):
@@ -160,17 +163,17 @@ class _Lowering:
                 Use(names[a.slot], a.offset) if isinstance(a, Ref) else value_of(a)
                 for a in launch.args
             ]
-            self.steps.append(
-                Step(
-                    launch.source,
-                    launch.name,
-                    launch.options,
-                    args,
-                    launch.global_size,
-                    launch.local_size,
-                    node.op.name,
-                )
+            step = Step(
+                launch.source,
+                launch.name,
+                launch.options,
+                args,
+                launch.global_size,
+                launch.local_size,
+                node.op.name,
             )
+            step.writes = frozenset(names.values()).difference(names[k] for k in inputs)
+            self.steps.append(step)
 
     def _loop(self, cluster: Cluster, inputs: list[int]) -> None:
         """The launches of a loop: its body's, once for each step."""
@@ -203,13 +206,10 @@ class _Lowering:
     def _share_units(self) -> None:
         """Put the generated kernels into few translation units: building one costs more than
         the kernels in it."""
-        kernels: dict[tuple, Source] = {}
+        kernels: dict[Source, Source] = {}
         for _, text in self.generated:
-            key = (text.text, text.helpers)
-            if key not in kernels:
-                name = f"{text.name}_{len(kernels)}"
-                changed = text.text.replace(f" {text.name}(", f" {name}(", 1)
-                kernels[key] = replace(text, name=name, text=changed)
+            if text not in kernels:
+                kernels[text] = replace(text, name=f"{text.name}_{len(kernels)}")
         texts = list(kernels.values())
         place = {}
         for start in range(0, len(texts), UNIT_KERNELS):
@@ -217,7 +217,7 @@ class _Lowering:
             source = unit(part)
             place.update((t.name, source) for t in part)
         for step, text in self.generated:
-            final = kernels[text.text, text.helpers]
+            final = kernels[text]
             step.name = final.name
             step.source = place[final.name]
 
@@ -260,5 +260,8 @@ class _Lowering:
 
     def finish(self) -> Program:
         if not self.generic:
+            self.steps, self.generated = multi.merge(
+                self.steps, self.generated, self.aliases, self.info
+            )
             self._share_units()
         return Program(self.steps, self.slots, self.aliases)

@@ -40,7 +40,10 @@ class Use:
 
 @dataclass(eq=False)
 class Step:
-    """One kernel launch; `args` holds Use and ready values (NumPy scalars, LocalMemory)."""
+    """One kernel launch; `args` holds Use and ready values (NumPy scalars, LocalMemory).
+
+    `writes` are the slots it may write; None stands for all it uses.
+    """
 
     source: str
     name: str
@@ -50,6 +53,7 @@ class Step:
     local_size: tuple[int, ...] | None
     label: str = ""
     kernel: object = None
+    writes: frozenset[int] | None = None
 
 
 @dataclass

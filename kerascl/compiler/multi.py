@@ -1,0 +1,220 @@
+"""Equal small kernels over different tensors become one launch.
+
+A train step has hundreds of them: the second stage of every bias gradient,
+the update of every scale.  A launch costs several microseconds on the host
+whatever it does.
+"""
+
+from __future__ import annotations
+
+import re
+
+from kerascl.compiler.emit import LoopStep, Source
+from kerascl.compiler.program import Step, Use
+
+MOST_SEGMENTS = 48
+MOST_ITEMS = 1 << 18  # larger launches gain nothing from company
+
+
+def merge(
+    steps: list[Step],
+    generated: list[tuple[Step, Source]],
+    aliases: set[tuple[int, int]],
+    info,
+) -> tuple[list[Step], list[tuple[Step, Source]]]:
+    """Merge independent steps that run the same generated kernel.
+
+    Args:
+        steps: in order.
+        generated: the steps whose source may be changed, with it.
+        aliases: pairs that may share memory; those that a merge makes unsafe are taken out.
+        info: the device's facts.
+
+    Returns:
+        The steps in a new order, and the generated ones among them.
+    """
+    source_of = {id(step): source for step, source in generated}
+    seen: dict[int, int] = {}
+    for step in steps:
+        seen[id(step)] = seen.get(id(step), 0) + 1
+    kinds: dict[tuple, list[int]] = {}
+    for k, step in enumerate(steps):
+        source = source_of.get(id(step))
+        if source is None or seen[id(step)] > 1 or not _can_join(step):
+            continue
+        key = (source.params, source.body, source.helpers, step.global_size, step.local_size)
+        kinds.setdefault(key, []).append(k)
+    kinds = {key: members for key, members in kinds.items() if len(members) > 1}
+    if not kinds:
+        return steps, generated
+    before = _dependencies(steps)
+    groups: list[list[int]] = []
+    for members in kinds.values():
+        groups.extend(_independent(members, before, _capacity(steps[members[0]], info)))
+    return _rebuild(steps, groups, before, source_of, aliases)
+
+
+def _can_join(step: Step) -> bool:
+    size = 1
+    for n in step.global_size:
+        size *= n
+    plain = all(type(a) is Use and not a.offset for a in step.args)
+    return plain and size <= MOST_ITEMS and not any(type(a) is LoopStep for a in step.args)
+
+
+def _capacity(step: Step, info) -> int:
+    room = (info.max_parameter_bytes - 64) // (8 * max(1, len(step.args)))
+    return max(1, min(MOST_SEGMENTS, room))
+
+
+def _dependencies(steps: list[Step]) -> list[int]:
+    """For each step, the bit set of all steps that must come before it."""
+    before = [0] * len(steps)
+    writer: dict[int, int] = {}
+    readers: dict[int, list[int]] = {}
+    for k, step in enumerate(steps):
+        used = {a.index for a in step.args if type(a) is Use}
+        written = used if step.writes is None else used & step.writes
+        bits = 0
+        for slot in used:
+            if slot in writer:
+                bits |= 1 << writer[slot]
+            if slot in written:
+                for reader in readers.get(slot, ()):
+                    bits |= 1 << reader
+        total = bits
+        rest = bits
+        while rest:
+            low = rest & -rest
+            total |= before[low.bit_length() - 1]
+            rest ^= low
+        before[k] = total
+        for slot in used:
+            if slot in written:
+                writer[slot] = k
+                readers[slot] = []
+            else:
+                readers.setdefault(slot, []).append(k)
+    return before
+
+
+def _independent(members: list[int], before: list[int], capacity: int) -> list[list[int]]:
+    """Split members into groups without dependencies inside; updates `before` for each merge."""
+    groups: list[list[int]] = []
+    for k in members:
+        for group in groups:
+            bits = sum(1 << m for m in group)
+            if len(group) < capacity and not before[k] & bits:
+                if not any(before[m] >> k & 1 for m in group):
+                    group.append(k)
+                    _contract(group, before)
+                    break
+        else:
+            groups.append([k])
+    return [group for group in groups if len(group) > 1]
+
+
+def _contract(group: list[int], before: list[int]) -> None:
+    """Dependencies once the members of a group run together."""
+    bits = combined = 0
+    for m in group:
+        bits |= 1 << m
+        combined |= before[m]
+    for m in group:
+        before[m] = combined
+    for k, needed in enumerate(before):
+        if needed & bits and not bits >> k & 1:
+            before[k] = needed | combined | bits
+
+
+def _rebuild(steps, groups, before, source_of, aliases):
+    leader = {m: group for group in groups for m in group}
+    done = 0
+    order: list[int | tuple[int, ...]] = []
+    waiting = list(range(len(steps)))
+    while waiting:
+        rest = []
+        for k in waiting:
+            group = leader.get(k)
+            if done >> k & 1:
+                continue
+            if before[k] & ~done or (group is not None and k != max(group)):
+                rest.append(k)
+            elif group is None:
+                order.append(k)
+                done |= 1 << k
+            else:
+                order.append(tuple(group))
+                for m in group:
+                    done |= 1 << m
+        if len(rest) == len(waiting):
+            raise AssertionError("merged steps depend on each other in a circle")
+        waiting = rest
+    new_steps, new_generated = [], []
+    for entry in order:
+        if isinstance(entry, tuple):
+            step, source = _joined([steps[m] for m in entry], source_of[id(steps[entry[0]])])
+            _drop_unsafe(step, [steps[m] for m in entry], aliases)
+        else:
+            step = steps[entry]
+            source = source_of.get(id(step))
+        new_steps.append(step)
+        if source is not None:
+            new_generated.append((step, source))
+    return new_steps, new_generated
+
+
+def _joined(parts: list[Step], source: Source) -> tuple[Step, Source]:
+    """One step that runs a kernel for each part in its own work-groups."""
+    first = parts[0]
+    local = first.local_size[0]
+    groups = first.global_size[0] // local
+    declarations, params = [], []
+    names = []
+    for param in source.params:
+        ctype, name = param.rsplit(" ", 1)
+        declarations.append(f"  {param};")
+        names.append((ctype, name))
+    cases = []
+    for k in range(len(parts)):
+        params.extend(f"{ctype} {name}_{k}" for ctype, name in names)
+        sets = " ".join(f"{name} = {name}_{k};" for _, name in names)
+        head = "default" if k == len(parts) - 1 else f"case {k}"
+        cases.append(f"    {head}: {sets} break;")
+    body = re.sub(
+        r"get_global_id\(0\)", f"(get_global_id(0) - segment * {groups * local})", source.body
+    )
+    body = re.sub(r"get_group_id\(0\)", f"(get_group_id(0) - segment * {groups})", body)
+    text = "\n".join(
+        [
+            f"  const int segment = get_group_id(0) / {groups};",
+            *declarations,
+            "  switch (segment) {",
+            *cases,
+            "  }",
+            body,
+        ]
+    )
+    joined = Source(f"multi_{source.name}", tuple(params), text, source.helpers, source.uses_double)
+    step = Step(
+        "",
+        joined.name,
+        (),
+        [a for part in parts for a in part.args],
+        (first.global_size[0] * len(parts), *first.global_size[1:]),
+        first.local_size,
+        joined.name,
+    )
+    if all(part.writes is not None for part in parts):
+        step.writes = frozenset().union(*(part.writes for part in parts))
+    return step, joined
+
+
+def _drop_unsafe(step: Step, parts: list[Step], aliases: set[tuple[int, int]]) -> None:
+    """A slot that two parts use must not be overwritten by one of them."""
+    count: dict[int, int] = {}
+    for part in parts:
+        for slot in {a.index for a in part.args if type(a) is Use}:
+            count[slot] = count.get(slot, 0) + 1
+    for pair in [p for p in aliases if count.get(p[0], 0) > 1]:
+        aliases.discard(pair)
