@@ -297,6 +297,32 @@ def test_unsupported_version_is_one_sentence(site, version):
     )
 
 
+@pytest.mark.parametrize("module, name", sorted(set(kerascl_hook._CHAINS.values())))
+def test_the_backend_defines_what_the_hook_imports(module, name):
+    file = ROOT.joinpath(*module.split("."))
+    file = file / "__init__.py" if file.is_dir() else file.with_suffix(".py")
+    bound = {
+        alias.asname or alias.name
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    bound |= {n.name for n in ast.parse(file.read_text()).body if isinstance(n, ast.ClassDef)}
+    assert name in bound
+
+
+def test_the_backend_hides_no_module_of_keras():
+    # The star import into keras.src.backend would replace its own submodules of these names.
+    tree = ast.parse((ROOT / "kerascl" / "backend" / "__init__.py").read_text())
+    (offered,) = (
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"
+    )
+    taken = {p.stem for p in (KERAS / "src" / "backend").iterdir()} | {"backend", "KerasTensor"}
+    assert not taken - {"numpy"} & set(offered)
+
+
 def test_requirement_agrees_with_the_hook():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     (first_major, first), (last_major, last) = kerascl_hook.SUPPORTED
