@@ -8,14 +8,11 @@ _MESSAGE = (
 
 
 class SavedModelExportArchive:
-    """Stands where Keras expects an export archive; every use raises.
+    """Stands where Keras expects an export archive.
 
     Raises:
-        NotImplementedError: with the way around it.
+        NotImplementedError: always, with the way around it.
     """
 
-    def track(self, resource):
-        raise NotImplementedError(_MESSAGE)
-
-    def add_endpoint(self, name, fn, input_signature=None, **kwargs):
+    def __init__(self):
         raise NotImplementedError(_MESSAGE)

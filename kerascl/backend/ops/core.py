@@ -403,15 +403,22 @@ def scan_steps(
     if not ys:
         x = tree.map_structure(lambda a: full(a.shape[1:], 0, a.dtype), xs)
         _, y = f(init, x)
-        return carry, tree.map_structure(lambda a: full((0, *a.shape), 0, a.dtype), y)
+        return carry, tree.map_structure(
+            lambda a: None if a is None else full((0, *a.shape), 0, a.dtype), y
+        )
     if not collect or all(y is None for y in ys):
         return carry, ys[-1]
     if len(ys) < length:  # shapes only
-        return carry, tree.map_structure(lambda a: expand_to(a, (length, *a.shape)), ys[0])
+        return carry, tree.map_structure(
+            lambda a: None if a is None else expand_to(a, (length, *a.shape)), ys[0]
+        )
     if reverse:
         ys.reverse()
     return carry, tree.map_structure(
-        lambda *parts: movement.stack([convert_to_tensor(p) for p in parts]), *ys
+        lambda *parts: None
+        if parts[0] is None
+        else movement.stack([convert_to_tensor(p) for p in parts]),
+        *ys,
     )
 
 
