@@ -30,7 +30,7 @@ from kerascl.dtypes import (
     uint64,
 )
 from kerascl.dtypes import bool_ as bool_
-from kerascl.ops import host
+from kerascl.ops import fft, host, linalg
 from kerascl.ops import methods as _methods
 from kerascl.ops.bits import *
 from kerascl.ops.calculus import *

@@ -133,6 +133,11 @@ class Expr:
         g, small = _common(r, d)
         if g > 1:
             return q + _reduced(r, g, small) // (d // g)
+        if r.lo < 0:  # C divides towards zero: make what is divided non-negative
+            shift = -(r.lo // d)
+            q, r = q - shift, r + shift * d
+            if r.hi < d:
+                return q
         return q + Expr(((Quotient(r, d), 1),), 0)
 
     def __mod__(self, d: int) -> Expr:
@@ -144,6 +149,10 @@ class Expr:
         g, small = _common(r, d)
         if g > 1:
             return (_reduced(r, g, small) % (d // g)) * g + small
+        if r.lo < 0:
+            r = r + -(r.lo // d) * d
+            if r.hi < d:
+                return r
         return Expr(((Remainder(r, d), 1),), 0)
 
 

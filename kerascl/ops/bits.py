@@ -10,12 +10,14 @@ from kerascl.core.op import Kind, Op, register
 from kerascl.dtypes import as_dtype, int32, uint8, uint16, uint32, uint64
 from kerascl.ops import clibrary
 from kerascl.ops.declare import as_array, bitwise, cast_to, convert, floating, pointwise, spread
+from kerascl.ops.movement import iota
 from kerascl.ops.pointwise import equal, greater, isnan, logical_not, logical_or, not_equal, where
-from kerascl.ops.views import expand_to
+from kerascl.ops.reduction import sum as total
+from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
     "bitcast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "left_shift", "nextafter",
-    "right_shift",
+    "right_shift", "view",
 ]  # fmt: skip
 
 
@@ -81,6 +83,36 @@ def bitcast(x, dtype) -> Array:
         x = apply(_OUT_OF[x.dtype], (x,), (), x.shape, bits)
     x = cast_to(x, bits)
     return apply(_INTO[dtype], (x,), (), x.shape, dtype) if dtype in _INTO else cast_to(x, dtype)
+
+
+def view(x, dtype) -> Array:
+    """The bytes of `x` read as another dtype; the last axis grows or shrinks with its size.
+
+    Raises:
+        ValueError: when the last axis is not a multiple of the larger size.
+        TypeError: for complex dtypes.
+    """
+    x, dtype = as_array(x), as_dtype(dtype)
+    old, new = x.dtype.itemsize, dtype.itemsize
+    if old == new:
+        return bitcast(x, dtype)
+    if not x.ndim:
+        raise ValueError("view: the dtype of an array of shape () keeps its size")
+    *lead, n = x.shape
+    if x.dtype.is_complex or dtype.is_complex:
+        raise TypeError("view: complex arrays cannot be viewed")
+    small, large = _BITS[min(old, new)], _BITS[max(old, new)]
+    count = large.itemsize // small.itemsize
+    if old > new:
+        word = reshape_to(bitcast(x, large), (*lead, n, 1))
+        place = cast_to(iota((count,), 0) * (8 * new), large)
+        parts = cast_to(right_shift(word, place), small)
+        return bitcast(reshape_to(parts, (*lead, n * count)), dtype)
+    if n % count:
+        raise ValueError(f"view: the last axis of {x.shape} is not a multiple of {count}")
+    parts = cast_to(reshape_to(bitcast(x, small), (*lead, n // count, count)), large)
+    place = cast_to(iota((count,), 0) * (8 * old), large)
+    return bitcast(total(left_shift(parts, place), -1), dtype)
 
 
 _nextafter = pointwise("nextafter", "nextafter({0}, {1})", floating)

@@ -14,6 +14,7 @@ HOST_OPERATIONS = {
     "unique": "how many values differ, unless `size` is given",
     "bincount": "the largest value, unless `length` is given",
     "repeat": "the sum of an array of repeats, unless `total_length` is given",
+    "arange": "its bounds, where they are arrays",
     "boolean index": "how many elements a mask selects",
     "segment": "the largest segment number, unless `num_segments` is given",
 }
