@@ -210,7 +210,8 @@ class SerialScan(_BlockScan):
     def launch(self, info, name, source, buffers, lines, sizes, index, extra=()) -> Launch:
         args = (*buffers, *(Scalar(index, size) for size in (lines, *sizes)), *extra)
         if info.kind == "cpu":
-            global_size, local_size = (lines,), None
+            # Neighbouring rows lie far apart: gathered vectors are slower than scalars.
+            global_size, local_size = (lines,), (1,) if sizes[1] == 1 else None
         else:
             group = group_size(info, 128)
             global_size, local_size = (round_up(lines, group),), (group,)

@@ -70,7 +70,7 @@ _INFINITY = {
     "float64": "0x7ff0000000000000ul",
 }
 _INSERTION_RUN = 16
-_SELECT_MOST = 32
+_SELECT_MOST = 128
 
 
 def _is_wide(dtype: DType) -> bool:

@@ -1,8 +1,8 @@
 // Pooling over windows of up to three spatial dimensions.
 //
 // Arrays are (planes, D, H, W, channels): channels-first data has one channel
-// and batch * channels planes.  Work-item (t, row): t = w * (channels / LANES)
-// + channel block, row = (plane * D + d) * H + h over the domain of the result.
+// and batch * channels planes.  Work-item (t, h, slab), over the domain of the
+// result: t = w * (channels / LANES) + channel block, slab = plane * D + d.
 // KD KH KW and SD SH SW (window, strides) are macros: loops unroll and the
 // divisions by strides are by constants.
 
@@ -12,17 +12,16 @@
 #define AT(n_, d_, h_, w_, D_, H_, W_) \
   ((((((INDEX_T)(n_) * (D_) + (d_)) * (H_) + (h_)) * (W_)) + (w_)) * channels + c)
 
+// FLAT: one and two spatial dimensions have D = 1.
 #define FOR_EACH_RESULT(D_, H_, W_) \
   const int blocks = channels / LANES; \
-  const int t = (int)get_global_id(0); \
-  if (t >= (W_) * blocks) return; \
-  const int w = t / blocks, c = (t - w * blocks) * LANES; \
-  const INDEX_T rows = (INDEX_T)planes * (D_) * (H_); \
-  for (INDEX_T row = (INDEX_T)get_global_id(1); row < rows; row += (INDEX_T)get_global_size(1)) { \
-    const int h = (int)(row % (H_)); \
-    const INDEX_T slab = row / (H_); \
-    const int d = (int)(slab % (D_)); \
-    const INDEX_T n = slab / (D_);
+  const int t = (int)get_global_id(0), h = (int)get_global_id(1); \
+  if (t >= (W_) * blocks || h >= (H_)) return; \
+  const int w = blocks == 1 ? t : t / blocks, c = (t - w * blocks) * LANES; \
+  const INDEX_T slabs = (INDEX_T)planes * (D_); \
+  for (INDEX_T slab = (INDEX_T)get_global_id(2); slab < slabs; slab += (INDEX_T)get_global_size(2)) { \
+    const INDEX_T n = FLAT ? slab : slab / (D_); \
+    const int d = FLAT ? 0 : (int)(slab - n * (D_));
 
 #define END_EACH_RESULT }
 
@@ -72,6 +71,58 @@ __kernel void pool_max(const __global A_T* restrict k_x SIZES_PARAMS EPILOGUE_PA
       }
     }
     STORE(best, AT(n, d, h, w, od, oh, ow))
+  END_EACH_RESULT
+}
+#endif
+
+// The first maximum's place in each window (row-major, of the whole window), for pool_max_place_grad.
+#if POOL_MAX_PLACE
+__kernel void pool_max_place(const __global A_T* restrict k_x,
+                             __global ushort* restrict k_places SIZES_PARAMS) {
+  FOR_EACH_RESULT(od, oh, ow)
+    A_CV best = A_SPLAT(0);
+    MASK_T place = (MASK_T)(0);
+    bool some = false;
+    for (int kz = 0; kz < KD; kz++) {
+      const int z = d * SD - pd + kz;
+      if (!INSIDE(z, id)) continue;
+      for (int ky = 0; ky < KH; ky++) {
+        const int y = h * SH - ph + ky;
+        if (!INSIDE(y, ih)) continue;
+        for (int kx = 0; kx < KW; kx++) {
+          const int x = w * SW - pw + kx;
+          if (!INSIDE(x, iw)) continue;
+          const A_CV v = A_LOADV(k_x, AT(n, z, y, x, id, ih, iw));
+          const MASK_T here = (MASK_T)((kz * KH + ky) * KW + kx);
+          const MASK_T take = some ? ((v > best) | ((v != v) & (best == best))) : (MASK_T)(ALL_LANES);
+          best = take ? v : best;
+          place = take ? here : place;
+          some = true;
+        }
+      }
+    }
+    STORE_PLACES(place, k_places, AT(n, d, h, w, od, oh, ow));
+  END_EACH_RESULT
+}
+#endif
+
+#if POOL_MAX_PLACE_GRAD
+__kernel void pool_max_place_grad(const __global ushort* restrict k_places,
+                                  const __global A_T* restrict k_dy SIZES_PARAMS EPILOGUE_PARAMS) {
+  FOR_EACH_RESULT(id, ih, iw)
+    A_CV sum = A_SPLAT(0);
+    const int z1 = LAST_WINDOW(d, SD, pd, od);
+    const int y1 = LAST_WINDOW(h, SH, ph, oh);
+    const int x1 = LAST_WINDOW(w, SW, pw, ow);
+    for (int zo = FIRST_WINDOW(d, SD, KD, pd); zo <= z1; zo++)
+    for (int yo = FIRST_WINDOW(h, SH, KH, ph); yo <= y1; yo++)
+    for (int xo = FIRST_WINDOW(w, SW, KW, pw); xo <= x1; xo++) {
+      const INDEX_T o = AT(n, zo, yo, xo, od, oh, ow);
+      const int mine = ((d - zo * SD + pd) * KH + h - yo * SH + ph) * KW + w - xo * SW + pw;
+      const MASK_T hit = LOAD_PLACES(k_places, o) == (MASK_T)(mine);
+      sum += hit ? A_LOADV(k_dy, o) : A_SPLAT(0);
+    }
+    STORE(sum, AT(n, d, h, w, id, ih, iw))
   END_EACH_RESULT
 }
 #endif
