@@ -441,13 +441,16 @@ def binary_crossentropy(
 def _welford(d: DType) -> FoldSpec:
     """B. P. Welford's variance (Technometrics 4, 1962), merged as T. F. Chan et al. (1979) say.
 
-    One pass over the data, as accurate as two.
+    One pass over the data, as accurate as two: each lane counts from its first element (s3), so
+    that the running mean (s0) is of the size of the deviations.
     """
     real = d.accumulator.compute
     return FoldSpec(
-        (("acc", "0"), ("acc", "0"), ("index", "0")),
-        f"{{ const {real} gap = x - s0; s2 += 1; s0 += gap / ({real})s2; s1 += gap * (x - s0); }}",
-        f"if (t2 > 0) {{ const {real} gap = t0 - s0, part = ({real})t2 / ({real})(s2 + t2);"
+        (("acc", "0"), ("acc", "0"), ("index", "0"), ("acc", "0")),
+        f"{{ if (s2 == 0) s3 = x; const {real} own = x - s3, gap = own - s0;"
+        f" s2 += 1; s0 += gap / ({real})s2; s1 += gap * (own - s0); }}",
+        f"if (s2 == 0) {{ s0 = t0; s1 = t1; s2 = t2; s3 = t3; }} else if (t2 > 0) {{"
+        f" const {real} gap = (t3 - s3) + (t0 - s0), part = ({real})t2 / ({real})(s2 + t2);"
         f" s0 += gap * part; s1 += t1 + gap * gap * part * ({real})s2; s2 += t2; }}",
         f"s1 / ({real})s2",
     )

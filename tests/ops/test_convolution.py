@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.ops.slopes import check_gradients, relative
 
 import kerascl as kc
 from kerascl.ops import convolution
+from tests.ops.slopes import check_gradients, relative
 
 
 def reference(x, w, strides, pads, dilation, groups):

@@ -4,11 +4,11 @@ import itertools
 
 import numpy as np
 import pytest
-from tests.ops.slopes import check_gradients, relative
 
 import kerascl as kc
 from kerascl.ops import pooling
 from kerascl.ops.convolution import window_pads
+from tests.ops.slopes import check_gradients, relative
 
 
 def reference(x, window, strides, pads, reduce):

@@ -297,9 +297,10 @@ def dot_product_attention(
     query, key, value, bias=None, mask=None, scale=None, is_causal=False, flash_attention=None,
     attn_logits_soft_cap=None,
 ) -> Array:  # fmt: skip
-    """softmax(query @ key^T * scale + bias) @ value, for each head; see `keras.ops`."""
-    if flash_attention:
-        raise ValueError("Flash attention is not supported in the kerascl backend.")
+    """softmax(query @ key^T * scale + bias) @ value, for each head; see `keras.ops`.
+
+    There is one implementation, so `flash_attention` changes nothing.
+    """
     if attn_logits_soft_cap is not None:
         raise ValueError("`attn_logits_soft_cap` is not supported in the kerascl backend.")
     query, key, value = (convert_to_tensor(x) for x in (query, key, value))

@@ -81,7 +81,12 @@ def fold(x, output_size, kernel_size, dilation=1, padding=0, stride=1) -> Array:
     attrs = tuple(_pair(v) for v in (kernel_size, dilation, padding, stride))
     counts = tuple(_windows(*args) for args in zip(size, *attrs, strict=True))
     kh, kw = attrs[0]
-    n, columns, _ = x.shape
+    n, columns, windows = x.shape
+    if columns % (kh * kw) or windows != counts[0] * counts[1]:
+        raise ValueError(
+            f"fold: columns of shape {x.shape} do not fit windows {(kh, kw)} of an image of "
+            f"size {size}: expected (N, C * {kh * kw}, {counts[0] * counts[1]})"
+        )
     blocks = reshape_to(x, (n, columns // (kh * kw), kh, kw, *counts))
     return _merge(blocks, size, *attrs)
 
