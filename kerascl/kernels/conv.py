@@ -6,32 +6,31 @@ to the GEMM solvers, depthwise ones to depthwise.py.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
-from dataclasses import dataclass
 
-from kerascl.dtypes import DType
-from kerascl.kernels import cpu, gemm
+from kerascl.kernels import cpu, depthwise, gemm
+from kerascl.kernels.conv_problem import (
+    DATA_GRAD,
+    FILTER_GRAD,
+    FORWARD,
+    ConvProblem,
+    conv_index,
+    gemm_shape,
+    geometry,
+    image_strides,
+    kind_defines,
+    normalise,
+    usable,
+)
 from kerascl.kernels.cpu import Micro
 from kerascl.kernels.gemm import MAX_PARTIAL_BYTES, GemmProblem
-from kerascl.kernels.solver import (
-    Epilogue,
-    Launch,
-    Plan,
-    Ref,
-    Scalar,
-    Solver,
-    choose,
-    cl_source,
-    prelude,
-)
+from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Solver, choose, cl_source, prelude
 from kerascl.kernels.tiles import (
     TILES,
     Tile,
     ceil_div,
     fold_launch,
-    index_type,
     load4,
     partial_epilogue,
     rename_slots,
@@ -39,185 +38,7 @@ from kerascl.kernels.tiles import (
     zero_plan,
 )
 
-FORWARD, DATA_GRAD, FILTER_GRAD = "forward", "data_grad", "filter_grad"
-
-
-@dataclass(frozen=True)
-class ConvProblem:
-    """One convolution or one of its gradients.
-
-    y[n, o, f] = sum over taps j and channels c of x[n, o * stride + j * dilation - pad_lo, c]
-    * w[j, c, f], with zeros outside x.  Group g joins channels c of x with filters f of the same
-    g-th part.  Slots "a" and "b" are, aligned to at least 16 bytes each:
-
-        forward      a = x, b = w,  output y
-        data_grad    a = dy, b = w, output dx of shape x (also the transposed convolution)
-        filter_grad  a = x, b = dy, output dw of shape w
-
-    Attributes:
-        kind: "forward", "data_grad" or "filter_grad".
-        x_shape: (images, *spatial, channels), whatever the memory layout.
-        w_shape: (*kernel, channels // groups, filters); always laid out so.
-        y_shape: (images, *out, filters).
-        strides, dilation: one positive int a dimension.
-        pads: (low, high) a dimension; either may be negative (cropping).  Only `low` and y_shape
-            enter the arithmetic.
-        groups: number of groups.
-        channels_first: x and y lie in memory as (images, channels, *spatial).
-        a, b: dtypes of the inputs; acc: dtype in which products are summed.
-    """
-
-    kind: str
-    x_shape: tuple[int, ...]
-    w_shape: tuple[int, ...]
-    y_shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    pads: tuple[tuple[int, int], ...]
-    dilation: tuple[int, ...]
-    groups: int
-    channels_first: bool
-    a: DType
-    b: DType
-    acc: DType
-
-    @property
-    def rank(self) -> int:
-        """Number of spatial dimensions."""
-        return len(self.w_shape) - 2
-
-    @property
-    def out_shape(self) -> tuple[int, ...]:
-        """The logical shape of the output (channels last for x and y)."""
-        shapes = {FORWARD: self.y_shape, DATA_GRAD: self.x_shape, FILTER_GRAD: self.w_shape}
-        return shapes[self.kind]
-
-    @property
-    def total(self) -> int:
-        """Number of output elements."""
-        return math.prod(self.out_shape)
-
-    @property
-    def terms(self) -> int:
-        """The most products in one output element's sum."""
-        taps = math.prod(self.w_shape[:-2])
-        if self.kind == FORWARD:
-            return taps * self.w_shape[-2]
-        if self.kind == DATA_GRAD:
-            return taps * self.w_shape[-1] // self.groups
-        return math.prod(self.y_shape[:-1])
-
-
-def normalise(p: ConvProblem) -> ConvProblem:
-    """The same convolution with two spatial dimensions (three if there are three).
-
-    Leading dimensions of one tap that change nothing are dropped or merged into the images
-    where the layout allows it.
-    """
-    missing = 2 - p.rank
-    if missing <= 0:
-        return p
-    ones = (1,) * missing
-    return dataclasses.replace(
-        p,
-        x_shape=(p.x_shape[0], *ones, *p.x_shape[1:]),
-        w_shape=(*ones, *p.w_shape),
-        y_shape=(p.y_shape[0], *ones, *p.y_shape[1:]),
-        strides=(*ones, *p.strides),
-        pads=(*((0, 0),) * missing, *p.pads),
-        dilation=(*ones, *p.dilation),
-    )
-
-
-def image_strides(shape: tuple[int, ...], channels_first: bool) -> tuple[int, int, int]:
-    """Element strides (image, pixel, channel) of a contiguous array of logical `shape`."""
-    pixels, channels = math.prod(shape[1:-1]), shape[-1]
-    if channels_first:
-        return pixels * channels, 1, pixels
-    return pixels * channels, channels, 1
-
-
-def usable(p: ConvProblem, info) -> bool:
-    return info.fp64 or "float64" not in (p.a.name, p.b.name, p.acc.name)
-
-
-def conv_index(p: ConvProblem) -> str:
-    """The index type: coordinates may overhang by a padded or dilated kernel."""
-    sizes = [math.prod(s) for s in (p.x_shape, p.y_shape, p.w_shape)]
-    overhang = max(k * d for k, d in zip(p.w_shape, p.dilation)) + max(
-        abs(v) for q in p.pads for v in q
-    )
-    row = math.prod(p.x_shape[2:]) + math.prod(p.y_shape[2:])
-    return index_type(max(sizes) + 2**16 + overhang * row * 2)
-
-
-class Params:
-    """Kernel parameters collected once as declarations (the PARAMS macro) and as arguments."""
-
-    def __init__(self):
-        self._items: list[tuple[str, str, int]] = []
-
-    def add(self, ctype: str, **values: int) -> Params:
-        self._items += [(ctype, name, value) for name, value in values.items()]
-        return self
-
-    def axes(self, rank: int, **values: tuple[int, ...]) -> Params:
-        """name=tuple makes int parameters name0, name1, name2, ones in front where rank is 2."""
-        for name, numbers in values.items():
-            numbers = (*((0,) if name == "PAD" else (1,)) * (3 - rank), *numbers)
-            self.add("int", **{f"{name}{n}": v for n, v in enumerate(numbers)})
-        return self
-
-    @property
-    def source(self) -> str:
-        return "#define PARAMS " + "".join(f", const {t} {n}" for t, n, _ in self._items) + "\n"
-
-    @property
-    def args(self) -> tuple[Scalar, ...]:
-        return tuple(Scalar(t, v) for t, _, v in self._items)
-
-
-def geometry(p: ConvProblem) -> Params:
-    """Spatial parameters: IN is the gathered side (x, or dy for a data gradient), OUT the other
-    (the iterated output pixels; dy's for a filter gradient)."""
-    gathered, other = (p.y_shape, p.x_shape) if p.kind == DATA_GRAD else (p.x_shape, p.y_shape)
-    return Params().axes(
-        p.rank, IN=gathered[1:-1], OUT=other[1:-1], KER=p.w_shape[:-2], STRIDE=p.strides,
-        DIL=p.dilation, PAD=tuple(low for low, _ in p.pads),
-    )  # fmt: skip
-
-
-def kind_defines(p: ConvProblem) -> str:
-    return (
-        f"#define DIMS {p.rank}\n"
-        f"#define DATA_GRAD {int(p.kind == DATA_GRAD)}\n"
-        f"#define FILTER_GRAD {int(p.kind == FILTER_GRAD)}\n"
-        f"#define CHANNELS_FIRST {int(p.channels_first)}\n"
-    )
-
-
-@dataclass(frozen=True)
-class GemmShape:
-    """Sizes of the implicit GEMM of one group and one class."""
-
-    m: int
-    n: int
-    k: int
-    classes: int
-    channels: int  # depth channels (forward, data_grad) or row channels (filter_grad) of a group
-
-
-def gemm_shape(p: ConvProblem) -> GemmShape:
-    channels, filters = p.w_shape[-2], p.w_shape[-1] // p.groups
-    taps, images = math.prod(p.w_shape[:-2]), p.x_shape[0]
-    if p.kind == FORWARD:
-        return GemmShape(math.prod(p.y_shape[:-1]), filters, taps * channels, 1, channels)
-    if p.kind == FILTER_GRAD:
-        return GemmShape(taps * channels, filters, math.prod(p.y_shape[:-1]), 1, channels)
-    rows = images * math.prod(ceil_div(s, t) for s, t in zip(p.x_shape[1:-1], p.strides))
-    deep = math.prod(
-        ceil_div(k, t // math.gcd(t, d)) for k, t, d in zip(p.w_shape, p.strides, p.dilation)
-    )
-    return GemmShape(rows, channels, deep * filters, math.prod(p.strides), filters)
+__all__ = ["DATA_GRAD", "FILTER_GRAD", "FORWARD", "SOLVERS", "ConvProblem", "plan"]
 
 
 class Pointwise(Solver):
@@ -356,10 +177,10 @@ class Tiled(Solver):
 
 class Panels(Solver):
     """CPUs: register blocks without barriers over packed weights (packed dy for the filter
-    gradient); x is read where it lies."""
+    gradient unless it is channels-last); x is read where it lies."""
 
     name = "panels"
-    DEPTH = 2048  # pixels in one slice of a filter gradient, about
+    DEPTH = 512  # pixels in one slice of a filter gradient, about: its operands stay cached
 
     def __init__(self, micro: Micro | None = None, lines: int | None = None):
         self.micro = micro
@@ -417,14 +238,20 @@ class Panels(Solver):
     def _filter_grad(self, p: ConvProblem, info, epilogue: Epilogue) -> Plan:
         g, index = gemm_shape(p), conv_index(p)
         channels = g.channels
-        micro = self.micro or cpu.best(p.acc, info, channels, g.n, most_rows=channels)
+        micro = self.micro or cpu.best(p.acc, info, channels, g.n, channels, g.n)
         images, pixels, width = p.x_shape[0], math.prod(p.y_shape[1:-1]), p.y_shape[-2]
-        image_step, pixel_step, filter_step = image_strides(p.y_shape, p.channels_first)
-        pack, nbytes, _ = cpu.packing(
-            index, micro.nr, g.n, images * pixels, Ref("b"), Ref("ws0"), p.b, p.acc, 0, filter_step,
-            pixel_step, (1, 1, p.groups), (0, 0, g.n * filter_step), (pixels, image_step),
-        )  # fmt: skip
-        workspace = [nbytes]
+        direct = not p.channels_first and p.b.storage == p.acc.compute and g.n >= micro.nr
+        launches, workspace, operand = [], [], "b"
+        if not direct:
+            image_step, pixel_step, filter_step = image_strides(p.y_shape, p.channels_first)
+            operand = "ws0"
+            pack, nbytes, _ = cpu.packing(
+                index, micro.nr, g.n, images * pixels, Ref("b"), Ref(operand), p.b, p.acc, 0,
+                filter_step, pixel_step, (1, 1, p.groups), (0, 0, g.n * filter_step),
+                (pixels, image_step),
+            )  # fmt: skip
+            launches.append(pack)
+            workspace.append(nbytes)
         tiles = math.prod(p.w_shape[:-2]) * ceil_div(channels, micro.mr)
         tiles *= ceil_div(g.n, micro.nr) * p.groups
         all_lines = images * pixels // width
@@ -441,84 +268,40 @@ class Panels(Solver):
         )  # fmt: skip
         strides = zip(("aN", "aP", "aC"), image_strides(p.x_shape, p.channels_first))
         params.add(index, **dict(strides))
-        inner = epilogue
+        inner, slot = epilogue, f"ws{len(workspace)}"
         if splits > 1:
-            inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", "ws1")
+            inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", slot)
             workspace.append(splits * p.total * p.acc.itemsize)
-        launch = self._launch(p, index, micro, params, inner, info, ceil_div(tiles * splits, per))
-        launches = [pack, launch]
+        items = ceil_div(tiles * splits, per)
+        launches.append(self._launch(p, index, micro, params, inner, info, items, operand, direct))
         if splits > 1:
-            launches.append(fold_launch(p.total, splits, p.acc, index, epilogue, "ws1"))
+            launches.append(fold_launch(p.total, splits, p.acc, index, epilogue, slot))
         return Plan(launches, workspace)
 
     @staticmethod
-    def _launch(p, index, micro, params, epilogue, info, items) -> Launch:
+    def _launch(
+        p, index, micro, params, epilogue, info, items, operand="ws0", direct=False
+    ) -> Launch:
         source = (
             prelude(index, A=p.a, ACC=p.acc)
             + kind_defines(p)
+            + f"#define B_DIRECT {int(direct)}\n"
             + params.source
             + micro.source(p.acc, info)
             + epilogue.defines
             + cl_source("conv_axis.cl")
             + cl_source("conv_cpu.cl")
         )
-        args = (Ref("a"), Ref("ws0"), *params.args, *epilogue.args)
+        args = (Ref("a"), Ref(operand), *params.args, *epilogue.args)
         return Launch(source, "conv_cpu", args, (items,), (1,))
 
 
-class Depthwise(Solver):
-    """groups == channels: every output channel sees one input channel."""
-
-    name = "depthwise"
-
-    def applies(self, problem: ConvProblem, info) -> bool:
-        p = problem
-        return usable(p, info) and p.w_shape[-2] == 1 and p.groups == p.x_shape[-1]
-
-    def cost(self, problem: ConvProblem, info) -> float:
-        # With one group it is an ordinary convolution of one channel.
-        return 0.0 if problem.groups > 1 else math.inf
-
-    def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
-        p, index = problem, conv_index(problem)
-        filters = p.w_shape[-1]
-        params = geometry(p).add(
-            "int", FILTERS=filters, MULT=filters // p.groups, BATCH=p.x_shape[0]
-        )
-        gathered = p.y_shape if p.kind == DATA_GRAD else p.x_shape
-        names = zip(("aN", "aP", "aC"), image_strides(gathered, p.channels_first))
-        params.add(index, **dict(names))
-        head = prelude(index, A=p.a, B=p.b, ACC=p.acc) + kind_defines(p)
-        if p.kind != FILTER_GRAD:
-            params.add("int", CHANNELS=p.out_shape[-1]).add(index, TOTAL=p.total)
-            source = head + params.source + epilogue.defines + cl_source("depthwise.cl")
-            args = (Ref("a"), Ref("b"), *params.args, *epilogue.args)
-            return Plan([Launch(source, "depthwise_gather", args, (round_up(p.total, 64),), (64,))])
-        names = zip(("bN", "bP", "bC"), image_strides(p.y_shape, p.channels_first))
-        params.add(index, **dict(names))
-        lanes_c, lanes_p = (1, 64) if p.channels_first else (16, 4)
-        pixels = math.prod(p.y_shape[:-1])
-        groups = ceil_div(filters, lanes_c) * math.prod(p.w_shape[:-2])
-        wanted = ceil_div(info.compute_units * 16, groups)
-        splits = max(1, min(wanted, pixels // (lanes_p * 16), 256))
-        slice_ = ceil_div(pixels, splits)
-        splits = ceil_div(pixels, slice_)
-        params.add("int", SLICE=slice_)
-        inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
-        source = (
-            head + f"#define LC {lanes_c}\n#define LP {lanes_p}\n" + params.source
-            + inner.defines + cl_source("depthwise.cl")
-        )  # fmt: skip
-        args = (Ref("a"), Ref("b"), *params.args, *inner.args)
-        threads = lanes_c * lanes_p
-        launch = Launch(source, "depthwise_filter", args, (groups * splits * threads,), (threads,))
-        if splits == 1:
-            return Plan([launch])
-        fold = fold_launch(p.total, splits, p.acc, index, epilogue)
-        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
-
-
-SOLVERS: tuple[Solver, ...] = (Pointwise(), Depthwise(), Panels(), *(Tiled(tile) for tile in TILES))
+SOLVERS: tuple[Solver, ...] = (
+    Pointwise(),
+    *depthwise.SOLVERS,
+    Panels(),
+    *(Tiled(tile) for tile in TILES),
+)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -65,10 +65,14 @@ def shapes(acc: DType, simd_width: int) -> tuple[Micro, ...]:
     return tuple(Micro(mr, nv, lanes) for mr, nv in table)
 
 
-def best(acc: DType, info, m: int, n: int, most_rows: int | None = None) -> Micro:
-    """The shape with the least work for an m x n product (rows at most `most_rows`)."""
-    fitting = [s for s in shapes(acc, info.simd_width) if most_rows is None or s.mr <= most_rows]
-    return min(fitting, key=lambda s: s.work(m, n))
+def best(
+    acc: DType, info, m: int, n: int, most_rows: int | None = None, most_columns: int | None = None
+) -> Micro:
+    """The shape with the least work for an m x n product, within the bounds where possible."""
+    every = shapes(acc, info.simd_width)
+    fitting = [s for s in every if most_rows is None or s.mr <= most_rows]
+    narrow = [s for s in fitting if most_columns is None or s.nr <= most_columns]
+    return min(narrow or fitting, key=lambda s: s.work(m, n))
 
 
 def packing(

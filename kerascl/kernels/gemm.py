@@ -132,7 +132,8 @@ def problem_index(p: GemmProblem) -> str:
 def stride_args(p: GemmProblem, index: str) -> tuple[Scalar, ...]:
     """Offsets and strides in the order that every kernel here takes them."""
     values = (
-        p.a_offset, p.b_offset, *p.a_strides[-2:], *p.b_strides[-2:], *p.a_strides[:3], *p.b_strides[:3],
+        p.a_offset, p.b_offset, *p.a_strides[-2:], *p.b_strides[-2:],
+        *p.a_strides[:3], *p.b_strides[:3],
     )  # fmt: skip
     return tuple(Scalar(index, v) for v in values)
 
@@ -222,7 +223,8 @@ class Tiled(Solver):
         )
         ints = (p.m, p.n, p.k, splits, slice_, p.batch[1], p.batch[2])
         args = (
-            Ref("a"), Ref("b"), *(Scalar("int", v) for v in ints), *stride_args(p, index), *inner.args,
+            Ref("a"), Ref("b"), *(Scalar("int", v) for v in ints), *stride_args(p, index),
+            *inner.args,
         )  # fmt: skip
         groups = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * splits * p.batches
         launch = Launch(source, "gemm_tile", args, (groups * tile.threads,), (tile.threads,))
@@ -245,7 +247,10 @@ class Panels(Solver):
     """CPUs: register blocks without barriers, over operands that are streamed where they lie when
     their strides allow and packed into panels otherwise."""
 
-    DEPTH = 3072  # of one slice: longer panels would fall out of the second-level cache
+    # Depth of one slice.  Longer panels would fall out of the second-level cache; rows that are
+    # streamed where they lie, one depth after the other, out of the first-level one.
+    DEPTH = 3072
+    DEPTH_TRANSPOSED = 512
 
     def __init__(self, micro: Micro | None = None, pack: bool | None = None):
         self.micro = micro
@@ -266,6 +271,8 @@ class Panels(Solver):
         streams = p.b.storage == p.acc.compute and p.b_strides[-1] == 1 and p.n >= micro.nr
         if not streams or self.pack:
             return True
+        if self._mode_a(p, micro) == 1:
+            return False
         # Every row panel rereads b: packed panels are read faster unless all of b stays cached.
         cached = p.k * p.n * p.b.itemsize <= 2**16
         return self.pack is None and p.m > 2 * micro.mr and not cached
@@ -280,8 +287,10 @@ class Panels(Solver):
             clash = row * p.a.itemsize % 4096 == 0 and p.n > 2 * micro.nr and micro.mr > 4
             clash = clash and self.pack is None
             return None if clash else 0
-        if row == 1 and p.m >= micro.mr and (p.n <= 3 * micro.nr or self.pack is False):
-            return 1
+        if row == 1 and p.m >= micro.mr:
+            # Packing costs time in m + n, reading across the rows in m * n.
+            large = p.m * p.n > 170 * (p.m + p.n)
+            return None if large and self.pack is None else 1
         return 2 if p.n <= micro.nr or self.pack is False else None
 
     def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
@@ -315,7 +324,8 @@ class Panels(Solver):
             launches.append(launch)
             workspace.append(nbytes)
             b_strides, b_panel = (*steps, micro.nr, 1), p.k * micro.nr
-        splits, slice_ = self._splits(p, info, row_panels * panels)
+        depth = self.DEPTH_TRANSPOSED if direct_a and mode == 1 else self.DEPTH
+        splits, slice_ = self._splits(p, info, row_panels * panels, depth)
         chunk = cpu.chunk(
             row_panels, panels * splits * p.batches, info, micro.mr * micro.nr * slice_
         )
@@ -340,18 +350,19 @@ class Panels(Solver):
             *a_strides[:3], *b_strides[:3],
         )  # fmt: skip
         args = (
-            a, b, *(Scalar("int", v) for v in ints), *(Scalar(index, v) for v in longs), *inner.args,
+            a, b, *(Scalar("int", v) for v in ints), *(Scalar(index, v) for v in longs),
+            *inner.args,
         )  # fmt: skip
         launches.append(Launch(source, "gemm_cpu", args, (ceil_div(units, per),), (1,)))
         if splits > 1:
             launches.append(fold_launch(p.total, splits, p.acc, index, epilogue, slot))
         return Plan(launches, workspace)
 
-    def _splits(self, p: GemmProblem, info, tiles: int) -> tuple[int, int]:
-        """(number of slices, depth of one): enough items for the threads, panels that stay cached."""
+    def _splits(self, p: GemmProblem, info, tiles: int, depth: int) -> tuple[int, int]:
+        """(number of slices, depth of one at most `depth`), enough for all threads."""
         room = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
         wanted = ceil_div(info.compute_units * 3, tiles * p.batches)
-        splits = max(ceil_div(p.k, self.DEPTH), min(wanted, p.k // 256), 1)
+        splits = max(ceil_div(p.k, depth), min(wanted, p.k // 256), 1)
         slice_ = ceil_div(p.k, min(splits, room))
         return ceil_div(p.k, slice_), slice_
 

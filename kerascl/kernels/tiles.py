@@ -94,7 +94,7 @@ def load4(name: str, dtype: DType, acc: DType) -> str:
 
 
 def partial_epilogue(acc: DType, offset: str, slot: str = "ws0") -> Epilogue:
-    """Stores partial sums, in the accumulator type, `offset` (a C expression) elements further on."""
+    """Stores partial sums (accumulators), `offset` (a C expression) elements further on."""
     return Epilogue(
         f", __global {acc.compute}* restrict part", (Ref(slot),), f"part[({offset}) + i] = acc;"
     )

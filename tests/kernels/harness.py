@@ -82,7 +82,7 @@ def _argument(arg, slots):
 
 
 def random_array(rng: np.random.Generator, shape, dtype: DType) -> np.ndarray:
-    """Normal values for float dtypes, small integers for others (sums stay exact modulo 2**bits)."""
+    """Normal values for float dtypes, small integers for others (exact modulo 2**bits)."""
     if dtype.is_float:
         return rng.standard_normal(shape).astype(dtype.numpy)
     low = 0 if dtype.kind == "u" else -9

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import conv
+from kerascl.kernels import conv, depthwise
 from kerascl.kernels.conv import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.solver import store_epilogue
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
@@ -106,9 +106,10 @@ def force(solver):
     return plan_of
 
 
+DEPTHWISE_TYPES = tuple(map(type, depthwise.SOLVERS))
 TILED = [s for s in conv.SOLVERS if isinstance(s, conv.Tiled)]
 GENERAL = [
-    *(s for s in conv.SOLVERS if not isinstance(s, (conv.Tiled, conv.Pointwise, conv.Depthwise))),
+    *(s for s in conv.SOLVERS if not isinstance(s, (conv.Tiled, conv.Pointwise, *DEPTHWISE_TYPES))),
     conv.Tiled(conv.TILES[3]), conv.Tiled(conv.TILES[4], split=3),
 ]  # fmt: skip
 
@@ -116,15 +117,30 @@ CASES = {
     "3x3": dict(spatial=(9, 11), channels=8, filters=12, kernel=3, pads=1),
     "odd_channels": dict(spatial=(7, 10), channels=3, filters=5, kernel=3, pads=1),
     "stem": dict(spatial=(21, 19), channels=3, filters=16, kernel=7, stride=2, pads=3),
-    "stride_2": dict(spatial=(10, 13), channels=8, filters=8, kernel=3, stride=2, pads=((0, 1), (0, 1))),
-    "stride_3_2": dict(spatial=(11, 12), channels=4, filters=8, kernel=(5, 2), stride=(3, 2), pads=2),
+    "stride_2": dict(
+        spatial=(10, 13), channels=8, filters=8, kernel=3, stride=2, pads=((0, 1), (0, 1))
+    ),
+    "stride_3_2": dict(
+        spatial=(11, 12), channels=4, filters=8, kernel=(5, 2), stride=(3, 2), pads=2
+    ),
     "stride_above_kernel": dict(spatial=(9, 9), channels=4, filters=4, kernel=1, stride=2),
     "stride_dilation": dict(
-        spatial=(15, 17), channels=4, filters=4, kernel=3, stride=(2, 3), dilation=(4, 3),
+        spatial=(15, 17),
+        channels=4,
+        filters=4,
+        kernel=3,
+        stride=(2, 3),
+        dilation=(4, 3),
         pads=((3, 5), (4, 2)),
     ),
     "stride_dilation_coprime": dict(
-        spatial=(14, 15), channels=4, filters=8, kernel=(4, 3), stride=(3, 2), dilation=(2, 3), pads=4
+        spatial=(14, 15),
+        channels=4,
+        filters=8,
+        kernel=(4, 3),
+        stride=(3, 2),
+        dilation=(2, 3),
+        pads=4,
     ),
     "dilation": dict(spatial=(12, 9), channels=8, filters=4, kernel=3, dilation=2, pads=2),
     "asymmetric": dict(spatial=(8, 9), channels=4, filters=8, kernel=(2, 4), pads=((0, 3), (2, 1))),
@@ -134,25 +150,43 @@ CASES = {
     "1x1": dict(spatial=(6, 7), channels=20, filters=33, kernel=1),
     "1x1_stride": dict(spatial=(6, 7), channels=20, filters=36, kernel=1, stride=2),
     "wide": dict(spatial=(5, 6), channels=36, filters=132, kernel=3, pads=1, images=3),
-    "1d": dict(spatial=(29,), channels=8, filters=12, kernel=5, stride=2, pads=((4, 0),), dilation=1),
+    "1d": dict(
+        spatial=(29,), channels=8, filters=12, kernel=5, stride=2, pads=((4, 0),), dilation=1
+    ),
     "1d_causal": dict(spatial=(20,), channels=4, filters=4, kernel=3, pads=((6, 0),), dilation=3),
     "3d": dict(
-        spatial=(5, 6, 7), channels=4, filters=8, kernel=(3, 2, 3), stride=(2, 1, 2),
+        spatial=(5, 6, 7),
+        channels=4,
+        filters=8,
+        kernel=(3, 2, 3),
+        stride=(2, 1, 2),
         pads=((1, 1), (0, 1), (1, 0)),
     ),
     "3d_groups": dict(
-        spatial=(4, 5, 6), channels=6, filters=4, kernel=2, stride=2, dilation=(1, 2, 1), groups=2, pads=1
+        spatial=(4, 5, 6),
+        channels=6,
+        filters=4,
+        kernel=2,
+        stride=2,
+        dilation=(1, 2, 1),
+        groups=2,
+        pads=1,
     ),
     "kernel_beyond_image": dict(spatial=(3, 2), channels=4, filters=4, kernel=5, pads=3),
-}  # fmt: skip
+}
 DEPTHWISE = {
     "3x3": dict(spatial=(9, 10), channels=20, filters=20, kernel=3, pads=1),
-    "stride": dict(spatial=(10, 13), channels=8, filters=8, kernel=3, stride=2, pads=((0, 1), (0, 1))),
-    "multiplier": dict(spatial=(8, 7), channels=5, filters=15, kernel=(3, 5), pads=2, dilation=(2, 1)),
+    "stride": dict(
+        spatial=(10, 13), channels=8, filters=8, kernel=3, stride=2, pads=((0, 1), (0, 1))
+    ),
+    "multiplier": dict(
+        spatial=(8, 7), channels=5, filters=15, kernel=(3, 5), pads=2, dilation=(2, 1)
+    ),
+    "few_channels": dict(spatial=(6, 5), channels=3, filters=3, kernel=3, pads=1, dilation=2),
     "5x5": dict(spatial=(12, 12), channels=32, filters=32, kernel=5, stride=(2, 3), pads=2),
     "1d": dict(spatial=(40,), channels=3, filters=6, kernel=4, pads=((3, 0),)),
     "3d": dict(spatial=(4, 5, 6), channels=6, filters=6, kernel=3, pads=1, stride=(1, 2, 1)),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
@@ -189,11 +223,12 @@ def test_plan(dev, case, kind, channels_first):
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", DEPTHWISE)
-def test_depthwise(dev, case, kind, channels_first):
+@pytest.mark.parametrize("solver", depthwise.SOLVERS, ids=lambda s: s.name)
+def test_depthwise(dev, solver, case, kind, channels_first):
     rng = np.random.default_rng()
     problem, inputs, want = make(rng, kind, groups=DEPTHWISE[case]["channels"],
                                  channels_first=channels_first, **DEPTHWISE[case])  # fmt: skip
-    check(conv.plan, problem, inputs, want, dev)
+    check(force(solver), problem, inputs, want, dev)
 
 
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])

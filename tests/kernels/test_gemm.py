@@ -4,12 +4,12 @@ import dataclasses
 
 import numpy as np
 import pytest
-from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 from kerascl import dtypes
 from kerascl.kernels import gemm
 from kerascl.kernels.cpu import Micro
 from kerascl.kernels.solver import store_epilogue
+from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 DEVICES = list(devices().values())
 IDS = list(devices())

@@ -14,10 +14,16 @@
 #endif
 
 #if FILTER_GRAD
-// Rows are MR channels of x at one tap, depth is a slice of LINES image lines of dy, whose panels
-// are [group][panel][pixel][NR].  A ragged last block of rows is moved back inside.
+// Rows are MR channels of x at one tap, depth is a slice of LINES image lines of dy, which is read
+// where it lies (B_DIRECT) or from panels [group][panel][pixel][NR].  A ragged last block of rows
+// (and of direct columns) is moved back inside; what it repeats is not stored.
 __kernel ONE_THREAD void conv_cpu(__global const A_T* restrict pA,
     __global const ACC_T* restrict pB PARAMS EPILOGUE_PARAMS) {
+#if B_DIRECT
+  const INDEX_T step = GROUPS * COUT;
+#else
+  const INDEX_T step = NR;
+#endif
   const int blocks = (CIN + MR - 1) / MR, panels = (COUT + NR - 1) / NR, taps = KER0 * KER1 * KER2;
   const int allLines = BATCH * OUT0 * OUT1;
   const int first = (int)get_group_id(0) * PER, last = min(UNITS, first + PER);
@@ -33,7 +39,12 @@ __kernel ONE_THREAD void conv_cpu(__global const A_T* restrict pA,
     const int lo = t2 < 0 ? (-t2 + STRIDE2 - 1) / STRIDE2 : 0;
     const int hi = IN2 - 1 - t2 < 0 ? 0 : min(OUT2, (IN2 - 1 - t2) / STRIDE2 + 1);
     __global const A_T* image = pA + (group * CIN + c0 - back) * aC + (t2 + lo * STRIDE2) * aP;
+    const int n0 = panel * NR, nBack = B_DIRECT ? max(n0 + NR - COUT, 0) : 0;
+#if B_DIRECT
+    __global const ACC_T* dy = pB + group * COUT + n0 - nBack + lo * step;
+#else
     __global const ACC_T* dy = pB + ((INDEX_T)group * panels + panel) * allLines * OUT2 * NR + lo * NR;
+#endif
     const int lineTo = min(allLines, (split + 1) * LINES);
     MICRO_ZERO
     for (int line = split * LINES; line < lineTo; ++line) {
@@ -42,19 +53,19 @@ __kernel ONE_THREAD void conv_cpu(__global const A_T* restrict pA,
       IF3(const int h0 = rest % OUT0 * STRIDE0 + t0; rest /= OUT0;)
       if ((uint)h1 >= (uint)IN1 IF3(|| (uint)h0 >= (uint)IN0)) continue;
       __global const A_T* a = image + rest * aN + (IF3((INDEX_T)h0 * IN1 +) (INDEX_T)h1) * IN2 * aP;
-      __global const ACC_T* b = dy + (INDEX_T)line * OUT2 * NR;
+      __global const ACC_T* b = dy + (INDEX_T)line * OUT2 * step;
 #if CHANNELS_FIRST
 #define A_EL(r) A_LOAD(a, (r) * aC)
 #else
 #define A_EL(r) A_LOAD(a, r)
 #endif
-      for (int o = lo; o < hi; ++o, a += STRIDE2 * aP, b += NR) MICRO_STEP(A_EL, b)
+      for (int o = lo; o < hi; ++o, a += STRIDE2 * aP, b += step) MICRO_STEP(A_EL, b)
     }
     MICRO_SPILL
-    const int nTo = min(NR, COUT - panel * NR);
+    const int nTo = min(NR, COUT - n0 + nBack);
     for (int r = back; r < MR; ++r) {
-      const INDEX_T at = ((INDEX_T)(tap * CIN + c0 - back + r) * GROUPS + group) * COUT + panel * NR;
-      MICRO_ROW(r, 0, nTo, at, 1)
+      const INDEX_T at = ((INDEX_T)(tap * CIN + c0 - back + r) * GROUPS + group) * COUT + n0 - nBack;
+      MICRO_ROW(r, nBack, nTo, at, 1)
     }
   }
 }

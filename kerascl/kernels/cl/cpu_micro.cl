@@ -9,10 +9,11 @@
 #define ONE_THREAD __attribute__((reqd_work_group_size(1, 1, 1)))
 
 #if ACC_FLOAT && defined(FP_FAST_FMAF) && !defined(NO_FMA)
-#define MULADD(x, y, z) fma((V)(x), y, z)
+#define MULADD_V(x, y, z) fma(x, y, z)
 #else
-#define MULADD(x, y, z) ((V)(x) * (y) + (z))
+#define MULADD_V(x, y, z) ((x) * (y) + (z))
 #endif
+#define MULADD(x, y, z) MULADD_V((V)(x), y, z)
 
 #define MICRO_ZERO \
   V c_[MR][NV]; \

@@ -34,10 +34,12 @@ __kernel ONE_THREAD void gemm_pack(__global const B_T* restrict src, __global AC
   }
   // A few depths at a time: a transposing copy whose reads and writes both stay in the cache.
   for (int k0 = kfrom; k0 < kto; k0 += 16) {
-    const int k1 = min(kto, k0 + 16);
+    const int steps = min(kto - k0, 16);
+    INDEX_T at[16];
+    for (int k = 0; k < steps; ++k) at[k] = from + DEPTH_AT(k0 + k);
     for (int j = 0; j < LANES; ++j)
-      for (int k = k0; k < k1; ++k)
-        to[k * LANES + j] = j < lanes ? (ACC_T)B_LOAD(src, from + j * sLane + DEPTH_AT(k)) : (ACC_T)0;
+      for (int k = 0; k < steps; ++k)
+        to[(k0 + k) * LANES + j] = j < lanes ? (ACC_T)B_LOAD(src, at[k] + j * sLane) : (ACC_T)0;
   }
 }
 #endif
