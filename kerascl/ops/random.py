@@ -125,9 +125,9 @@ inline double kcl_gumbel_double(uint2 b) { return -log(-log1p(-kcl_open_double(b
 # (2000).  The result is exp(y) * x: y makes up for shapes below 1 and may be far out of range.
 _GAMMA = """\
 inline REAL2 kcl_gamma_REAL(uint k0, uint k1, uint c, uint stream, REAL alpha) {
-  const REAL shape = alpha < 1 ? alpha + 1 : alpha;
+  const REAL shape = alpha < 0 ? (REAL)NAN : alpha < 1 ? alpha + 1 : alpha;
   const REAL d = shape - (REAL)(1.0f / 3.0f), scale = (REAL)(1.0f / 3.0f) / sqrt(d);
-  REAL v = alpha >= 0 ? (REAL)1 : (REAL)NAN;
+  REAL v = shape == shape ? (REAL)1 : (REAL)NAN;
   for (uint k = stream + 4; k < stream + 256; k += 4) {
     const REAL x = NORMAL(k);
     REAL t = 1 + scale * x;
@@ -221,7 +221,7 @@ def _draw(name: str, code: str, helpers: tuple[str, ...] = (), cost: int = 60) -
 
 BITS = _draw("bits", f"{_BLOCK}.x")
 OTHER_BITS = _draw("other_bits", f"{_BLOCK}.y")
-_BITS64 = _draw("bits64", f"kcl_word64({_BLOCK})", (_WORDS,))
+_BITS64 = _draw("bits64", f"(({{T}})kcl_word64({_BLOCK}))", (_WORDS,))
 _UNIFORM = {
     float32: _draw("uniform", f"((float)({_BLOCK}.x >> 8) * 0x1p-24f)"),
     float16: _draw("uniform_half", f"((float)({_BLOCK}.x >> 21) * 0x1p-11f)"),
@@ -380,8 +380,10 @@ def randint(key, shape, low: ArrayLike, high: ArrayLike, dtype=int32) -> Array:
     bounds = np.iinfo(dtype.numpy)
     if is_scalar(low) and is_scalar(high):
         low = min(max(int(low), bounds.min), bounds.max)
-        span = scalar(max(min(int(high), bounds.max + 1) - low, 1), uint64)
-        start = scalar(low, uint64)
+        size = max(min(int(high), bounds.max + 1) - low, 1)
+        if size == 2**64:
+            return _apply(_BITS64, key, shape, dtype)
+        span, start = scalar(size, uint64), scalar(low, uint64)
     else:
         wide = uint64 if dtype is uint64 else int64
         low, high = as_array(low, wide), as_array(high, wide)
