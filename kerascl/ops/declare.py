@@ -27,7 +27,7 @@ def as_array(value, dtype: DType | None = None) -> Array:
     """
     if isinstance(value, Array):
         array = value
-    elif isinstance(value, bool | int | float | complex):
+    elif is_scalar(value):
         return scalar(value, dtype or python_dtype(value))
     elif (inner := _held(value)) is not None:
         array = inner

@@ -320,20 +320,21 @@ _rint = pointwise("rint", "rint({0})", floating, _no_slope)
 
 
 def round(x, decimals: int = 0) -> Array:
-    """`x` rounded to `decimals` places, halves to even.
-
-    Raises:
-        NotImplementedError: for integers with negative `decimals`.
-    """
+    """`x` rounded to `decimals` places, halves to even."""
     x = as_array(x)
     if not x.dtype.is_float:
-        if decimals < 0:
-            raise NotImplementedError("round: integers with negative decimals")
-        return x
+        return _round_integer(x, 10**-decimals) if decimals < 0 else x
     if decimals == 0:
         return _rint(x)
     scale = 10.0 ** builtins.abs(decimals)
     return _rint(x * scale) / scale if decimals > 0 else _rint(x / scale) * scale
+
+
+def _round_integer(x: Array, unit: int) -> Array:
+    whole, rest = floor_divide(x, unit), mod(x, unit)
+    odd_tie = logical_and(equal(rest, unit // 2), equal(mod(whole, 2), 1))
+    up = logical_or(greater(rest, unit // 2), odd_tie)
+    return (whole + cast_to(up, x.dtype)) * unit
 
 
 # Python's sign rules: the remainder has the sign of the divisor; integers by 0 give 0.
@@ -533,7 +534,7 @@ def angle(x) -> Array:
     if x.dtype.is_complex:
         return arctan2(imag(x), real(x))
     x = cast_to(x, floating(x.dtype)[0])
-    return where(isnan(x), x, where(less(x, 0), math.pi, 0.0))
+    return where(isnan(x), x, where(less(x, 0), scalar(math.pi, x.dtype), 0.0))
 
 
 # -- choice -------------------------------------------------------------------

@@ -10,7 +10,7 @@ from kerascl.dtypes import as_dtype
 from kerascl.ops.declare import as_array, cast_to, family, floating, numeric
 from kerascl.ops.indexing import take_along_axis
 from kerascl.ops.movement import iota
-from kerascl.ops.pointwise import clip, equal, exp, isnan, log, maximum, not_equal, where
+from kerascl.ops.pointwise import LARGEST, clip, equal, exp, isnan, log, not_equal, where
 from kerascl.ops.views import pad_with, reshape_to, window
 
 __all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "nancumprod", "nancumsum"]
@@ -23,11 +23,17 @@ def _scan_vjp(g, y, x, kind, reverse, exclusive):
         return (_cumprod_vjp(g, y, x, reverse, exclusive),)
     if kind == "logsumexp":
         # the sum over later positions j of g_j exp(x_i - y_j), in logarithms by sign of g
-        up, down = (log(maximum(part, 0)) - y for part in (g, -g))
+        up, down = (_log_or_nothing(part, y) for part in (g, -g))
         sums = (_scan(part, "logsumexp", not reverse, exclusive) for part in (up, down))
         more, fewer = (exp(x + part) for part in sums)
         return (more - fewer,)
     return (_extreme_vjp(g, y, x, kind, reverse, exclusive),)
+
+
+def _log_or_nothing(g: Array, y: Array) -> Array:
+    """log(g) - y where g is positive, else so little that its exponential is 0."""
+    positive = g > 0
+    return where(positive, log(where(positive, g, 1)) - y, -LARGEST[g.dtype.name] / 4)
 
 
 def _cumprod_vjp(g, y, x, reverse, exclusive):

@@ -7,7 +7,7 @@ import operator
 
 from kerascl.core import rules
 from kerascl.core.array import Array, apply, apply_multi
-from kerascl.dtypes import as_dtype, float32, int32
+from kerascl.dtypes import as_dtype, int32
 from kerascl.ops import host
 from kerascl.ops.declare import as_array, cast_to, convert, family, floating, numeric, scalar
 from kerascl.ops.indexing import scatter_rows, take, take_along_axis, wrap_negative
@@ -69,9 +69,9 @@ def _sorted(x, axis: int | None, descending: bool) -> tuple[Array, Array]:
     x = as_array(x)
     if axis is None:
         x, axis = ravel(x), 0
-    axis = rules.axis_index(axis, x.ndim)
-    if not x.ndim:
+    if not x.ndim and axis in (0, -1):
         return x, scalar(0, int32)
+    axis = rules.axis_index(axis, x.ndim)
     values, places = _sorted_rows(moveaxis(x, axis, -1), descending, x.shape[axis])
     return moveaxis(values, -1, axis), moveaxis(places, -1, axis)
 
@@ -160,13 +160,14 @@ def isin(x1, x2, assume_unique: bool = False, invert: bool = False) -> Array:
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
-def _quantiles(x, q, axis, method: str, keepdims: bool, skip_nan: bool) -> Array:
+def _quantiles(x, q, axis, method: str, keepdims: bool, skip_nan: bool, one=1.0) -> Array:
+    """Quantiles for q in parts of `one`."""
     if method not in _METHODS:
         raise ValueError(f"quantile: method {method!r} must be one of {', '.join(_METHODS)}")
     x = as_array(x)
     x = cast_to(x, floating(x.dtype)[0])
     work = x.dtype.accumulator
-    q = as_array(q, work)
+    q = as_array(q, work) / one
     q_shape = q.shape
     q = ravel(q)
     axes = rules.axes_tuple(axis, x.ndim)
@@ -225,7 +226,7 @@ def quantile(x, q, axis=None, method: str = "linear", keepdims: bool = False) ->
 
 def percentile(x, q, axis=None, method: str = "linear", keepdims: bool = False) -> Array:
     """Quantiles for q in percent; see `quantile`."""
-    return quantile(x, as_array(q, float32) / 100, axis, method, keepdims)
+    return _quantiles(x, q, axis, method, keepdims, False, 100.0)
 
 
 def median(x, axis=None, keepdims: bool = False) -> Array:
@@ -240,7 +241,7 @@ def nanquantile(x, q, axis=None, method: str = "linear", keepdims: bool = False)
 
 def nanpercentile(x, q, axis=None, method: str = "linear", keepdims: bool = False) -> Array:
     """`percentile` of the numbers; NaN where there are none."""
-    return nanquantile(x, as_array(q, float32) / 100, axis, method, keepdims)
+    return _quantiles(x, q, axis, method, keepdims, True, 100.0)
 
 
 def nanmedian(x, axis=None, keepdims: bool = False) -> Array:

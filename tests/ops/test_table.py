@@ -1,0 +1,107 @@
+"""Every operation of the table: values, derivatives, and the same result fused and unfused."""
+
+import types
+import zlib
+
+import numpy as np
+import pytest
+
+import kerascl as kc
+from kerascl.ops import (
+    bits,
+    calculus,
+    contraction,
+    creation,
+    indexing,
+    movement,
+    pointwise,
+    reduction,
+    scan,
+    sorting,
+)  # fmt: skip
+from kerascl.runtime import device
+from tests.ops import table
+from tests.ops.slopes import check_gradients
+
+ROOMS = (
+    bits, calculus, contraction, creation, indexing, movement, pointwise, reduction, scan, sorting,
+)  # fmt: skip
+CASES = pytest.mark.parametrize("case", table.CASES, ids=[c.label for c in table.CASES])
+REAL = np.float64 if device.default().info.fp64 else np.float32
+# What sums and special functions of a few elements may lose.
+BOUND = 1e-11 if REAL is np.float64 else 2e-5
+
+
+@pytest.fixture
+def rng(request):
+    """Fresh numbers in each run; the seed is printed when a test fails."""
+    seed = np.random.SeedSequence().entropy % 2**32
+    print(f"seed {seed}")
+    return np.random.default_rng([seed, zlib.crc32(request.node.name.encode())])
+
+
+def arrays(inputs) -> list:
+    return [kc.array(x.astype(REAL) if x.dtype.kind == "f" else x) for x in map(np.asarray, inputs)]
+
+
+def agree(found: np.ndarray, expected) -> None:
+    expected = np.asarray(expected)
+    assert found.shape == expected.shape
+    if found.dtype.kind not in "fc":
+        np.testing.assert_array_equal(found, expected)
+        return
+    known = np.isfinite(expected)
+    np.testing.assert_array_equal(np.where(known, 0, found), np.where(known, 0, expected))
+    found, expected = np.where(known, found, 0), np.where(known, expected, 0)
+    scale = max(np.linalg.norm(expected), 1e-30)
+    bound = BOUND if found.dtype != np.complex64 else 2e-7
+    assert np.linalg.norm(found - expected) <= bound * scale
+
+
+def test_the_table_is_complete():
+    public = {name for room in ROOMS for name in room.__all__}
+    assert public - table.covered() == set()
+    assert table.covered() - public <= {"abs", "conj", "stop_gradient"}
+
+
+def test_public_names_are_documented():
+    for room in ROOMS:
+        for name in room.__all__:
+            function = getattr(kc, name)
+            assert isinstance(function, types.FunctionType)
+            assert function.__doc__, name
+
+
+@CASES
+def test_value(case, rng):
+    inputs = case.inputs(rng)
+    found = case.call(*arrays(inputs))
+    single = [np.asarray(x, REAL) if np.asarray(x).dtype.kind == "f" else x for x in inputs]
+    agree(found.numpy(), case.reference(*single))
+
+
+@CASES
+def test_fused(case, rng):
+    """Neighbours before and after change nothing (they are exact)."""
+    xs = arrays(case.inputs(rng))
+    apart = case.call(*[x.evaluate() for x in xs]).evaluate()
+    before = [(x + x) * 0.5 if x.dtype.is_float else ~~x for x in xs]
+    after = case.call(*before)
+    after = kc.negative(kc.negative(after)) if not after.dtype.is_bool else ~~after
+    agree(after.numpy(), apart.numpy())
+
+
+@pytest.mark.parametrize(
+    "case", [c for c in table.CASES if c.slopes], ids=[c.label for c in table.CASES if c.slopes]
+)
+def test_slopes(case, rng):
+    inputs = [np.asarray(x) for x in case.inputs(rng)]
+    places = [k for k, x in enumerate(inputs) if x.dtype.kind == "f"]
+
+    def function(*floats):
+        given = list(inputs)
+        for place, x in zip(places, floats, strict=True):
+            given[place] = x
+        return case.call(*given)
+
+    check_gradients(function, *(inputs[k] for k in places), rng=rng, order=case.slopes)
