@@ -1,7 +1,8 @@
 """Exporting as a SavedModel, which needs TensorFlow's graphs."""
 
 _MESSAGE = (
-    "kerascl cannot export a SavedModel: the format holds TensorFlow graphs. Save the model with "
+    "`export_saved_model` only currently supports the tensorflow, jax and torch backends. With "
+    "kerascl, save the model with "
     "model.save('model.keras'), load it with KERAS_BACKEND=tensorflow, jax or torch, and export it "
     "there."
 )

@@ -91,6 +91,25 @@ class Step:
         )
 
 
+class Repeated:
+    """`function(batches) -> logs`: a step for each batch, and the logs of the last.
+
+    Attributes:
+        step: runs one batch.
+        alone: the same after a reset of the metrics, as one captured program.
+    """
+
+    def __init__(self, step: Step, alone: Step):
+        self.step = step
+        self.alone = alone
+
+    def __call__(self, batches):
+        logs = {}
+        for batch in batches:
+            logs = self.step(batch)
+        return logs
+
+
 def blame(error: BaseException) -> str:
     """The line of user code that raised, in words; else the innermost line outside kerascl."""
     frames = traceback.extract_tb(error.__traceback__)

@@ -19,7 +19,7 @@ from keras.src.utils.python_utils import pythonify_logs
 
 from kerascl import config
 from kerascl.backend.ops.core import convert_to_numpy
-from kerascl.backend.steps import Step, prepare, to_array
+from kerascl.backend.steps import Repeated, Step, prepare, to_array
 from kerascl.backend.tracing import ShapeTrace
 from kerascl.core.array import Array
 from kerascl.core.tape import GradientTape
@@ -81,10 +81,15 @@ class Trainer(base_trainer.Trainer):
         return self(x, training=training) if self._call_has_training_arg else self(x)
 
     # -- step functions: a list of batches in, the last logs (or all outputs) out
-    def _make_step(self, name: str) -> Step:
-        return Step(
+    def _make_step(self, name: str, reset: bool = False) -> Step:
+        def body(batch):
+            if reset:
+                self.reset_metrics()
             # looked up at each trace, so that a step replaced later is seen
-            lambda batch: getattr(self, name)(batch),
+            return getattr(self, name)(batch)
+
+        return Step(
+            body,
             f"{name} of {self.name}",
             config.capture() and not self.run_eagerly and bool(self.jit_compile),
             self._watched_objects,
@@ -103,13 +108,13 @@ class Trainer(base_trainer.Trainer):
     def make_train_function(self, force: bool = False):
         """Make `train_function(batches) -> logs`, unless there is one."""
         if self.train_function is None or force:
-            self.train_function = self._repeated(self._make_step("train_step"))
+            self.train_function = self._make_repeated("train_step")
         return self.train_function
 
     def make_test_function(self, force: bool = False):
         """Make `test_function(batches) -> logs`, unless there is one."""
         if self.test_function is None or force:
-            self.test_function = self._repeated(self._make_step("test_step"))
+            self.test_function = self._make_repeated("test_step")
         return self.test_function
 
     def make_predict_function(self, force: bool = False):
@@ -126,15 +131,8 @@ class Trainer(base_trainer.Trainer):
             self.predict_function = predict
         return self.predict_function
 
-    @staticmethod
-    def _repeated(step: Step):
-        def function(batches):
-            logs = {}
-            for batch in batches:
-                logs = step(batch)
-            return logs
-
-        return function
+    def _make_repeated(self, name: str) -> Repeated:
+        return Repeated(self._make_step(name), self._make_step(name, reset=True))
 
     # -- loops
     @traceback_utils.filter_traceback
@@ -340,8 +338,7 @@ class Trainer(base_trainer.Trainer):
         data = (x, y, sample_weight)
         self._symbolic_build(data_batch=data)
         self.make_train_function()
-        self.reset_metrics()
-        logs = pythonify_logs(self.train_function([data]))
+        logs = pythonify_logs(self._run_alone(self.train_function, data))
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
@@ -349,9 +346,15 @@ class Trainer(base_trainer.Trainer):
         data = (x, y, sample_weight)
         self._symbolic_build(data_batch=data)
         self.make_test_function()
-        self.reset_metrics()
-        logs = pythonify_logs(self.test_function([data]))
+        logs = pythonify_logs(self._run_alone(self.test_function, data))
         return logs if return_dict else self._flatten_metrics_in_order(logs)
+
+    def _run_alone(self, function, data):
+        """The logs of one batch alone, for our own functions and those of users."""
+        if isinstance(function, Repeated):
+            return function.alone(data)
+        self.reset_metrics()
+        return function([data])
 
     def predict_on_batch(self, x):
         if not all(layer.built for layer in self._flatten_layers()):

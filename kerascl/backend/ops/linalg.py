@@ -11,6 +11,7 @@ from keras.src.backend import config
 from keras.src.backend.common import dtypes as keras_dtypes
 
 from kerascl.backend.ops.core import cast, convert_to_tensor
+from kerascl.core import rules
 from kerascl.core.array import Array, from_host
 from kerascl.core.scope import current
 from kerascl.core.tape import GradientTape, pause
@@ -396,12 +397,12 @@ def norm(x, ord=None, axis=None, keepdims: bool = False) -> Array:
         dtype = keras_dtypes.result_type(x.dtype.name, float)
     x = cast(x, dtype)
     if axis is None:
-        if ord is None or (ord in ("fro", 2) and x.ndim == 1) or (ord == "fro" and x.ndim == 2):
+        if ord is None or (ord == 2 and x.ndim == 1) or (ord == "fro" and x.ndim == 2):
             return _root(sum_along(square(absolute(x)), None, keepdims))
         axes = tuple(range(x.ndim))
     else:
         axes = tuple(axis) if isinstance(axis, list | tuple) else (axis,)
-        axes = tuple(a % x.ndim for a in axes)
+        axes = tuple(rules.axis_index(a, x.ndim) for a in axes)
     if len(axes) == 1:
         return _vector_norm(x, ord, axes[0], keepdims)
     if len(axes) == 2:
@@ -436,6 +437,8 @@ def _vector_norm(x: Array, ord, axis: int, keepdims: bool) -> Array:
 
 def _matrix_norm(x: Array, ord, axes: tuple[int, int], keepdims: bool) -> Array:
     row, column = axes
+    if row == column:
+        raise ValueError(f"norm: axis {axes} names an axis twice")
     if ord in (None, "fro"):
         return _root(sum_along(square(absolute(x)), axes, keepdims))
     if ord in (1, -1, math.inf, -math.inf):
