@@ -42,6 +42,8 @@ def size_class(nbytes: int) -> int:
     step = max(1 << (nbytes.bit_length() - 1 - bits), 32)
     return -(-nbytes // step) * step
 
+_MOST_VIEWS = 2048  # dropped sub-buffers to keep before waiting for the queue
+
 
 class Buffer:
     """Device memory.
@@ -99,7 +101,9 @@ class Buffer:
         # one atomic append and nothing else.
         try:
             home = self._home
-            if type(home) is not Buffer:
+            if type(home) is Buffer:
+                home._home.append((0, self.handle, self.key))
+            else:
                 home.append((self._capacity, self.handle, self.key))
         except Exception:
             pass
@@ -129,6 +133,7 @@ class Allocator:
         self._device = device
         self._free: dict[int, list] = {}
         self._dropped: collections.deque = collections.deque()
+        self._views: list = []  # dropped sub-buffers that the driver may still need
         self._in_use = self._cached = self._peak = self._peak_reserved = 0
         self._allocations = self._driver_allocations = self._trims = 0
         info = device.info
@@ -180,6 +185,7 @@ class Allocator:
         """Give all cached memory back to the driver; returns how many bytes."""
         with self._device.lock:
             self._collect()
+            self._release_views()
             freed = self._cached
             self._free.clear()
             self._cached = 0
@@ -217,9 +223,21 @@ class Allocator:
         dropped = self._dropped
         while dropped:
             size, handle, key = dropped.popleft()
+            if not size:
+                self._views.append(handle)
+                continue
             self._free.setdefault(size, []).append((handle, key))
             self._in_use -= size
             self._cached += size
+        if len(self._views) > _MOST_VIEWS:
+            self._release_views()
+
+    def _release_views(self) -> None:
+        # NVIDIA's driver crashes when a sub-buffer is released before the kernels that use it
+        # are done, although the standard lets the driver keep it until then.
+        if self._views:
+            self._device.queue.finish()
+            self._views.clear()
 
     def _from_driver(self, nbytes: int, size: int):
         cause: Exception | None = None
