@@ -51,7 +51,7 @@ class Body:
 
     Attributes:
         carry, slices: argument nodes for the carried values and the inputs' slices.
-        captured: nodes from outside that the body reads.
+        captured: argument nodes for the values from outside that the body reads.
         next_carry, results: nodes of the new carry and of each step's results.
     """
 
@@ -168,10 +168,20 @@ def _trace(function: Callable, carry: list[Array], xs: list[Array], device) -> t
         else:
             stack.extend(node.inputs)
     nodes = sorted(captured.values(), key=lambda n: n.serial)
+    # the body stands alone: what it reads from outside becomes an argument
+    stand_in = {
+        id(n): Node(ARGUMENT, (), ("captured", k), n.shape, n.dtype, n.device)
+        for k, n in enumerate(nodes)
+    }
+    for n in nodes:
+        stand_in[id(n)].serial = n.serial  # it comes before its readers
+    for node in topological(roots):
+        if id(node) in seen and id(node) not in captured:
+            node.inputs = tuple(stand_in.get(id(x), x) for x in node.inputs)
     body = Body(
         [x._node for x in carry_in],
         [x._node for x in slices],
-        nodes,
+        list(stand_in.values()),
         roots[: len(carry)],
         roots[len(carry) :],
     )
