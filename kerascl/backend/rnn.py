@@ -12,10 +12,11 @@ from kerascl.core.array import Array
 from kerascl.core.tape import pause
 from kerascl.dtypes import bool_
 from kerascl.ops.creation import full
-from kerascl.ops.declare import cast_to, expand_to, reshape_to
+from kerascl.ops.declare import cast_to
 from kerascl.ops.movement import flip, transpose
 from kerascl.ops.pointwise import where
 from kerascl.ops.reduction import any as any_along
+from kerascl.ops.views import expand_to, reshape_to
 
 
 def rnn(

@@ -24,7 +24,8 @@ from kerascl.dtypes import BY_NAME, DType, as_dtype, float32, int32
 from kerascl.ops import indexing, movement, pointwise
 from kerascl.ops.control import loop
 from kerascl.ops.creation import full
-from kerascl.ops.declare import cast_to, expand_to, python_dtype, reshape_to, scalar
+from kerascl.ops.declare import cast_to, python_dtype, scalar
+from kerascl.ops.views import expand_to, reshape_to
 
 SUPPORTS_SPARSE_TENSORS = False
 SUPPORTS_RAGGED_TENSORS = False

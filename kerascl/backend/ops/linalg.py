@@ -1,4 +1,9 @@
-"""Linear algebra: what needs LAPACK runs on the host, with its gradient in array code."""
+"""Linear algebra.
+
+Systems, inverses, determinants and Cholesky factors are computed on the device.  Orthogonal
+factors, eigenvalues and singular values come from LAPACK on the host, with gradients in array
+code; inside captured steps they raise CaptureError.
+"""
 
 from __future__ import annotations
 
@@ -10,34 +15,35 @@ from keras.src import tree
 from keras.src.backend import config
 from keras.src.backend.common import dtypes as keras_dtypes
 
+from kerascl.backend import tracing
 from kerascl.backend.ops.core import cast, convert_to_tensor
 from kerascl.core import rules
 from kerascl.core.array import Array, from_host
 from kerascl.core.scope import current
-from kerascl.core.tape import GradientTape, pause
+from kerascl.core.tape import GradientTape, custom_gradient, pause
 from kerascl.dtypes import BY_NAME, float32, int32
 from kerascl.ops import host
+from kerascl.ops import linalg as device_linalg
 from kerascl.ops.contraction import matmul
+from kerascl.ops.control import loop
 from kerascl.ops.creation import eye, full, ones_like, zeros_like
-from kerascl.ops.declare import cast_to, expand_to, reshape_to
-from kerascl.ops.indexing import take
-from kerascl.ops.movement import strided, transpose, tril, triu
-from kerascl.ops.pointwise import absolute, power, sqrt, square, where
+from kerascl.ops.declare import cast_to
+from kerascl.ops.indexing import take, take_along_axis
+from kerascl.ops.movement import iota, strided, transpose, tril, triu
+from kerascl.ops.pointwise import absolute, isnan, power, sqrt, square, where
+from kerascl.ops.reduction import any as any_along
 from kerascl.ops.reduction import max as max_along
 from kerascl.ops.reduction import min as min_along
 from kerascl.ops.reduction import sum as sum_along
+from kerascl.ops.views import expand_to, reshape_to
 
 _ON_HOST = {
     name: f"LAPACK: {what}"
     for name, what in {
-        "cholesky": "Cholesky factors",
-        "det": "determinants",
         "eig": "eigenvalues",
         "eigh": "eigenvalues",
-        "inv": "inverses",
         "lu": "LU factors",
         "qr": "QR factors",
-        "solve": "linear systems",
         "svd": "singular values",
     }.items()
 }
@@ -103,30 +109,44 @@ def cholesky(a, upper: bool = False) -> Array:
     """The lower (or upper) triangular factor of positive definite matrices (…, n, n).
 
     Raises:
-        ValueError: when a matrix is not positive definite.
+        ValueError: when a matrix is not positive definite; inside a captured step its factor is
+            NaN instead.
     """
-
-    def factor(a):
-        try:
-            return np.linalg.cholesky(a)
-        except np.linalg.LinAlgError:
-            raise ValueError(
-                "Cholesky decomposition failed. The input might not be a valid positive definite "
-                "matrix."
-            ) from None
-
-    (y,) = _on_host("cholesky", factor, _cholesky_vjp, _floating(a))
+    y = _cholesky(_floating(a))
+    if tracing.is_known(y) and bool(any_along(isnan(y))):
+        raise ValueError(
+            "Cholesky decomposition failed. The input might not be a valid positive definite "
+            "matrix."
+        )
     return _t(y) if upper else y
 
 
-def _cholesky_vjp(gs, ys, a):
-    (g,), (y,) = gs, ys
-    middle = tril(_mm(_t(y), tril(g)))
-    middle = where(_eye_like(y) > 0, middle * 0.5, middle)
-    # y^-T middle y^-1
-    left = solve_triangular(_t(y), middle, lower=False)
-    s = _t(solve_triangular(_t(y), _t(left), lower=False))
-    return ((s + _t(s)) * 0.5,)
+@custom_gradient
+def _cholesky(a: Array):
+    n = a.shape[-1]
+    flat = reshape_to(a, (math.prod(a.shape[:-2]), n, n))
+    flat = cast_to(flat, a.dtype.accumulator)
+
+    def step(carry, slices):
+        (rest,), (k,) = carry, slices
+        here = expand_to(reshape_to(k, (1, 1, 1)), (len(rest), n, 1))
+        column = take_along_axis(rest, here, 2)
+        pivot = sqrt(take_along_axis(column, here[:, :1], 1))
+        column = where(iota(column.shape, 1) >= here, column / pivot, 0.0)
+        return [rest - column * _t(column)], [reshape_to(column, column.shape[:2])]
+
+    _, (columns,) = loop(step, [flat], [iota((n,), 0)])
+    y = cast_to(reshape_to(transpose(columns, (1, 2, 0)), a.shape), a.dtype)
+
+    def grad(g):
+        middle = tril(_mm(_t(y), tril(g)))
+        middle = where(_eye_like(y) > 0, middle * 0.5, middle)
+        # y^-T middle y^-1, made symmetric
+        left = solve_triangular(_t(y), middle, lower=False)
+        s = _t(solve_triangular(_t(y), _t(left), lower=False))
+        return ((s + _t(s)) * 0.5,)
+
+    return y, grad
 
 
 def cholesky_inverse(a, upper: bool = False) -> Array:
@@ -271,60 +291,72 @@ def _first(x: Array, count: int, axis: int) -> Array:
 # -- systems --------------------------------------------------------------------------------------
 def det(a) -> Array:
     """Determinants (…,) of square matrices."""
-    return _on_host("det", lambda a: np.linalg.det(a), _det_vjp, _floating(a))[0]
-
-
-def _det_vjp(gs, ys, a):
-    factor = gs[0] * ys[0]
-    return (reshape_to(factor, (*factor.shape, 1, 1)) * _t(inv(a)),)
+    return device_linalg.det(_floating(a))
 
 
 def inv(a) -> Array:
-    """Inverses of square matrices.
-
-    Raises:
-        numpy.linalg.LinAlgError: when one is singular.
-    """
-
-    def vjp(gs, ys, a):
-        return (-_mm(_t(ys[0]), gs[0], _t(ys[0])),)
-
-    return _on_host("inv", np.linalg.inv, vjp, _floating(a))[0]
+    """Inverses of square matrices; those of singular ones are infinite or NaN."""
+    return device_linalg.inv(_floating(a))
 
 
 def solve(a, b) -> Array:
     """x with a @ x = b, for matrices (…, n, n) and right sides (…, n, k) or (…, n).
 
-    Raises:
-        numpy.linalg.LinAlgError: when a matrix is singular.
+    A singular matrix gives infinities or NaN.
     """
-    return _system(a, b, np.linalg.solve, solve, lambda g: g)
+    return device_linalg.solve(*_alike(a, b))
 
 
 def solve_triangular(a, b, lower: bool = False) -> Array:
     """x with a @ x = b, reading only the lower or upper triangle of `a`; see `solve`."""
-    host_half, half = (np.tril, tril) if lower else (np.triu, triu)
-    return _system(
-        a, b, lambda a, b: np.linalg.solve(host_half(a), b),
-        lambda a, b: solve_triangular(a, b, not lower), half,
-    )  # fmt: skip
+    a, b = _alike(a, b)
+    if b.ndim == a.ndim - 1:
+        x = solve_triangular(a, _column(b), lower)
+        return reshape_to(x, x.shape[:-1])
+    half = tril if lower else triu
+
+    @custom_gradient
+    def substituted(a, b):
+        x = _substitute(half(a), b, lower)
+
+        def grad(g):
+            gb = solve_triangular(_t(a), g, not lower)
+            return half(-_mm(gb, _t(x))), gb
+
+        return x, grad
+
+    lead = rules.broadcast(a.shape[:-2], b.shape[:-2])
+    return substituted(
+        expand_to(a, (*lead, *a.shape[-2:])), expand_to(b, (*lead, *b.shape[-2:]))
+    )
 
 
-def _system(a, b, function: Callable, adjoint: Callable, mask: Callable) -> Array:
+def _substitute(a: Array, b: Array, lower: bool) -> Array:
+    n, count = a.shape[-1], math.prod(a.shape[:-2])
+    columns = transpose(reshape_to(a, (count, n, n)), (2, 0, 1))
+    flat = reshape_to(b, (count, n, b.shape[-1]))
+    dtype = a.dtype.accumulator
+
+    def step(carry, slices):
+        (x,), (column, k) = carry, slices
+        here = expand_to(reshape_to(k, (1, 1, 1)), (count, n, 1))
+        column = _column(column)
+        row = take_along_axis(x, expand_to(here[:, :1], (count, 1, x.shape[2])), 1)
+        row = row / take_along_axis(column, here[:, :1], 1)
+        return [where(iota(x.shape, 1) == here, row, x - column * row)], []
+
+    (x,), _ = loop(
+        step, [cast_to(flat, dtype)], [cast_to(columns, dtype), iota((n,), 0)], reverse=not lower
+    )
+    return cast_to(reshape_to(x, b.shape), b.dtype)
+
+
+def _alike(a, b) -> tuple[Array, Array]:
     a, b = _floating(a), _floating(b)
     if a.dtype is not b.dtype:
         dtype = BY_NAME[keras_dtypes.result_type(a.dtype.name, b.dtype.name)]
         a, b = cast_to(a, dtype), cast_to(b, dtype)
-    vector = b.ndim == a.ndim - 1
-    if vector:
-        b = _column(b)
-
-    def vjp(gs, ys, a, b):
-        gb = adjoint(_t(a), gs[0])
-        return mask(-_mm(gb, _t(ys[0]))), gb
-
-    (x,) = _on_host("solve", function, vjp, a, b)
-    return reshape_to(x, x.shape[:-1]) if vector else x
+    return a, b
 
 
 def pinv(x, rcond=None) -> Array:

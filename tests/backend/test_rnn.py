@@ -1,0 +1,152 @@
+"""Recurrent layers against a loop in NumPy."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+from keras.src import backend
+
+import kerascl
+from kerascl.compiler.capture import jit
+
+
+def reference(x, w, u, s, mask=None, backwards=False, zero=False):
+    """tanh(x w + s u) over time, in float64: outputs (batch, time, n) and the last state."""
+    s = s.astype("float64")
+    previous, outputs = np.zeros_like(s), []
+    for t in reversed(range(x.shape[1])) if backwards else range(x.shape[1]):
+        new = np.tanh(x[:, t] @ w + s @ u)
+        valid = np.ones((len(x), 1), bool) if mask is None else mask[:, t, None]
+        s = np.where(valid, new, s)
+        previous = np.where(valid, new, 0 if zero else previous)
+        outputs.append(previous)
+    return np.stack(outputs, 1), s
+
+
+@pytest.fixture
+def data(rng):
+    def make(length):
+        return (
+            rng.normal(size=(3, length, 4)).astype("float32"),
+            rng.normal(size=(4, 5)).astype("float32") * 0.5,
+            rng.normal(size=(5, 5)).astype("float32") * 0.5,
+            rng.normal(size=(3, 5)).astype("float32"),
+            rng.uniform(size=(3, length)) < 0.6,
+        )
+
+    return make
+
+
+def step_of(w, u):
+    def step(x, states):
+        y = keras.ops.tanh(keras.ops.matmul(x, w) + keras.ops.matmul(states[0], u))
+        return y, [y]
+
+    return step
+
+
+@pytest.mark.parametrize("length", [3, 12])
+@pytest.mark.parametrize("backwards", [False, True])
+@pytest.mark.parametrize("masked", ["no", "repeat", "zero"])
+@pytest.mark.parametrize("capture", [False, True])
+def test_rnn(data, length, backwards, masked, capture):
+    x, w, u, s, mask = data(length)
+    mask = None if masked == "no" else mask
+
+    def run(x, s):
+        return backend.rnn(
+            step_of(w, u), x, [s], go_backwards=backwards, mask=mask,
+            zero_output_for_mask=masked == "zero",
+        )  # fmt: skip
+
+    last, outputs, states = (jit(run) if capture else run)(kerascl.array(x), kerascl.array(s))
+    expected, state = reference(x, w, u, s, mask, backwards, masked == "zero")
+    np.testing.assert_allclose(outputs.numpy(), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(last.numpy(), expected[:, -1], rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(states[0].numpy(), state, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_last_output_alone_and_time_major(data, masked):
+    x, w, u, s, mask = data(9)
+    mask = mask if masked else None
+    expected, _ = reference(x, w, u, s, mask)
+    last, outputs, _ = backend.rnn(step_of(w, u), x, [s], mask=mask, return_all_outputs=False)
+    assert outputs.shape == (3, 1, 5)
+    np.testing.assert_allclose(last.numpy(), expected[:, -1], rtol=1e-4, atol=1e-5)
+    _, outputs, _ = backend.rnn(
+        step_of(w, u), x.swapaxes(0, 1), [s], time_major=True,
+        mask=mask.T if masked else None,
+    )  # fmt: skip
+    np.testing.assert_allclose(outputs.numpy().swapaxes(0, 1), expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("length", [3, 12])
+def test_gradient_is_that_of_the_reference(data, length):
+    x, w, u, s, mask = data(length)
+    weight = np.random.default_rng(0).normal(size=(3, length, 5))
+
+    def loss(w):
+        _, outputs, _ = backend.rnn(step_of(w, u), x, [s], mask=mask)
+        return keras.ops.sum(outputs * weight.astype("float32"))
+
+    found = kerascl.grad(loss)(kerascl.array(w)).numpy()
+    expected, eps = np.zeros(w.shape), 1e-6
+    for index in np.ndindex(w.shape):
+        high, low = w.astype("float64"), w.astype("float64")
+        high[index] += eps
+        low[index] -= eps
+        difference = reference(x, high, u, s, mask)[0] - reference(x, low, u, s, mask)[0]
+        expected[index] = (difference * weight).sum() / (2 * eps)
+    assert np.linalg.norm(found - expected) <= 1e-4 * np.linalg.norm(expected)
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def test_lstm_layer(rng):
+    x = rng.normal(size=(2, 11, 3)).astype("float32")
+    layer = layers.LSTM(4, return_sequences=True, return_state=True)
+    outputs, h_last, c_last = layer(x)
+    kernel, recurrent, bias = [w.astype("float64") for w in layer.get_weights()]
+    h = c = np.zeros((2, 4))
+    for t in range(11):
+        i, f, g, o = np.split(x[:, t] @ kernel + h @ recurrent + bias, 4, 1)
+        c = sigmoid(f) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+        np.testing.assert_allclose(outputs.numpy()[:, t], h, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(h_last.numpy(), h, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(c_last.numpy(), c, rtol=1e-4, atol=1e-5)
+
+
+def test_stateful_layer_remembers(rng):
+    x = rng.normal(size=(2, 10, 3)).astype("float32")
+    whole = layers.GRU(4)
+    expected = whole(x).numpy()
+    part = layers.GRU(4, stateful=True)
+    part.build(x.shape)
+    part.set_weights(whole.get_weights())
+    part(x[:, :5])
+    np.testing.assert_allclose(part(x[:, 5:]).numpy(), expected, rtol=1e-4, atol=1e-5)
+    part.reset_states()
+    first = part(x[:, :5]).numpy()
+    part.reset_states()
+    np.testing.assert_allclose(part(x[:, :5]).numpy(), first, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU", "SimpleRNN"])
+def test_training_agrees_with_eager(rng, kind):
+    x = rng.normal(size=(8, 7, 3)).astype("float32")
+    y = rng.normal(size=(8, 1)).astype("float32")
+    losses = {}
+    weights = None
+    for eager in (True, False):
+        layer = layers.Bidirectional(getattr(layers, kind)(4))
+        model = keras.Sequential([keras.Input((7, 3)), layers.Masking(), layer, layers.Dense(1)])
+        weights = weights or model.get_weights()
+        model.set_weights(weights)
+        model.compile(keras.optimizers.SGD(0.1), "mse", run_eagerly=eager)
+        losses[eager] = model.fit(x, y, epochs=3, batch_size=8, verbose=0).history["loss"]
+    np.testing.assert_allclose(losses[False], losses[True], rtol=1e-4)
+    assert losses[False][-1] < losses[False][0]
