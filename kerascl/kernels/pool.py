@@ -108,6 +108,13 @@ class _Pool(Solver):
         lows = (0,) * missing + tuple(low for low, _ in problem.pads)
         inside = (1,) * missing + tuple(problem.x_shape[1:-1])
         pooled = (1,) * missing + tuple(problem.y_shape[1:-1])
+        # No window sticks out: then their element count is a constant.
+        whole = all(
+            low == 0 and (count - 1) * stride + size <= extent
+            for low, count, stride, size, extent in zip(
+                lows, pooled, strides, window, inside, strict=True
+            )
+        )
         planes, channels = problem.x_shape[0], problem.x_shape[-1]
         if problem.channels_first:
             planes, channels = planes * channels, 1
@@ -133,7 +140,7 @@ class _Pool(Solver):
                     "STORE_PLACES(v, p, i)": put,
                 },
                 ACC_SPILL="A_SPILL",
-                COUNT_PAD=int(problem.count_include_pad),
+                COUNT_PAD=int(problem.count_include_pad or whole),
                 MASK_T=mask,
                 ALL_LANES=-1 if vector else 1,
                 FLAT=int(missing > 0),

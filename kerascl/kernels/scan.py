@@ -14,6 +14,7 @@ from kerascl.kernels.lanes import (
     index_type,
     last_power,
     limit_macros,
+    next_power,
     round_up,
 )
 from kerascl.kernels.solver import (
@@ -118,6 +119,7 @@ class _BlockScan(Solver):
 
     def launch(
         self,
+        problem: ScanProblem,
         info,
         name: str,
         source: str,
@@ -140,14 +142,21 @@ class _BlockScan(Solver):
         launches, workspace = [], []
         buffers: tuple[Arg, ...] = (Ref("a"),)
         types = prelude(index, A=problem.dtype, ACC=problem.acc)
-        flags = {"REVERSE": int(problem.reverse), **self.flags(info)}
+        flags = {"REVERSE": int(problem.reverse), **self.flags(problem, info)}
         text = cl_source("scan.cl")
         if blocks > 1:
             workspace = [lines * compute_bytes(problem.acc)] * 2
             source = types + _macros(problem, SCAN_TOTALS=1, **flags) + text
             launches.append(
                 self.launch(
-                    info, "scan_totals", source, (Ref("a"), Ref("ws0")), lines, sizes, index
+                    problem,
+                    info,
+                    "scan_totals",
+                    source,
+                    (Ref("a"), Ref("ws0")),
+                    lines,
+                    sizes,
+                    index,
                 )
             )
             launches.append(self.carry_launch(problem, info, blocks, index))
@@ -160,12 +169,20 @@ class _BlockScan(Solver):
         )
         launches.append(
             self.launch(
-                info, "scan_rows", source, buffers, lines, sizes, index, tuple(epilogue.args)
+                problem,
+                info,
+                "scan_rows",
+                source,
+                buffers,
+                lines,
+                sizes,
+                index,
+                tuple(epilogue.args),
             )
         )
         return Plan(launches, workspace)
 
-    def flags(self, info) -> dict[str, int]:
+    def flags(self, problem: ScanProblem, info) -> dict[str, int]:
         raise NotImplementedError
 
     def carry_launch(self, problem: ScanProblem, info, blocks: int, index: str) -> Launch:
@@ -175,13 +192,15 @@ class _BlockScan(Solver):
         source = (
             prelude(index, ACC=acc)
             + "#define A_T ACC_T\n#define A_LOAD(p, i) (p)[i]\n"
-            + _macros(problem, EXCLUSIVE=1, CARRY=0, REVERSE=0, **self.flags(info))
+            + _macros(problem, EXCLUSIVE=1, CARRY=0, REVERSE=0, **self.flags(problem, info))
             + raw.defines
             + cl_source("scan.cl")
         )
         lines = problem.outer * problem.inner
         sizes = (blocks, problem.inner, blocks, 1)
-        return self.launch(info, "scan_rows", source, (Ref("ws0"),), lines, sizes, index, raw.args)
+        return self.launch(
+            problem, info, "scan_rows", source, (Ref("ws0"),), lines, sizes, index, raw.args
+        )
 
 
 class SerialScan(_BlockScan):
@@ -194,7 +213,7 @@ class SerialScan(_BlockScan):
             return 0.5
         return 0.5 if problem.inner >= 32 or problem.length <= 32 else 2.0
 
-    def flags(self, info) -> dict[str, int]:
+    def flags(self, problem: ScanProblem, info) -> dict[str, int]:
         return {"SCAN_SERIAL": 1}
 
     def blocks(self, problem: ScanProblem, info) -> tuple[int, int]:
@@ -207,7 +226,7 @@ class SerialScan(_BlockScan):
         block = ceil_div(problem.length, blocks)
         return block, ceil_div(problem.length, block)
 
-    def launch(self, info, name, source, buffers, lines, sizes, index, extra=()) -> Launch:
+    def launch(self, problem, info, name, source, buffers, lines, sizes, index, extra=()) -> Launch:
         args = (*buffers, *(Scalar(index, size) for size in (lines, *sizes)), *extra)
         if info.kind == "cpu":
             # Neighbouring rows lie far apart: gathered vectors are slower than scalars.
@@ -225,10 +244,12 @@ class GroupScan(_BlockScan):
     _items = 8
 
     def group(self, problem: ScanProblem, info) -> int:
-        return min(group_size(info, 256), last_power(info.local_mem_bytes // (8 * 10)))
+        room = last_power(info.local_mem_bytes // (8 * 10))
+        wanted = max(32, next_power(ceil_div(problem.length, self._items)))
+        return min(group_size(info, 256), room, wanted)
 
-    def flags(self, info) -> dict[str, int]:
-        return {"SCAN_GROUP": 1, "GROUP": self.group(None, info), "ITEMS": self._items}
+    def flags(self, problem: ScanProblem, info) -> dict[str, int]:
+        return {"SCAN_GROUP": 1, "GROUP": self.group(problem, info), "ITEMS": self._items}
 
     def blocks(self, problem: ScanProblem, info) -> tuple[int, int]:
         rows = problem.outer * problem.inner
@@ -240,9 +261,9 @@ class GroupScan(_BlockScan):
         block = round_up(ceil_div(problem.length, blocks), tile)
         return block, ceil_div(problem.length, block)
 
-    def launch(self, info, name, source, buffers, lines, sizes, index, extra=()) -> Launch:
+    def launch(self, problem, info, name, source, buffers, lines, sizes, index, extra=()) -> Launch:
         args = (*buffers, *(Scalar(index, size) for size in (lines, *sizes)), *extra)
-        group = self.group(None, info)
+        group = self.group(problem, info)
         return Launch(source, f"{name}_group", args, (lines * group,), (group,))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import isqrt
 
 from kerascl.dtypes import DType
 from kerascl.kernels.lanes import (
@@ -13,7 +12,6 @@ from kerascl.kernels.lanes import (
     index_type,
     lane_macros,
     lanes_for,
-    next_power,
     round_up,
 )
 from kerascl.kernels.solver import (
@@ -61,8 +59,10 @@ _COMBINE = {
     "min": "((((v) < (u)) | ((v) != (v))) ? (v) : (u))",
     "set": "(v)",
 }
-# From so many updates on, a row's stretch may be long enough to be worth partial results.
-_PARTIALS_FROM = 1024
+# Partial results are over blocks of so many updates, then of so many blocks (SPAN in scatter.cl) …
+_SPAN = 32
+# … from so many updates on: before, a row's stretch is short enough.
+_LEVELS_FROM = (512, 16384)
 
 
 class _Gather(Solver):
@@ -159,28 +159,25 @@ class SortedScatter(_Gather):
                 rows + 1,
             )
         )
-        # Blocks of about sqrt(count): then no walk is longer than a few sqrt(count).
-        span = max(32, next_power(isqrt(count)))
-        partials = problem.mode != "set" and count >= _PARTIALS_FROM
-        between: tuple[Arg, ...] = ()
-        if partials:
-            whole = count // span
-            workspace.append(whole * width * problem.dtype.accumulator.itemsize)
-            between = (Ref(f"ws{len(workspace) - 1}"), Scalar("int", span))
-            lines = whole * (width // lanes)
+        levels = 0
+        if problem.mode != "set":
+            levels = sum(count >= least for least in _LEVELS_FROM)
+        partials: list[Ref] = []
+        for level in range(levels):
+            extent = _SPAN ** (level + 1)
+            blocks = count // extent
+            workspace.append(blocks * width * problem.dtype.accumulator.itemsize)
+            partials.append(Ref(f"ws{len(workspace) - 1}"))
+            finer = partials[level - 1] if level else Ref("c")
+            lines = blocks * (width // lanes)
+            sizes = (Scalar(index, lines), Scalar(index, width), Scalar("int", extent))
+            flags = defines(**{"SCATTER_COARSE" if level else "SCATTER_PARTIALS": 1}, SPAN=_SPAN)
             launches.append(
                 self.launch(
                     info,
                     "scatter_partials",
-                    head + defines(SCATTER_PARTIALS=1) + text,
-                    (
-                        items,
-                        Ref("c"),
-                        between[0],
-                        Scalar(index, lines),
-                        Scalar(index, width),
-                        between[1],
-                    ),
+                    head + flags + text,
+                    (items, finer, partials[level], *sizes),
                     lines,
                 )
             )
@@ -189,13 +186,16 @@ class SortedScatter(_Gather):
             self.launch(
                 info,
                 "scatter_sorted",
-                head + defines(SCATTER_SORTED=1, PARTIALS=int(partials)) + epilogue.defines + text,
+                head
+                + defines(SCATTER_SORTED=1, LEVELS=levels, SPAN=_SPAN)
+                + epilogue.defines
+                + text,
                 (
                     Ref("a"),
                     items,
                     starts,
                     Ref("c"),
-                    *between,
+                    *partials,
                     Scalar(index, lines),
                     Scalar(index, width),
                     *epilogue.args,

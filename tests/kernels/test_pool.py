@@ -164,11 +164,10 @@ MAX_DTYPES = ["float16", "bfloat16", "float64", "int8", "uint16", "int32", "int6
 def test_max_dtypes(kind, dtype, dev, rng):
     if dtype == "bool" and kind == "max_grad":
         pytest.skip("a sum of bool gradients has no meaning")
-    for channels in (16, 3):
-        shape = (1, (5, 6), channels, (3, 3), (2, 2), ((1, 0), (1, 1)))
-        problem = make(kind, *shape, False, dtype)
-        x = draw(rng, problem.x_shape, problem.dtype)
-        check(problem, rng, dev, x=x)
+    channels = 3 if dtype in ("int8", "float64") else 16
+    shape = (1, (5, 6), channels, (3, 3), (2, 2), ((1, 0), (1, 1)))
+    problem = make(kind, *shape, False, dtype)
+    check(problem, rng, dev, x=draw(rng, problem.x_shape, problem.dtype))
 
 
 @pytest.mark.parametrize("include", [False, True])

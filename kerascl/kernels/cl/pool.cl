@@ -42,13 +42,28 @@
 #define COUNT(zo_, yo_, xo_) (KD * KH * KW)
 #else
 #define COUNT(zo_, yo_, xo_) \
-  (EXTENT(zo_, SD, KD, pd, id) * EXTENT(yo_, SH, KH, ph, ih) * EXTENT(xo_, SW, KW, pw, iw))
+  ((FLAT ? 1 : EXTENT(zo_, SD, KD, pd, id)) * EXTENT(yo_, SH, KH, ph, ih) * EXTENT(xo_, SW, KW, pw, iw))
 #endif
 
-// Windows (first, last) that cover input position p.
-#define FIRST_WINDOW(p_, S_, K_, pad_) \
-  ((p_) + (pad_) - (K_) + 1 <= 0 ? 0 : ((p_) + (pad_) - (K_) + (S_)) / (S_))
-#define LAST_WINDOW(p_, S_, pad_, size_) min(((p_) + (pad_)) / (S_), (size_) - 1)
+// The windows (zo, yo, xo) that cover input position (d, h, w), ascending; (kz, ky, kx) is its place
+// there.  At most NZ * NY * NX: the loops unroll.
+#define NZ ((KD + SD - 1) / SD)
+#define NY ((KH + SH - 1) / SH)
+#define NX ((KW + SW - 1) / SW)
+#define FOR_EACH_WINDOW \
+  const int zlast = (d + pd) / SD, ylast = (h + ph) / SH, xlast = (w + pw) / SW; \
+  for (int jz = NZ - 1; jz >= 0; jz--) { \
+    const int zo = zlast - jz, kz = d + pd - zo * SD; \
+    if (kz >= KD || !INSIDE(zo, od)) continue; \
+    for (int jy = NY - 1; jy >= 0; jy--) { \
+      const int yo = ylast - jy, ky = h + ph - yo * SH; \
+      if (ky >= KH || !INSIDE(yo, oh)) continue; \
+      for (int jx = NX - 1; jx >= 0; jx--) { \
+        const int xo = xlast - jx, kx = w + pw - xo * SW; \
+        if (kx >= KW || !INSIDE(xo, ow)) continue; \
+        const INDEX_T o = AT(n, zo, yo, xo, od, oh, ow);
+
+#define END_EACH_WINDOW }}}
 
 #define SAME(u_, v_) (((u_) == (v_)) | (((u_) != (u_)) & ((v_) != (v_))))
 
@@ -111,17 +126,10 @@ __kernel void pool_max_place_grad(const __global ushort* restrict k_places,
                                   const __global A_T* restrict k_dy SIZES_PARAMS EPILOGUE_PARAMS) {
   FOR_EACH_RESULT(id, ih, iw)
     A_CV sum = A_SPLAT(0);
-    const int z1 = LAST_WINDOW(d, SD, pd, od);
-    const int y1 = LAST_WINDOW(h, SH, ph, oh);
-    const int x1 = LAST_WINDOW(w, SW, pw, ow);
-    for (int zo = FIRST_WINDOW(d, SD, KD, pd); zo <= z1; zo++)
-    for (int yo = FIRST_WINDOW(h, SH, KH, ph); yo <= y1; yo++)
-    for (int xo = FIRST_WINDOW(w, SW, KW, pw); xo <= x1; xo++) {
-      const INDEX_T o = AT(n, zo, yo, xo, od, oh, ow);
-      const int mine = ((d - zo * SD + pd) * KH + h - yo * SH + ph) * KW + w - xo * SW + pw;
-      const MASK_T hit = LOAD_PLACES(k_places, o) == (MASK_T)(mine);
+    FOR_EACH_WINDOW
+      const MASK_T hit = LOAD_PLACES(k_places, o) == (MASK_T)((kz * KH + ky) * KW + kx);
       sum += hit ? A_LOADV(k_dy, o) : A_SPLAT(0);
-    }
+    END_EACH_WINDOW
     STORE(sum, AT(n, d, h, w, id, ih, iw))
   END_EACH_RESULT
 }
@@ -133,13 +141,7 @@ __kernel void pool_max_grad(const __global A_T* restrict k_x, const __global A_T
   FOR_EACH_RESULT(id, ih, iw)
     const A_CV mine = A_LOADV(k_x, AT(n, d, h, w, id, ih, iw));
     A_CV sum = A_SPLAT(0);
-    const int z1 = LAST_WINDOW(d, SD, pd, od);
-    const int y1 = LAST_WINDOW(h, SH, ph, oh);
-    const int x1 = LAST_WINDOW(w, SW, pw, ow);
-    for (int zo = FIRST_WINDOW(d, SD, KD, pd); zo <= z1; zo++)
-    for (int yo = FIRST_WINDOW(h, SH, KH, ph); yo <= y1; yo++)
-    for (int xo = FIRST_WINDOW(w, SW, KW, pw); xo <= x1; xo++) {
-      const INDEX_T o = AT(n, zo, yo, xo, od, oh, ow);
+    FOR_EACH_WINDOW
       const A_CV top = A_LOADV(k_y, o);
       MASK_T hit = SAME(mine, top);
       if (!LANES_ANY(hit)) continue;
@@ -156,7 +158,7 @@ __kernel void pool_max_grad(const __global A_T* restrict k_x, const __global A_T
         }
       }
       sum += hit ? A_LOADV(k_dy, o) : A_SPLAT(0);
-    }
+    END_EACH_WINDOW
     STORE(sum, AT(n, d, h, w, id, ih, iw))
   END_EACH_RESULT
 }
@@ -219,13 +221,9 @@ __kernel void pool_average(const __global A_T* restrict k_x SIZES_PARAMS EPILOGU
 __kernel void pool_average_grad(const __global A_T* restrict k_dy SIZES_PARAMS EPILOGUE_PARAMS) {
   FOR_EACH_RESULT(id, ih, iw)
     A_CV sum = A_SPLAT(0);
-    const int z1 = LAST_WINDOW(d, SD, pd, od);
-    const int y1 = LAST_WINDOW(h, SH, ph, oh);
-    const int x1 = LAST_WINDOW(w, SW, pw, ow);
-    for (int zo = FIRST_WINDOW(d, SD, KD, pd); zo <= z1; zo++)
-    for (int yo = FIRST_WINDOW(h, SH, KH, ph); yo <= y1; yo++)
-    for (int xo = FIRST_WINDOW(w, SW, KW, pw); xo <= x1; xo++)
-      sum += A_LOADV(k_dy, AT(n, zo, yo, xo, od, oh, ow)) / A_SPLAT(COUNT(zo, yo, xo));
+    FOR_EACH_WINDOW
+      sum += A_LOADV(k_dy, o) / A_SPLAT(COUNT(zo, yo, xo));
+    END_EACH_WINDOW
     STORE(sum, AT(n, d, h, w, id, ih, iw))
   END_EACH_RESULT
 }

@@ -3,8 +3,9 @@
 // Every result is gathered by one work-item, so the order of its updates is
 // fixed.  SCATTER_DIRECT looks at all indices; SCATTER_SORTED walks the row's
 // stretch of `k_items` (row << 32 | position of the update, ascending), which
-// SCATTER_STARTS finds; SCATTER_PARTIALS reduces beforehand the blocks of `span` items
-// that belong to one row, so that a row with very many updates takes no long walk.
+// SCATTER_STARTS finds.  So that a row with very many updates takes no long walk,
+// SCATTER_PARTIALS reduces beforehand each aligned block of SPAN items that belongs
+// to one row, and SCATTER_COARSE each aligned block of SPAN such blocks.
 // COMBINE(u, v) joins an update v to u; SET instead keeps the last update.
 
 #define STORE(v_, i_) { \
@@ -64,18 +65,29 @@ __kernel void scatter_starts(const __global ulong* restrict k_items, __global in
 }
 #endif
 
-#if SCATTER_PARTIALS
+#if SCATTER_PARTIALS || SCATTER_COARSE
+// Of `extent` items each: reduces block after block of SPAN finer values, k_finer being the updates
+// (by item) or the finer partial results.
 __kernel void scatter_partials(const __global ulong* restrict k_items,
+#if SCATTER_COARSE
+                               const __global P_T* restrict k_finer,
+#else
                                const __global A_T* restrict k_updates,
+#endif
                                __global P_T* restrict k_partials, INDEX_T lines, INDEX_T width,
-                               int span) {
+                               int extent) {
   const INDEX_T id = (INDEX_T)get_global_id(0);
   if (id >= lines) return;
   PLACE(id)
-  const __global ulong* items = k_items + row * span;
-  if (ROW_OF(items[0]) != ROW_OF(items[span - 1]) || ROW_OF(items[0]) == UINT_MAX) return;
-  A_CV value = UPDATE(items[0]);
-  for (int p = 1; p < span; p++) value = COMBINE(value, UPDATE(items[p]));
+  const __global ulong* items = k_items + row * extent;
+  if (ROW_OF(items[0]) != ROW_OF(items[extent - 1]) || ROW_OF(items[0]) == UINT_MAX) return;
+#if SCATTER_COARSE
+#define FINER(p_) P_LOADV(k_finer, (row * SPAN + (p_)) * width + c)
+#else
+#define FINER(p_) UPDATE(items[p_])
+#endif
+  A_CV value = FINER(0);
+  for (int p = 1; p < SPAN; p++) value = COMBINE(value, FINER(p));
   ACC_T lanes[LANES];
   A_SPILL(value, lanes);
   for (int lane = 0; lane < LANES; lane++) P_STORE(k_partials, row * width + c + lane, lanes[lane]);
@@ -86,8 +98,11 @@ __kernel void scatter_partials(const __global ulong* restrict k_items,
 __kernel void scatter_sorted(const __global A_T* restrict k_base, const __global ulong* restrict k_items,
                              const __global int* restrict k_starts,
                              const __global A_T* restrict k_updates,
-#if PARTIALS
-                             const __global P_T* restrict k_partials, int span,
+#if LEVELS > 0
+                             const __global P_T* restrict k_partials,
+#endif
+#if LEVELS > 1
+                             const __global P_T* restrict k_coarse,
 #endif
                              INDEX_T lines, INDEX_T width EPILOGUE_PARAMS) {
   const INDEX_T id = (INDEX_T)get_global_id(0);
@@ -100,15 +115,35 @@ __kernel void scatter_sorted(const __global A_T* restrict k_base, const __global
   if (p < end) value = UPDATE(k_items[end - 1]);
 #else
   while (p < end) {
-#if PARTIALS
-    if ((p & (span - 1)) == 0 && p + span <= end) {
-      value = COMBINE(value, P_LOADV(k_partials, (INDEX_T)(p / span) * width + c));
-      p += span;
+    int stop = end;
+#if LEVELS > 1
+    if (p % (SPAN * SPAN) == 0 && p + SPAN * SPAN <= end) {
+      value = COMBINE(value, P_LOADV(k_coarse, (INDEX_T)(p / (SPAN * SPAN)) * width + c));
+      p += SPAN * SPAN;
       continue;
     }
 #endif
-    value = COMBINE(value, UPDATE(k_items[p]));
-    p++;
+#if LEVELS > 0
+    if (p % SPAN == 0 && p + SPAN <= end) {
+      value = COMBINE(value, P_LOADV(k_partials, (INDEX_T)(p / SPAN) * width + c));
+      p += SPAN;
+      continue;
+    }
+    stop = min(end, (p / SPAN + 1) * SPAN);
+#endif
+    // Four at a time, so that their loads are under way together.
+    for (; p + 4 <= stop; p += 4) {
+      const A_CV u0 = UPDATE(k_items[p]), u1 = UPDATE(k_items[p + 1]);
+      const A_CV u2 = UPDATE(k_items[p + 2]), u3 = UPDATE(k_items[p + 3]);
+      value = COMBINE(value, u0);
+      value = COMBINE(value, u1);
+      value = COMBINE(value, u2);
+      value = COMBINE(value, u3);
+    }
+    for (; p < stop; p++) {
+      const A_CV u = UPDATE(k_items[p]);
+      value = COMBINE(value, u);
+    }
   }
 #endif
   STORE(value, row * width + c)
