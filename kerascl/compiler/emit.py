@@ -392,7 +392,8 @@ class Scope:
         if old.is_complex:
             return f"({new.compute}){value}.x"
         if new.is_integer and old.is_float:
-            return f"convert_{new.compute}_sat({value})"
+            # drivers differ in what NaN becomes
+            return f"({value} != {value} ? ({new.compute})0 : convert_{new.compute}_sat({value}))"
         if new.name == "float16" and old.name != "bool":
             self.writer.helper(_ROUND_HALF)
             return f"kcl_round_half((float){value})"

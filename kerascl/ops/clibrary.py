@@ -28,20 +28,20 @@ static inline @T kcl_fdiv_@T(@T a, @T b) {
 }
 
 static inline @T kcl_imod_@T(@T a, @T b) {
-  if (b == 0 || b + 1 == 0) return 0;
+  if (b == 0 || (b < 0 && b + 1 == 0)) return 0;
   const @T r = a % b;
   return (r != 0 && ((r < 0) != (b < 0))) ? r + b : r;
 }
 
 static inline @T kcl_idiv_@T(@T a, @T b) {
   if (b == 0) return 0;
-  if (b + 1 == 0) return -a;
+  if (b < 0 && b + 1 == 0) return -a;
   const @T q = a / b;
   return (q * b != a && ((a < 0) != (b < 0))) ? q - 1 : q;
 }
 
 static inline @T kcl_irem_@T(@T a, @T b) {
-  return (b == 0 || b + 1 == 0) ? (@T)0 : (@T)(a % b);
+  return (b == 0 || (b < 0 && b + 1 == 0)) ? (@T)0 : (@T)(a % b);
 }
 
 static inline @T kcl_ipow_@T(@T a, @T b) {
@@ -56,20 +56,18 @@ static inline @T kcl_ipow_@T(@T a, @T b) {
 }
 
 static inline @T kcl_gcd_@T(@T a, @T b) {
-  if (a < 0) a = -a;
-  if (b < 0) b = -b;
   while (b != 0) {
-    const @T r = a % b;
+    const @T r = kcl_irem_@T(a, b);
     a = b;
     b = r;
   }
-  return a;
+  return a < 0 ? -a : a;
 }
 
 static inline @T kcl_lcm_@T(@T a, @T b) {
-  if (a < 0) a = -a;
-  if (b < 0) b = -b;
-  return (a == 0 || b == 0) ? (@T)0 : (@T)(a / kcl_gcd_@T(a, b) * b);
+  if (a == 0 || b == 0) return 0;
+  const @T y = a / kcl_gcd_@T(a, b) * b;
+  return y < 0 ? -y : y;
 }
 
 static inline @T kcl_logaddexp_@T(@T a, @T b) {

@@ -4,155 +4,70 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
 
 import numpy as np
 
 from kerascl.core import rules
 from kerascl.core.array import Array, State, apply
-from kerascl.core.op import Kind, Op, register
 from kerascl.dtypes import int32
-from kerascl.ops.declare import as_array, cast_to, expand_to, family, is_scalar, reshape_to, scalar
+from kerascl.ops import host
+from kerascl.ops.declare import as_array, expand_to, is_scalar, reshape_to, scalar
+from kerascl.ops.gather import GATHER, scatter_rows, take, take_along_axis, wrap_negative
 from kerascl.ops.movement import flip, iota, strided
-from kerascl.ops.pointwise import equal, where
+from kerascl.ops.pointwise import equal, not_equal, where
+from kerascl.ops.scan import cumsum
+from kerascl.ops.views import concat
 
-__all__ = ["getitem", "take", "take_along_axis"]
-
-
-def _gather_vjp(g, y, x, *rest):
-    *indices, spec = rest
-    return (_scatter_back(g, x, indices, spec), *[None] * len(indices))
+__all__ = ["argwhere", "getitem", "nonzero", "take", "take_along_axis", "unravel_index"]
 
 
-# Reads x at computed places: axis a of x is at output coordinate k for ("d", k), and at the
-# value of index array k for ("i", k).  Index arrays have the output's shape.
-GATHER = register(Op("gather", Kind.GATHER, vjp=_gather_vjp))
+# -- where something holds ---------------------------------------------------
+def selected(mask: Array, name: str = "nonzero") -> Array:
+    """int32 flat positions of the true elements; their number is read on the host."""
+    flat = where(reshape_to(mask, (mask.size,)), 1, 0)
+    if not flat.size:
+        return expand_to(scalar(0, int32), (0,))
+    places = cumsum(flat, 0)
+    host.count(name)
+    count = int(places[-1].item())
+    # element i goes to places[i] - 1; those not selected go nowhere
+    target = where(equal(flat, 1), places - 1, -1)
+    base = expand_to(scalar(0, int32), (count, 1))
+    if not count:
+        return reshape_to(base, (0,))
+    updates = reshape_to(iota((flat.size,), 0), (flat.size, 1))
+    return reshape_to(scatter_rows(base, target, updates, "set"), (count,))
 
 
-def _scatter_back(g: Array, x: Array, indices: Sequence[Array], spec) -> Array:
-    """Sum the gradient of a gather into the elements that were read."""
-    rank = x.ndim
-    # trailing axes that are copied whole, in order, form contiguous rows
-    tail = 0
-    while (
-        tail < rank
-        and spec[rank - 1 - tail] == ("d", g.ndim - 1 - tail)
-        and x.shape[rank - 1 - tail] == g.shape[g.ndim - 1 - tail]
-    ):
-        tail += 1
-    lead = rank - tail
-    outer = g.shape[: g.ndim - tail]
-    position = scalar(0, int32)
-    for axis in range(lead):
-        kind, k = spec[axis]
-        if kind == "i":
-            index = cast_to(indices[k], int32)
-            for _ in range(tail):
-                index = strided(index, [0] * index.ndim, (*index.shape[:-1], 1), [1] * index.ndim)
-                index = reshape_to(index, index.shape[:-1])
-        else:
-            index = iota(outer, k)
-        position = position + index * math.prod(x.shape[axis + 1 : lead])
-    position = expand_to(position, outer)
-    width = math.prod(x.shape[lead:])
-    rows = math.prod(x.shape[:lead])
-    base = expand_to(scalar(0, g.dtype), (rows, width))
-    flat = scatter_rows(base, reshape_to(position, (math.prod(outer),)),
-                        reshape_to(g, (math.prod(outer), width)), "add")  # fmt: skip
-    return reshape_to(flat, x.shape)
+def unravel_index(indices, shape) -> tuple[Array, ...]:
+    """Coordinates of flat positions in an array of `shape`; negative ones count from the end."""
+    indices = as_array(indices)
+    shape = rules.normalize_shape(shape)
+    rest = wrap_negative(indices, math.prod(shape))
+    result = []
+    for n in reversed(shape):
+        result.append(rest % n)
+        rest = rest // n
+    return tuple(reversed(result))
 
 
-def _scatter_vjp(g, y, base, indices, updates, mode):
-    if mode == "add":
-        return g, None, take_rows(g, indices)
-    if mode == "set":
-        hit = scatter_rows(
-            expand_to(scalar(0, int32), (base.shape[0], 1)),
-            indices,
-            reshape_to(_positions(indices) + 1, (indices.shape[0], 1)),
-            "set",
-        )
-        kept = where(hit == 0, g, 0)
-        last = take_rows(hit, indices) == reshape_to(_positions(indices) + 1, (indices.shape[0], 1))
-        return kept, None, where(last, take_rows(g, indices), 0)
-    if mode in ("max", "min"):
-        won = cast_to(equal(y, base), g.dtype)
-        hit = cast_to(equal(take_rows(y, indices), updates), g.dtype)
-        count = won + scatter_rows(expand_to(scalar(0, g.dtype), g.shape), indices, hit, "add")
-        share = g / where(count == 0, 1, count)
-        return share * won, None, take_rows(share, indices) * hit
-    return (g * y / base, None, take_rows(g * y, indices) / updates)
+def nonzero(x) -> tuple[Array, ...]:
+    """int32 coordinates of the elements that are not 0, one array for each axis."""
+    x = as_array(x)
+    if not x.ndim:
+        x = reshape_to(x, (1,))
+    return unravel_index(selected(not_equal(x, 0)), x.shape)
 
 
-def _positions(indices: Array) -> Array:
-    return iota(indices.shape, 0)
+def argwhere(x) -> Array:
+    """int32 coordinates of the elements that are not 0, one row for each."""
+    x = as_array(x)
+    found = nonzero(x)[: x.ndim]
+    columns = [reshape_to(c, (c.size, 1)) for c in found]
+    return concat(columns, 1) if columns else expand_to(scalar(0, int32), (0, 0))
 
 
-SCATTER = family("scatter", _scatter_vjp)
-
-
-def scatter_rows(base: Array, indices: Array, updates: Array, mode: str) -> Array:
-    """Rows of `base` (rows, width) updated at `indices` (count,) by `updates` (count, width).
-
-    `mode` is "add", "set" (the last one wins), "max", "min" or "mul".  Indices
-    out of range are dropped.
-    """
-    updates = cast_to(updates, base.dtype)
-    return apply(SCATTER, (base, indices, updates), (mode,), base.shape, base.dtype)
-
-
-def take_rows(x: Array, indices: Array) -> Array:
-    """Rows of `x` (rows, …) at 1-D `indices`."""
-    return take(x, indices, 0)
-
-
-def wrap_negative(index: Array, size: int) -> Array:
-    """Indices counted from the end when negative."""
-    if not index.dtype.is_integer or index.dtype.kind == "u":
-        return index
-    return where(index < 0, index + size, index)
-
-
-def take(x, indices, axis: int | None = None) -> Array:
-    """Slices of `x` at integer `indices` along `axis` (None: of the flat array).
-
-    The result's shape has that of `indices` in place of `axis`.  Negative
-    indices count from the end; those out of range are clamped.
-    """
-    x, indices = as_array(x), as_array(indices)
-    if not indices.dtype.is_integer:
-        raise TypeError(f"take: indices must be integers, not {indices.dtype.name}")
-    if axis is None:
-        x, axis = reshape_to(x, (x.size,)), 0
-    axis = rules.axis_index(axis, x.ndim)
-    indices = wrap_negative(indices, x.shape[axis])
-    rank = indices.ndim
-    shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
-    wide = reshape_to(indices, (*indices.shape, *[1] * (x.ndim - axis - 1)))
-    spec = tuple(
-        ("i", 0) if a == axis else ("d", a if a < axis else a + rank - 1) for a in range(x.ndim)
-    )
-    return apply(GATHER, (x, expand_to(wide, shape)), (spec,), shape, x.dtype)
-
-
-def take_along_axis(x, indices, axis: int | None = -1) -> Array:
-    """x[…, indices[…, j, …], …] along `axis`; other axes broadcast."""
-    x, indices = as_array(x), as_array(indices)
-    if axis is None:
-        x, axis = reshape_to(x, (x.size,)), 0
-        indices = reshape_to(indices, (indices.size,))
-    axis = rules.axis_index(axis, x.ndim)
-    indices = wrap_negative(indices, x.shape[axis])
-    others = rules.broadcast(
-        (*x.shape[:axis], 1, *x.shape[axis + 1 :]),
-        (*indices.shape[:axis], 1, *indices.shape[axis + 1 :]),
-    )
-    shape = (*others[:axis], indices.shape[axis], *others[axis + 1 :])
-    x = expand_to(x, (*others[:axis], x.shape[axis], *others[axis + 1 :]))
-    spec = tuple(("i", 0) if a == axis else ("d", a) for a in range(x.ndim))
-    return apply(GATHER, (x, expand_to(indices, shape)), (spec,), shape, x.dtype)
-
-
+# -- x[key] -------------------------------------------------------------------
 class _Key:
     """An index expression, split into basic steps and advanced index arrays."""
 
@@ -200,8 +115,8 @@ def _plain(part):
 
 
 def _mask_positions(mask: Array) -> list[Array]:
-    # The number of selected elements shapes the result, so the mask is read on the host.
-    return [as_array(p.astype(np.int32)) for p in np.nonzero(mask.numpy())]
+    # the number of selected elements shapes the result, so it is read on the host
+    return list(unravel_index(selected(mask, "boolean index"), mask.shape))
 
 
 def _basic(x: Array, parts) -> tuple[Array, list]:

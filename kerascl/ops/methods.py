@@ -91,10 +91,10 @@ Array.at = property(indexing.At)
 for _room, _names in (
     (reduction, "sum mean max min prod any all argmax argmin var std ptp"),
     (movement, "ravel squeeze swapaxes diagonal copy"),
-    (sorting, "argsort repeat nonzero"),
+    (sorting, "argsort repeat"),
     (scan, "cumsum cumprod"),
     (contraction, "dot trace"),
-    (indexing, "take"),
+    (indexing, "take nonzero"),
     (pointwise, "round clip"),
 ):
     for _method in _names.split():

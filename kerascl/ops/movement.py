@@ -499,7 +499,7 @@ def _triangle(x, k: int, lower: bool) -> Array:
     rows = iota(x.shape, x.ndim - 2)
     columns = iota(x.shape, x.ndim - 1)
     keep = columns <= rows + k if lower else columns >= rows + k
-    return where(keep, x, 0)
+    return where(keep, x, scalar(0, x.dtype))
 
 
 def diagonal(x, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:

@@ -341,21 +341,18 @@ def _round_integer(x: Array, unit: int) -> Array:
 floor_divide = pointwise(
     "floor_divide", "kcl_fdiv_{T}({0}, {1})", numeric, _no_slope, cost=12,
     integer="kcl_idiv_{T}({0}, {1})",
-    unsigned="(({1}) == 0 ? ({T})0 : ({T})({0} / ({1} == 0 ? 1 : {1})))",
     doc="The quotient rounded down; integers divided by 0 give 0.",
 )  # fmt: skip
 mod = pointwise(
     "mod", "kcl_fmod_{T}({0}, {1})", numeric,
     lambda g, y, a, b: (g, -(g * floor_divide(a, b))), cost=12,
     integer="kcl_imod_{T}({0}, {1})",
-    unsigned="(({1}) == 0 ? ({T})0 : ({T})({0} % ({1} == 0 ? 1 : {1})))",
     doc="The remainder with the sign of the divisor; integers by 0 give 0.",
 )  # fmt: skip
 fmod = pointwise(
     "fmod", "fmod({0}, {1})", numeric,
     lambda g, y, a, b: (g, -(g * trunc(a / b))), cost=12,
     integer="kcl_irem_{T}({0}, {1})",
-    unsigned="(({1}) == 0 ? ({T})0 : ({T})({0} % ({1} == 0 ? 1 : {1})))",
     doc="The remainder with the sign of the dividend; integers by 0 give 0.",
 )  # fmt: skip
 

@@ -199,7 +199,8 @@ def _prod_vjp(g, y, x, axes):
 
 def _times(d: DType) -> FoldSpec:
     if d.is_complex:
-        text = "s0 = (float2)(s0.x * {o}.x - s0.y * {o}.y, s0.x * {o}.y + s0.y * {o}.x);"
+        # lo and hi: "x" names the element
+        text = "s0 = (float2)(s0.lo * {o}.lo - s0.hi * {o}.hi, s0.lo * {o}.hi + s0.hi * {o}.lo);"
         init = "(float2)(1.0f, 0.0f)"
     else:
         text, init = "s0 *= {o};", "1"

@@ -8,7 +8,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array, apply
 from kerascl.dtypes import as_dtype
 from kerascl.ops.declare import as_array, cast_to, family, floating, numeric
-from kerascl.ops.indexing import take_along_axis
+from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import iota
 from kerascl.ops.pointwise import LARGEST, clip, equal, exp, isnan, log, not_equal, where
 from kerascl.ops.views import pad_with, reshape_to, window

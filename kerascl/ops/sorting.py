@@ -10,7 +10,8 @@ from kerascl.core.array import Array, apply, apply_multi
 from kerascl.dtypes import as_dtype, int32
 from kerascl.ops import host
 from kerascl.ops.declare import as_array, cast_to, convert, family, floating, numeric, scalar
-from kerascl.ops.indexing import scatter_rows, take, take_along_axis, wrap_negative
+from kerascl.ops.gather import scatter_rows, take, take_along_axis
+from kerascl.ops.indexing import selected
 from kerascl.ops.movement import concatenate, iota, moveaxis, ravel, repeat_evenly
 from kerascl.ops.pointwise import (
     clip,
@@ -28,13 +29,13 @@ from kerascl.ops.reduction import max as largest
 from kerascl.ops.reduction import min as smallest
 from kerascl.ops.reduction import sum as total
 from kerascl.ops.scan import cumsum
-from kerascl.ops.views import concat, expand_to, permute, reshape_to, window
+from kerascl.ops.views import expand_to, permute, reshape_to, window
 
 __all__ = [
-    "argpartition", "argsort", "argwhere", "bincount", "digitize", "histogram", "in_top_k", "isin",
-    "median", "nanmedian", "nanpercentile", "nanquantile", "nonzero", "percentile", "quantile",
+    "argpartition", "argsort", "bincount", "digitize", "histogram", "in_top_k", "isin",
+    "median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile",
     "repeat", "searchsorted", "segment_max", "segment_min", "segment_prod", "segment_sum",
-    "sort", "top_k", "unique", "unravel_index",
+    "sort", "top_k", "unique",
 ]  # fmt: skip
 
 
@@ -250,51 +251,6 @@ def nanmedian(x, axis=None, keepdims: bool = False) -> Array:
 
 
 # -- results whose size depends on the data -----------------------------------
-def selected(mask: Array, name: str = "nonzero") -> Array:
-    """int32 flat positions of the true elements; their number is read on the host."""
-    flat = cast_to(ravel(mask), int32)
-    if not flat.size:
-        return expand_to(scalar(0, int32), (0,))
-    places = cumsum(flat, 0)
-    host.count(name)
-    count = int(places[-1].item())
-    # element i goes to places[i] - 1; those not selected go nowhere
-    target = where(equal(flat, 1), places - 1, -1)
-    base = expand_to(scalar(0, int32), (count, 1))
-    if not count:
-        return reshape_to(base, (0,))
-    updates = reshape_to(iota((flat.size,), 0), (flat.size, 1))
-    return reshape_to(scatter_rows(base, target, updates, "set"), (count,))
-
-
-def unravel_index(indices, shape) -> tuple[Array, ...]:
-    """Coordinates of flat positions in an array of `shape`; negative ones count from the end."""
-    indices = as_array(indices)
-    shape = rules.normalize_shape(shape)
-    rest = wrap_negative(indices, math.prod(shape))
-    result = []
-    for n in reversed(shape):
-        result.append(rest % n)
-        rest = rest // n
-    return tuple(reversed(result))
-
-
-def nonzero(x) -> tuple[Array, ...]:
-    """int32 coordinates of the elements that are not 0, one array for each axis."""
-    x = as_array(x)
-    if not x.ndim:
-        x = reshape_to(x, (1,))
-    return unravel_index(selected(not_equal(x, 0)), x.shape)
-
-
-def argwhere(x) -> Array:
-    """int32 coordinates of the elements that are not 0, one row for each."""
-    x = as_array(x)
-    found = nonzero(x)[: x.ndim]
-    columns = [reshape_to(c, (c.size, 1)) for c in found]
-    return concat(columns, 1) if columns else expand_to(scalar(0, int32), (0, 0))
-
-
 def repeat(x, repeats, axis: int | None = None, total_length: int | None = None) -> Array:
     """Each element of `x` repeated along `axis` (None: of the flat array).
 

@@ -20,7 +20,7 @@ from kerascl.backend.ops.promotion import (
 )
 from kerascl.core.array import Array
 from kerascl.dtypes import bool_, int32
-from kerascl.ops import bits, pointwise, sorting
+from kerascl.ops import bits, indexing, pointwise
 from kerascl.ops.declare import cast_to
 
 __all__ = [
@@ -333,7 +333,7 @@ def where(condition, x1=None, x2=None):
     """`x1` where `condition` holds, else `x2`; without them, the coordinates where it holds."""
     condition = convert_to_tensor(condition)
     if x1 is None or x2 is None:
-        return sorting.nonzero(condition)
+        return indexing.nonzero(condition)
     if not condition.dtype.is_bool:
         condition = cast_to(condition, bool_)
     return pointwise.where(condition, *operands(x1, x2))

@@ -385,7 +385,7 @@ def take_along_axis(x, indices, axis=None) -> Array:
 def unravel_index(indices, shape) -> tuple[Array, ...]:
     """Coordinates of flat positions."""
     indices = convert_to_tensor(indices)
-    found = sorting.unravel_index(indices, shape)
+    found = indexing.unravel_index(indices, shape)
     return tuple(cast_to(x, resolve(indices.dtype)) for x in found)
 
 

@@ -19,7 +19,7 @@ from kerascl.backend.ops.promotion import (
 )
 from kerascl.core.array import Array
 from kerascl.dtypes import int8, int32
-from kerascl.ops import calculus, contraction, pointwise, reduction, scan, sorting
+from kerascl.ops import calculus, contraction, indexing, pointwise, reduction, scan, sorting
 from kerascl.ops.declare import cast_to
 
 __all__ = [
@@ -223,7 +223,7 @@ def isin(x1, x2, assume_unique=False, invert=False) -> Array:
 
 def nonzero(x) -> tuple[Array, ...]:
     """int32 coordinates of the elements that are not 0; their number is read on the host."""
-    return sorting.nonzero(convert_to_tensor(x))
+    return indexing.nonzero(convert_to_tensor(x))
 
 
 def bincount(x, weights=None, minlength=0, sparse=False) -> Array:

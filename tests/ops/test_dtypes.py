@@ -1,0 +1,288 @@
+"""Integers, bools, 16-bit floats and complex numbers; NumPy is the reference."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kerascl as kc
+from kerascl import dtypes
+from tests.ops.slopes import relative
+
+INTEGERS = ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"]
+A = [0, 1, -1, 7, -7, 100, -128, 127, 3, -3, 12, 255]
+B = [3, 2, -3, -2, 2, -1, 5, 127, 100, 3, -8, 1]
+
+
+def pair(dtype):
+    return np.array(A).astype(dtype), np.array(B).astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_arithmetic_wraps(dtype):
+    a, b = pair(dtype)
+    x, y = kc.array(a), kc.array(b)
+    with np.errstate(all="ignore"):
+        expected = {
+            "add": a + b, "subtract": a - b, "multiply": a * b, "negative": -a, "square": a * a,
+            "floor_divide": a // b, "mod": a % b, "fmod": np.fmod(a, b), "sign": np.sign(a),
+            "absolute": np.abs(a), "maximum": np.maximum(a, b), "minimum": np.minimum(a, b),
+            "gcd": np.gcd(a, b), "bitwise_and": a & b, "bitwise_xor": a ^ b, "bitwise_not": ~a,
+            "equal": a == b, "less": a < b, "greater_equal": a >= b, "logical_and": (a * b) != 0,
+            "clip": np.clip(a, 1, 9), "isnan": np.isnan(a), "signbit": a < 0,
+        }  # fmt: skip
+    found = {
+        name: (
+            kc.clip(x, 1, 9) if name == "clip"
+            else getattr(kc, name)(*[x, y][: getattr(getattr(kc, name), "count", 1)])
+        )
+        for name in expected
+    }  # fmt: skip
+    kc.engine.evaluate([v._node for v in found.values()])
+    for name, value in expected.items():
+        result = found[name].numpy()
+        np.testing.assert_array_equal(result, value, err_msg=name)
+        assert result.dtype == value.dtype, name
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_power_and_shifts(dtype):
+    a, _ = pair(dtype)
+    n = np.array([0, 1, 2, 3, 5, 7, 0, 2, 9, 4, 31, 1]).astype(dtype)
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal((kc.array(a) ** kc.array(n)).numpy(), a**n)
+    bits = 8 * a.dtype.itemsize
+    for by in (0, 1, bits - 1, bits, bits + 3):
+        by = np.full_like(n, by)
+        left = kc.left_shift(kc.array(a), kc.array(by)).numpy()
+        np.testing.assert_array_equal(left, np.left_shift(a, by))
+        right = kc.right_shift(kc.array(a), kc.array(by)).numpy()
+        np.testing.assert_array_equal(right, np.right_shift(a, by))
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_division_by_zero_and_at_the_limit(dtype):
+    info = np.iinfo(dtype)
+    a = np.array([info.min, info.max, 5, 0], dtype)
+    zero = kc.zeros((4,), dtype)
+    for name in ("floor_divide", "mod", "fmod"):
+        assert not getattr(kc, name)(kc.array(a), zero).numpy().any()
+    if info.min:
+        minus = kc.full((4,), -1, dtype)
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal((kc.array(a) // minus).numpy(), -a)
+        assert not (kc.array(a) % minus).numpy().any()
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integer_reductions_and_order(dtype):
+    a = np.array(A).astype(dtype).reshape(3, 4)
+    x = kc.array(a)
+    for name in ("max", "min", "argmax", "argmin", "any", "all", "count_nonzero", "ptp"):
+        np.testing.assert_array_equal(getattr(kc, name)(x, 1).numpy(), getattr(np, name)(a, 1))
+    with np.errstate(all="ignore"):
+        np.testing.assert_array_equal(kc.sum(x, 0).numpy(), a.sum(0, dtype=dtype))
+        np.testing.assert_array_equal(kc.prod(x, 1).numpy(), a.prod(1, dtype=dtype))
+        np.testing.assert_array_equal(kc.cumsum(x, 1).numpy(), a.cumsum(1, dtype=dtype))
+    np.testing.assert_array_equal(kc.sort(x, 0).numpy(), np.sort(a, 0))
+    np.testing.assert_array_equal(kc.argsort(x, 1).numpy(), np.argsort(a, 1, kind="stable"))
+    assert kc.mean(x).dtype == "float32"
+    np.testing.assert_allclose(float(kc.mean(x)), a.mean(), rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8"])
+def test_integer_products(dtype, rng):
+    a = rng.integers(0, 5, (3, 4)).astype(dtype)
+    b = rng.integers(0, 5, (4, 2)).astype(dtype)
+    np.testing.assert_array_equal(kc.matmul(a, b).numpy(), a @ b)
+    # the result may be wider than the inputs: nothing wraps
+    a = (a * 20).astype(dtype)
+    wide = kc.matmul(a, b, kc.int32).numpy()
+    np.testing.assert_array_equal(wide, a.astype("int32") @ b.astype("int32"))
+
+
+def test_bools():
+    a, b = np.array([True, True, False, False]), np.array([True, False, True, False])
+    x, y = kc.array(a), kc.array(b)
+    for name in ("logical_and", "logical_or", "logical_xor", "bitwise_and", "bitwise_or",
+                 "bitwise_xor", "maximum", "minimum", "equal", "not_equal"):  # fmt: skip
+        result = getattr(kc, name)(x, y).numpy()
+        assert result.dtype == bool
+        np.testing.assert_array_equal(result, getattr(np, name)(a, b), err_msg=name)
+    np.testing.assert_array_equal((~x).numpy(), ~a)
+    np.testing.assert_array_equal((x + y).numpy(), a.astype(int) + b)
+    assert kc.sum(x).item() == 2
+    assert kc.sort(x).tolist() == [False, False, True, True]
+    assert kc.matmul(x, y).numpy().dtype == bool
+    np.testing.assert_array_equal(kc.diff(x).numpy(), np.diff(a))
+    np.testing.assert_array_equal(kc.cumsum(x).numpy(), np.cumsum(a))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_half_floats_are_computed_in_float32(name, rng):
+    dtype = np.float16 if name == "float16" else ml_dtypes.bfloat16
+    a = rng.uniform(0.5, 2, (5, 300)).astype(dtype)
+    b = rng.uniform(0.5, 2, (5, 300)).astype(dtype)
+    wide, other = a.astype(np.float32), b.astype(np.float32)
+    x, y = kc.array(a), kc.array(b)
+    assert x.dtype == name
+    # one operation rounds once
+    for function in (np.add, np.multiply, np.divide, np.sqrt, np.maximum):
+        inputs = (wide, other)[: function.nin]
+        expected = function(*inputs).astype(dtype)
+        found = getattr(kc, function.__name__)(*(x, y)[: function.nin])
+        assert found.dtype == name
+        np.testing.assert_array_equal(found.numpy(), expected)
+    # sums neither overflow nor lose small terms
+    big = kc.full((100_000,), 3.0, name)
+    assert float(kc.mean(big)) == 3.0
+    assert float(kc.std(big)) == 0.0
+    np.testing.assert_array_equal(
+        kc.sum(x, 1).numpy(), wide.sum(1, dtype=np.float64).astype(np.float32).astype(dtype)
+    )
+    product = kc.matmul(x, kc.transpose(y)).numpy()
+    assert relative(product, wide.astype(float) @ other.T.astype(float)) < 4e-3
+    with kc.GradientTape() as tape:
+        z = kc.sum(x * x * y)
+    assert relative(tape.gradient(z, x).numpy(), 2 * wide * other) < 4e-3
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16"])
+def test_next_half_float(name):
+    dtype = np.float16 if name == "float16" else ml_dtypes.bfloat16
+    values = np.array([0.0, 1.0, -1.0, 2.5, -0.0, 1.0, 6e-8, np.nan], dtype)
+    towards = np.array([1.0, 2.0, 2.0, -1.0, -1.0, 1.0, 0.0, 1.0], dtype)
+    np.testing.assert_array_equal(
+        kc.nextafter(kc.array(values), kc.array(towards)).numpy().astype(np.float32),
+        np.nextafter(values, towards).astype(np.float32),
+    )
+
+
+FLOATS = np.array([0.0, -0.0, 1.5, -1.5, 2.5, 1e10, -1e10, np.nan, np.inf, -np.inf], np.float32)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, "bool"])
+def test_casts_from_floats_saturate(dtype):
+    found = kc.cast(kc.array(FLOATS), dtype).numpy()
+    if dtype == "bool":
+        np.testing.assert_array_equal(found, FLOATS != 0)
+        return
+    info = np.iinfo(dtype)
+    finite = np.nan_to_num(FLOATS.astype(np.float64), nan=0.0, posinf=1e300, neginf=-1e300)
+    expected = [min(max(int(v), info.min), info.max) for v in finite]
+    np.testing.assert_array_equal(found, np.array(expected, dtype))
+    # Python scalars, which never reach the device, agree
+    for value, want in zip(FLOATS.tolist(), expected, strict=True):
+        assert kc.cast(kc.array(value), dtype).item() == want
+
+
+@pytest.mark.parametrize("old", INTEGERS)
+def test_casts_between_integers_wrap(old):
+    info = np.iinfo(old)
+    a = np.array([info.min, info.max, 0, 1, 100], old)
+    for new in INTEGERS:
+        np.testing.assert_array_equal(kc.cast(kc.array(a), new).numpy(), a.astype(new))
+
+
+@pytest.mark.parametrize("name", ["float16", "bfloat16", "float32"])
+def test_bits_of_floats(name):
+    dtype = dtypes.as_dtype(name)
+    bits = f"uint{8 * dtype.itemsize}"
+    values = np.array([0.0, -0.0, 1.0, -2.5, np.inf, 1e-3], dtype.numpy)
+    found = kc.bitcast(kc.array(values), bits)
+    np.testing.assert_array_equal(found.numpy(), values.view(bits))
+    np.testing.assert_array_equal(kc.bitcast(found, name).numpy().view(bits), values.view(bits))
+
+
+@pytest.mark.parametrize("old, new", [
+    ("float32", "uint8"), ("uint8", "float32"), ("int64", "int16"), ("bfloat16", "int32"),
+    ("int8", "uint8"), ("float16", "bfloat16"),
+])  # fmt: skip
+def test_views_of_bytes(old, new, rng):
+    old, new = dtypes.as_dtype(old), dtypes.as_dtype(new)
+    raw = rng.integers(0, 120, (2, 16)).astype(np.uint8)
+    a = raw.view(old.numpy)
+    found = kc.view(kc.array(a), new).numpy()
+    np.testing.assert_array_equal(found.view(np.uint8), a.view(new.numpy).view(np.uint8))
+
+
+PROMOTIONS = [
+    ("int8", "uint8", "int16"), ("int32", "uint32", "int64"), ("int32", "float16", "float16"),
+    ("float16", "bfloat16", "float32"), ("bool", "int8", "int8"), ("uint64", "int8", "float32"),
+    ("float32", "complex64", "complex64"), ("int64", "float32", "float32"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("a, b, result", PROMOTIONS)
+def test_promotion(a, b, result):
+    x, y = kc.ones((2,), a), kc.ones((2,), b)
+    assert (x + y).dtype == result
+    assert kc.where(True, x, y).dtype == result
+    assert kc.concatenate([y, x]).dtype == result
+
+
+def test_python_scalars_are_weak():
+    for dtype in ("int8", "uint16", "float16", "bfloat16", "float32"):
+        x = kc.ones((2,), dtype)
+        assert (x + 2).dtype == dtype
+        assert (3 * x).dtype == dtype
+        assert kc.maximum(x, 0).dtype == dtype
+        assert (x + 0.5).dtype == (dtype if "float" in dtype else "float32")
+    assert (kc.ones((2,), "bool") + 1).dtype == "int32"
+    assert (kc.ones((2,)) * 1j).dtype == "complex64"
+    assert (kc.ones((2,), "float32") * np.float64(2)).dtype == "float64"
+
+
+def test_complex(rng):
+    a = (rng.standard_normal((3, 4)) + 1j * rng.standard_normal((3, 4))).astype(np.complex64)
+    b = (rng.standard_normal((3, 4)) + 1j * rng.standard_normal((3, 4))).astype(np.complex64)
+    x, y = kc.array(a), kc.array(b)
+    for name in ("add", "subtract", "multiply", "divide", "power"):
+        assert relative_complex(getattr(kc, name)(x, y), getattr(np, name)(a, b)) < 2e-6, name
+    for name in ("negative", "square", "reciprocal", "sqrt", "exp", "log", "conjugate", "absolute",
+                 "angle", "real", "imag", "sum", "mean", "prod", "var", "std"):  # fmt: skip
+        assert relative_complex(getattr(kc, name)(x), getattr(np, name)(a)) < 2e-6, name
+    assert relative_complex(kc.matmul(x, kc.transpose(y)), a @ b.T) < 2e-6
+    assert relative_complex(kc.vdot(x, y), np.vdot(a, b)) < 2e-6
+    np.testing.assert_array_equal(kc.equal(x, y).numpy(), a == b)
+    chosen = kc.where(kc.real(x) > 0, x, y).numpy()
+    np.testing.assert_array_equal(chosen, np.where(a.real > 0, a, b))
+    np.testing.assert_array_equal(kc.pad(x, 1).numpy(), np.pad(a, 1))
+    assert kc.cast(x, "bool").numpy().all()
+    for name in ("maximum", "less", "floor", "sin"):
+        with pytest.raises(TypeError):
+            getattr(kc, name)(*[x, y][: getattr(kc, name).count])
+
+
+def relative_complex(found, expected) -> float:
+    found = found.numpy()
+    assert found.shape == expected.shape
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+
+
+def test_complex_gradients(rng):
+    """d/dx of a real loss through complex values, against central differences."""
+    values = rng.uniform(0.5, 1.5, (2, 5)).astype(np.float32)
+
+    def loss(re, im):
+        z = kc.make_complex(re, im)
+        z = kc.exp(z) * z / (z + 2) + kc.sqrt(z) * kc.conjugate(kc.log(z))
+        return kc.sum(kc.absolute(z) + kc.real(z * z) - kc.imag(z))
+
+    def reference(re, im):
+        z = re + 1j * im
+        z = np.exp(z) * z / (z + 2) + np.sqrt(z) * np.conjugate(np.log(z))
+        return np.sum(np.abs(z) + np.real(z * z) - np.imag(z))
+
+    with kc.GradientTape() as tape:
+        xs = [kc.array(v) for v in values]
+        y = loss(*xs)
+    found = np.stack([g.numpy() for g in tape.gradient(y, xs)])
+    expected = np.zeros_like(values, dtype=float)
+    for place in np.ndindex(values.shape):
+        ends = []
+        for step in (1e-6, -1e-6):
+            moved = values.astype(float)
+            moved[place] += step
+            ends.append(reference(*moved))
+        expected[place] = (ends[0] - ends[1]) / 2e-6
+    assert relative(found, expected) < 1e-5

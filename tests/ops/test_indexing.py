@@ -1,0 +1,111 @@
+"""Reading and updating parts of arrays as NumPy does."""
+
+import numpy as np
+import pytest
+
+import kerascl as kc
+from kerascl.ops import host
+
+A = np.arange(120, dtype=np.float32).reshape(4, 5, 6)
+KEYS = [
+    0, -1, (1, 2), (1, 2, 3), slice(1, 3), slice(None, None, -1), slice(-1, -4, -2), ..., None,
+    (..., 1), (slice(None), None, 2), (slice(1, None, 2), slice(None, None, -2), slice(5, 0, -3)),
+    (slice(3, 3),), ([0, 2, -1],), ([0, 2], [1, 3]), ([[0], [2]], [1, 3]),
+    (slice(None), [0, 2]), (slice(None), [0, 2], slice(1, 4)), (slice(None), [0, 2], [1, 5]),
+    ([0, 2], slice(None), [1, 5]), (1, slice(None), [0, 2]), (1, [0, 2]), ([0, 2], 1),
+    (None, [0, 1], None, [1, 2]), ([0, 2], ..., 1), (..., [0, 2]),
+    (slice(None, None, -1), [[1, 2], [0, 4]]),
+    np.array([3, 0]), (np.array([1]), slice(2, 4)), np.array([], np.int32),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("key", KEYS, ids=str)
+def test_getitem(key, rng):
+    x = kc.array(A)
+    np.testing.assert_array_equal(x[key].numpy(), A[key])
+    # the gradient puts weights back where they were read
+    weights = rng.standard_normal(A[key].shape).astype(np.float32)
+    found = kc.grad(lambda v: kc.sum(v[key] * weights))(x).numpy()
+    expected = np.zeros_like(A)
+    np.add.at(expected, key, weights)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("key", [k for k in KEYS if not isinstance(k, type(None))], ids=str)
+def test_updates(key, rng):
+    x = kc.array(A)
+    values = rng.standard_normal(A[key].shape).astype(np.float32)
+    added, multiplied = A.copy(), A.copy()
+    np.add.at(added, key, values)
+    np.multiply.at(multiplied, key, 2.0)
+    np.testing.assert_allclose(x.at[key].add(values).numpy(), added, rtol=1e-5)
+    np.testing.assert_allclose(x.at[key].multiply(2.0).numpy(), multiplied, rtol=1e-5)
+    changed = A.copy()
+    changed[key] = 7.0
+    np.testing.assert_array_equal(x.at[key].set(7).numpy(), changed)
+    np.testing.assert_array_equal(x.numpy(), A)
+
+
+def test_masks():
+    x, mask = kc.array(A), A % 7 == 0
+    before = host.calls["boolean index"]
+    np.testing.assert_array_equal(x[mask].numpy(), A[mask])
+    assert host.calls["boolean index"] == before + 1
+    rows = np.array([True, False, True, False])
+    np.testing.assert_array_equal(x[rows].numpy(), A[rows])
+    np.testing.assert_array_equal(x[kc.array(rows), 1].numpy(), A[rows, 1])
+    np.testing.assert_array_equal(x[:, np.array([True] * 5)].numpy(), A)
+    assert x[np.zeros(4, bool)].shape == (0, 5, 6)
+
+
+def test_update_gradients(rng):
+    x = kc.array(rng.standard_normal(5).astype(np.float32))
+    v = kc.array(rng.standard_normal(3).astype(np.float32))
+    at = np.array([1, 3, 1])
+    weights = rng.standard_normal(5).astype(np.float32)
+
+    def loss(mode):
+        return lambda x, v: kc.sum(getattr(x.at[at], mode)(v) * weights)
+
+    dx, dv = kc.grad(loss("add"), (0, 1))(x, v)
+    np.testing.assert_array_equal(dx.numpy(), weights)
+    np.testing.assert_array_equal(dv.numpy(), weights[at])
+    dx, dv = kc.grad(loss("set"), (0, 1))(x, v)
+    np.testing.assert_array_equal(dx.numpy(), weights * [1, 0, 1, 0, 1])
+    np.testing.assert_array_equal(dv.numpy(), weights[at] * [0, 1, 1])  # the last write wins
+    dx, dv = kc.grad(loss("max"), (0, 1))(x, v + 100)
+    np.testing.assert_array_equal(dx.numpy(), weights * [1, 0, 1, 0, 1])
+    assert np.count_nonzero(dv.numpy()) == 2
+
+
+def test_out_of_range_reads_are_clamped_and_writes_dropped():
+    x = kc.array(np.arange(5, dtype=np.float32))
+    assert kc.take(x, np.array([7, -9])).tolist() == [4, 0]
+    found = kc.segment_sum(x, np.array([0, -1, 9, 1, 0]), 2)
+    assert found.tolist() == [4, 3]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int64", "uint32"])
+def test_index_dtypes(dtype):
+    at = np.array([[2, 0], [1, 3]], dtype)
+    np.testing.assert_array_equal(kc.take(A, at, 1).numpy(), np.take(A, at, 1))
+    grid = A[0, :4, :2]
+    found = kc.take_along_axis(grid, at, 0).numpy()
+    np.testing.assert_array_equal(found, np.take_along_axis(grid, at.astype(int), 0))
+
+
+def test_iteration_and_unpacking():
+    rows = list(kc.array(A))
+    assert len(rows) == 4
+    np.testing.assert_array_equal(rows[2].numpy(), A[2])
+    a, b = kc.array([1.0, 2.0])
+    assert (a.item(), b.item()) == (1.0, 2.0)
+
+
+def test_lists_of_arrays_are_stacked_on_the_device():
+    rows = [kc.array([1.0, 2.0]), [3.0, kc.array(4.0)]]
+    with kc.GradientTape() as tape:
+        x = kc.array(rows)
+        y = kc.sum(x * x)
+    np.testing.assert_array_equal(x.numpy(), [[1, 2], [3, 4]])
+    np.testing.assert_array_equal(tape.gradient(y, rows[0]).numpy(), [2, 4])
