@@ -212,3 +212,10 @@ def test_random(dev, rng):
         problem = make(kind, 2, spatial, channels, window, strides, pads, first, "float32", include)
         print(problem)
         check(problem, rng, dev)
+
+
+def test_long_indices(dev, rng, monkeypatch):
+    """What arrays of more than 2**31 elements use."""
+    monkeypatch.setattr(pool, "index_type", lambda *sizes: "long")
+    for kind in ("max", "max_grad", "average_grad"):
+        check(make(kind, *SHAPES[2], False, "float32"), rng, dev)

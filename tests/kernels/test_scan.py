@@ -170,3 +170,11 @@ def test_search(dtype, side, dev, info, rng):
             for r, w in zip(sorted_rows, wanted, strict=True)
         ]
         np.testing.assert_array_equal(got, want)
+
+
+def test_long_indices(dev, info, rng, monkeypatch):
+    """What arrays of more than 2**31 elements use."""
+    monkeypatch.setattr(scan, "index_type", lambda *sizes: "long")
+    for shape in [(1, 20000, 1), (2, 33, 5)]:
+        problem = ScanProblem(*shape, "sum", dtypes.float32, dtypes.float32)
+        check(problem, values(rng, shape, dtypes.float32, "sum"), dev, info)

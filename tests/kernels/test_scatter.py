@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import scatter
+from kerascl.kernels import scatter, sort
 from kerascl.kernels.scatter import ScatterProblem
 from kerascl.kernels.solver import store_epilogue
 from tests.kernels.harness import devices, poisoned, run_plan
@@ -178,3 +178,11 @@ def test_empty(info):
     for rows, width in [(0, 4), (4, 0)]:
         problem = ScatterProblem(rows, width, 3, dtypes.int32, dtypes.float32)
         assert scatter.plan(problem, info, store_epilogue(dtypes.float32)).launches == []
+
+
+def test_long_indices(dev, info, rng, monkeypatch):
+    """What arrays of more than 2**31 elements use."""
+    monkeypatch.setattr(scatter, "_index", lambda problem: "long")
+    monkeypatch.setattr(sort, "_index", lambda *sizes: "long")
+    for size in [(7, 3, 6), (20, 4, 2000)]:
+        check(ScatterProblem(*size, dtypes.int32, dtypes.float32), rng, dev, info)

@@ -128,3 +128,10 @@ def test_empty(info):
     for rows, length, k in [(0, 4, None), (3, 0, None), (3, 4, 0)]:
         problem = SortProblem(rows, length, dtypes.float32, False, BOTH, k)
         assert sort.plan(problem, info, store_epilogue(dtypes.float32)).launches == []
+
+
+def test_long_indices(dev, info, rng, monkeypatch):
+    """What arrays of more than 2**31 elements use."""
+    monkeypatch.setattr(sort, "_index", lambda *sizes: "long")
+    for k in (None, 3):
+        check(draw(rng, (2, 5000), dtypes.float32), dtypes.float32, True, k, dev, info)
