@@ -137,11 +137,12 @@ class _Shape:
 
 
 def _layout(rows: int, length: int, lanes_first: bool, whole: bool, info) -> _Shape:
-    most = min(256, info.max_work_group_size)
     cpu = info.kind == "cpu"
+    most = info.max_work_group_size
     if rows == 1:
         lanes_first = True
     if lanes_first:
+        most = min(256, most)
         if cpu:
             lanes = 16 if length >= 32 else 1
             outs = 1 if lanes > 1 else min(64, _power_of_two(rows))
@@ -149,16 +150,17 @@ def _layout(rows: int, length: int, lanes_first: bool, whole: bool, info) -> _Sh
             lanes = min(most, max(1, _power_of_two(length) // 4))
             outs = max(1, min(most // lanes, _power_of_two(rows)))
     else:
+        most = min(512, most)
         outs = min(64 if cpu else 32, _power_of_two(rows))
-        lanes = 1 if cpu else max(1, min(most // outs, _power_of_two(length) // 4))
-        if not cpu:
-            lanes = min(lanes, 16)
+        lanes = 1 if cpu else max(1, min(16, most // outs, _power_of_two(length) // 4))
     splits = 1
     if not whole:
         groups = -(-rows // outs)
         wanted = info.compute_units * (4 if cpu else 8)
         if groups < wanted:
-            splits = max(1, min(-(-wanted // groups), length // (lanes * 32)))
+            # a second kernel costs a launch: split only where each part is long
+            shortest = lanes * (32 if cpu or lanes_first else 128)
+            splits = max(1, min(-(-wanted // groups), length // shortest))
     return _Shape(outs, lanes, splits, lanes_first)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from kerascl import config
 from kerascl.runtime.errors import OutOfDeviceMemory
-from kerascl.runtime.opencl import cl
+from kerascl.runtime.opencl import EXIT, cl
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
@@ -96,10 +96,11 @@ class Buffer:
     def __repr__(self) -> str:
         return f"Buffer({self.nbytes} bytes)"
 
-    def __del__(self):
+    def __del__(self, _exit=EXIT):
         # May run in any thread, inside any allocation (garbage collection) and at shutdown:
         # one atomic append and nothing else.
         try:
+            _exit.keep(self.handle)
             home = self._home
             if type(home) is Buffer:
                 home._home.append((0, self.handle, self.key))

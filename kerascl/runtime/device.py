@@ -19,7 +19,7 @@ from kerascl.runtime import icd, quirks
 from kerascl.runtime.buffers import Allocator
 from kerascl.runtime.errors import DeviceError
 from kerascl.runtime.launch import LocalMemory, Queue
-from kerascl.runtime.opencl import IMPORTED_BEFORE, SETUP, cl
+from kerascl.runtime.opencl import EXIT, IMPORTED_BEFORE, SETUP, cl
 from kerascl.runtime.programs import Programs
 
 __all__ = [
@@ -279,6 +279,7 @@ def _finish_all() -> None:
     for device in _opened:
         with contextlib.suppress(Exception):
             device.queue.finish()
+    EXIT.begin(*(d.context for d in _opened), *(d.queue.handle for d in _opened))
 
 
 def _rank(info: DeviceInfo) -> tuple:

@@ -58,6 +58,35 @@ class Raw:
         return kernel, count.value
 
 
+class Exit:
+    """What happens to OpenCL objects while the interpreter ends.
+
+    Python then drops objects in any order; NVIDIA's driver crashes when memory
+    is released after its context or queue.  From `begin` on nothing is released:
+    the system takes it all back in a moment.
+    """
+
+    def __init__(self):
+        self.begun = False
+        self._increment = ctypes.pythonapi.Py_IncRef
+        self._increment.argtypes = [ctypes.py_object]
+        self._increment.restype = None
+
+    def begin(self, *objects) -> None:
+        """The queues are done; keep `objects` for good."""
+        self.begun = True
+        for kept in objects:
+            self._increment(kept)
+
+    def keep(self, kept) -> None:
+        """Let an object outlive the interpreter's end, if that has begun."""
+        if self.begun:
+            self._increment(kept)
+
+
+EXIT = Exit()
+
+
 def _find_raw() -> Raw | None:
     # dlsym on the extension's handle also searches the libraries it was linked to.
     for name in (cl._cl.__file__, "OpenCL.dll", "libOpenCL.so.1"):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from kerascl import config
 from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.errors import LOST, CompileError
-from kerascl.runtime.opencl import RAW, cl, code_name
+from kerascl.runtime.opencl import EXIT, RAW, cl, code_name
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
@@ -55,8 +55,8 @@ class Kernel:
             self._handle = cl.Kernel.from_int_ptr(self.arg.value)
         return self._handle
 
-    def __del__(self):
-        if self._release is not None:
+    def __del__(self, _exit=EXIT):
+        if self._release is not None and not _exit.begun:
             self._release(self.arg)
 
     def clone(self) -> Kernel:
