@@ -35,7 +35,7 @@ def cache_dir() -> str | None:
 
 
 def precision() -> str:
-    """"high" or "highest"."""
+    """ "high" or "highest"."""
     text = os.environ.get("KERASCL_PRECISION", "high").strip().lower() or "high"
     if text not in ("high", "highest"):
         raise ValueError(f"KERASCL_PRECISION must be 'high' or 'highest', got {text!r}")

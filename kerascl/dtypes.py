@@ -76,7 +76,14 @@ def _integer_type(name: str, ctype: str) -> DType:
 
 
 bool_ = DType(
-    "bool", "b", 1, "uchar", "int", np.dtype("bool"), "({p}[{i}] != 0)", "{p}[{i}] = (uchar)({v} != 0)"
+    "bool",
+    "b",
+    1,
+    "uchar",
+    "int",
+    np.dtype("bool"),
+    "({p}[{i}] != 0)",
+    "{p}[{i}] = (uchar)({v} != 0)",
 )
 int8 = _integer_type("int8", "char")
 int16 = _integer_type("int16", "short")
@@ -143,7 +150,9 @@ def as_dtype(value) -> DType:
 
 # Promotion lattice of JAX (and Keras): integers widen, a float meets any
 # integer at the float, float16 meets bfloat16 at float32.
-_INT_RANK = {"int8": 1, "int16": 2, "int32": 3, "int64": 4, "uint8": 1, "uint16": 2, "uint32": 3, "uint64": 4}  # fmt: skip
+_INT_RANK = {
+    "int8": 1, "int16": 2, "int32": 3, "int64": 4, "uint8": 1, "uint16": 2, "uint32": 3, "uint64": 4
+}  # fmt: skip
 _FLOAT_RANK = {"float16": 1, "bfloat16": 1, "float32": 2, "float64": 3}
 
 

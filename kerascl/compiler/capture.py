@@ -23,8 +23,9 @@ from kerascl.core.structure import flatten
 from kerascl.dtypes import as_dtype
 from kerascl.runtime.replay import Replay
 
+
 class Trace:
-    """What a function does while it is traced: its arguments, and its reads and writes of States."""
+    """What a function does while traced: its arguments, its reads and writes of States."""
 
     def __init__(self):
         self.start = graph.new_serial()
@@ -272,7 +273,7 @@ class Captured:
             for k, (slot, leaf) in enumerate(zip(self.arguments, leaves, strict=True)):
                 if slot is not None:
                     self._give_argument(k, slot, leaf)
-            for k, (slot, shape, dtype, nbytes) in enumerate(self.outputs):
+            for k, (slot, _, _, nbytes) in enumerate(self.outputs):
                 # somebody still holds the previous result: leave it alone
                 if slot is not None and self._references(k) > self.out_idle[k]:
                     fresh = device.buffers.allocate(nbytes)

@@ -205,7 +205,7 @@ class _Fold:
         dims = space.refine(self.shape, self.build.shapes)
         strides = strides_of(self.shape)
         marks = []
-        for stride, n in zip(strides_of(dims), dims, strict=True):
+        for stride in strides_of(dims):
             owner = next(
                 a
                 for a in range(len(self.shape) - 1, -1, -1)
@@ -521,12 +521,9 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
         dims = merged
     lines = space.decode("i", dims, space.names(len(dims)), writer.number, writer.index_type)
     lines += scope.lines
-    args = tuple(
-        Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args
-    )
+    args = tuple(Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args)
     params = "".join(f", {p}" for p in writer.params)
     helpers = "".join(writer.helpers)
     if writer.uses_double:
         helpers = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + helpers
     return Epilogue(params, args, "\n".join(lines), helpers)
-

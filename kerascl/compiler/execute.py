@@ -39,7 +39,7 @@ def structure(nodes: list[Node], roots: list[Node]) -> tuple:
 
 
 def _exact(attrs: tuple) -> tuple:
-    """Attributes such that 0.0 and -0.0, 1 and True, and NaN, stay apart or equal as they should."""
+    """Attributes such that 0.0 and -0.0, 1 and True, and NaN are apart or equal as they should."""
     if not attrs:
         return attrs
     if isinstance(attrs[0], float):

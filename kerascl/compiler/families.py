@@ -117,7 +117,7 @@ for _kind in ("max", "average", "max_grad", "max_select", "average_grad"):
 @lowering("scatter")
 def _scatter(node: Node, reads, info, epilogue: Epilogue) -> Plan:
     (mode,) = node.attrs
-    base, indices, updates = node.inputs
+    base, indices, _ = node.inputs
     problem = scatter.ScatterProblem(
         rows=base.shape[0],
         width=base.shape[1],

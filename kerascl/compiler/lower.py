@@ -20,7 +20,11 @@ UNIT_KERNELS = 24  # generated kernels in one translation unit of a captured pro
 
 
 def lower(
-    nodes: list[Node], roots: list[Node], info, generic: bool, streamed: frozenset[int] = frozenset()
+    nodes: list[Node],
+    roots: list[Node],
+    info,
+    generic: bool,
+    streamed: frozenset[int] = frozenset(),
 ) -> Program:
     """Compile a graph.
 

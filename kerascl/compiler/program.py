@@ -113,7 +113,7 @@ def copy_step(source: int, target: int, nbytes: int) -> Step:
 
 
 def copy_many(sizes: tuple[int, ...]) -> tuple[str, int]:
-    """OpenCL source of kernel `copy_many(s0, t0, s1, t1, …)` for so many bytes each, and its groups.
+    """Source of kernel `copy_many(s0, t0, s1, t1, …)` for so many bytes each, and its groups.
 
     Groups have 64 work-items; one launch replaces as many as there are pairs.
     """

@@ -1,4 +1,4 @@
-"""Simplify a graph before it is compiled: equal values once, fewer views, padding into convolutions.
+"""Simplify a graph before compiling it: equal values once, fewer views, padding in convolutions.
 
 The graph that users hold is never changed: new nodes are made where something
 differs.  Leaves are kept, so that a compiled program finds its inputs.
@@ -123,7 +123,7 @@ class _Rewriter:
         if x.op.name == "pad":
             low, gap, value = x.attrs
             inner = x.inputs[0]
-            high = [n - l - m for n, l, m in zip(x.shape, low, inner.shape, strict=True)]
+            high = [n - p - m for n, p, m in zip(x.shape, low, inner.shape, strict=True)]
             spatial = range(2, len(low)) if first else range(1, len(low) - 1)
             others = [a for a in range(len(low)) if a not in spatial]
             if value == 0 and not any(gap) and not any(low[a] or high[a] for a in others):
@@ -166,7 +166,12 @@ def _neutral(name: str, inputs: tuple[Node, ...]) -> Node | None:
     neutral = 0 if name in ("add", "subtract") else 1
     if b.op is CONST and b.attrs[0] == neutral and a.op is not CONST:
         return a
-    if name in ("add", "multiply") and a.op is CONST and a.attrs[0] == neutral and b.op is not CONST:
+    if (
+        name in ("add", "multiply")
+        and a.op is CONST
+        and a.attrs[0] == neutral
+        and b.op is not CONST
+    ):
         return b
     return None
 

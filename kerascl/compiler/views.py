@@ -56,7 +56,7 @@ def source(node: Node, coords: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tupl
 
 
 def is_view(node: Node) -> bool:
-    """Whether a node is an index map of one input that always reads an element (not pad, concat)."""
+    """Whether a node is an index map of one input that always reads (not pad, concat)."""
     return node.op.kind is Kind.VIEW and node.op.name not in ("pad", "concat")
 
 

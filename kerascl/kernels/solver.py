@@ -25,7 +25,7 @@ CL_FOLDER = Path(__file__).parent / "cl"
 
 @dataclass(frozen=True)
 class Ref:
-    """A buffer argument: a named slot ("a", "b", …, "ws0" for workspace) and a byte offset."""
+    """A buffer argument: a named slot ("a", "b", …, workspace "ws0") and a byte offset."""
 
     slot: str
     offset: int = 0
@@ -33,7 +33,7 @@ class Ref:
 
 @dataclass(frozen=True)
 class Scalar:
-    """A by-value argument: an OpenCL C type ("int", "uint", "long", "ulong", "float") and a value."""
+    """A by-value argument: an OpenCL C type ("int", "uint", "long", "float", …) and a value."""
 
     ctype: str
     value: Any
@@ -85,9 +85,9 @@ class Epilogue:
         """The helpers and the macros EPILOGUE_PARAMS and EPILOGUE(acc, i) as source text."""
         body = " ".join(line.strip() for line in self.body.splitlines())
         return (
-            self.helpers +
-            f"#define EPILOGUE_PARAMS {self.params}\n"
-            f"#define EPILOGUE(acc_, i_) {{ const ACC_T acc = (acc_); const INDEX_T i = (i_); {body} }}\n"
+            self.helpers + f"#define EPILOGUE_PARAMS {self.params}\n"
+            "#define EPILOGUE(acc_, i_) "
+            f"{{ const ACC_T acc = (acc_); const INDEX_T i = (i_); {body} }}\n"
         )
 
 
@@ -142,7 +142,7 @@ def choose(solvers: Iterable[Solver], problem, info) -> Solver:
     return best
 
 
-@functools.lru_cache(maxsize=None)
+@functools.cache
 def cl_source(name: str) -> str:
     """The text of kernels/cl/<name>."""
     return (CL_FOLDER / name).read_text()

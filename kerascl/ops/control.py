@@ -68,7 +68,13 @@ class Body:
         self._key = tuple(
             ("input", inputs[id(n)], n.shape, n.dtype.name)
             if id(n) in inputs
-            else (n.op.name, tuple(position[id(x)] for x in n.inputs), repr(n.attrs), n.shape, n.dtype.name)
+            else (
+                n.op.name,
+                tuple(position[id(x)] for x in n.inputs),
+                repr(n.attrs),
+                n.shape,
+                n.dtype.name,
+            )
             for n in self.nodes
         ) + (tuple(position[id(n)] for n in [*next_carry, *results]),)
 
@@ -133,9 +139,7 @@ def _trace(function: Callable, carry: list[Array], xs: list[Array], device) -> t
 
     carry_in = [argument(c.shape, c.dtype, k) for k, c in enumerate(carry)]
     whole = [argument(x.shape, x.dtype, len(carry) + k) for k, x in enumerate(xs)]
-    slices = [
-        Array(Node(LOOP_SLICE, (x._node,), (), x.shape[1:], x.dtype, device)) for x in whole
-    ]
+    slices = [Array(Node(LOOP_SLICE, (x._node,), (), x.shape[1:], x.dtype, device)) for x in whole]
     current.trace = trace
     try:
         with pause():
@@ -212,27 +216,40 @@ def _loop_vjp(gs, ys, *rest):
         g_now = now[slices + carries : slices + carries + results]
         extra = now[slices + carries + results :]
         with GradientTape() as tape:
-            leaves = [fresh(c) for c in c_now], [fresh(x) for x in x_now], [fresh(c) for c in captured]
+            leaves = (
+                [fresh(c) for c in c_now],
+                [fresh(x) for x in x_now],
+                [fresh(c) for c in captured],
+            )
             new, out = body.run(*leaves)
-        pairs = [(t, g) for t, g in zip([*new, *out], [*g_next, *g_now], strict=True) if t.dtype.is_float]
+        pairs = [
+            (t, g) for t, g in zip([*new, *out], [*g_next, *g_now], strict=True) if t.dtype.is_float
+        ]
         grads = tape.gradient(
             [t for t, _ in pairs], [leaf for part in leaves for leaf in part], [g for _, g in pairs]
         )
         d_carry = [_or_zero(g, c) for g, c in zip(grads[:carries], c_now, strict=True)]
         if extra:
             d_carry = [add(d, g) for d, g in zip(d_carry, extra, strict=True)]
-        d_x = [_or_zero(g, x) for g, x in zip(grads[carries : carries + slices], x_now, strict=True)]
+        d_x = [
+            _or_zero(g, x) for g, x in zip(grads[carries : carries + slices], x_now, strict=True)
+        ]
         d_captured = grads[carries + slices :]
         partial = [
-            p if d_captured[k] is None else add(p, d_captured[k]) for p, k in zip(partial, smooth, strict=True)
+            p if d_captured[k] is None else add(p, d_captured[k])
+            for p, k in zip(partial, smooth, strict=True)
         ]
         return d_carry + partial, d_x
 
-    carry, d_xs = loop(step, g_carry + sums, [*xs, *saved, *g_results, *g_saved], length, not reverse)
+    carry, d_xs = loop(
+        step, g_carry + sums, [*xs, *saved, *g_results, *g_saved], length, not reverse
+    )
     d_captured = [None] * len(captured)
     for k, value in zip(smooth, carry[carries:], strict=True):
         d_captured[k] = value
-    d_inputs = [g if c.dtype.is_float else None for g, c in zip(carry[:carries], inputs, strict=False)]
+    d_inputs = [
+        g if c.dtype.is_float else None for g, c in zip(carry[:carries], inputs, strict=False)
+    ]
     return (*d_inputs, *d_xs, *d_captured)
 
 
@@ -319,4 +336,3 @@ def scan(function: Callable, init, xs=None, length: int | None = None, reverse: 
     rebuild, empty = shape_of_results
     items = iter(results)
     return rebuild_carry(iter(carry)), rebuild(iter([None if e else next(items) for e in empty]))
-

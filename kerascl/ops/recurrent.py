@@ -171,8 +171,9 @@ def gru(
 
     Args:
         inputs: (batch, time, features); h: (batch, units).
-        kernel: (features, 3 units); recurrent_kernel: (units, 3 units), gates in Keras' order z r h;
-            bias, recurrent_bias: (3 units,).
+        kernel: (features, 3 units), gates in Keras' order z r h.
+        recurrent_kernel: (units, 3 units).
+        bias, recurrent_bias: (3 units,).
 
     Returns:
         Outputs (time, batch, units) in the order of the inputs, and the final h.

@@ -1,4 +1,4 @@
-"""Captured functions: equal to eager ones, safe for values read earlier, clear when they cannot be."""
+"""Captured functions: equal to eager ones, safe for values read earlier, clear when impossible."""
 
 import gc
 
@@ -197,7 +197,7 @@ def test_loops_equal_their_unrolled_form(reverse):
     w2, u2 = w, u
     for run in (looped, unrolled):
         final, results = run()
-        value, grads = kc.value_and_grad(lambda a, b: loss(a, b, run), (0, 1))(w, u)
+        value, grads = kc.value_and_grad(loss, (0, 1))(w, u, run)
         if run is looped:
             first = [final, results, value, *grads]
         else:
