@@ -243,6 +243,68 @@ def _loads(strides, offset: int, rows: int, k: int, row_axis: int, k_axis: int) 
     return along_k, 4 if unit == 1 and whole else 1
 
 
+class Skinny(Solver):
+    """One side of at most eight (matrix times vector): lanes sum along the depth."""
+
+    name = "skinny"
+    MOST = 8
+
+    def __init__(self, split: int | None = None):
+        self.split = split
+        if split:
+            self.name = f"skinny_s{split}"
+
+    def applies(self, problem: GemmProblem, info) -> bool:
+        p = problem
+        small = usable(p, info) and min(p.m, p.n) <= self.MOST
+        room = 256 * self.MOST * p.acc.itemsize <= info.local_mem_bytes
+        return small and room and info.max_work_group_size >= 256
+
+    def cost(self, problem: GemmProblem, info) -> float:
+        p = problem
+        if info.kind == "cpu":
+            return math.inf
+        # Reading the long operand takes about as long as 24 products an element.
+        long = max(p.m, p.n) * p.k * p.batches * (24 + 2 * min(p.m, p.n))
+        return long / min(info.compute_units, max(1, long // 2**18)) + 3e4
+
+    def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
+        p, index = problem, problem_index(problem)
+        a = ("a", p.a, p.a_offset, p.a_strides[-2], p.a_strides[-1], p.a_strides[:3])
+        b = ("b", p.b, p.b_offset, p.b_strides[-1], p.b_strides[-2], p.b_strides[:3])
+        if p.n <= p.m:
+            long, short, rows, count, steps = a, b, p.m, p.n, (p.n, 1)
+        else:
+            long, short, rows, count, steps = b, a, p.n, p.m, (1, p.n)
+        along_k = long[4] == 1 or (long[3] != 1 and abs(long[4]) < abs(long[3]))
+        group_rows, lanes = (8, 32) if along_k else (32, 8)
+        groups = ceil_div(rows, group_rows) * p.batches
+        room = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
+        wanted = self.split or min(ceil_div(info.compute_units * 4, groups), p.k // 512)
+        slice_ = ceil_div(p.k, max(1, min(wanted, room, p.k)))
+        splits = ceil_div(p.k, slice_)
+        inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
+        short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
+        source = (
+            prelude(index, L=long[1], S=short[1], ACC=p.acc)
+            + f"#define ROWS {group_rows}\n#define LANES {lanes}\n#define SHORT {short_rows}\n"
+            + f"#define L_ALONG_K {int(along_k)}\n"
+            + inner.defines
+            + cl_source("gemm_skinny.cl")
+        )
+        ints = (rows, count, p.k, splits, slice_, p.batch[1], p.batch[2])
+        longs = (long[2], short[2], *long[3:5], *short[3:5], *long[5], *short[5], *steps)
+        args = (
+            Ref(long[0]), Ref(short[0]), *(Scalar("int", v) for v in ints),
+            *(Scalar(index, v) for v in longs), *inner.args,
+        )  # fmt: skip
+        launch = Launch(source, "gemm_skinny", args, (groups * splits * 256,), (256,))
+        if splits == 1:
+            return Plan([launch])
+        fold = fold_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
+
+
 class Panels(Solver):
     """CPUs: register blocks without barriers, over operands that are streamed where they lie when
     their strides allow and packed into panels otherwise."""
@@ -367,7 +429,7 @@ class Panels(Solver):
         return ceil_div(p.k, slice_), slice_
 
 
-SOLVERS: tuple[Solver, ...] = (Direct(), Panels(), *(Tiled(tile) for tile in TILES))
+SOLVERS: tuple[Solver, ...] = (Direct(), Skinny(), Panels(), *(Tiled(tile) for tile in TILES))
 
 
 @functools.lru_cache(maxsize=4096)
