@@ -319,6 +319,8 @@ class Scope:
     def _view(self, node: Node, coords, guards, stored) -> str:
         if node.op.name == "concat":
             return self._concat(node, coords, guards, stored)
+        if not node.inputs[0].size:  # only `pad` makes elements from none
+            return self.writer.constant(node.attrs[2], node.dtype)
         inner, extra = views.source(node, coords)
         value = self.value(node.inputs[0], inner, guards + extra, stored)
         if not extra:

@@ -137,6 +137,8 @@ class _Lowering:
         if node.op.name == "loop":
             self._loop(cluster, [self.slot(read.base) for read in reads])
             return
+        if cluster.size == 0:
+            return
         names: dict[str, int] = {}
         for k, read in enumerate(reads):
             names["abcdefgh"[k]] = self.slot(read.base)
@@ -157,8 +159,6 @@ class _Lowering:
                 return name
 
             epilogue = codegen.epilogue(cluster, self.stored, self.info, self.generic, slot_name)
-        if cluster.size == 0:
-            return
         plan = families.lower(node, reads, self.info, epilogue)
         for k, nbytes in enumerate(plan.workspace):
             names[f"ws{k}"] = self.work(nbytes)

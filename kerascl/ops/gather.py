@@ -110,6 +110,11 @@ def wrap_negative(index: Array, size: int) -> Array:
     return where(index < 0, index + size, index)
 
 
+def _check_filled(x: Array, axis: int, indices: Array) -> None:
+    if not x.shape[axis] and indices.size:
+        raise IndexError(f"axis {axis} of shape {x.shape} has no elements to take")
+
+
 def take(x, indices, axis: int | None = None) -> Array:
     """Slices of `x` at integer `indices` along `axis` (None: of the flat array).
 
@@ -122,6 +127,7 @@ def take(x, indices, axis: int | None = None) -> Array:
     if axis is None:
         x, axis = reshape_to(x, (x.size,)), 0
     axis = rules.axis_index(axis, x.ndim)
+    _check_filled(x, axis, indices)
     indices = wrap_negative(indices, x.shape[axis])
     rank = indices.ndim
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
@@ -139,6 +145,7 @@ def take_along_axis(x, indices, axis: int | None = -1) -> Array:
         x, axis = reshape_to(x, (x.size,)), 0
         indices = reshape_to(indices, (indices.size,))
     axis = rules.axis_index(axis, x.ndim)
+    _check_filled(x, axis, indices)
     indices = wrap_negative(indices, x.shape[axis])
     others = rules.broadcast(
         (*x.shape[:axis], 1, *x.shape[axis + 1 :]),

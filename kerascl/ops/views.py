@@ -8,10 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kerascl.core import node as graph
 from kerascl.core.array import Array, apply
 from kerascl.core.op import FoldSpec, Kind, Op, register
-from kerascl.dtypes import DType
 
 SUM_OP = register(
     Op(
@@ -60,11 +58,6 @@ CONCAT = register(Op("concat", Kind.VIEW, vjp=_concat_vjp))
 
 # Arrays that one kernel joins; more are joined in several steps, so that kernels stay small.
 CONCAT_MOST = 24
-
-
-def constant(value, dtype: DType) -> Array:
-    """A constant of shape () whose value fits `dtype`."""
-    return Array(graph.const(value, dtype))
 
 
 def reshape_to(x: Array, shape: tuple[int, ...]) -> Array:
@@ -155,8 +148,6 @@ def pad_with(x: Array, low, high, gap, value) -> Array:
     )
     if shape == x.shape and not any(low):
         return x
-    if not x.size:
-        return expand_to(constant(value, x.dtype), shape)
     return apply(PAD, (x,), (tuple(low), tuple(gap), value), shape, x.dtype)
 
 

@@ -38,6 +38,7 @@ class Case:
 
 
 CASES: list[Case] = []
+_NORMAL = NormalDist()
 
 
 def case(name, reference, *inputs, call=None, slopes=2, label="", **options):
@@ -107,7 +108,7 @@ unary("abs", -2.0, -0.2)
 unary("sigmoid", -3, 3, lambda x: 1 / (1 + np.exp(-x)))
 unary("erf", -2, 2, np.vectorize(math.erf))
 unary("erfc", -2, 2, np.vectorize(math.erfc))
-unary("erfinv", -0.95, 0.95, np.vectorize(lambda y: NormalDist().inv_cdf((y + 1) / 2) / math.sqrt(2)))
+unary("erfinv", -0.95, 0.95, np.vectorize(lambda y: _NORMAL.inv_cdf((y + 1) / 2) / math.sqrt(2)))
 unary("i1", -40, 40, _bessel1)
 unary("lgamma", 0.4, 30, np.vectorize(math.lgamma), slopes=1)
 unary("digamma", -3.8, 30, np.vectorize(_digamma), slopes=0)
@@ -118,8 +119,8 @@ unary("round", -300, 300, slopes=0)
 unary("round", -3, 3, slopes=0, decimals=1)
 unary("round", -3000, 3000, slopes=0, decimals=-2)
 unary("nan_to_num", -3, 3)
-unary("clip", -2, 2, slopes=1, call=lambda x: kc.clip(x, -1, 0.5), reference=lambda x: np.clip(x, -1, 0.5))
-unary("clip", -2, 2, slopes=1, call=lambda x: kc.clip(x, None, 0.5), reference=lambda x: np.minimum(x, 0.5))
+unary("clip", -2, 2, lambda x: np.clip(x, -1, 0.5), slopes=1, call=lambda x: kc.clip(x, -1, 0.5))
+unary("clip", -2, 2, lambda x: np.minimum(x, 0.5), slopes=1, call=lambda x: kc.clip(x, None, 0.5))
 unary("conjugate", -2, 2)
 unary("conj", -2, 2)
 unary("real", -2, 2)
@@ -221,13 +222,28 @@ for _mode in ("constant", "edge", "reflect", "symmetric", "wrap"):
     case("pad", np.pad, (M, -1, 1), pad_width=((1, 2), (0, 3)), mode=_mode)
 case("pad", np.pad, (M, -1, 1), pad_width=((7, 6), (5, 0)), mode="reflect")
 case("pad", np.pad, (M, -1, 1), pad_width=2, constant_values=((1, 2), (3, 4)))
-_two = lambda np_name: (lambda x, y: getattr(np, np_name)([x, y]))  # noqa: E731
+
+
+def _joined(name):
+    for library in (kc, np):
+        yield lambda x, y, library=library: getattr(library, name)([x, y])
+
+
+def _cut(name, places):
+    """All parts in one vector, each with its own weight."""
+    for library in (kc, np):
+        yield lambda x, library=library: library.concatenate(
+            [library.ravel(p) * (k + 1) for k, p in enumerate(getattr(library, name)(x, places))]
+        )
+
+
 for _name in ("concatenate", "stack", "hstack", "vstack", "dstack"):
-    case(_name, _two(_name), (M, -1, 1), (M, -1, 1), call=lambda x, y, f=getattr(kc, _name): f([x, y]))
+    _ours, _numpys = _joined(_name)
+    case(_name, _numpys, (M, -1, 1), (M, -1, 1), call=_ours)
 case("append", np.append, (M, -1, 1), (M, -1, 1), axis=1)
-for _name, _cut in (("split", 3), ("array_split", 2), ("vsplit", [1, 2]), ("hsplit", 2)):
-    case(_name, lambda x, f=getattr(np, _name), c=_cut: np.concatenate([p.ravel() * (k + 1) for k, p in enumerate(f(x, c))]),
-         (M, -1, 1), call=lambda x, f=getattr(kc, _name), c=_cut: kc.concatenate([kc.ravel(p) * (k + 1) for k, p in enumerate(f(x, c))]))  # fmt: skip  # noqa: E501
+for _name, _places in (("split", 3), ("array_split", 2), ("vsplit", [1, 2]), ("hsplit", 2)):
+    _ours, _numpys = _cut(_name, _places)
+    case(_name, _numpys, (M, -1, 1), call=_ours)
 case("dsplit", lambda x: np.dsplit(x, 2)[1], (R, -1, 1), call=lambda x: kc.dsplit(x, 2)[1])
 case("unstack", lambda x: x[:, 1], (R, -1, 1), call=lambda x: kc.unstack(x, 1)[1])
 case("meshgrid", lambda x, y: np.multiply(*np.meshgrid(x, y)), ((3,), -1, 1), ((4,), -1, 1),
@@ -248,7 +264,8 @@ case("take", lambda x: np.take(x, _AT, 1), (R, -1, 1), call=lambda x: kc.take(x,
 case("take", lambda x: np.take(x, _AT), (R, -1, 1), call=lambda x: kc.take(x, _AT))
 case("take_along_axis", lambda x: np.take_along_axis(x, _AT, 1), ((2, 3), -1, 1),
      call=lambda x: kc.take_along_axis(x, _AT, 1))  # fmt: skip
-case("getitem", lambda x: x[1, ::-1, [0, 3]], (R, -1, 1), call=lambda x: kc.getitem(x, (1, slice(None, None, -1), [0, 3])))  # fmt: skip
+_KEY = (1, slice(None, None, -1), [0, 3])
+case("getitem", lambda x: x[_KEY], (R, -1, 1), call=lambda x: kc.getitem(x, _KEY))
 
 # -- products -----------------------------------------------------------------
 case("matmul", np.matmul, ((2, 3, 4), -1, 1), ((4, 5), -1, 1))
@@ -275,13 +292,15 @@ case("cummin", np.minimum.accumulate, (M, -1, 1), axis=0, slopes=1)
 case("logcumsumexp", np.logaddexp.accumulate, (M, -1, 1), axis=1)
 case("sort", np.sort, (R, -1, 1))
 case("sort", np.sort, (R, -1, 1), axis=1, slopes=1)
-case("sort", lambda x: -np.sort(-x), (M, -1, 1), slopes=1, call=lambda x: kc.sort(x, descending=True))
+case("sort", lambda x: -np.sort(-x), (M, -1, 1), slopes=1,
+     call=lambda x: kc.sort(x, descending=True))  # fmt: skip
 case("argsort", np.argsort, (R, -1, 1), axis=0, slopes=0)
 case("argpartition", lambda x: np.sort(x)[..., 1], (M, -1, 1), slopes=0,
      call=lambda x: kc.take_along_axis(x, kc.argpartition(x, 1), -1)[..., 1])  # fmt: skip
-case("top_k", lambda x: -np.sort(-x)[..., :2], (M, -1, 1), slopes=1, call=lambda x: kc.top_k(x, 2)[0])
-case("in_top_k", lambda p: np.array([True, False]), np.array([[0.1, 0.9, 0.5], [0.2, 0.3, 0.1]]), slopes=0,
-     call=lambda p: kc.in_top_k(np.array([2, 2]), p, 2))  # fmt: skip
+case("top_k", lambda x: -np.sort(-x)[..., :2], (M, -1, 1), slopes=1,
+     call=lambda x: kc.top_k(x, 2)[0])  # fmt: skip
+case("in_top_k", lambda p: np.array([True, False]), np.array([[0.1, 0.9, 0.5], [0.2, 0.3, 0.1]]),
+     slopes=0, call=lambda p: kc.in_top_k(np.array([2, 2]), p, 2))  # fmt: skip
 _STEPS = np.array([-1.0, 0.0, 0.5, 0.5, 2.0])
 case("searchsorted", lambda v: np.searchsorted(_STEPS, v), (M, -2, 3), slopes=0,
      call=lambda v: kc.searchsorted(_STEPS, v))  # fmt: skip
@@ -304,15 +323,18 @@ case("corrcoef", np.corrcoef, (M, -1, 1))
 
 # -- sizes from the data ------------------------------------------------------
 _WORDS = np.array([3, 1, 3, 0, 1, 3], "int32")
-case("nonzero", lambda x: np.stack(np.nonzero(x)), _I, slopes=0, call=lambda x: kc.stack(kc.nonzero(x)))
+case("nonzero", lambda x: np.stack(np.nonzero(x)), _I, slopes=0,
+     call=lambda x: kc.stack(kc.nonzero(x)))  # fmt: skip
 case("argwhere", np.argwhere, _I, slopes=0)
 case("bincount", np.bincount, _WORDS, slopes=0)
 case("bincount", lambda x, w: np.bincount(x, w, 6), _WORDS, ((6,), -1, 1), slopes=1,
      call=lambda x, w: kc.bincount(x, w, 6))  # fmt: skip
-case("histogram", lambda x: np.histogram(x, 5)[0], (R, -1, 1), slopes=0, call=lambda x: kc.histogram(x, 5)[0])
-case("histogram", lambda x: np.histogram(x, 5)[1], (R, -1, 1), slopes=0, call=lambda x: kc.histogram(x, 5)[1])
+for _part in (0, 1):
+    case("histogram", lambda x, k=_part: np.histogram(x, 5)[k], (R, -1, 1), slopes=0,
+         call=lambda x, k=_part: kc.histogram(x, 5)[k])  # fmt: skip
 case("unique", np.unique, _WORDS, slopes=0)
-case("unravel_index", lambda x: np.stack(np.unravel_index(x, (2, 3, 4))), np.array([0, 5, 23], "int32"), slopes=0,
+case("unravel_index", lambda x: np.stack(np.unravel_index(x, (2, 3, 4))),
+     np.array([0, 5, 23], "int32"), slopes=0,
      call=lambda x: kc.stack(kc.unravel_index(x, (2, 3, 4))))  # fmt: skip
 _IDS = np.array([2, 0, 2], "int32")
 
@@ -326,17 +348,20 @@ def _segments(ufunc, start):
     return reference
 
 
-for _name, _ufunc, _start in (("sum", np.add, 0.0), ("prod", np.multiply, 1.0), ("max", np.maximum, -np.inf), ("min", np.minimum, np.inf)):  # fmt: skip  # noqa: E501
-    case(f"segment_{_name}", _segments(_ufunc, _start), (M, 0.5, 2), slopes=_name in ("sum", "prod"),
-         call=lambda x, f=getattr(kc, f"segment_{_name}"): f(x, _IDS, 4))  # fmt: skip
+for _name, _ufunc, _start in (
+    ("segment_sum", np.add, 0.0), ("segment_prod", np.multiply, 1.0),
+    ("segment_max", np.maximum, -np.inf), ("segment_min", np.minimum, np.inf),
+):  # fmt: skip
+    case(_name, _segments(_ufunc, _start), (M, 0.5, 2), slopes=int(np.isfinite(_start)),
+         call=lambda x, name=_name: getattr(kc, name)(x, _IDS, 4))  # fmt: skip
 
 # -- creation -----------------------------------------------------------------
-case("linspace", lambda a, b: np.linspace(a, b, 5), ((2,), -1, 1), ((2,), 2, 3), call=lambda a, b: kc.linspace(a, b, 5))  # fmt: skip  # noqa: E501
-case("logspace", lambda a, b: np.logspace(a, b, 5), ((2,), -1, 1), ((2,), 2, 3), call=lambda a, b: kc.logspace(a, b, 5))  # fmt: skip  # noqa: E501
-case("geomspace", lambda a, b: np.geomspace(a, b, 5), ((2,), 1, 2), ((2,), 3, 4), slopes=1, call=lambda a, b: kc.geomspace(a, b, 5))  # fmt: skip  # noqa: E501
+for _name in ("linspace", "logspace", "geomspace"):
+    case(_name, getattr(np, _name), ((2,), 1, 2), ((2,), 3, 4), num=5)
 case("vander", np.vander, ((4,), 0.5, 2), slopes=1)
 case("full", lambda x: np.full((2, 3), x), ((), -1, 1), call=lambda x: kc.full((2, 3), x))
-case("full_like", np.full_like, (M, -1, 1), slopes=0, fill_value=2.5, call=lambda x, fill_value: kc.full_like(x, fill_value))  # fmt: skip  # noqa: E501
+case("full_like", lambda x: np.full_like(x, 2.5), (M, -1, 1), slopes=0,
+     call=lambda x: kc.full_like(x, 2.5))  # fmt: skip
 for _name in ("zeros_like", "ones_like"):
     unary(_name, -1, 1, slopes=0)
 case("array", np.array, (M, -1, 1))
@@ -346,6 +371,9 @@ ELSEWHERE = {
     "arange", "bartlett", "blackman", "empty", "empty_like", "eye", "hamming", "hanning",
     "identity", "kaiser", "ones", "to_device", "tri", "zeros",
 }  # fmt: skip
+
+# Operations whose cases read a size on the host.
+READ_THE_HOST = {"argwhere", "bincount", "nonzero", "unique"}
 
 
 def covered() -> set[str]:

@@ -105,3 +105,32 @@ def test_slopes(case, rng):
         return case.call(*given)
 
     check_gradients(function, *(inputs[k] for k in places), rng=rng, order=case.slopes)
+
+
+CAPTURABLE = [c for c in table.CASES if c.name not in table.READ_THE_HOST]
+TOGETHER = 12
+
+
+@pytest.mark.parametrize("start", range(0, len(CAPTURABLE), TOGETHER))
+def test_captured(start, rng):
+    """Many operations in one captured function give what they give one by one."""
+    cases = CAPTURABLE[start : start + TOGETHER]
+    inputs = [arrays(c.inputs(rng)) for c in cases]
+
+    @kc.jit
+    def run(inputs):
+        return [c.call(*xs) for c, xs in zip(cases, inputs, strict=True)]
+
+    for case, xs, found in zip(cases, inputs, run(inputs), strict=True):
+        agree(found.numpy(), case.call(*xs).numpy())
+
+
+def test_host_reads_are_counted_and_refused_in_captures(rng):
+    for case in table.CASES:
+        if case.name in table.READ_THE_HOST:
+            xs = arrays(case.inputs(rng))
+            before = kc.host.calls.total()
+            case.call(*xs)
+            assert kc.host.calls.total() == before + 1, case.label
+            with pytest.raises(kc.CaptureError):
+                kc.jit(lambda *xs, c=case: c.call(*xs))(*xs)

@@ -240,20 +240,23 @@ def stft(
 def istft(
     x, sequence_length, sequence_stride, fft_length, length=None, window="hann", center=True
 ) -> Array:
-    """The signal whose `stft` is given, by overlapping windows divided by the sum of squares."""
+    """The signal whose `stft` is given: windows added up, divided by the squares' periodic sum."""
     re, im = _pair(x)
     if re.ndim < 2:
         raise ValueError(
             f"Input `x` must have at least 2 dimensions. Received shape: {re.shape}"
         )
-    count = re.shape[-2]
-    total = fft_length + sequence_stride * (count - 1)
+    total = fft_length + sequence_stride * (re.shape[-2] - 1)
     frames = transforms.hermitian_inverse(re, im, fft_length)
-    weights = _window(window, sequence_length, fft_length, re.dtype)
-    summed = _overlap(frames * weights, sequence_stride, total)
-    squares = expand_to(pointwise.square(weights), (count, fft_length))
-    norm = _overlap(squares, sequence_stride, total)
-    y = pointwise.where(norm > 1e-10, summed / pointwise.where(norm > 1e-10, norm, 1), summed)
+    if window is not None:
+        weights = _window(window, sequence_length, fft_length, re.dtype)
+        overlaps = -(-fft_length // sequence_stride)
+        squares = pointwise.square(weights)
+        squares = movement.pad(squares, [(0, overlaps * sequence_stride - fft_length)])
+        squares = reduction.sum(reshape_to(squares, (overlaps, sequence_stride)), 0)
+        norm = cut(movement.tile(squares, overlaps), 0, 0, fft_length)
+        frames = frames * pointwise.divide_no_nan(weights, norm)
+    y = _overlap(frames, sequence_stride, total)
     start = fft_length // 2 if center else 0
     if length is not None:
         stop = start + length
