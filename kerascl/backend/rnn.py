@@ -11,6 +11,7 @@ from kerascl.backend.tracing import ShapeTrace
 from kerascl.core.array import Array
 from kerascl.core.tape import pause
 from kerascl.dtypes import bool_
+from kerascl.ops import recurrent
 from kerascl.ops.creation import full
 from kerascl.ops.declare import cast_to
 from kerascl.ops.movement import flip, transpose
@@ -124,25 +125,101 @@ def _no_output(step: Callable, inputs, states) -> Array:
 
 
 def cudnn_ok(*args, **kwargs) -> bool:
-    """Whether there is a fused kernel for a recurrent layer; there is none."""
+    """Whether cuDNN runs a recurrent layer; never here."""
     return False
 
 
-def lstm(*args, **kwargs):
-    """Raises NotImplementedError: Keras then iterates its own cell with `rnn`."""
-    raise NotImplementedError
+def lstm(
+    inputs,
+    initial_state_h,
+    initial_state_c,
+    mask,
+    kernel,
+    recurrent_kernel,
+    bias,
+    activation: Callable,
+    recurrent_activation: Callable,
+    return_sequences: bool = False,
+    go_backwards: bool = False,
+    unroll: bool = False,
+):
+    """An LSTM over (batch, time, features) whose input products are taken for all steps at once.
+
+    Returns:
+        (last output, outputs in order of iteration, [h, c]), as `rnn`.
+
+    Raises:
+        NotImplementedError: with a mask; Keras then iterates its own cell with `rnn`.
+    """
+    x, h, c = _same_dtype(mask, kernel, inputs, initial_state_h, initial_state_c)
+    weights = [_weight(w, x) for w in (kernel, recurrent_kernel, bias)]
+    outputs, h, c = recurrent.lstm(
+        x, h, c, *weights, activation, recurrent_activation, reverse=go_backwards
+    )
+    return _results(outputs, [h, c], return_sequences, go_backwards)
 
 
-def gru(*args, **kwargs):
-    """Raises NotImplementedError: Keras then iterates its own cell with `rnn`."""
-    raise NotImplementedError
+def gru(
+    inputs,
+    initial_state,
+    mask,
+    kernel,
+    recurrent_kernel,
+    bias,
+    activation: Callable,
+    recurrent_activation: Callable,
+    return_sequences: bool = False,
+    go_backwards: bool = False,
+    unroll: bool = False,
+    reset_after: bool = True,
+):
+    """A GRU over (batch, time, features); see `lstm`.
+
+    Raises:
+        NotImplementedError: with a mask, or with the reset gate before the product.
+    """
+    if not reset_after:
+        raise NotImplementedError
+    x, h = _same_dtype(mask, kernel, inputs, initial_state)
+    kernel, recurrent_kernel = _weight(kernel, x), _weight(recurrent_kernel, x)
+    bias = _weight(bias, x)
+    first, second = (None, None) if bias is None else (bias[0], bias[1])
+    outputs, h = recurrent.gru(
+        x, h, kernel, recurrent_kernel, first, second, activation, recurrent_activation,
+        reverse=go_backwards,
+    )  # fmt: skip
+    return _results(outputs, [h], return_sequences, go_backwards)
+
+
+def _same_dtype(mask, kernel, inputs, *states) -> list[Array]:
+    if mask is not None:
+        raise NotImplementedError
+    x = convert_to_tensor(inputs)
+    if not x.dtype.is_float:
+        x = cast_to(x, convert_to_tensor(kernel).dtype)
+    if not x.shape[1]:
+        raise ValueError("a recurrent layer needs at least one time step")
+    # Keras' GRU passes its one state in a list
+    states = [s[0] if isinstance(s, list | tuple) else s for s in states]
+    return [x, *[convert_to_tensor(s, x.dtype) for s in states]]
+
+
+def _weight(w, x: Array) -> Array | None:
+    return None if w is None else convert_to_tensor(w, x.dtype)
+
+
+def _results(outputs: Array, states: list[Array], all_outputs: bool, backwards: bool):
+    last = states[0]
+    if not all_outputs:
+        return last, reshape_to(last, (last.shape[0], 1, *last.shape[1:])), states
+    return last, _swap(flip(outputs, 0) if backwards else outputs), states
 
 
 def bidirectional_lstm(*args, **kwargs):
-    """Raises NotImplementedError: Keras then runs both directions with `rnn`."""
+    """Raises NotImplementedError: Keras then runs the two directions one by one."""
     raise NotImplementedError
 
 
 def bidirectional_gru(*args, **kwargs):
-    """Raises NotImplementedError: Keras then runs both directions with `rnn`."""
+    """Raises NotImplementedError: Keras then runs the two directions one by one."""
     raise NotImplementedError

@@ -120,6 +120,47 @@ def test_lstm_layer(rng):
     np.testing.assert_allclose(c_last.numpy(), c, rtol=1e-4, atol=1e-5)
 
 
+def test_gru_layer(rng):
+    x = rng.normal(size=(2, 11, 3)).astype("float32")
+    layer = layers.GRU(4, return_sequences=True)
+    layer.build(x.shape)
+    layer.cell.bias.assign(rng.normal(size=(2, 12)))
+    outputs = layer(x).numpy()
+    kernel, recurrent, bias = [w.astype("float64") for w in layer.get_weights()]
+    h = np.zeros((2, 4))
+    for t in range(11):
+        x_z, x_r, x_h = np.split(x[:, t] @ kernel + bias[0], 3, 1)
+        h_z, h_r, h_h = np.split(h @ recurrent + bias[1], 3, 1)
+        z = sigmoid(x_z + h_z)
+        h = z * h + (1 - z) * np.tanh(x_h + sigmoid(x_r + h_r) * h_h)
+        np.testing.assert_allclose(outputs[:, t], h, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("arguments", [
+    {}, {"return_sequences": True}, {"go_backwards": True, "return_sequences": True},
+    {"use_bias": False}, {"go_backwards": True}, {"activation": "relu"},
+])  # fmt: skip
+def test_whole_layers_agree_with_the_iterated_cell(rng, kind, arguments):
+    x = kerascl.array(rng.normal(size=(3, 6, 4)).astype("float32"))
+    layer = getattr(layers, kind)(5, return_state=True, use_cudnn="auto", **arguments)
+    plain = getattr(layers, kind)(5, return_state=True, use_cudnn=False, **arguments)
+    layer.build(x.shape)
+    plain.build(x.shape)
+    plain.set_weights(layer.get_weights())
+    for found, expected in zip(layer(x), plain(x), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
+
+    def gradients(layer):
+        with kerascl.GradientTape() as tape:
+            loss = sum(keras.ops.sum(y * y) for y in layer(x))
+        return tape.gradient(loss, [x, *layer.trainable_weights])
+
+    for found, expected in zip(gradients(layer), gradients(plain), strict=True):
+        expected = expected.numpy()
+        assert np.linalg.norm(found.numpy() - expected) <= 1e-4 * np.linalg.norm(expected)
+
+
 def test_stateful_layer_remembers(rng):
     x = rng.normal(size=(2, 10, 3)).astype("float32")
     whole = layers.GRU(4)
