@@ -149,17 +149,22 @@ def _layout(rows: int, length: int, lanes_first: bool, whole: bool, info) -> _Sh
         else:
             lanes = min(most, max(1, _power_of_two(length) // 4))
             outs = max(1, min(most // lanes, _power_of_two(rows)))
+    elif cpu:
+        outs, lanes = min(64, _power_of_two(rows)), 1
     else:
+        # memory comes in sectors of 32 bytes: eight neighbours are enough for whole ones
         most = min(512, most)
-        outs = min(64 if cpu else 32, _power_of_two(rows))
-        lanes = 1 if cpu else max(1, min(16, most // outs, _power_of_two(length) // 4))
+        outs = min(32, _power_of_two(rows))
+        while outs > 8 and -(-rows // outs) < info.compute_units:
+            outs //= 2
+        lanes = max(1, min(most // outs, _power_of_two(length) // 4))
     splits = 1
     if not whole:
         groups = -(-rows // outs)
         wanted = info.compute_units * (4 if cpu else 8)
         if groups < wanted:
             # a second kernel costs a launch: split only where each part is long
-            shortest = lanes * (32 if cpu or lanes_first else 128)
+            shortest = lanes * (32 if cpu or lanes_first else 64)
             splits = max(1, min(-(-wanted // groups), length // shortest))
     return _Shape(outs, lanes, splits, lanes_first)
 
