@@ -91,28 +91,29 @@ def _silu_vjp(g, y, x):
 
 silu = pointwise(
     "silu",
-    "(({0}) >= 0 ? ({0}) / (1 + exp(-({0}))) : ({0}) * exp({0}) / (1 + exp({0})))",
+    "(({0}) / (1 + exp(-({0}))))",
     floating,
     _silu_vjp,
-    cost=16,
+    cost=14,
 )
 _LEAN = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
 
 
 def _gelu_tanh_vjp(g, y, x):
-    t = tanh(_LEAN * (x + _CUBIC * x * x * x))
-    slope = _LEAN * (1 + 3 * _CUBIC * x * x)
-    return (g * 0.5 * ((1 + t) + x * (1 - t * t) * slope),)
+    s = sigmoid(2 * _LEAN * (x + _CUBIC * x * x * x))
+    slope = 2 * _LEAN * (1 + 3 * _CUBIC * x * x)
+    return (g * s * (1 + x * (1 - s) * slope),)
 
 
+# (1 + tanh(u)) / 2 is the sigmoid of 2 u, which takes one exponential
 _gelu_tanh = pointwise(
     "gelu_tanh",
-    "(({T})0.5f * ({0}) * (1 + tanh(({T})0.7978845608028654"
+    "(({0}) / (1 + exp(({T})-1.5957691216057308"
     " * (({0}) + ({T})0.044715 * ({0}) * ({0}) * ({0})))))",
     floating,
     _gelu_tanh_vjp,
-    cost=20,
+    cost=18,
 )
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 normal_cdf = pointwise(
