@@ -202,6 +202,7 @@ def pointwise(
     arity: int | None = None,
     integer: str | None = None,
     unsigned: str | None = None,
+    boolean: str | None = None,
     complex: str | None = None,
     doc: str | None = None,
 ) -> Callable[..., Array]:
@@ -214,9 +215,9 @@ def pointwise(
             result.  It may call the functions of `clibrary`.
         dtype: the rule from the common dtype to those of the inputs and the result.
         vjp: `vjp(g, y, *inputs)` gives the gradients.
-        integer, unsigned, complex: other code for such inputs; unsigned falls
-            back to integer, integer (bool too) to code; without code for
-            complex, such inputs raise TypeError.
+        integer, unsigned, boolean, complex: other code for such inputs; without
+            it, unsigned falls back to integer, integer and boolean to code, and
+            complex inputs raise TypeError.  With boolean code, bools stay bools.
     """
 
     def declare(suffix: str, text: str) -> Op:
@@ -227,6 +228,8 @@ def pointwise(
     table = dict.fromkeys("fbiu", declare("", code))
     if integer is not None:
         table |= dict.fromkeys("biu", declare("_int", integer))
+    if boolean is not None:
+        table["b"] = declare("_bool", boolean)
     if unsigned is not None:
         table["u"] = declare("_uint", unsigned)
     if complex is not None:
@@ -237,7 +240,8 @@ def pointwise(
         if len(args) != count:
             raise TypeError(f"{name} takes {count} arrays, got {len(args)}")
         arrays, common = convert(args)
-        work, result = dtype(common)
+        keep = common.is_bool and boolean is not None
+        work, result = (common, common) if keep else dtype(common)
         if work is not common:
             arrays = [cast_to(x, work) for x in arrays]
         op = table.get(work.kind)

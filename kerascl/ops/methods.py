@@ -74,6 +74,19 @@ def _iterate(self: Array):
     return (self[k] for k in range(self.shape[0]))
 
 
+def _reduction(function):
+    def method(self, axis=None, keepdims=False, *, dtype=None, out=None, **options):
+        # NumPy's own functions call methods with dtype and out
+        if out is not None:
+            raise TypeError(f"{function.__name__}: arrays never change, so `out` must be None")
+        x = self if dtype is None else pointwise.cast(self, dtype)
+        return function(x, axis, keepdims, **options)
+
+    method.__name__ = function.__name__
+    method.__doc__ = function.__doc__
+    return method
+
+
 Array.__neg__ = lambda self: pointwise.negative(self)
 Array.__pos__ = lambda self: self
 Array.__abs__ = lambda self: pointwise.absolute(self)
@@ -88,8 +101,10 @@ Array.T = property(movement.transpose)
 Array.real = property(pointwise.real)
 Array.imag = property(pointwise.imag)
 Array.at = property(indexing.At)
+_REDUCTIONS = "sum mean max min prod any all argmax argmin var std ptp"
+for _name in _REDUCTIONS.split():
+    setattr(Array, _name, _reduction(getattr(reduction, _name)))
 for _room, _names in (
-    (reduction, "sum mean max min prod any all argmax argmin var std ptp"),
     (movement, "ravel squeeze swapaxes diagonal copy"),
     (sorting, "argsort repeat"),
     (scan, "cumsum cumprod"),

@@ -47,12 +47,12 @@ def _plain(name: str, code: str, vjp, **more):
     return pointwise(name, code, numeric, vjp, complex=code, **more)
 
 
-add = _plain("add", "({0} + {1})", lambda g, y, a, b: (g, g))
+add = _plain("add", "({0} + {1})", lambda g, y, a, b: (g, g), boolean="({0} | {1})")
 subtract = _plain("subtract", "({0} - {1})", lambda g, y, a, b: (g, -g))
 negative = _plain("negative", "(-{0})", lambda g, y, x: (-g,))
 multiply = pointwise(
     "multiply", "({0} * {1})", numeric, lambda g, y, a, b: (g * b, g * a),
-    complex="kcl_cmul({0}, {1})",
+    boolean="({0} & {1})", complex="kcl_cmul({0}, {1})",
 )  # fmt: skip
 divide = pointwise(
     "divide", "({0} / {1})", floating, lambda g, y, a, b: (g / b, -(g * y) / b), cost=4,

@@ -109,7 +109,9 @@ def test_bools():
         assert result.dtype == bool
         np.testing.assert_array_equal(result, getattr(np, name)(a, b), err_msg=name)
     np.testing.assert_array_equal((~x).numpy(), ~a)
-    np.testing.assert_array_equal((x + y).numpy(), a.astype(int) + b)
+    np.testing.assert_array_equal((x + y).numpy(), a + b)
+    np.testing.assert_array_equal((x * y + 1).numpy(), a * b + 1)
+    np.testing.assert_array_equal(((x + y) * 2).numpy(), (a + b) * 2)
     assert kc.sum(x).item() == 2
     assert kc.sort(x).tolist() == [False, False, True, True]
     assert kc.matmul(x, y).numpy().dtype == bool

@@ -12,7 +12,7 @@ from kerascl.runtime import device
 REAL = np.float64 if device.default().info.fp64 else np.float32
 BOUND = 1e-10 if REAL is np.float64 else 1e-4
 SETTINGS = settings(
-    max_examples=50, deadline=None, database=None, suppress_health_check=list(HealthCheck), derandomize=False
+    max_examples=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 
 
