@@ -85,12 +85,13 @@ class _Builder:
         return Writer(self.generic, self.wide)
 
     def store(self, scope: Scope, node: Node, index: Expr, value: str, condition: str = "") -> None:
+        """Store an element; it happens at `scope.flush()`, after everything has been read."""
         writer = scope.writer
         pointer = writer.buffer(node)
         if id(node) in self.cluster.streamed:
             index = index + Expr(((LOOP_INDEX, node.size),), 0)
         text = node.dtype.store.format(p=pointer, i=writer.index(index), v=value)
-        scope.lines.append(f"if ({condition}) {{ {text}; }}" if condition else f"{text};")
+        scope.stores.append(f"if ({condition}) {{ {text}; }}" if condition else f"{text};")
 
 
 def map_kernel(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:
@@ -110,6 +111,7 @@ def map_kernel(cluster: Cluster, stored: set[int], info, generic: bool) -> Kerne
             known.add(id(node))
             if id(node) in build.writes:
                 build.store(scope, node, index, value)
+        scope.flush()
         merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
         if merged == dims:
             break
@@ -283,8 +285,6 @@ class _Fold:
                 spec, states = registers[id(fold)]
                 value = outer.define(writer.ctype(fold.dtype), self._finish(spec, states))
                 outer.know(fold, row, value)
-                if id(fold) in self.build.writes:
-                    self.build.store(outer, fold, row, value, self._owner(layout))
             self._row_members(outer, stage + 1, row, layout)
         if layout.splits > 1:
             self._partial(outer, folds, registers, writer, layout, local_lines, result)
@@ -364,6 +364,7 @@ class _Fold:
             acc = states[0][0]
             text = _rename(spec.step, states, {"x": f"(({acc}){value})"})
             inner.lines.append(text)
+        inner.flush()
         outer.lines.append(
             f"for ({writer.index_type} r = r_begin + rl; r < r_end; r += {layout.lanes}) {{"
         )
@@ -403,7 +404,10 @@ class _Fold:
         return _rename(spec.finish, states, {})
 
     def _row_members(self, outer: Scope, level: int, row: Expr, layout: _Shape) -> None:
-        """Members over the kept axes that become computable at `level`."""
+        """Store the folds that are complete at `level`, and the members over the kept axes that
+        can be computed now."""
+        folded = (m for m in self.cluster.members if m.op.kind is Kind.FOLD)
+        done = [m for m in folded if self.levels[id(m)] == level - 1 and id(m) in self.build.writes]
         ready = [
             m
             for m in self.cluster.members
@@ -412,13 +416,17 @@ class _Fold:
             and self.levels[id(m)] == level
             and id(m) in self.build.writes
         ]
-        if not ready:
+        if not done and not ready:
             return
         # one work-item a row, so that a member may overwrite what it reads
         inner = Scope(outer.writer, outer)
+        for node in done:
+            value = inner.value(node, unravel(row, node.shape), (), self.visible)
+            self.build.store(inner, node, row, value)
         for node in ready:
             value = inner.compute(node, unravel(row, node.shape), (), self.visible)
             self.build.store(inner, node, row, value)
+        inner.flush()
         outer.lines.append(f"if ({self._owner(layout)}) {{")
         outer.lines.extend("  " + line for line in inner.lines)
         outer.lines.append("}")
@@ -473,8 +481,6 @@ class _Fold:
             spec, states = registers[id(fold)]
             value = outer.define(writer.ctype(fold.dtype), self._finish(spec, states))
             outer.know(fold, row, value)
-            if id(fold) in build.writes:
-                build.store(outer, fold, row, value, self._owner(layout))
         self._row_members(outer, 1, row, layout)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.outs * layout.lanes
@@ -520,6 +526,7 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
             value = scope.compute(node, coords, (), build.outside | {id(head)})
             if id(node) in build.writes:
                 build.store(scope, node, index, value)
+        scope.flush()
         merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
         if merged == dims:
             break

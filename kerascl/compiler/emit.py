@@ -242,10 +242,16 @@ class Scope:
         self.writer = writer
         self.parent = parent
         self.lines: list[str] = []
+        self.stores: list[str] = []
         self.memo: dict[tuple, str] = {}
 
     def text(self, indent: int = 1) -> str:
         return "".join("  " * indent + line + "\n" for line in self.lines)
+
+    def flush(self) -> None:
+        """Emit the stores.  They come last: a result may lie where an input is still to be read."""
+        self.lines.extend(self.stores)
+        self.stores.clear()
 
     def find(self, key: tuple) -> str | None:
         scope = self

@@ -32,7 +32,7 @@ class Array:
         dtype: a `kerascl.dtypes.DType`; `dtype.name` is its NumPy name.
     """
 
-    __slots__ = ("_node", "_keras_mask", "_keras_history", "__weakref__")
+    __slots__ = ("__weakref__", "_keras_history", "_keras_mask", "_node", "trainable")
     __array_priority__ = 1000
 
     def __init__(self, node: Node):

@@ -203,3 +203,37 @@ def test_loops_equal_their_unrolled_form(reverse):
         else:
             for got, expected in zip(first, [final, results, value, *grads], strict=True):
                 np.testing.assert_allclose(got.numpy(), expected.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_loop_may_exchange_what_it_carries():
+    start = [kc.array(np.float32(0)), kc.array(np.float32(1))]
+    (a, b), _ = kc.loop(lambda c, _: ([c[1], c[0] + c[1]], []), start, [], 6)
+    assert (float(a), float(b)) == (8.0, 13.0)
+
+
+def test_states_may_be_exchanged_in_one_kernel():
+    a, b = (kc.State(kc.array(np.arange(5, dtype="f") + 10 * k)) for k in range(2))
+
+    @kc.jit
+    def exchange():
+        old = a.value
+        a.assign(b.value * 2)
+        b.assign(old * 3)
+
+    exchange()
+    np.testing.assert_array_equal(a.value.numpy(), 2 * (np.arange(5) + 10))
+    np.testing.assert_array_equal(b.value.numpy(), 3 * np.arange(5))
+
+
+def test_sums_assigned_beside_what_reads_the_old_ones():
+    total, copy = kc.State(kc.ones(4)), kc.State(kc.zeros(4))
+
+    @kc.jit
+    def step(x):
+        column = kc.sum(x, 0)
+        copy.assign(column * 0 + total.value)
+        total.assign(column)
+
+    step(np.full((3, 4), 2.0, "f"))
+    np.testing.assert_array_equal(total.value.numpy(), np.full(4, 6.0))
+    np.testing.assert_array_equal(copy.value.numpy(), np.ones(4))
