@@ -49,3 +49,4 @@ from kerascl.ops.sorting import *
 __version__ = "0.1.0"
 engine = _execute.Engine()
 _scope.install_engine(engine)
+_hook.install()

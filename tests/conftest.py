@@ -8,7 +8,7 @@ import pytest
 
 os.environ.setdefault("KERASCL_CACHE_DIR", tempfile.mkdtemp(prefix="kerascl-test-"))
 
-from kerascl.runtime import device  # noqa: E402  (the environment comes first)
+from kerascl.runtime import device  # (the environment comes first)
 
 
 @pytest.fixture(scope="session")

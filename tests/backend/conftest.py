@@ -10,7 +10,7 @@ import kerascl_hook
 
 kerascl_hook.install()
 
-import keras
+import keras  # noqa: E402  (the environment and the hook come first)
 
 
 @pytest.fixture(autouse=True)
