@@ -236,17 +236,36 @@ def pointwise(
         table["c"] = table["f"] if complex == code else declare("_complex", complex)
     count = arity or 1 + max((k for k in range(4) if "{" + str(k) + "}" in code), default=0)
 
-    def function(*args: ArrayLike) -> Array:
-        if len(args) != count:
-            raise TypeError(f"{name} takes {count} arrays, got {len(args)}")
-        arrays, common = convert(args)
+    plans: dict[DType, tuple[Op, DType, DType]] = {}
+
+    def plan(common: DType) -> tuple[Op, DType, DType]:
+        """What serves a common dtype: the operation, and the dtypes it takes and gives."""
         keep = common.is_bool and boolean is not None
         work, result = (common, common) if keep else dtype(common)
-        if work is not common:
-            arrays = [cast_to(x, work) for x in arrays]
         op = table.get(work.kind)
         if op is None:
             raise TypeError(f"{name} has no form for {work.name}")
+        plans[common] = op, work, result
+        return plans[common]
+
+    def function(*args: ArrayLike) -> Array:
+        if len(args) != count:
+            raise TypeError(f"{name} takes {count} arrays, got {len(args)}")
+        first = args[0]
+        if type(first) is Array:  # the usual case, with the least Python
+            node = first._node
+            own, shape = node.dtype, node.shape
+            for x in args:
+                if type(x) is not Array or x._node.dtype is not own or x._node.shape != shape:
+                    break
+            else:
+                op, work, result = plans.get(own) or plan(own)
+                if work is own:
+                    return apply(op, args, (), shape, result)
+        arrays, common = convert(args)
+        op, work, result = plans.get(common) or plan(common)
+        if work is not common:
+            arrays = [cast_to(x, work) for x in arrays]
         arrays, shape = spread(arrays)
         return apply(op, tuple(arrays), (), shape, result)
 

@@ -111,7 +111,8 @@ unary("erfc", -2, 2, np.vectorize(math.erfc))
 unary("erfinv", -0.95, 0.95, np.vectorize(lambda y: _NORMAL.inv_cdf((y + 1) / 2) / math.sqrt(2)))
 unary("i1", -40, 40, _bessel1)
 unary("lgamma", 0.4, 30, np.vectorize(math.lgamma), slopes=1)
-unary("digamma", -3.8, 30, np.vectorize(_digamma), slopes=0)
+unary("digamma", 0.4, 30, np.vectorize(_digamma), slopes=0)
+case("digamma", np.vectorize(_digamma), np.array([-0.5, -1.3, -2.7, -3.4]), slopes=0)
 for _name in ("floor", "ceil", "trunc", "sign", "signbit", "isnan", "isinf", "isfinite", "isreal",
               "isposinf", "isneginf"):  # fmt: skip
     unary(_name, -3, 3, slopes=0)
