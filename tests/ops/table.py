@@ -73,9 +73,10 @@ def _bessel1(x):
 
 
 def _digamma(x):
-    step = 1e-4
-    parts = [math.lgamma(x + k * step) for k in (-2, -1, 1, 2)]
-    return (parts[0] - 8 * parts[1] + 8 * parts[2] - parts[3]) / (12 * step)
+    """By Stirling's series for x + 40, where three terms are exact, and the recurrence."""
+    far = x + 40
+    y = math.log(far) - 1 / (2 * far) - 1 / (12 * far**2) + 1 / (120 * far**4) - 1 / (252 * far**6)
+    return y - math.fsum(1 / (x + k) for k in range(40))
 
 
 def _logsumexp(x, **options):
