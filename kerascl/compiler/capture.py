@@ -247,8 +247,13 @@ class Captured:
         if not free:
             return
         arena = self.device.buffers.allocate(self.arena_bytes)
+        # one view for each offset: drivers get slow when many sub-buffers are alive
+        most: dict[int, int] = {}
+        for offset, (nbytes, _, _) in zip(offsets, lives, strict=True):
+            most[offset] = max(most.get(offset, 0), nbytes)
+        regions = {offset: arena.view(offset, nbytes) for offset, nbytes in most.items()}
         for k, offset in zip(free, offsets, strict=True):
-            buffers[k] = arena.view(offset, program.slots[k].nbytes)
+            buffers[k] = regions[offset]
 
     def _view(self, buffer, offset: int):
         return buffer.view(offset, buffer.nbytes - offset) if offset else buffer

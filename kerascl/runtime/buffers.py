@@ -42,7 +42,8 @@ def size_class(nbytes: int) -> int:
     step = max(1 << (nbytes.bit_length() - 1 - bits), 32)
     return -(-nbytes // step) * step
 
-_MOST_VIEWS = 2048  # dropped sub-buffers to keep before waiting for the queue
+# Dropped sub-buffers to keep before waiting for the queue; launches get slow when many are alive.
+_MOST_VIEWS = 64
 
 
 class Buffer:
