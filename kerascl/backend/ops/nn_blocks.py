@@ -6,7 +6,7 @@ from kerascl.backend.ops.core import convert_to_tensor
 from kerascl.core.array import Array, apply
 from kerascl.core.tape import pause
 from kerascl.ops.declare import reshape_to
-from kerascl.ops.indexing import GATHER
+from kerascl.ops.gather import GATHER
 from kerascl.ops.movement import iota, transpose
 from kerascl.ops.nn import recorded
 from kerascl.ops.pointwise import where
