@@ -130,9 +130,9 @@ class Expr:
             atom = r.terms[0][0]
             if type(atom) is Quotient:
                 return q + atom.top // (atom.by * d)
-        g, small = _common(r, d)
+        g, coarse, _ = _coarse(r, d)
         if g > 1:
-            return q + _reduced(r, g, small) // (d // g)
+            return q + coarse // (d // g)
         if r.lo < 0:  # C divides towards zero: make what is divided non-negative
             shift = -(r.lo // d)
             q, r = q - shift, r + shift * d
@@ -146,9 +146,9 @@ class Expr:
         _, r = self._split(d)
         if r.lo >= 0 and r.hi < d:
             return r
-        g, small = _common(r, d)
+        g, coarse, fine = _coarse(r, d)
         if g > 1:
-            return (_reduced(r, g, small) % (d // g)) * g + small
+            return (coarse % (d // g)) * g + fine
         if r.lo < 0:
             r = r + -(r.lo // d) * d
             if r.hi < d:
@@ -156,16 +156,20 @@ class Expr:
         return Expr(((Remainder(r, d), 1),), 0)
 
 
-def _common(r: Expr, d: int) -> tuple[int, int]:
-    """(g, s): all coefficients and d are multiples of g; s is the constant's remainder."""
-    g = d
-    for _, k in r.terms:
-        g = math.gcd(g, k)
-    return g, r.const % g
+def _coarse(r: Expr, d: int) -> tuple[int, Expr, Expr]:
+    """The largest factor g of d with r == g * coarse + fine and 0 <= fine < g; 1 if there is none.
 
-
-def _reduced(r: Expr, g: int, small: int) -> Expr:
-    return Expr(tuple((atom, k // g) for atom, k in r.terms), (r.const - small) // g)
+    Then r // d is coarse // (d // g), whatever fine is.
+    """
+    factors = {math.gcd(d, k) for _, k in r.terms}
+    factors.add(math.gcd(*factors) if factors else 1)
+    for g in sorted(factors, reverse=True):
+        if g <= 1:
+            break
+        coarse, fine = r._split(g)
+        if coarse.terms and fine.lo >= 0 and fine.hi < g:
+            return g, coarse, fine
+    return 1, r, ZERO
 
 
 def _sort_key(term: tuple[Atom, int]):
