@@ -184,6 +184,7 @@ class _Fold:
         folds = {id(m) for m in cluster.members if m.op.kind is Kind.FOLD}
         self.visible = self.build.outside | folds  # what is read by its index: memory and folds
         self.folds = folds
+        self.results: dict[int, str] = {}  # of each fold, the variable that holds it
         self.levels = self._levels()
 
     def _levels(self) -> dict[int, int]:
@@ -285,6 +286,7 @@ class _Fold:
                 spec, states = registers[id(fold)]
                 value = outer.define(writer.ctype(fold.dtype), self._finish(spec, states))
                 outer.know(fold, row, value)
+                self.results[id(fold)] = value
             self._row_members(outer, stage + 1, row, layout)
         if layout.splits > 1:
             self._partial(outer, folds, registers, writer, layout, local_lines, result)
@@ -421,8 +423,7 @@ class _Fold:
         # one work-item a row, so that a member may overwrite what it reads
         inner = Scope(outer.writer, outer)
         for node in done:
-            value = inner.value(node, unravel(row, node.shape), (), self.visible)
-            self.build.store(inner, node, row, value)
+            self.build.store(inner, node, row, self.results[id(node)])
         for node in ready:
             value = inner.compute(node, unravel(row, node.shape), (), self.visible)
             self.build.store(inner, node, row, value)
@@ -481,6 +482,7 @@ class _Fold:
             spec, states = registers[id(fold)]
             value = outer.define(writer.ctype(fold.dtype), self._finish(spec, states))
             outer.know(fold, row, value)
+            self.results[id(fold)] = value
         self._row_members(outer, 1, row, layout)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.outs * layout.lanes

@@ -233,7 +233,10 @@ class _Lowering:
             elif type(arg) is LoopStep:
                 arg = index
             args.append(arg)
-        return replace(template, args=args)
+        writes = None
+        if template.writes is not None:
+            writes = frozenset(slots[w] for w in template.writes if w in slots)
+        return replace(template, args=args, writes=writes)
 
     def _loop_slots(self, body, inner: Program, nodes, roots, inputs, places):
         """The outer slot of each slot of the body's program, and copies that end each step."""
