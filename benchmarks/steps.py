@@ -90,7 +90,7 @@ def main():
     args = parser.parse_args()
     table = Table(title=f"captured train steps, batch {args.batch}, {device.default().info.name}")
     for column in (
-        "network", "launches", "state copies", "first step s", "host ms", "step ms", "arena MiB",
+        "network", "launches", "state copies", "first step s", "host ms", "step ms", "planned MiB",
         "sum MiB", "peak MiB",
     ):  # fmt: skip
         table.add_column(column, justify="right")
@@ -98,7 +98,7 @@ def main():
         device.default().buffers.reset_peak()
         step, first, host, whole = measure(build, args.batch, args.size, args.repeats)
         mib = [
-            step.arena_bytes,
+            step.planned_bytes,
             step.program.intermediate_bytes,
             device.default().buffers.stats().peak,
         ]

@@ -82,7 +82,7 @@ class Captured:
 
     Attributes:
         program: its steps and memory.
-        arena_bytes: memory planned for all temporaries together.
+        planned_bytes: memory planned for all temporaries together.
     """
 
     def __init__(self, function: Callable, leaves: list, kinds: list, rebuild_args, engine: Engine):
@@ -208,7 +208,7 @@ class Captured:
                 buffers[slot] = self.argument_buffers[k] = allocate(program.slots[slot].nbytes)
         for slot, _ in copies:
             buffers[slot] = allocate(program.slots[slot].nbytes)
-        self._plan_arena(buffers)
+        self._plan_memory(buffers)
         launches, self.uses, order = [], {}, []
         index_of: dict[int, int] = {}  # loops launch one step many times
         for step in program.steps:
@@ -237,23 +237,16 @@ class Captured:
         self.replay = Replay(device, launches, order)
         self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]
 
-    def _plan_arena(self, buffers: list) -> None:
-        """One block of memory for every temporary, reused as soon as a value is dead."""
+    def _plan_memory(self, buffers: list) -> None:
+        """Memory for every temporary, reused as soon as a value is dead."""
         program = self.program
         free = [k for k, b in enumerate(buffers) if b is None and program.first[k] >= 0]
         lives = [(program.slots[k].nbytes, program.first[k], program.last[k]) for k in free]
-        align = max(self.device.info.mem_align_bytes, 64)
-        offsets, self.arena_bytes = memory.plan(lives, align)
-        if not free:
-            return
-        arena = self.device.buffers.allocate(self.arena_bytes)
-        # one view for each offset: drivers get slow when many sub-buffers are alive
-        most: dict[int, int] = {}
-        for offset, (nbytes, _, _) in zip(offsets, lives, strict=True):
-            most[offset] = max(most.get(offset, 0), nbytes)
-        regions = {offset: arena.view(offset, nbytes) for offset, nbytes in most.items()}
-        for k, offset in zip(free, offsets, strict=True):
-            buffers[k] = regions[offset]
+        places, sizes = memory.plan(lives)
+        blocks = [self.device.buffers.allocate(nbytes) for nbytes in sizes]
+        self.planned_bytes = sum(sizes)
+        for k, place in zip(free, places, strict=True):
+            buffers[k] = blocks[place]
 
     def _view(self, buffer, offset: int):
         return buffer.view(offset, buffer.nbytes - offset) if offset else buffer

@@ -1,40 +1,36 @@
-"""The memory plan: temporaries of a program share one arena."""
+"""The memory plan: temporaries of a program share blocks of memory."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 
-def plan(lives: Sequence[tuple[int, int, int]], alignment: int) -> tuple[list[int], int]:
-    """Offsets for values that live over intervals of steps, and the arena's size in bytes.
+def plan(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
+    """Which block each value lies in, and the blocks' sizes in bytes.
 
     Args:
         lives: (bytes, first step, last step) of each value; steps inclusive.
-        alignment: multiple in bytes that offsets must have.
 
-    Larger values are placed first, each at the lowest gap that is free during
-    its whole life (greedy by size, as in TensorFlow Lite's planner: Pisarchyk
-    and Lee, 2020, https://arxiv.org/abs/2001.03288).
+    Values share a block when they are never alive at the same step.  Larger
+    values choose first, each the smallest block that is free during its life
+    (shared objects, greedy by size: Pisarchyk and Lee, 2020,
+    https://arxiv.org/abs/2001.03288).  Whole blocks, not offsets into one
+    arena: sub-buffers make some drivers slow, and NVIDIA's crash.
     """
     order = sorted(range(len(lives)), key=lambda k: (-lives[k][0], lives[k][1]))
-    offsets = [0] * len(lives)
-    placed: list[tuple[int, int, int, int]] = []  # offset, end, first, last
-    total = 0
+    places = [0] * len(lives)
+    sizes: list[int] = []
+    taken: list[list[tuple[int, int]]] = []
     for k in order:
         nbytes, first, last = lives[k]
-        nbytes = -(-max(nbytes, 1) // alignment) * alignment
-        offset = 0
-        for start, end, begin, finish in placed:
-            if begin > last or finish < first:
-                continue
-            if start - offset >= nbytes:
+        # blocks were opened from large to small: the last one that fits is the smallest
+        for block in range(len(sizes) - 1, -1, -1):
+            if all(end < first or last < begin for begin, end in taken[block]):
                 break
-            offset = max(offset, end)
-        offsets[k] = offset
-        entry = (offset, offset + nbytes, first, last)
-        position = len(placed)
-        while position and placed[position - 1][0] > offset:
-            position -= 1
-        placed.insert(position, entry)
-        total = max(total, offset + nbytes)
-    return offsets, total
+        else:
+            block = len(sizes)
+            sizes.append(max(nbytes, 1))
+            taken.append([])
+        places[k] = block
+        taken[block].append((first, last))
+    return places, sizes

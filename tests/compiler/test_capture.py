@@ -164,7 +164,7 @@ def test_the_train_step_of_an_mlp_is_few_launches():
     # the loss, and a column sum for each bias; everything else rides on the products
     assert sum(step.label != "matmul" for step in captured.program.steps) == 3
     assert captured.copies == 0
-    assert captured.arena_bytes <= captured.program.intermediate_bytes
+    assert captured.planned_bytes <= captured.program.intermediate_bytes
 
 
 @pytest.mark.parametrize("reverse", [False, True])
