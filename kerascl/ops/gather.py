@@ -35,6 +35,7 @@ def _scatter_back(g: Array, x: Array, indices: Sequence[Array], spec) -> Array:
         tail < rank
         and spec[rank - 1 - tail] == ("d", g.ndim - 1 - tail)
         and x.shape[rank - 1 - tail] == g.shape[g.ndim - 1 - tail]
+        and all(_alike(i, g.ndim - 1 - tail) for i in indices)
     ):
         tail += 1
     lead = rank - tail
@@ -57,6 +58,14 @@ def _scatter_back(g: Array, x: Array, indices: Sequence[Array], spec) -> Array:
     flat = scatter_rows(base, reshape_to(position, (math.prod(outer),)),
                         reshape_to(g, (math.prod(outer), width)), "add")  # fmt: skip
     return reshape_to(flat, x.shape)
+
+
+def _alike(index: Array, axis: int) -> bool:
+    """Whether an index array is known to be the same all along an axis."""
+    node = index._node
+    if node.shape[axis] == 1:
+        return True
+    return node.op.name == "expand" and node.inputs[0].shape[axis] == 1
 
 
 def _scatter_vjp(g, y, base, indices, updates, mode):

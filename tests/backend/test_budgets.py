@@ -12,6 +12,7 @@ import pytest
 from keras import layers
 
 from kerascl.compiler.capture import Captured
+from kerascl.runtime import device
 
 
 def cnn():
@@ -62,9 +63,12 @@ def train_step(model, batch=4) -> tuple[Captured, np.ndarray]:
 
 
 # launches on a CPU device, and the planned memory as a share of all intermediates
-BUDGETS = {cnn: (42, 0.75), resnet20: (270, 0.48), resnet50: (600, 0.85)}
+BUDGETS = {cnn: (42, 0.75), resnet20: (270, 0.40), resnet50: (600, 0.85)}
 
 
+@pytest.mark.skipif(
+    device.default().info.kind != "cpu", reason="the numbers are those of CPU schedules"
+)
 @pytest.mark.parametrize("build", BUDGETS, ids=lambda build: build.__name__)
 def test_train_steps_stay_within_their_budget(build):
     launches, share = BUDGETS[build]

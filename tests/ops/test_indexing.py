@@ -109,3 +109,22 @@ def test_lists_of_arrays_are_stacked_on_the_device():
         y = kc.sum(x * x)
     np.testing.assert_array_equal(x.numpy(), [[1, 2], [3, 4]])
     np.testing.assert_array_equal(tape.gradient(y, rows[0]).numpy(), [2, 4])
+
+
+@pytest.mark.parametrize(
+    ("shape", "indices", "axis"),
+    [((5, 4), (3, 4), 0), ((5, 4, 3), (5, 2, 3), 1), ((5, 4), (5, 2), 1), ((4, 2, 3), (6, 2, 3), 0)],
+)
+def test_take_along_axis_sends_gradients_where_it_read(shape, indices, axis):
+    rng = np.random.default_rng(2)
+    x = kc.array(rng.standard_normal(shape).astype("f"))
+    index = rng.integers(0, shape[axis], indices).astype("i4")
+    weight = rng.standard_normal(indices).astype("f")
+    with kc.GradientTape() as tape:
+        total = kc.sum(kc.take_along_axis(x, kc.array(index), axis) * weight)
+    expected = np.zeros(shape)
+    for place in np.ndindex(*indices):
+        source = list(place)
+        source[axis] = index[place]
+        expected[tuple(source)] += weight[place]
+    np.testing.assert_allclose(tape.gradient(total, x).numpy(), expected, rtol=1e-5, atol=1e-6)
