@@ -30,18 +30,20 @@ from kerascl.dtypes import (
     uint64,
 )
 from kerascl.dtypes import bool_ as bool_
-from kerascl.ops import fft, host, linalg
+from kerascl.ops import fft, host, linalg, nn, random
 from kerascl.ops import methods as _methods
 from kerascl.ops.bits import *
 from kerascl.ops.calculus import *
 from kerascl.ops.contraction import *
 from kerascl.ops.control import loop, scan
+from kerascl.ops.convolution import *
 from kerascl.ops.creation import *
 from kerascl.ops.indexing import *
 from kerascl.ops.movement import *
 from kerascl.ops.pointwise import *
 from kerascl.ops.pointwise import absolute as abs
 from kerascl.ops.pointwise import conjugate as conj
+from kerascl.ops.pooling import *
 from kerascl.ops.reduction import *
 from kerascl.ops.scan import *
 from kerascl.ops.sorting import *
