@@ -16,7 +16,6 @@ from kerascl.compiler.program import Program, Use, copy_many
 from kerascl.core import node as graph
 from kerascl.core import scope
 from kerascl.core.array import Array, State
-from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node, topological
 from kerascl.core.op import ARGUMENT, CONST, COPY, Kind
 from kerascl.core.structure import flatten
@@ -87,6 +86,7 @@ class Captured:
 
     def __init__(self, function: Callable, leaves: list, kinds: list, rebuild_args, engine: Engine):
         self.engine = engine
+        self.staged: dict[int, object] = {}  # of each argument, where NumPy values are copied to
         trace = Trace()
         arguments = []
         values = []
@@ -305,10 +305,9 @@ class Captured:
                     self.argument_buffers[k] = node.buffer
                 return
         nbytes = self.program.slots[slot].nbytes
-        staged = self.__dict__.setdefault("_staged", {})
-        buffer = staged.get(k)
+        buffer = self.staged.get(k)
         if buffer is None:
-            buffer = staged[k] = self.device.buffers.allocate(nbytes)
+            buffer = self.staged[k] = self.device.buffers.allocate(nbytes)
         if buffer is not self.argument_buffers[k]:
             self._rebind(slot, buffer)
             self.argument_buffers[k] = buffer
@@ -391,5 +390,3 @@ def jit(function: Callable) -> Jit:
     """
     return Jit(function, scope.engine())
 
-
-__all__ = ["CaptureError", "Captured", "Jit", "Trace", "jit"]
