@@ -24,6 +24,7 @@ SUPPORTED = ((3, 12), (3, 15))  # first and last Keras release, as (major, minor
 
 _ROOT = "keras.src.backend"
 _DYNAMIC = "keras.src.utils.backend_utils"
+_TENSORBOARD = "keras.src.callbacks.tensorboard"  # names the backends that can profile
 
 # Keras module -> (the module of ours, the name in it) that its chain imports. The name it gets
 # there is read from Keras' own arms, since it differs between releases.
@@ -53,7 +54,7 @@ class Finder:
     is_kerascl_finder = True
 
     def find_spec(self, fullname: str, path=None, target=None) -> ModuleSpec | None:
-        if fullname not in _CHAINS and fullname != _DYNAMIC:
+        if fullname not in _CHAINS and fullname not in (_DYNAMIC, _TENSORBOARD):
             return None
         return find_spec(fullname, path)
 
@@ -78,7 +79,7 @@ def find_spec(fullname: str, path=None) -> ModuleSpec | None:
         _check_version(spec.origin)
         _import_ourselves(source)
         install()  # in front of later finders too, such as pytest's
-    loader = _DynamicLoader if fullname == _DYNAMIC else _SpliceLoader
+    loader = {_DYNAMIC: _DynamicLoader, _TENSORBOARD: _ListLoader}.get(fullname, _SpliceLoader)
     spec.loader = loader(fullname, spec.origin)
     return spec
 
@@ -175,6 +176,31 @@ class _SpliceLoader(SourceFileLoader):
         filename = self.get_filename(fullname)
         source = self.get_source(fullname)
         return compile(splice(source, fullname, filename), filename, "exec", dont_inherit=True)
+
+
+def name_ourselves(source: str, filename: str) -> ast.Module:
+    """The syntax tree of a module with kerascl in its lists of supported backends.
+
+    Such a list is the tuple in ``backend() not in ("jax", …)``.  A module without one stays as it
+    is: nothing but an optional feature hangs on it.
+    """
+    tree = ast.parse(source, filename)
+    for node in ast.walk(tree):
+        match node:
+            case ast.Compare(
+                left=ast.Call(func=ast.Name(id="backend") | ast.Attribute(attr="backend")),
+                ops=[ast.NotIn()],
+                comparators=[ast.Tuple(elts=names) | ast.List(elts=names)],
+            ) if any(isinstance(n, ast.Constant) and n.value == _MODEL_ARM for n in names):
+                names.append(ast.copy_location(ast.Constant(BACKEND), names[-1]))
+    return tree
+
+
+class _ListLoader(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        filename = self.get_filename(fullname)
+        tree = name_ourselves(self.get_source(fullname), filename)
+        return compile(tree, filename, "exec", dont_inherit=True)
 
 
 class _DynamicLoader(SourceFileLoader):

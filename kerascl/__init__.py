@@ -5,8 +5,9 @@ from kerascl.compiler import execute as _execute
 from kerascl.compiler.capture import jit
 from kerascl.core import scope as _scope
 from kerascl.core.array import Array, State
+from kerascl.core.closed import remat
 from kerascl.core.errors import CaptureError, DeviceMismatchError, KerasclError
-from kerascl.core.scope import device_scope
+from kerascl.core.scope import device_scope, precision_scope, set_precision
 from kerascl.core.tape import (
     GradientTape,
     custom_gradient,
@@ -17,6 +18,9 @@ from kerascl.core.tape import (
 from kerascl.dtypes import (
     bfloat16,
     complex64,
+    complex128,
+    float8_e4m3fn,
+    float8_e5m2,
     float16,
     float32,
     float64,
@@ -32,6 +36,7 @@ from kerascl.dtypes import (
 from kerascl.dtypes import bool_ as bool_
 from kerascl.ops import fft, host, linalg, nn, random
 from kerascl.ops import methods as _methods
+from kerascl.ops.batching import *
 from kerascl.ops.bits import *
 from kerascl.ops.calculus import *
 from kerascl.ops.contraction import *

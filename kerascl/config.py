@@ -8,6 +8,7 @@
 | KERASCL_MEMORY_LIMIT | none | most device memory in MiB that kerascl may take |
 | KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch |
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
+| KERASCL_WGMMA | 1 | 0 leaves out the kernels for NVIDIA's warpgroup matrix instructions |
 | KERASCL_BUILD_THREADS | number of cores | threads that build OpenCL programs |
 """
 
@@ -56,6 +57,11 @@ def debug() -> int:
 def capture() -> bool:
     """Whether Keras' step functions are captured."""
     return _integer("KERASCL_CAPTURE", 1) != 0
+
+
+def wgmma() -> bool:
+    """Whether kernels with warpgroup matrix instructions may be tried."""
+    return _integer("KERASCL_WGMMA", 1) != 0
 
 
 def build_threads() -> int:

@@ -1,8 +1,9 @@
 """dtype records: how each dtype is stored, computed and converted in OpenCL C.
 
 A dtype has a *storage* type (what lies in a buffer) and a *compute* type (what
-arithmetic runs in).  float16 and bfloat16 are stored in two bytes and computed
-in float, which every device can do, with or without cl_khr_fp16.
+arithmetic runs in).  float16 and bfloat16 are stored in two bytes, the two float8
+dtypes in one, and all are computed in float, which every device can do, with or
+without cl_khr_fp16.  float64 and complex128 need a device with double precision.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ class DType:
 
     `kind` is "b" (bool), "i", "u", "f" or "c"; `storage` and `compute` are
     OpenCL C types; `load` and `store` are templates over {p} (pointer), {i}
-    (element index) and {v} (value in the compute type).
+    (element index) and {v} (value in the compute type).  `round`, over {v}, gives
+    the nearest value that a float stored in fewer bytes than it is computed in has.
     """
 
     name: str
@@ -30,6 +32,7 @@ class DType:
     numpy: np.dtype
     load: str = "{p}[{i}]"
     store: str = "{p}[{i}] = {v}"
+    round: str = ""
 
     def __repr__(self) -> str:
         return f"kerascl.{self.name}"
@@ -65,9 +68,36 @@ class DType:
         return self.kind == "c"
 
     @property
+    def is_float8(self) -> bool:
+        return self.kind == "f" and self.itemsize == 1
+
+    @property
+    def is_double(self) -> bool:
+        """Whether a device needs double precision for it."""
+        return self.compute in ("double", "double2")
+
+    @property
+    def wrapping(self) -> str:
+        """The OpenCL C type to add and multiply integers in: in C, signed overflow is undefined.
+
+        Compilers do rely on that: twice an absolute value is never negative to them.
+        """
+        return "ulong" if self.itemsize == 8 else "uint"
+
+    @property
     def accumulator(self) -> DType:
         """The dtype that sums of this dtype are kept in."""
-        return float32 if self.name in ("float16", "bfloat16") else self
+        return float32 if self.is_float and self.itemsize < 4 else self
+
+    @property
+    def real(self) -> DType:
+        """The dtype of the real part: this dtype itself unless it is complex."""
+        return {"complex64": float32, "complex128": float64}.get(self.name, self)
+
+    @property
+    def complex(self) -> DType:
+        """The complex dtype that holds this dtype's values: complex128 for float64."""
+        return complex128 if self.is_double else complex64
 
 
 def _integer_type(name: str, ctype: str) -> DType:
@@ -95,30 +125,70 @@ uint32 = _integer_type("uint32", "uint")
 uint64 = _integer_type("uint64", "ulong")
 float16 = DType(
     "float16", "f", 2, "half", "float", np.dtype("float16"),
-    "vload_half({i}, {p})", "vstore_half_rte({v}, {i}, {p})",
+    "vload_half({i}, {p})", "vstore_half_rte({v}, {i}, {p})", "kcl_round_half({v})",
 )  # fmt: skip
-bfloat16 = DType(
-    "bfloat16", "f", 2, "ushort", "float", np.dtype(ml_dtypes.bfloat16),
-    "kcl_from_bf16({p}[{i}])", "{p}[{i}] = kcl_to_bf16({v})",
-)  # fmt: skip
+
+
+def _packed_float(name: str, storage: str, short: str) -> DType:
+    dtype = np.dtype(getattr(ml_dtypes, name))
+    load, store = f"kcl_from_{short}({{p}}[{{i}}])", f"{{p}}[{{i}}] = kcl_to_{short}({{v}})"
+    rounded = f"kcl_from_{short}(kcl_to_{short}({{v}}))"
+    return DType(name, "f", dtype.itemsize, storage, "float", dtype, load, store, rounded)
+
+
+bfloat16 = _packed_float("bfloat16", "ushort", "bf16")
+float8_e4m3fn = _packed_float("float8_e4m3fn", "uchar", "e4m3")
+float8_e5m2 = _packed_float("float8_e5m2", "uchar", "e5m2")
 float32 = DType("float32", "f", 4, "float", "float", np.dtype("float32"))
 float64 = DType("float64", "f", 8, "double", "double", np.dtype("float64"))
 complex64 = DType("complex64", "c", 8, "float2", "float2", np.dtype("complex64"))
+complex128 = DType("complex128", "c", 16, "double2", "double2", np.dtype("complex128"))
 
 ALL = (
     bool_, int8, int16, int32, int64, uint8, uint16, uint32, uint64,
-    float16, bfloat16, float32, float64, complex64,
+    float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64, complex128,
 )  # fmt: skip
 BY_NAME = {dtype.name: dtype for dtype in ALL}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
 
-# Helper functions that generated and hand-written sources may rely on.
+# Helper functions that generated and hand-written sources may rely on.  Rounding is to nearest,
+# ties to even.  float8 (arXiv:2209.05433): e4m3fn has no infinities, what is too large becomes NaN;
+# values below the smallest normal number are found by adding a number whose last place is theirs.
 PRELUDE = """\
 inline float kcl_from_bf16(ushort x) { return as_float((uint)x << 16); }
 inline ushort kcl_to_bf16(float v) {
   uint x = as_uint(v);
   if ((x & 0x7fffffffu) > 0x7f800000u) return (ushort)((x >> 16) | 64u);
   return (ushort)((x + 0x7fffu + ((x >> 16) & 1u)) >> 16);
+}
+inline float kcl_round_half(float v) {
+  ushort h; vstore_half_rte(v, 0, (half*)&h); return vload_half(0, (half*)&h);
+}
+inline float kcl_from_e4m3(uchar x) {
+  const uint m = x & 127u;
+  uint v = m < 8u ? as_uint((float)m * 0.001953125f) : (m << 20) + 0x3c000000u;
+  if (m == 127u) v = 0x7fc00000u;
+  return as_float(v | ((uint)(x & 128u) << 24));
+}
+inline uchar kcl_to_e4m3(float v) {
+  const uint x = as_uint(v), a = x & 0x7fffffffu;
+  uint m = ((a + 0x7ffffu + ((a >> 20) & 1u)) >> 20) - 0x3c0u;
+  if (a < 0x3c800000u) m = as_uint(as_float(a) + 16384.0f) - 0x46800000u;
+  if (a > 0x43e80000u) m = 127u;
+  return (uchar)(m | ((x >> 24) & 128u));
+}
+inline float kcl_from_e5m2(uchar x) {
+  const uint m = x & 127u;
+  uint v = m < 4u ? as_uint((float)m * 0.0000152587890625f) : (m << 21) + 0x38000000u;
+  if (m >= 124u) v = m == 124u ? 0x7f800000u : 0x7fc00000u;
+  return as_float(v | ((uint)(x & 128u) << 24));
+}
+inline uchar kcl_to_e5m2(float v) {
+  const uint x = as_uint(v), a = x & 0x7fffffffu;
+  uint m = ((a + 0xfffffu + ((a >> 21) & 1u)) >> 21) - 0x1c0u;
+  if (a < 0x38800000u) m = as_uint(as_float(a) + 128.0f) - 0x43000000u;
+  if (a >= 0x47700000u) m = a > 0x7f800000u ? 126u : 124u;
+  return (uchar)(m | ((x >> 24) & 128u));
 }
 """
 
@@ -161,8 +231,12 @@ def _promote2(a: DType, b: DType) -> DType:
         return a
     if a.is_bool:
         return b
+    if (a.is_float8 and not b.is_integer) or (b.is_float8 and not a.is_integer):
+        raise TypeError(
+            f"{a.name} and {b.name} have no common dtype: float8 must be cast explicitly"
+        )
     if a.is_complex or b.is_complex:
-        return complex64
+        return complex128 if a.is_double or b.is_double else complex64
     if a.is_float and b.is_float:
         ra, rb = _FLOAT_RANK[a.name], _FLOAT_RANK[b.name]
         if ra == rb:
@@ -183,7 +257,12 @@ def _promote2(a: DType, b: DType) -> DType:
 
 
 def promote(*dtypes: DType) -> DType:
-    """The dtype that all of `dtypes` convert to (JAX's lattice for strong types)."""
+    """The dtype that all of `dtypes` convert to (JAX's lattice for strong types).
+
+    Raises:
+        TypeError: for a float8 dtype beside another one that is not integer, which JAX
+            does not convert.
+    """
     result = dtypes[0]
     for dtype in dtypes[1:]:
         result = _promote2(result, dtype)
@@ -195,7 +274,7 @@ def weak_result(scalar: object, dtype: DType) -> DType:
     if isinstance(scalar, bool) or dtype.is_complex:
         return dtype
     if isinstance(scalar, complex):
-        return complex64
+        return dtype.complex
     if isinstance(scalar, float):
         return dtype if dtype.is_float else float32
     return int32 if dtype.is_bool else dtype

@@ -5,10 +5,18 @@ import tempfile
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 os.environ.setdefault("KERASCL_CACHE_DIR", tempfile.mkdtemp(prefix="kerascl-test-"))
 
 from kerascl.runtime import device  # (the environment comes first)
+
+collect_ignore = ["upstream"]  # Keras' own tests: python -m tests.upstream
+
+# Chosen by --hypothesis-profile; every test takes its share of the number.
+settings.register_profile("quick", max_examples=200)
+settings.register_profile("thorough", max_examples=2000)
+settings.load_profile("quick")
 
 
 @pytest.fixture(scope="session")

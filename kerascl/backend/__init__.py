@@ -3,10 +3,8 @@
 Keras imports this package (see `kerascl_hook`); user code imports `keras`.
 """
 
-from keras.src.backend.common.name_scope import name_scope
-
-from kerascl.backend import random
-from kerascl.backend.ops import core, image, linalg, math, nn, numpy
+from kerascl.backend import distribution_lib, random, tensorboard
+from kerascl.backend.ops import core, image, linalg, math, nn, numpy, sparse_methods  # noqa: F401
 from kerascl.backend.ops.core import (
     IS_THREAD_SAFE,
     SUPPORTS_COMPLEX_DTYPES,
@@ -33,6 +31,7 @@ from kerascl.backend.rnn import (
     lstm,
     rnn,
 )
+from kerascl.backend.scopes import name_scope
 from kerascl.backend.variable import Variable
 
 __all__ = [
@@ -51,6 +50,7 @@ __all__ = [
     "core",
     "cudnn_ok",
     "device_scope",
+    "distribution_lib",
     "gru",
     "image",
     "is_tensor",
@@ -66,5 +66,6 @@ __all__ = [
     "scatter",
     "shape",
     "stop_gradient",
+    "tensorboard",
     "vectorized_map",
 ]

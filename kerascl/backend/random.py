@@ -5,7 +5,7 @@ from __future__ import annotations
 from keras.src.backend.config import floatx
 from keras.src.random.seed_generator import SeedGenerator, draw_seed, make_default_seed
 
-from kerascl.backend.ops.core import convert_to_tensor, find_dtype
+from kerascl.backend.ops.conversion import convert_to_tensor, find_dtype
 from kerascl.core.array import Array
 from kerascl.ops import random as generator
 from kerascl.ops.indexing import take

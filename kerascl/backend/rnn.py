@@ -6,17 +6,21 @@ from collections.abc import Callable
 
 from keras.src import tree
 
-from kerascl.backend.ops.core import convert_to_tensor, scan_steps
+from kerascl.backend.layer import hides_masked
+from kerascl.backend.ops.conversion import convert_to_tensor
+from kerascl.backend.ops.core import scan_steps
 from kerascl.backend.tracing import ShapeTrace
 from kerascl.core.array import Array
 from kerascl.core.tape import pause
-from kerascl.dtypes import bool_
+from kerascl.dtypes import bool_, int32
 from kerascl.ops import recurrent
+from kerascl.ops.control import is_zero
 from kerascl.ops.creation import full
 from kerascl.ops.declare import cast_to
-from kerascl.ops.movement import flip, transpose
+from kerascl.ops.movement import expand_dims, flip, transpose
 from kerascl.ops.pointwise import where
 from kerascl.ops.reduction import any as any_along
+from kerascl.ops.scan import cumsum
 from kerascl.ops.views import expand_to, reshape_to
 
 
@@ -143,20 +147,24 @@ def lstm(
     go_backwards: bool = False,
     unroll: bool = False,
 ):
-    """An LSTM over (batch, time, features) whose input products are taken for all steps at once.
+    """An LSTM over (batch, time, features): input products for all steps at once, then one launch.
+
+    `mask` and what a masked step shows are as in `rnn`; whether it shows zeros is asked of the
+    layer that calls.
 
     Returns:
         (last output, outputs in order of iteration, [h, c]), as `rnn`.
 
     Raises:
-        NotImplementedError: with a mask; Keras then iterates its own cell with `rnn`.
+        ValueError: when there are no time steps.
     """
-    x, h, c = _same_dtype(mask, kernel, inputs, initial_state_h, initial_state_c)
+    x, h, c = _same_dtype(kernel, inputs, initial_state_h, initial_state_c)
     weights = [_weight(w, x) for w in (kernel, recurrent_kernel, bias)]
-    outputs, h, c = recurrent.lstm(
-        x, h, c, *weights, activation, recurrent_activation, reverse=go_backwards
+    valid = None if mask is None else _time_mask(convert_to_tensor(mask), False, False)
+    outputs, h_last, c_last = recurrent.lstm(
+        x, h, c, *weights, activation, recurrent_activation, go_backwards, valid
     )
-    return _results(outputs, [h, c], return_sequences, go_backwards)
+    return _results(outputs, h, [h_last, c_last], valid, return_sequences, go_backwards)
 
 
 def gru(
@@ -176,24 +184,24 @@ def gru(
     """A GRU over (batch, time, features); see `lstm`.
 
     Raises:
-        NotImplementedError: with a mask, or with the reset gate before the product.
+        NotImplementedError: with the reset gate before the product; Keras then iterates its own
+            cell with `rnn`.
     """
     if not reset_after:
         raise NotImplementedError
-    x, h = _same_dtype(mask, kernel, inputs, initial_state)
+    x, h = _same_dtype(kernel, inputs, initial_state)
     kernel, recurrent_kernel = _weight(kernel, x), _weight(recurrent_kernel, x)
     bias = _weight(bias, x)
     first, second = (None, None) if bias is None else (bias[0], bias[1])
-    outputs, h = recurrent.gru(
+    valid = None if mask is None else _time_mask(convert_to_tensor(mask), False, False)
+    outputs, h_last = recurrent.gru(
         x, h, kernel, recurrent_kernel, first, second, activation, recurrent_activation,
-        reverse=go_backwards,
+        go_backwards, valid,
     )  # fmt: skip
-    return _results(outputs, [h], return_sequences, go_backwards)
+    return _results(outputs, h, [h_last], valid, return_sequences, go_backwards)
 
 
-def _same_dtype(mask, kernel, inputs, *states) -> list[Array]:
-    if mask is not None:
-        raise NotImplementedError
+def _same_dtype(kernel, inputs, *states) -> list[Array]:
     x = convert_to_tensor(inputs)
     if not x.dtype.is_float:
         x = cast_to(x, convert_to_tensor(kernel).dtype)
@@ -208,18 +216,73 @@ def _weight(w, x: Array) -> Array | None:
     return None if w is None else convert_to_tensor(w, x.dtype)
 
 
-def _results(outputs: Array, states: list[Array], all_outputs: bool, backwards: bool):
+def _results(
+    outputs: Array, initial: Array, states: list[Array], valid: Array | None, all_outputs: bool,
+    backwards: bool,
+):  # fmt: skip
+    """What `rnn` returns, from the first state after each step (time, batch, units).
+
+    A masked step repeats the output before it, which is zero until the first valid step, or shows
+    zeros.
+    """
     last = states[0]
+    if valid is not None:
+        if hides_masked():
+            shown = valid
+        elif is_zero(initial):
+            shown = None
+        else:
+            shown = cumsum(cast_to(valid, int32), 0, reverse=backwards) > 0
+        if shown is not None:
+            outputs = where(expand_to(expand_dims(shown, 2), outputs.shape), outputs, 0)
+            last = outputs[0 if backwards else -1]
     if not all_outputs:
         return last, reshape_to(last, (last.shape[0], 1, *last.shape[1:])), states
     return last, _swap(flip(outputs, 0) if backwards else outputs), states
 
 
-def bidirectional_lstm(*args, **kwargs):
-    """Raises NotImplementedError: Keras then runs the two directions one by one."""
-    raise NotImplementedError
+def bidirectional_lstm(
+    inputs, fwd_initial_state_h, fwd_initial_state_c, bwd_initial_state_h, bwd_initial_state_c,
+    mask, fwd_kernel, fwd_recurrent_kernel, fwd_bias, bwd_kernel, bwd_recurrent_kernel, bwd_bias,
+    activation: Callable, recurrent_activation: Callable, return_sequences: bool = False,
+    unroll: bool = False,
+):  # fmt: skip
+    """Two LSTMs in opposite directions over (batch, time, features); see `lstm`.
+
+    Returns:
+        `lstm`'s results of each; the second one's outputs too are in the order of the inputs.
+    """
+    common = activation, recurrent_activation, return_sequences
+    forward = lstm(
+        inputs, fwd_initial_state_h, fwd_initial_state_c, mask, fwd_kernel, fwd_recurrent_kernel,
+        fwd_bias, *common,
+    )  # fmt: skip
+    backward = lstm(
+        inputs, bwd_initial_state_h, bwd_initial_state_c, mask, bwd_kernel, bwd_recurrent_kernel,
+        bwd_bias, *common, go_backwards=True,
+    )  # fmt: skip
+    return forward, _in_order(backward, return_sequences)
 
 
-def bidirectional_gru(*args, **kwargs):
-    """Raises NotImplementedError: Keras then runs the two directions one by one."""
-    raise NotImplementedError
+def bidirectional_gru(
+    inputs, fwd_initial_state, bwd_initial_state, mask, fwd_kernel, fwd_recurrent_kernel, fwd_bias,
+    bwd_kernel, bwd_recurrent_kernel, bwd_bias, activation: Callable,
+    recurrent_activation: Callable, return_sequences: bool = False, unroll: bool = False,
+    reset_after: bool = True,
+):  # fmt: skip
+    """Two GRUs in opposite directions; see `bidirectional_lstm` and `gru`."""
+    common = {"return_sequences": return_sequences, "reset_after": reset_after}
+    forward = gru(
+        inputs, fwd_initial_state, mask, fwd_kernel, fwd_recurrent_kernel, fwd_bias, activation,
+        recurrent_activation, **common,
+    )  # fmt: skip
+    backward = gru(
+        inputs, bwd_initial_state, mask, bwd_kernel, bwd_recurrent_kernel, bwd_bias, activation,
+        recurrent_activation, go_backwards=True, **common,
+    )  # fmt: skip
+    return forward, _in_order(backward, return_sequences)
+
+
+def _in_order(results, all_outputs: bool):
+    last, outputs, states = results
+    return last, flip(outputs, 1) if all_outputs else outputs, states

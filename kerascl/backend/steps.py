@@ -13,12 +13,13 @@ from keras.src import tree
 from keras.src.backend import config as keras_config
 from keras.src.backend.common import KerasVariable
 
-from kerascl.backend.ops.core import convert_to_numpy, convert_to_tensor
+from kerascl.backend.ops.conversion import convert_to_numpy, convert_to_tensor, sparse_from
 from kerascl.compiler.capture import jit
 from kerascl.core.array import Array, State, is_evaluated
 from kerascl.core.errors import CaptureError
 from kerascl.core.scope import engine
-from kerascl.dtypes import BY_NAME
+from kerascl.dtypes import BY_NAME, float64
+from kerascl.ops.sparse import SparseArray
 
 _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _KERAS = os.path.dirname(os.path.dirname(os.path.abspath(keras_config.__file__)))
@@ -129,7 +130,9 @@ def _within(filename: str, folder: str) -> bool:
 def prepare(x):
     """One leaf of a batch: an Array or a NumPy array; what is neither a number nor None stays.
 
-    float64 becomes floatx, as in the arrays that Keras slices itself.
+    float64 becomes floatx, as in the arrays that Keras slices itself. Sparse tensors, ours and
+    those of SciPy, TensorFlow and JAX, become dense on the device: steps are captured for shapes,
+    and how many elements a sparse batch lists differs from batch to batch.
     """
     if x is None or isinstance(x, Array | str | bytes):
         return x
@@ -138,6 +141,10 @@ def prepare(x):
     if isinstance(x, bool | int | float) and not isinstance(x, np.generic):
         return np.asarray(x, convert_to_tensor(x).dtype.numpy)
     if not isinstance(x, np.ndarray):
+        listed = x if isinstance(x, SparseArray) else sparse_from(x)
+        if listed is not None:
+            floatx = BY_NAME[keras_config.floatx()]
+            return (listed.astype(floatx) if listed.dtype is float64 else listed).to_dense()
         if not (hasattr(x, "__array__") or hasattr(x, "detach")):
             return x
         x = convert_to_numpy(x)

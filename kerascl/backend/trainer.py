@@ -18,9 +18,11 @@ from keras.src.utils import traceback_utils
 from keras.src.utils.python_utils import pythonify_logs
 
 from kerascl import config
+from kerascl.backend import saved_names  # noqa: F401  (importing it registers them)
 from kerascl.backend.ops.core import convert_to_numpy
 from kerascl.backend.steps import Repeated, Step, prepare, to_array
 from kerascl.backend.tracing import ShapeTrace
+from kerascl.core import labels
 from kerascl.core.array import Array
 from kerascl.core.tape import GradientTape
 from kerascl.ops.movement import concatenate
@@ -57,7 +59,9 @@ class Trainer(base_trainer.Trainer):
         if variables:
             gradients = tape.gradient(scaled, list(variables))
             tape.reset()
+            labels.mark(self.optimizer.name)
             self.optimizer.apply(gradients, variables)
+            labels.mark("")
         else:
             warnings.warn("The model does not have any trainable weights.", stacklevel=2)
         return self.compute_metrics(x, y, y_pred, sample_weight=sample_weight)
@@ -324,9 +328,7 @@ class Trainer(base_trainer.Trainer):
         )
 
     # -- single batches
-    def train_on_batch(
-        self, x, y=None, sample_weight=None, class_weight=None, return_dict=False
-    ):
+    def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         self._assert_compile_called("train_on_batch")
         if class_weight is not None:
             if sample_weight is not None:

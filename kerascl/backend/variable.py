@@ -6,10 +6,12 @@ import copy
 
 import numpy as np
 from keras.src.backend.common import KerasVariable
+from keras.src.backend.common.global_state import get_global_attribute
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from kerascl.backend import tracing
-from kerascl.backend.ops.core import convert_to_tensor
+from kerascl.backend.distribution_lib import distribute_tensor
+from kerascl.backend.ops.conversion import convert_to_tensor
 from kerascl.core.array import Array, State
 from kerascl.core.errors import CaptureError
 
@@ -21,6 +23,8 @@ class Variable(KerasVariable):
     steps update it in place.
     """
 
+    _layout = None  # of a distribution; Keras sets it since 3.15
+
     def _initialize(self, value) -> None:
         value = convert_to_tensor(value, dtype=self._dtype)
         if not tracing.is_known(value):
@@ -29,6 +33,11 @@ class Variable(KerasVariable):
                 "computed there; create it before the step"
             )
         self._shape = value.shape
+        distribution = get_global_attribute("distribution")
+        if distribution is not None and self._layout is None:
+            self._layout = distribution.get_variable_layout(self)
+        if self._layout is not None:
+            value = distribute_tensor(value, self._layout)
         self._value = State(value, self._path)
 
     def _initialize_with_initializer(self, initializer) -> None:
@@ -38,7 +47,10 @@ class Variable(KerasVariable):
             self._initialize(value)
 
     def _direct_assign(self, value) -> None:
-        self._value.assign(convert_to_tensor(value, dtype=self._dtype))
+        value = convert_to_tensor(value, dtype=self._dtype)
+        if self._layout is not None:
+            value = distribute_tensor(value, self._layout)
+        self._value.assign(value)
 
     def _convert_to_tensor(self, value, dtype=None) -> Array:
         return convert_to_tensor(value, dtype=dtype)

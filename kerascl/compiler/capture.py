@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
@@ -16,11 +17,18 @@ from kerascl.compiler.program import Program, Use, copy_many
 from kerascl.core import node as graph
 from kerascl.core import scope
 from kerascl.core.array import Array, State
-from kerascl.core.node import Node, topological
+from kerascl.core.labels import Labels
+from kerascl.core.node import Node, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, COPY, Kind
 from kerascl.core.structure import flatten
 from kerascl.dtypes import as_dtype
-from kerascl.runtime.replay import Replay
+from kerascl.kernels.solver import Counters
+from kerascl.runtime.replay import Note, Replay
+from kerascl.runtime.uploads import Upload
+
+# Signatures that one captured function keeps; the one unused for longest makes room, with the
+# memory planned for it.  Text in buckets of length asks for some tens.
+MOST_SIGNATURES = 64
 
 
 class Trace:
@@ -29,6 +37,7 @@ class Trace:
     def __init__(self):
         self.start = graph.new_serial()
         self.count = 0
+        self.labels = Labels()
         self.states: dict[int, State] = {}
         self.leaves: dict[int, Array] = {}  # of each state read: the argument that stands for it
         self.current: dict[int, Array] = {}
@@ -57,7 +66,7 @@ class Trace:
 
     def knows_value(self, node: Node) -> bool:
         """Whether a node's value does not depend on the captured function's arguments."""
-        return all(n.op is not ARGUMENT for n in topological([node]))
+        return is_closed(node)
 
 
 class _Tracing:
@@ -65,11 +74,13 @@ class _Tracing:
         self.trace = trace
 
     def __enter__(self):
-        self.previous = scope.current.trace, scope.current.tapes
-        scope.current.trace, scope.current.tapes = self.trace, ()
+        now = scope.current
+        self.previous = now.trace, now.tapes, now.labels
+        now.trace, now.tapes, now.labels = self.trace, (), self.trace.labels
 
     def __exit__(self, *exception):
-        scope.current.trace, scope.current.tapes = self.previous
+        now = scope.current
+        now.trace, now.tapes, now.labels = self.previous
 
 
 def _copy(x: Array) -> Array:
@@ -86,7 +97,7 @@ class Captured:
 
     def __init__(self, function: Callable, leaves: list, kinds: list, rebuild_args, engine: Engine):
         self.engine = engine
-        self.staged: dict[int, object] = {}  # of each argument, where NumPy values are copied to
+        self.uploads: dict[int, Upload] = {}  # of each argument that was a NumPy array once
         trace = Trace()
         arguments = []
         values = []
@@ -125,7 +136,7 @@ class Captured:
             self.device = scope.device()
         leaf_of = {id(trace.leaves[k]._node): trace.states[k] for k in trace.leaves}
         self.states = [s for n, s in leaf_of.items() if any(id(x) == n for x in nodes)]
-        program = self._program(nodes, wanted)
+        program = self._program(nodes, wanted, trace.labels)
         self._bind(program, nodes, arguments, leaf_of, written, arrays)
         # references while nobody outside holds a result; more mean that somebody does
         self.out_idle = [self._references(k) for k in range(len(self.out_buffers))]
@@ -150,12 +161,12 @@ class Captured:
             needed = {id(x) for n in topological(wanted) if n.serial >= start for x in n.inputs}
             self.engine.evaluate([n for n in outside if id(n) in needed])
 
-    def _program(self, nodes: list[Node], wanted: list[Node]) -> Program:
-        key = (structure(nodes, wanted), self.device.info.cache_key, "captured")
+    def _program(self, nodes: list[Node], wanted: list[Node], labels: Labels) -> Program:
+        key = (structure(nodes, wanted), self.device, "captured")
         program = self.engine.programs.get(key)
         if program is None:
-            program = lower(nodes, wanted, self.device.info, generic=False)
-            self.engine.programs[key] = program
+            program = lower(nodes, wanted, self.device.info, generic=False, labels=labels)
+            self.engine.remember(key, program)
             self.device.programs.build((s.source, s.options) for s in program.steps)
         return program
 
@@ -210,6 +221,7 @@ class Captured:
             buffers[slot] = allocate(program.slots[slot].nbytes)
         self._plan_memory(buffers)
         launches, self.uses, order = [], {}, []
+        notes: list[Note] = []
         index_of: dict[int, int] = {}  # loops launch one step many times
         for step in program.steps:
             if id(step) in index_of:
@@ -223,8 +235,11 @@ class Captured:
                 if type(arg) is Use:
                     self.uses.setdefault(arg.index, []).append((len(launches), place, arg.offset))
                     arg = self._view(buffers[arg.index], arg.offset)
+                elif type(arg) is Counters:
+                    arg = device.buffers.counters(program.counters)
                 args.append(arg)
             launches.append((kernel, step.global_size, step.local_size, args))
+            notes.append(Note(step.layer, step.flops, program.nbytes(step)))
         most = max(1, (device.info.max_parameter_bytes - 64) // 16)
         for start in range(0, len(copies), most):
             part = copies[start : start + most]
@@ -234,7 +249,7 @@ class Captured:
             order.append(len(launches))
             launches.append((kernel, (64 * groups,), (64,), args))
         self.copies = len(copies)
-        self.replay = Replay(device, launches, order)
+        self.replay = Replay(device, launches, order, notes)
         self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]
 
     def _plan_memory(self, buffers: list) -> None:
@@ -278,6 +293,8 @@ class Captured:
                     self._rebind(slot, fresh)
                     self.out_buffers[k] = fresh
             self.replay.run()
+            for upload in self.uploads.values():
+                upload.used()
             self.engine.launches += len(self.replay)
             results = []
             arrays = iter(range(len(self.outputs)))
@@ -304,14 +321,13 @@ class Captured:
                     self._rebind(slot, node.buffer)
                     self.argument_buffers[k] = node.buffer
                 return
-        nbytes = self.program.slots[slot].nbytes
-        buffer = self.staged.get(k)
-        if buffer is None:
-            buffer = self.staged[k] = self.device.buffers.allocate(nbytes)
+        upload = self.uploads.get(k)
+        if upload is None:
+            upload = self.uploads[k] = Upload(self.device, self.program.slots[slot].nbytes)
+        buffer = upload.send(np.ascontiguousarray(leaf))
         if buffer is not self.argument_buffers[k]:
             self._rebind(slot, buffer)
             self.argument_buffers[k] = buffer
-        self.device.queue.write(buffer, np.ascontiguousarray(leaf))
 
 
 class Jit:
@@ -320,7 +336,7 @@ class Jit:
     def __init__(self, function: Callable, engine: Engine):
         self._function = function
         self._engine = engine
-        self._captured: dict[tuple, Captured] = {}
+        self._captured: OrderedDict[tuple, Captured] = OrderedDict()
         self._lock = threading.RLock()
         functools.update_wrapper(self, function)
 
@@ -328,20 +344,27 @@ class Jit:
         if scope.current.trace is not None:
             return self._function(*args, **kwargs)
         with self._lock:
-            key, leaves, kinds, rebuild = _signature(args, kwargs)
-            captured = self._captured.get(key)
-            if captured is None:
-                captured = Captured(self._function, leaves, kinds, rebuild, self._engine)
-                self._captured[key] = captured
-            return captured([x for x, kind in zip(leaves, kinds, strict=True) if kind == "array"])
+            captured, leaves = self._find(args, kwargs)
+            return captured(leaves)
 
     def captured(self, *args, **kwargs) -> Captured:
         """The compiled form for these arguments, traced now if need be; it is not run."""
         with self._lock:
-            key, leaves, kinds, rebuild = _signature(args, kwargs)
-            if key not in self._captured:
-                self._captured[key] = Captured(self._function, leaves, kinds, rebuild, self._engine)
-            return self._captured[key]
+            return self._find(args, kwargs)[0]
+
+    def _find(self, args, kwargs) -> tuple[Captured, list]:
+        """The compiled form for these arguments, and those of them that are arrays."""
+        key, leaves, kinds, rebuild = _signature(args, kwargs)
+        captured = self._captured.get(key)
+        if captured is None:
+            # before the new one is made, so that it can have the memory
+            while len(self._captured) >= MOST_SIGNATURES:
+                self._captured.popitem(last=False)
+            captured = Captured(self._function, leaves, kinds, rebuild, self._engine)
+            self._captured[key] = captured
+        else:
+            self._captured.move_to_end(key)
+        return captured, [x for x, kind in zip(leaves, kinds, strict=True) if kind == "array"]
 
     def clear(self) -> None:
         """Forget every signature."""
@@ -368,7 +391,7 @@ def _signature(args, kwargs):
                 parts.append((type(leaf), leaf))
             except TypeError:
                 parts.append((type(leaf), id(leaf)))
-    return (described, tuple(parts)), leaves, kinds, rebuild
+    return (described, tuple(parts), scope.precision()), leaves, kinds, rebuild
 
 
 def jit(function: Callable) -> Jit:
@@ -376,7 +399,8 @@ def jit(function: Callable) -> Jit:
 
     The first call with new shapes traces the function: every array operation
     is noted, none is run.  The result is compiled for these shapes and then
-    replayed at each call, with the States it assigns updated in place.
+    replayed at each call, with the States it assigns updated in place.  The last 64 signatures
+    (shapes, dtypes and other arguments) are kept.
 
     Args:
         function: takes and returns nested lists, tuples and dicts of Arrays
@@ -389,4 +413,3 @@ def jit(function: Callable) -> Jit:
             an array on the host.
     """
     return Jit(function, scope.engine())
-

@@ -7,12 +7,13 @@ import re
 from dataclasses import dataclass, field
 
 from kerascl.compiler import space
-from kerascl.compiler.emit import BufferArg, Scope, Source, Writer
+from kerascl.compiler.emit import BufferArg, Scope, Source, Writer, rounded
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.symbolic import LOOP_INDEX, Expr, linear, strides_of, unravel
 from kerascl.core.node import Node
 from kerascl.core.op import FoldSpec, Kind
-from kerascl.kernels.solver import Epilogue, Ref
+from kerascl.kernels import arrival
+from kerascl.kernels.solver import Epilogue, Ref, VectorStore
 
 
 @dataclass
@@ -154,11 +155,9 @@ def _layout(rows: int, length: int, lanes_first: bool, whole: bool, info) -> _Sh
     elif cpu:
         outs, lanes = min(64, _power_of_two(rows)), 1
     else:
-        # memory comes in sectors of 32 bytes: eight neighbours are enough for whole ones
+        # 32 neighbours read whole lines of memory: a third faster than eight on an H200
         most = min(512, most)
         outs = min(32, _power_of_two(rows))
-        while outs > 8 and -(-rows // outs) < info.compute_units:
-            outs //= 2
         lanes = max(1, min(most // outs, _power_of_two(length) // 4))
     splits = 1
     if not whole:
@@ -166,7 +165,7 @@ def _layout(rows: int, length: int, lanes_first: bool, whole: bool, info) -> _Sh
         wanted = info.compute_units * (4 if cpu else 8)
         if groups < wanted:
             # a second kernel costs a launch: split only where each part is long
-            shortest = lanes * (32 if cpu or lanes_first else 64)
+            shortest = lanes * 32
             splits = max(1, min(-(-wanted // groups), length // shortest))
     return _Shape(outs, lanes, splits, lanes_first)
 
@@ -284,12 +283,15 @@ class _Fold:
             for fold in now:
                 self._combine(outer, registers[id(fold)], layout, local_lines)
                 spec, states = registers[id(fold)]
-                value = outer.define(writer.ctype(fold.dtype), self._finish(spec, states))
+                value = outer.define(writer.ctype(fold.dtype), self._finish(fold, spec, states))
                 outer.know(fold, row, value)
                 self.results[id(fold)] = value
             self._row_members(outer, stage + 1, row, layout)
+        arrives = layout.splits > 1 and arrival.supported(self.info)
         if layout.splits > 1:
-            self._partial(outer, folds, registers, writer, layout, local_lines, result)
+            places = self._partial(outer, folds, registers, writer, layout, local_lines, result)
+            if arrives:
+                self._arrive(outer, folds, places, row, layout, local_lines)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.outs * layout.lanes
         groups = -(-self.rows // layout.outs)
@@ -301,8 +303,9 @@ class _Fold:
         )
         result.launches.insert(0, launch)
         indices = writer.indices
-        if layout.splits > 1:
-            second, more = self._second(folds, layout)
+        if layout.splits > 1 and not arrives:
+            kinds = [kind for fold in folds for kind, _ in registers[id(fold)][1]]
+            second, more = self._second(folds, layout, kinds)
             result.launches.append(second)
             # rows are decoded alike in both kernels
             indices = indices + more if len(kept_dims) == len(dims) else indices
@@ -326,8 +329,8 @@ class _Fold:
         if layout.splits > 1:
             chunk = writer.number(-(-length // layout.splits))
             lines += [
-                f"const {ctype} r_begin = ({ctype})get_group_id(1) * {chunk};",
-                f"const {ctype} r_end = min(({ctype})(r_begin + {chunk}), ({ctype}){total});",
+                f"{ctype} r_begin = ({ctype})get_group_id(1) * {chunk};",
+                f"{ctype} r_end = min(({ctype})(r_begin + {chunk}), ({ctype}){total});",
             ]
         else:
             lines += [f"const {ctype} r_begin = 0;", f"const {ctype} r_end = {total};"]
@@ -338,15 +341,18 @@ class _Fold:
 
     def _declare(self, scope: Scope, fold: Node) -> tuple[FoldSpec, list[tuple[str, str]]]:
         spec = fold.op.fold(fold.inputs[0].dtype)
+        return spec, self._registers(scope, fold, spec.states)
+
+    def _registers(self, scope: Scope, fold: Node, wanted) -> list[tuple[str, str]]:
         writer = scope.writer
         acc = writer.ctype(fold.inputs[0].dtype.accumulator)
-        states = []
-        for kind, init in spec.states:
+        made = []
+        for kind, init in wanted:
             ctype = acc if kind == "acc" else writer.index_type if kind == "index" else kind
             name = writer.name("s")
             scope.lines.append(f"{ctype} {name} = {init};")
-            states.append((ctype, name))
-        return spec, states
+            made.append((ctype, name))
+        return made
 
     def _loop(self, outer: Scope, folds, side, registers, full, inner_decode, layout) -> None:
         writer = outer.writer
@@ -354,6 +360,10 @@ class _Fold:
             registers[id(fold)] = self._declare(outer, fold)
         if self.length == 0:
             return
+        scratch = {}
+        for fold in folds:
+            made = self._registers(outer, fold, registers[id(fold)][0].scratch)
+            scratch[id(fold)] = {f"u{k}": name for k, (_, name) in enumerate(made)}
         inner = Scope(writer, outer)
         inner.lines.extend(inner_decode)
         for node in side:
@@ -364,7 +374,7 @@ class _Fold:
             value = inner.value(x, unravel(full, x.shape), (), self.visible)
             spec, states = registers[id(fold)]
             acc = states[0][0]
-            text = _rename(spec.step, states, {"x": f"(({acc}){value})"})
+            text = _rename(spec.step, states, {"x": f"(({acc}){value})"} | scratch[id(fold)])
             inner.lines.append(text)
         inner.flush()
         outer.lines.append(
@@ -372,6 +382,10 @@ class _Fold:
         )
         outer.lines.extend("  " + line for line in inner.lines)
         outer.lines.append("}")
+        for fold in folds:
+            spec, states = registers[id(fold)]
+            if spec.close:
+                outer.lines.append(_rename(spec.close, states, scratch[id(fold)]))
 
     def _combine(self, scope: Scope, register, layout: _Shape, local_lines: list[str]) -> None:
         """Merge the registers of a row's lanes; all lanes then hold the result."""
@@ -402,8 +416,8 @@ class _Fold:
             f"{name} = {a}[{base}];" for a, (_, name) in zip(arrays, states, strict=True)
         ]
 
-    def _finish(self, spec: FoldSpec, states) -> str:
-        return _rename(spec.finish, states, {})
+    def _finish(self, fold: Node, spec: FoldSpec, states) -> str:
+        return rounded(_rename(spec.finish, states, {}), fold.dtype)
 
     def _row_members(self, outer: Scope, level: int, row: Expr, layout: _Shape) -> None:
         """Store the folds that are complete at `level`, and the members over the kept axes that
@@ -433,18 +447,62 @@ class _Fold:
         outer.lines.append("}")
 
     def _partial(self, outer, folds, registers, writer, layout, local_lines, result) -> None:
-        """First of two kernels: each split leaves its registers in workspace."""
+        """Each split leaves its registers in workspace; gives the pointers."""
         ctype = writer.index_type
+        pointers = []
         for fold in folds:
             self._combine(outer, registers[id(fold)], layout, local_lines)
             _, states = registers[id(fold)]
             for kind, name in states:
                 pointer = writer.workspace(len(result.workspace), kind)
+                pointers.append(pointer)
                 result.workspace.append(_sizeof(kind) * layout.splits * self.rows)
                 place = f"({ctype})get_group_id(1) * {writer.number(self.rows)} + o"
                 outer.lines.append(f"if ({self._owner(layout)}) {{ {pointer}[{place}] = {name}; }}")
+        return pointers
 
-    def _second(self, folds: list[Node], first: _Shape) -> tuple[Generated, list[Expr]]:
+    def _arrive(self, outer: Scope, folds, pointers, row: Expr, layout, local_lines) -> None:
+        """The last group of each row goes on with all splits."""
+        writer = outer.writer
+        groups = -(-self.rows // layout.outs)
+        counters, first = writer.counters(groups, self.info)
+        local_lines.append("__local int last_group;")
+        counter = f"{counters} + {first} + get_group_id(0)"
+        outer.lines.append(f"if (kcl_last_group({counter}, {layout.splits}, &last_group)) {{")
+        inner = Scope(writer, outer)
+        inner.lines += ["r_begin = 0;", f"r_end = {layout.splits};"]
+        self._gather(inner, folds, pointers, row, layout, local_lines)
+        outer.lines.extend("  " + line for line in inner.lines)
+        outer.lines.append("}")
+
+    def _gather(self, scope: Scope, folds, pointers, row: Expr, layout, local_lines) -> None:
+        """Combine what the splits left, finish, and compute what follows."""
+        writer = scope.writer
+        registers = {id(fold): self._declare(scope, fold) for fold in folds}
+        scope.lines += [
+            f"for ({writer.index_type} r = r_begin + rl; r < r_end; r += {layout.lanes}) {{",
+            f"  const {writer.index_type} p = r * {writer.number(self.rows)} + o;",
+        ]
+        pointer = iter(pointers)
+        for fold in folds:
+            spec, states = registers[id(fold)]
+            others = {}
+            for k, (ctype, name) in enumerate(states):
+                scope.lines.append(f"  const {ctype} t{name} = {next(pointer)}[p];")
+                others[f"t{k}"] = f"t{name}"
+            scope.lines.append("  " + _rename(spec.combine, states, others))
+        scope.lines.append("}")
+        for fold in folds:
+            self._combine(scope, registers[id(fold)], layout, local_lines)
+            spec, states = registers[id(fold)]
+            value = scope.define(writer.ctype(fold.dtype), self._finish(fold, spec, states))
+            scope.know(fold, row, value)
+            self.results[id(fold)] = value
+        self._row_members(scope, 1, row, layout)
+
+    def _second(
+        self, folds: list[Node], first: _Shape, kinds: list[str]
+    ) -> tuple[Generated, list[Expr]]:
         """Second of two kernels: combine the splits, finish, and compute what follows."""
         build, rows = self.build, self.rows
         layout = _layout(rows, first.splits, rows == 1, True, self.info)
@@ -460,30 +518,9 @@ class _Fold:
         ):
             outer.lines.append(line)
         row = linear(space.axes(dims), dims)
-        registers = {id(fold): self._declare(outer, fold) for fold in folds}
-        loop = [
-            f"for ({writer.index_type} r = r_begin + rl; r < r_end; r += {layout.lanes}) {{",
-            f"  const {writer.index_type} p = r * {writer.number(rows)} + o;",
-        ]
-        work = 0
-        for fold in folds:
-            spec, states = registers[id(fold)]
-            others = {}
-            for k, (ctype, name) in enumerate(states):
-                pointer = writer.workspace(work, ctype)
-                work += 1
-                loop.append(f"  const {ctype} t{name} = {pointer}[p];")
-                others[f"t{k}"] = f"t{name}"
-            loop.append("  " + _rename(spec.combine, states, others))
-        outer.lines += [*loop, "}"]
         local_lines: list[str] = []
-        for fold in folds:
-            self._combine(outer, registers[id(fold)], layout, local_lines)
-            spec, states = registers[id(fold)]
-            value = outer.define(writer.ctype(fold.dtype), self._finish(spec, states))
-            outer.know(fold, row, value)
-            self.results[id(fold)] = value
-        self._row_members(outer, 1, row, layout)
+        pointers = [writer.workspace(k, ctype) for k, ctype in enumerate(kinds)]
+        self._gather(outer, folds, pointers, row, layout, local_lines)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.outs * layout.lanes
         groups = -(-rows // layout.outs)
@@ -492,13 +529,13 @@ class _Fold:
 
 
 def _sizeof(ctype: str) -> int:
-    return 8 if ctype in ("long", "ulong", "double", "float2") else 4
+    return 16 if ctype == "double2" else 8 if ctype in ("long", "ulong", "double", "float2") else 4
 
 
 def _rename(text: str, states: list[tuple[str, str]], others: dict[str, str]) -> str:
-    """Replace the registers s0, t0, x … of a fold's text by variables."""
+    """Replace the registers s0, t0, u0, x … of a fold's text by variables."""
     table = {f"s{k}": name for k, (_, name) in enumerate(states)} | others
-    return re.sub(r"\b(s\d|t\d|x)\b", lambda m: table.get(m.group(1), m.group(1)), text)
+    return re.sub(r"\b(s\d|t\d|u\d|x)\b", lambda m: table.get(m.group(1), m.group(1)), text)
 
 
 def fold_kernels(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:
@@ -519,25 +556,33 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
         writer.members = {id(head)}
         scope = Scope(writer)
         index = linear(space.axes(dims), dims)
-        value = scope.define(writer.ctype(head.dtype), f"({head.dtype.compute})acc")
+        value = rounded(f"({head.dtype.compute})acc", head.dtype)
+        value = scope.define(writer.ctype(head.dtype), value)
         scope.know(head, index, value)
+        stores = []
         if id(head) in build.writes:
             build.store(scope, head, index, value)
+            stores.append(VectorStore(writer.buffer(head), head.dtype, value))
         for node in cluster.members[1:]:
             coords = unravel(index, node.shape)
             value = scope.compute(node, coords, (), build.outside | {id(head)})
             if id(node) in build.writes:
                 build.store(scope, node, index, value)
+                stores.append(VectorStore(writer.buffer(node), node.dtype, value))
+        computed = len(scope.lines)
         scope.flush()
         merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
         if merged == dims:
             break
         dims = merged
     lines = space.decode("i", dims, space.names(len(dims)), writer.number, writer.index_type)
+    compute = lines + scope.lines[:computed]
     lines += scope.lines
+    if cluster.streamed:  # what each step of a loop stores may begin anywhere
+        stores = []
     args = tuple(Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args)
     params = "".join(f", {p}" for p in writer.params)
     helpers = "".join(writer.helpers)
     if writer.uses_double:
         helpers = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + helpers
-    return Epilogue(params, args, "\n".join(lines), helpers)
+    return Epilogue(params, args, "\n".join(lines), helpers, "\n".join(compute), tuple(stores))

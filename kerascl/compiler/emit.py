@@ -12,15 +12,17 @@ from kerascl.compiler.symbolic import LOOP_INDEX, Expr, Quotient, Remainder, Var
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.dtypes import DType
-from kerascl.kernels.solver import Scalar
+from kerascl.kernels import arrival
+from kerascl.kernels.solver import Counters, Scalar
 
-# C helper that rounds a float to float16 without cl_khr_fp16.
-_ROUND_HALF = """\
-inline float kcl_round_half(float v) {
-  ushort h; vstore_half_rte(v, 0, (half*)&h); return vload_half(0, (half*)&h);
+# A double as a float that rounds further as the double itself would: cut off, and where something
+# was lost the last bit set (rounding to odd, Boldo and Melquiond 2008).
+_TO_ODD = """\
+inline float kcl_to_odd(double v) {
+  const float f = convert_float_rtz(v);
+  return (double)f == v || v != v ? f : as_float(as_uint(f) | 1u);
 }
 """
-_ROUND_BF16 = "inline float kcl_round_bf16(float v) { return kcl_from_bf16(kcl_to_bf16(v)); }\n"
 
 
 class NotFusable(Exception):
@@ -66,6 +68,7 @@ class Writer:
         self.members: set[int] = set()  # storage nodes that this kernel itself computes
         self.indices: list[Expr] = []  # every index expression used, for merging dimensions
         self.uses_double = False
+        self.options: tuple[str, ...] = ()
         self._buffers: dict[int, str] = {}
         self._numbers: dict[int, str] = {}
         self._scalars: dict[tuple, str] = {}
@@ -76,7 +79,7 @@ class Writer:
         return f"{prefix}{self._names}"
 
     def ctype(self, dtype: DType) -> str:
-        if dtype.name == "float64":
+        if dtype.is_double:
             self.uses_double = True
         return dtype.compute
 
@@ -96,6 +99,14 @@ class Writer:
         self.params.append(f"__global {ctype}* {name}")
         self.args.append(WorkArg(index))
         return name
+
+    def counters(self, count: int, info) -> tuple[str, str]:
+        """Parameters of arrival counters: their pointer, and the first that is this kernel's."""
+        self.params += ["volatile __global uint* arrivals", "int arrival"]
+        self.args += [Counters(count), Scalar("int", 0)]
+        self.helper(arrival.helper(info))
+        self.options = arrival.options(info)
+        return "arrivals", "arrival"
 
     def number(self, value: int) -> str:
         """An integer of the index type."""
@@ -176,18 +187,20 @@ class Writer:
 
     def source(self, name: str, body: str) -> Source:
         """The kernel and all that it needs."""
-        return Source(name, tuple(self.params), body, tuple(self.helpers), self.uses_double)
+        helpers = tuple(self.helpers)
+        return Source(name, tuple(self.params), body, helpers, self.uses_double, self.options)
 
 
 @dataclass(frozen=True)
 class Source:
-    """One generated kernel: its text, and the C functions it calls."""
+    """One generated kernel: its text, the C functions it calls, and the build options it needs."""
 
     name: str
     params: tuple[str, ...]
     body: str
     helpers: tuple[str, ...]
     uses_double: bool
+    options: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:
@@ -208,7 +221,8 @@ def unit(sources: Iterable[Source]) -> str:
 def literal(value, dtype: DType) -> str:
     """A C literal in the compute type of `dtype`."""
     if dtype.is_complex:
-        return f"(float2)({float(value.real)!r}f, {float(value.imag)!r}f)"
+        parts = (literal(p, dtype.real) for p in (value.real, value.imag))
+        return f"({dtype.compute})({', '.join(parts)})"
     if dtype.is_bool:
         return "1" if value else "0"
     if dtype.is_integer:
@@ -232,7 +246,16 @@ def literal(value, dtype: DType) -> str:
 
 
 def zero(dtype: DType) -> str:
-    return "(float2)(0.0f, 0.0f)" if dtype.is_complex else literal(0, dtype)
+    return literal(0, dtype)
+
+
+def rounded(value: str, dtype: DType) -> str:
+    """A computed float8 value as memory would hold it.
+
+    The two 16-bit floats keep what float holds until they are stored; float8 has so few
+    digits, and no infinities, that a result must not depend on what was fused.
+    """
+    return dtype.round.format(v=value) if dtype.is_float8 else value
 
 
 class Scope:
@@ -382,30 +405,33 @@ class Scope:
             args.append(self.value(x, coords if x.shape else (), guards, stored))
         ctype = writer.ctype(node.dtype)
         for helper in op.helpers:  # one text serves every compute type, as @T
-            writer.helper(helper.replace("@T", ctype))
+            helper = helper.replace("@T", ctype).replace("@R", ctype.rstrip("2"))
+            writer.helper(helper.replace("@U", node.dtype.wrapping))
         if op.name == "cast":
             return self.define(ctype, self._cast(args[0], node.inputs[0].dtype, node.dtype))
-        names = {"T": ctype}
+        names = {"T": ctype, "U": node.dtype.wrapping}
         if op.name == "iota":
             names["coordinate"] = writer.index(coords[node.attrs[0]])
         for k, attr in enumerate(node.attrs):
             names[f"a{k}"] = str(attr)
-        return self.define(ctype, op.code.format(*args, **names))
+        return self.define(ctype, rounded(op.code.format(*args, **names), node.dtype))
 
     def _cast(self, value: str, old: DType, new: DType) -> str:
         if new.is_bool:
-            return f"({value}.x != 0 || {value}.y != 0)" if old.is_complex else f"({value} != 0)"
+            test = "(({v}).x != 0 || ({v}).y != 0)" if old.is_complex else "({v} != 0)"
+            return test.format(v=value)
+        if new.is_complex and old.is_complex:
+            return f"convert_{new.compute}({value})"
         if new.is_complex:
-            return value if old.is_complex else f"(float2)((float){value}, 0.0f)"
+            return f"({new.compute})(({new.real.compute}){value}, 0)"
         if old.is_complex:
-            return f"({new.compute}){value}.x"
+            return self._cast(f"(({value}).x)", old.real, new)
         if new.is_integer and old.is_float:
             # drivers differ in what NaN becomes
             return f"({value} != {value} ? ({new.compute})0 : convert_{new.compute}_sat({value}))"
-        if new.name == "float16" and old.name != "bool":
-            self.writer.helper(_ROUND_HALF)
-            return f"kcl_round_half((float){value})"
-        if new.name == "bfloat16" and old.name != "bool":
-            self.writer.helper(_ROUND_BF16)
-            return f"kcl_round_bf16((float){value})"
+        if new.round and not old.is_bool:
+            if old.is_double and new.name != "bfloat16":  # that is cut from a float everywhere
+                self.writer.helper(_TO_ODD)
+                value = f"kcl_to_odd({value})"
+            return new.round.format(v=f"(float){value}")
         return f"({new.compute}){value}"

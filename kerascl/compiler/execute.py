@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
@@ -10,14 +11,20 @@ from kerascl.compiler import views
 from kerascl.compiler.lower import lower
 from kerascl.compiler.program import Program, Use
 from kerascl.core import scope
+from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node, topological
-from kerascl.core.op import CONST, DATA, Kind
+from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Kind
+from kerascl.kernels.solver import Counters
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
 
 # Guards the graph: evaluation turns nodes into data in place, and Keras runs
 # callbacks, which read metrics, on another thread.
 LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child must not wait for a thread that it does not have
+    os.register_at_fork(
+        before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
+    )
 
 _CACHE_LIMIT = 4096
 
@@ -63,6 +70,12 @@ class Engine:
 
     def find_device(self, name: str) -> Device:
         return devices.get(name)
+
+    def matrix_units(self, device: Device) -> bool:
+        return bool(device.info.matrix)
+
+    def memory_bytes(self, device: Device) -> int:
+        return device.info.global_mem_bytes
 
     def from_host(self, value: np.ndarray, device: Device):
         buffer = device.buffers.allocate(value.nbytes)
@@ -116,16 +129,25 @@ class Engine:
                 root.realize(root.buffer)
 
     def _program(self, graph: list[Node], roots: list[Node], device: Device) -> Program:
-        key = (structure(graph, roots), device.info.cache_key)
+        key = (structure(graph, roots), device)
         program = self.programs.get(key)
         if program is None:
+            if any(n.op is ARGUMENT or n.op is LANE for n in graph):
+                raise CaptureError(
+                    "an array from inside a captured function, a loop or a vectorized map is used "
+                    "outside of it; return it as a result instead"
+                )
             program = lower(graph, roots, device.info, generic=True)
             self.compiled += 1
-            if len(self.programs) >= _CACHE_LIMIT:
-                self.programs.pop(next(iter(self.programs)))
-            self.programs[key] = program
+            self.remember(key, program)
             device.programs.build((s.source, s.options) for s in program.steps)
         return program
+
+    def remember(self, key: tuple, program: Program) -> None:
+        """Keep a program; the oldest makes room when there are too many."""
+        if len(self.programs) >= _CACHE_LIMIT:
+            self.programs.pop(next(iter(self.programs)))
+        self.programs[key] = program
 
     def _run(self, program: Program, graph: list[Node], device: Device) -> dict[int, object]:
         """Launch every step; temporaries go back to the allocator after their last use."""
@@ -137,6 +159,8 @@ class Engine:
             args = []
             done = []
             for arg in step.args:
+                if type(arg) is Counters:
+                    arg = device.buffers.counters(arg.count)
                 if type(arg) is not Use:
                     args.append(arg)
                     continue

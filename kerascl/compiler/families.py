@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from kerascl.compiler.operands import Operand
 from kerascl.core.node import Node
-from kerascl.kernels import conv, gemm, pool, scan, scatter, sort
+from kerascl.kernels import attention, conv, gemm, pool, scan, scatter, sort
 from kerascl.kernels.solver import Epilogue, Plan
 
 Lowering = Callable[[Node, list[Operand], object, Epilogue], Plan]
 LOWERINGS: dict[str, Lowering] = {}
 
 # Slots of results beyond the one that goes through the epilogue.
-EXTRA_OUTPUTS: dict[str, tuple[str, ...]] = {"sort": ("out", "indices")}
+EXTRA_OUTPUTS: dict[str, tuple[str, ...]] = {
+    "sort": ("out", "indices"),
+    "attention": ("out", "stat"),
+    "attention_grad": ("out", "dk", "dv"),
+}
 
 
 def lowering(name: str) -> Callable[[Lowering], Lowering]:
@@ -42,6 +47,7 @@ def _matmul(node: Node, reads: list[Operand], info, epilogue: Epilogue) -> Plan:
         a=node.inputs[0].dtype,
         b=node.inputs[1].dtype,
         acc=node.dtype.accumulator,
+        precision=node.attrs[0],
     )
     return gemm.plan(problem, info, epilogue)
 
@@ -52,7 +58,7 @@ def _channels_last(shape: tuple[int, ...], channels_first: bool) -> tuple[int, .
 
 def _conv(kind: str) -> Lowering:
     def lower(node: Node, reads, info, epilogue: Epilogue) -> Plan:
-        strides, pads, dilation, groups, first = node.attrs
+        strides, pads, dilation, groups, first, precision = node.attrs
         a, b = node.inputs
         x, w, y = {
             "forward": (a, b, node),
@@ -72,6 +78,7 @@ def _conv(kind: str) -> Lowering:
             a=a.dtype,
             b=b.dtype,
             acc=node.dtype.accumulator,
+            precision=precision,
         )
         return conv.plan(problem, info, epilogue)
 
@@ -173,6 +180,67 @@ def _sort(node: Node, reads, info, epilogue: Epilogue) -> Plan:
         k=k,
     )
     return sort.plan(problem, info, epilogue)
+
+
+def flops(node: Node) -> int:
+    """Floating point operations of a product, convolution or attention, 0 for the others."""
+    if node.op.name == "matmul":
+        return 2 * node.size * node.inputs[0].shape[-1]
+    if node.op.name in ("conv", "conv_data_grad", "conv_filter_grad"):
+        w = node if node.op.name == "conv_filter_grad" else node.inputs[1]
+        y = {"conv": node, "conv_data_grad": node.inputs[0]}.get(node.op.name, node.inputs[1])
+        return 2 * y.size * math.prod(w.shape[:-1])
+    if node.op.name in ("attention", "attention_grad"):
+        batch, length, heads, width = node.inputs[0].shape
+        _, source, _, depth = node.inputs[2].shape
+        logits = batch * heads * length * source // (2 if node.attrs[1] else 1)
+        backward = node.op.name == "attention_grad"
+        return 2 * logits * (3 * width + 2 * depth if backward else width + depth)
+    return 0
+
+
+def _attention_problem(node: Node, reads: list[Operand]) -> attention.AttentionProblem:
+    scale, causal, has_bias = node.attrs
+    backward = node.op.name == "attention_grad"
+
+    def tensor(k: int) -> attention.Tensor:
+        return attention.Tensor(node.inputs[k].dtype, reads[k].strides, reads[k].offset)
+
+    query, key, value = node.inputs[:3]
+    extra = list(range(6 if backward else 3, len(node.inputs)))
+    bias = tensor(extra.pop(0)) if has_bias else None
+    return attention.AttentionProblem(
+        batch=query.shape[0],
+        length=query.shape[1],
+        source=key.shape[1],
+        heads=query.shape[2],
+        groups=key.shape[2],
+        width=query.shape[3],
+        depth=value.shape[3],
+        scale=scale,
+        causal=causal,
+        dtype=node.dtype,
+        q=tensor(0),
+        k=tensor(1),
+        v=tensor(2),
+        bias=bias,
+        mask=tensor(extra[0]) if extra else None,
+        grad=tensor(3) if backward else None,
+    )
+
+
+def _attention(node: Node, reads: list[Operand], info, epilogue: Epilogue) -> Plan:
+    return attention.plan(_attention_problem(node, reads), info, epilogue)
+
+
+LOWERINGS["attention"] = LOWERINGS["attention_grad"] = _attention
+
+
+def spare_bytes(node: Node) -> int:
+    """Bytes for a result, of several, that nobody wants."""
+    if node.op.name == "attention_grad":
+        return 4 * max(x.size for x in node.inputs[:3])
+    return 8 * node.size
 
 
 def lower(node: Node, reads: list[Operand], info, epilogue: Epilogue) -> Plan:

@@ -190,10 +190,13 @@ def _demand(x: Node, target: set[int], stored: set[int], cost: dict[int, int]) -
 class Grouping:
     """Builds clusters greedily, in topological order, keeping the order of clusters acyclic."""
 
-    def __init__(self, stored: set[int], alone: set[int], fold_capacity: int):
+    def __init__(
+        self, stored: set[int], alone: set[int], fold_capacity: int, update_limit: float
+    ):
         self.stored = stored
         self.alone = alone  # ids of targets that an earlier attempt could not fuse
         self.fold_capacity = fold_capacity
+        self.update_limit = update_limit
         self.clusters: list[Cluster] = []
         self.of: dict[int, Cluster] = {}
         self.reads: dict[int, set[int]] = {}
@@ -290,8 +293,14 @@ class Grouping:
         if node.op.kind is Kind.FOLD:
             return self._fold_fits(cluster, node, inside)
         if cluster.kind == "family":
+            # An update reads and writes several states: with the few work-groups of a large
+            # product's kernel that takes longer than a pass of its own.
+            updates = cluster.size >= self.update_limit and any(
+                x.op.kind is Kind.LEAF and x.size == node.size for x in reads.nodes.values()
+            )
             return (
                 bool(inside)
+                and not updates
                 and cluster.size == node.size
                 and cluster.head.op.outputs == 1
                 and all(how == {"same"} for how in inside.values())
@@ -379,7 +388,11 @@ class Grouping:
 
 
 def group(
-    nodes: list[Node], roots: list[Node], alone: set[int], fold_capacity: int
+    nodes: list[Node],
+    roots: list[Node],
+    alone: set[int],
+    fold_capacity: int,
+    update_limit: float = math.inf,
 ) -> tuple[list[Cluster], set[int]]:
     """Clusters in an order that respects dependencies, and the ids of stored nodes.
 
@@ -388,9 +401,10 @@ def group(
         roots: the values wanted.
         alone: ids of targets that must not join another's cluster.
         fold_capacity: rows from which a device is busy with a row a work-group.
+        update_limit: elements from which a product is not joined by what reads states.
     """
     targets, stored = choose_targets(nodes, roots)
-    grouping = Grouping(stored, alone, fold_capacity)
+    grouping = Grouping(stored, alone, fold_capacity, update_limit)
     for node in targets:
         grouping.add(node)
     order = _ordered(grouping.clusters)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import math
+import string
 from dataclasses import replace
 
 import numpy as np
 
-from kerascl.compiler import codegen, families, fuse, multi, views
+from kerascl.compiler import codegen, families, fuse, multi, recurrent, views
 from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, Source, WorkArg, unit
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.operands import operands
 from kerascl.compiler.program import Program, Slot, Step, Use, copy_step, value_of
 from kerascl.compiler.rewrite import rewrite
+from kerascl.core.labels import Labels
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.solver import Ref, store_epilogue
 
+_HELPERS = ("gemm_pack", "gemm_fold", "gemm_fold4", "wgmma_pack")
+# Elements of a product from which its update runs in a kernel of its own, by kind of device.
+UPDATE_LIMIT = {"gpu": 1 << 20}
 UNIT_KERNELS = 24  # generated kernels in one translation unit of a captured program
 
 
@@ -25,6 +31,7 @@ def lower(
     info,
     generic: bool,
     streamed: frozenset[int] = frozenset(),
+    labels: Labels | None = None,
 ) -> Program:
     """Compile a graph.
 
@@ -34,10 +41,11 @@ def lower(
         info: the device's facts.
         generic: sizes as kernel arguments (eager) instead of literals (captured).
         streamed: ids of roots that each step of a loop stores at its own place.
+        labels: which layer each node belongs to.
     """
     given = {id(node): k for k, node in enumerate(nodes)}
     wanted = list({id(s): s for s in map(views.storage, roots)}.values())
-    nodes, roots = rewrite(nodes, wanted)
+    nodes, roots, origin = rewrite(nodes, wanted)
     streamed = frozenset(id(r) for r, w in zip(roots, wanted, strict=True) if id(w) in streamed)
     # where the caller finds each leaf and each result
     position = {id(n): given[id(n)] for n in nodes if n.op.kind is Kind.LEAF}
@@ -45,11 +53,15 @@ def lower(
         position[id(views.storage(root))] = given[id(old)]
     alone: set[int] = set()
     while True:
-        clusters, stored = fuse.group(nodes, roots, alone, 2 * info.compute_units)
+        clusters, stored = fuse.group(
+            nodes, roots, alone, 2 * info.compute_units, UPDATE_LIMIT.get(info.kind, math.inf)
+        )
         before = len(alone)
         program = _Lowering(position, roots, stored, info, generic)
         for cluster in clusters:
             cluster.streamed = {id(m) for m in cluster.members if id(m) in streamed}
+            if labels is not None:
+                program.layer = labels.at(origin.get(id(cluster.head), -1))
             try:
                 program.add(cluster)
             except NotFusable:
@@ -72,6 +84,7 @@ class _Lowering:
         self.steps: list[Step] = []
         self.aliases: set[tuple[int, int]] = set()
         self.generated: list[tuple[Step, Source]] = []
+        self.layer = ""  # of the cluster at hand
 
     def slot(self, node: Node) -> int:
         """The slot of a storage node."""
@@ -124,7 +137,14 @@ class _Lowering:
                     args.append(value_of(arg))
             text = launch.source
             step = Step(
-                unit([text]), text.name, (), args, launch.global_size, launch.local_size, text.name
+                unit([text]),
+                text.name,
+                text.options,
+                args,
+                launch.global_size,
+                launch.local_size,
+                text.name,
+                layer=self.layer,
             )
             stored = {self.slot(m) for m in cluster.stores}
             step.writes = frozenset(stored.union(work))
@@ -141,16 +161,19 @@ class _Lowering:
             return
         names: dict[str, int] = {}
         for k, read in enumerate(reads):
-            names["abcdefgh"[k]] = self.slot(read.base)
+            names[string.ascii_lowercase[k]] = self.slot(read.base)
         inputs = list(names)
-        if node.op.outputs > 1:
-            picks = {m.attrs[0]: m for m in cluster.members[1:]}
+        picks = {m.attrs[0]: m for m in cluster.members if m.op.kind is Kind.PICK}
+        if node.op.name == "recurrence":
+            names |= {f"out{k}": self.slot(m) for k, m in picks.items()}
+            plan = recurrent.lower(node, set(picks), self.info)
+        elif node.op.outputs > 1:
             for k, name in enumerate(families.EXTRA_OUTPUTS[node.op.name]):
                 if k in picks:
                     names[name] = self.slot(picks[k])
                 else:
-                    names[name] = self.work(8 * node.size)
-            epilogue = store_epilogue(node.dtype)
+                    names[name] = self.work(families.spare_bytes(node))
+            plan = families.lower(node, reads, self.info, store_epilogue(node.dtype))
         else:
 
             def slot_name(member: Node) -> str:
@@ -159,9 +182,12 @@ class _Lowering:
                 return name
 
             epilogue = codegen.epilogue(cluster, self.stored, self.info, self.generic, slot_name)
-        plan = families.lower(node, reads, self.info, epilogue)
+            plan = families.lower(node, reads, self.info, epilogue)
         for k, nbytes in enumerate(plan.workspace):
             names[f"ws{k}"] = self.work(nbytes)
+        flops = families.flops(node)
+        # the first launch that neither packs operands nor folds what others left
+        work = next((x for x in plan.launches if x.name not in _HELPERS), None)
         for launch in plan.launches:
             args = [
                 Use(names[a.slot], a.offset) if isinstance(a, Ref) else value_of(a)
@@ -175,6 +201,8 @@ class _Lowering:
                 launch.global_size,
                 launch.local_size,
                 node.op.name,
+                layer=self.layer,
+                flops=flops if launch is work else 0,
             )
             step.writes = frozenset(names.values()).difference(names[k] for k in inputs)
             self.steps.append(step)
@@ -214,16 +242,16 @@ class _Lowering:
         for _, text in self.generated:
             if text not in kernels:
                 kernels[text] = replace(text, name=f"{text.name}_{len(kernels)}")
-        texts = list(kernels.values())
+        texts = sorted(kernels.values(), key=lambda text: text.options)
         place = {}
         for start in range(0, len(texts), UNIT_KERNELS):
             part = texts[start : start + UNIT_KERNELS]
-            source = unit(part)
-            place.update((t.name, source) for t in part)
+            shared = unit(part), part[-1].options
+            place.update((t.name, shared) for t in part)
         for step, text in self.generated:
             final = kernels[text]
             step.name = final.name
-            step.source = place[final.name]
+            step.source, step.options = place[final.name]
 
     def _loop_step(self, template: Step, slots: dict[int, int], index) -> Step:
         args = []

@@ -8,9 +8,13 @@ whatever it does.
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+
+import numpy as np
 
 from kerascl.compiler.emit import LoopStep, Source
 from kerascl.compiler.program import Step, Use
+from kerascl.kernels.solver import Counters
 
 MOST_SEGMENTS = 48
 MOST_ITEMS = 1 << 18  # larger launches gain nothing from company
@@ -58,7 +62,12 @@ def _can_join(step: Step) -> bool:
     size = 1
     for n in step.global_size:
         size *= n
-    plain = all(type(a) is Use and not a.offset for a in step.args)
+    plain = all(
+        (type(a) is Use and not a.offset)
+        or type(a) is Counters
+        or (k > 0 and type(step.args[k - 1]) is Counters)
+        for k, a in enumerate(step.args)
+    )
     return plain and size <= MOST_ITEMS and not any(type(a) is LoopStep for a in step.args)
 
 
@@ -195,19 +204,30 @@ def _joined(parts: list[Step], source: Source) -> tuple[Step, Source]:
             body,
         ]
     )
-    joined = Source(f"multi_{source.name}", tuple(params), text, source.helpers, source.uses_double)
+    joined = replace(source, name=f"multi_{source.name}", params=tuple(params), body=text)
     step = Step(
         "",
         joined.name,
-        (),
-        [a for part in parts for a in part.args],
+        joined.options,
+        [a for k, part in enumerate(parts) for a in _arguments(part, k, len(parts))],
         (first.global_size[0] * len(parts), *first.global_size[1:]),
         first.local_size,
         joined.name,
+        layer=first.layer if len({part.layer for part in parts}) == 1 else "several layers",
     )
     if all(part.writes is not None for part in parts):
         step.writes = frozenset().union(*(part.writes for part in parts))
     return step, joined
+
+
+def _arguments(part: Step, k: int, parts: int) -> list:
+    """The arguments of the k-th of so many parts, each with arrival counters of its own."""
+    args = list(part.args)
+    for place, arg in enumerate(part.args):
+        if type(arg) is Counters:
+            args[place] = Counters(arg.count * parts)
+            args[place + 1] = np.int32(arg.count * k)
+    return args
 
 
 def _drop_unsafe(step: Step, parts: list[Step], aliases: set[tuple[int, int]]) -> None:

@@ -9,7 +9,9 @@ from kerascl.compiler.symbolic import LOOP_INDEX, Expr, Var, linear, strides_of,
 from kerascl.core.node import Node
 
 # Families whose kernels take any strides; all others want contiguous memory.
-STRIDED = {"matmul"}
+STRIDED = {"matmul", "attention", "attention_grad"}
+# … except that these inputs of theirs are contiguous.
+CONTIGUOUS = {"attention_grad": (4, 5)}
 
 
 @dataclass(frozen=True)
@@ -51,4 +53,5 @@ def _affine(index: Expr, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int] 
 def operands(node: Node) -> list[Operand]:
     """The operands of a family node, in order."""
     strided = node.op.name in STRIDED
-    return [operand(x, strided) for x in node.inputs]
+    plain = CONTIGUOUS.get(node.op.name, ())
+    return [operand(x, strided and k not in plain) for k, x in enumerate(node.inputs)]

@@ -6,14 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kerascl.kernels.solver import Local, Scalar
+from kerascl.kernels.solver import Counters, Local, Scalar
 from kerascl.runtime.launch import LocalMemory
-
-_SCALARS = {
-    "char": np.int8, "short": np.int16, "int": np.int32, "long": np.int64,
-    "uchar": np.uint8, "ushort": np.uint16, "uint": np.uint32, "ulong": np.uint64,
-    "float": np.float32, "double": np.float64, "float2": np.complex64,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -40,9 +34,11 @@ class Use:
 
 @dataclass(eq=False)
 class Step:
-    """One kernel launch; `args` holds Use and ready values (NumPy scalars, LocalMemory).
+    """One kernel launch; `args` holds Use, Counters and ready values (NumPy scalars,
+    LocalMemory).
 
-    `writes` are the slots it may write; None stands for all it uses.
+    `writes` are the slots it may write; None stands for all it uses.  `layer` and `flops` (floating
+    point operations of a product) are for profiles.
     """
 
     source: str
@@ -54,6 +50,8 @@ class Step:
     label: str = ""
     kernel: object = None
     writes: frozenset[int] | None = None
+    layer: str = ""
+    flops: int = 0
 
 
 @dataclass
@@ -63,6 +61,7 @@ class Program:
     Attributes:
         aliases: (input slot, output slot) pairs that may share memory although one step uses
             both: it reads each element just before it writes it.
+        counters: how many arrival counters its steps need.
         first, last: for each slot, the first and last step that uses it.
     """
 
@@ -71,12 +70,16 @@ class Program:
     aliases: set[tuple[int, int]] = field(default_factory=set)
     first: list[int] = field(default_factory=list)
     last: list[int] = field(default_factory=list)
+    counters: int = 0
 
     def __post_init__(self):
         self.first = [-1] * len(self.slots)
         self.last = [-1] * len(self.slots)
+        self.counters = 0
         for position, step in enumerate(self.steps):
             for arg in step.args:
+                if type(arg) is Counters:
+                    self.counters = max(self.counters, arg.count)
                 if type(arg) is Use:
                     if self.first[arg.index] < 0:
                         self.first[arg.index] = position
@@ -89,6 +92,11 @@ class Program:
         if self.last[source] < self.first[target]:
             return True
         return self.last[source] == self.first[target] and (source, target) in self.aliases
+
+    def nbytes(self, step: Step) -> int:
+        """Bytes of all memory that a step uses."""
+        used = {arg.index for arg in step.args if type(arg) is Use}
+        return sum(self.slots[index].nbytes for index in used)
 
     @property
     def intermediate_bytes(self) -> int:
@@ -135,7 +143,7 @@ def copy_many(sizes: tuple[int, ...]) -> tuple[str, int]:
 def value_of(arg):
     """A by-value argument in the form the runtime takes."""
     if isinstance(arg, Scalar):
-        return _SCALARS[arg.ctype](arg.value)
+        return arg.host
     if isinstance(arg, Local):
         return LocalMemory(arg.nbytes)
     return arg

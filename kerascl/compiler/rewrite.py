@@ -13,7 +13,7 @@ from kerascl.core.op import CONST, COPY, REGISTRY, Kind, Op
 from kerascl.dtypes import DType
 
 
-def rewrite(nodes: list[Node], roots: list[Node]) -> tuple[list[Node], list[Node]]:
+def rewrite(nodes: list[Node], roots: list[Node]) -> tuple[list[Node], list[Node], dict[int, int]]:
     """A simpler graph with the same values.
 
     Args:
@@ -21,8 +21,9 @@ def rewrite(nodes: list[Node], roots: list[Node]) -> tuple[list[Node], list[Node
         roots: the values wanted; no order-keeping views.
 
     Returns:
-        The new nodes in topological order, and the new node for each root;
-        these have memory of their own, unless the root is a leaf.
+        The new nodes in topological order; the new node for each root (these have memory of
+        their own, unless the root is a leaf); and by id of each new node the serial number of
+        the first old one that it stands for.
     """
     graph = _Rewriter(nodes)
     for node in nodes:
@@ -36,12 +37,13 @@ def rewrite(nodes: list[Node], roots: list[Node]) -> tuple[list[Node], list[Node
             new = place = Node(COPY, (new,), (), new.shape, new.dtype)
         taken.add(id(place))
         new_roots.append(new)
-    return topological(new_roots), new_roots
+    return topological(new_roots), new_roots, graph.origin
 
 
 class _Rewriter:
     def __init__(self, nodes: list[Node]):
         self.new: dict[int, Node] = {}
+        self.origin: dict[int, int] = {}
         self.known: dict[tuple, Node] = {}
         self.readers: dict[int, int] = {}
         for node in nodes:
@@ -56,6 +58,7 @@ class _Rewriter:
         inputs = tuple([self.new[id(x)] for x in node.inputs])
         result = self._simplify(node.op, inputs, node.attrs, node.shape, node.dtype)
         self.new[id(node)] = result
+        self.origin.setdefault(id(result), node.serial)
         if self.readers.get(id(node), 0) <= 1:
             self.single.add(id(result))
         else:
@@ -90,8 +93,10 @@ class _Rewriter:
 
     def _view(self, op: Op, x: Node, attrs, shape, dtype) -> Node:
         name = op.name
-        if name in ("alias", "fresh"):
+        if name == "alias":
             return x
+        if name == "barrier":  # never the same as another: what follows is computed again
+            return Node(op, (x,), attrs, shape, dtype)
         if name in ("reshape", "expand", "slice") and x.shape == shape:
             return x
         if name == "reshape":
@@ -119,7 +124,7 @@ class _Rewriter:
     def _padded_input(self, op: Op, inputs, attrs, shape, dtype) -> Node:
         """Zeros around a convolution's input become its own padding."""
         x = inputs[0]
-        strides, pads, dilation, groups, first = attrs
+        strides, pads, dilation, groups, first, precision = attrs
         if x.op.name == "pad":
             low, gap, value = x.attrs
             inner = x.inputs[0]
@@ -130,14 +135,14 @@ class _Rewriter:
                 pads = tuple(
                     (p + low[a], q + high[a]) for (p, q), a in zip(pads, spatial, strict=True)
                 )
-                attrs = (strides, pads, dilation, groups, first)
+                attrs = (strides, pads, dilation, groups, first, precision)
                 inputs = (inner, *inputs[1:])
         return self.make(op, inputs, attrs, shape, dtype)
 
     def _cropped(self, x: Node, attrs, shape, dtype) -> Node | None:
         """Only the part of a convolution's input gradient that is wanted."""
         starts, steps = attrs
-        strides, pads, dilation, groups, first = x.attrs
+        strides, pads, dilation, groups, first, precision = x.attrs
         if any(s != 1 for s in steps):
             return None
         spatial = range(2, len(shape)) if first else range(1, len(shape) - 1)
@@ -147,7 +152,8 @@ class _Rewriter:
             (p + starts[a], q + x.shape[a] - starts[a] - shape[a])
             for (p, q), a in zip(pads, spatial, strict=True)
         )
-        return self.make(x.op, x.inputs, (strides, pads, dilation, groups, first), shape, dtype)
+        attrs = (strides, pads, dilation, groups, first, precision)
+        return self.make(x.op, x.inputs, attrs, shape, dtype)
 
 
 def _scalar_behind(x: Node) -> Node:
@@ -160,6 +166,7 @@ def _scalar_behind(x: Node) -> Node:
 
 def _neutral(name: str, inputs: tuple[Node, ...]) -> Node | None:
     """The input that an addition of 0 or a multiplication by 1 leaves as it is."""
+    name = name.removesuffix("_int")
     if name not in ("add", "subtract", "multiply", "divide"):
         return None
     a, b = inputs

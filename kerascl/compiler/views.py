@@ -16,7 +16,7 @@ def source(node: Node, coords: tuple[Expr, ...]) -> tuple[tuple[Expr, ...], tupl
     name = node.op.name
     if name == "reshape":
         return unravel(linear(coords, node.shape), x.shape), ()
-    if name in ("alias", "fresh"):
+    if name in ("alias", "barrier"):
         return coords, ()
     if name == "expand":
         return tuple(ZERO if n == 1 else c for c, n in zip(coords, x.shape, strict=True)), ()
@@ -62,7 +62,7 @@ def is_view(node: Node) -> bool:
 
 def keeps_order(node: Node) -> bool:
     """Whether a view leaves the linear order of elements as it is."""
-    return node.op.kind is Kind.VIEW and node.op.name in ("reshape", "alias", "fresh")
+    return node.op.kind is Kind.VIEW and node.op.name in ("reshape", "alias", "barrier")
 
 
 def storage(node: Node) -> Node:

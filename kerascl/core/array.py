@@ -11,7 +11,7 @@ from kerascl import dtypes
 from kerascl.core import node as graph
 from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node
-from kerascl.core.op import DATA, PICK, Op
+from kerascl.core.op import DATA, LANE, PICK, Op
 from kerascl.core.scope import current, device, engine
 from kerascl.dtypes import DType
 
@@ -32,7 +32,7 @@ class Array:
         dtype: a `kerascl.dtypes.DType`; `dtype.name` is its NumPy name.
     """
 
-    __slots__ = ("__weakref__", "_keras_history", "_keras_mask", "_node", "trainable")
+    __slots__ = ("__dict__", "__weakref__", "_keras_history", "_keras_mask", "_node", "trainable")
     __array_priority__ = 1000
 
     def __init__(self, node: Node):
@@ -78,6 +78,9 @@ class Array:
         Raises:
             CaptureError: inside a captured function, where there is no value yet.
         """
+        return self._on_host()
+
+    def _on_host(self) -> np.ndarray:
         if current.trace is not None and not current.trace.knows_value(self._node):
             raise CaptureError(
                 "a captured function needs the value of an array on the host "
@@ -97,7 +100,7 @@ class Array:
     def __array__(self, dtype=None, copy=None) -> np.ndarray:
         if copy is False:
             raise ValueError("a device array cannot be shared with NumPy without a copy")
-        value = self.numpy()
+        value = self._on_host()
         return value if dtype is None else value.astype(dtype, copy=False)
 
     def __bool__(self) -> bool:
@@ -133,7 +136,11 @@ class Array:
     def __repr__(self) -> str:
         if current.trace is not None and not current.trace.knows_value(self._node):
             return f"<kerascl.Array traced, shape={self.shape}, dtype={self.dtype.name}>"
-        text = np.array2string(self.numpy(), separator=", ", prefix="kerascl.array(")
+        try:
+            value = self.numpy()
+        except RuntimeError as error:  # whoever shows an array is often about to report an error
+            return f"<kerascl.Array shape={self.shape}, dtype={self.dtype.name}, lost: {error}>"
+        text = np.array2string(value, separator=", ", prefix="kerascl.array(")
         return f"kerascl.array({text}, dtype={self.dtype.name})"
 
     def __format__(self, spec: str) -> str:
@@ -169,8 +176,22 @@ def from_host(value: np.ndarray, on=None) -> Array:
     return Array(graph.data(engine().from_host(value, on), value.shape, dtype, on))
 
 
+def innermost(arrays):
+    """The Lane, of those active, that was begun last and has an element among `arrays`."""
+    found = None
+    for x in arrays:
+        node = x._node
+        if node.op is LANE:
+            lane = node.attrs[0]
+            if (found is None or lane.serial > found.serial) and lane in current.lanes:
+                found = lane
+    return found
+
+
 def apply(op: Op, inputs: tuple[Array, ...], attrs: tuple, shape: tuple, dtype: DType) -> Array:
     """The result of an operation with one output, recorded on the active tapes."""
+    if current.lanes and (lane := innermost(inputs)) is not None:
+        return lane.apply(op, inputs, attrs, [(shape, dtype)])[0]
     node = Node(op, tuple([x._node for x in inputs]), attrs, shape, dtype)
     result = Array(node)
     if current.tapes and (op.vjp is not None):
@@ -185,8 +206,11 @@ def apply_multi(
     op: Op, inputs: tuple[Array, ...], attrs: tuple, results: list[tuple[tuple, DType]]
 ) -> tuple[Array, ...]:
     """The results of an operation with several outputs, given their shapes and dtypes."""
+    if current.lanes and (lane := innermost(inputs)) is not None:
+        return lane.apply(op, inputs, attrs, results)
     shape, dtype = results[0]
     node = Node(op, tuple([x._node for x in inputs]), attrs, shape, dtype)
+    node.results = results
     picks = tuple(
         Array(Node(PICK, (node,), (k,), shape, dtype)) for k, (shape, dtype) in enumerate(results)
     )

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 from kerascl.core.errors import DeviceMismatchError
-from kerascl.core.op import CONST, DATA, Op
+from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Op
 from kerascl.dtypes import DType
 
 _serial = itertools.count()
@@ -19,12 +19,13 @@ class Node:
     order.  `buffer` is set once the value lies in device memory; inputs are
     then dropped, so that memory follows Python's references.  `handle` is a
     weak reference to the Array a user holds, if any.  `device` is None for
-    values that can live anywhere (constants).
+    values that can live anywhere (constants).  `results` is set for operations
+    with several outputs only: (shape, dtype) of each.
     """
 
     __slots__ = (
         "op", "inputs", "attrs", "shape", "dtype", "device", "buffer", "handle", "depth", "serial",
-        "__weakref__",
+        "results", "__weakref__",
     )  # fmt: skip
 
     def __init__(
@@ -113,6 +114,11 @@ def topological(roots: Iterable[Node]) -> list[Node]:
         stack.extend(node.inputs)
     found.sort(key=_by_serial)
     return found
+
+
+def is_closed(node: Node) -> bool:
+    """Whether a value depends on no argument of a trace and on no element of a batch."""
+    return all(n.op is not ARGUMENT and n.op is not LANE for n in topological([node]))
 
 
 def _by_serial(node: Node) -> int:

@@ -31,13 +31,17 @@ class FoldSpec:
 
     `states` lists (C type or "acc" or "index", initial value); `step` updates
     s0, s1 … with the element x at reduced linear position r; `combine` merges
-    registers t0, t1 … into s0, s1 …; `finish` is the result.
+    registers t0, t1 … into s0, s1 …; `finish` is the result.  `scratch` lists
+    more registers u0, u1 … of `step`, which `close` empties into the states
+    when a lane has seen its last element.
     """
 
     states: tuple[tuple[str, str], ...]
     step: str
     combine: str
     finish: str = "s0"
+    scratch: tuple[tuple[str, str], ...] = ()
+    close: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,6 +87,8 @@ def register(op: Op) -> Op:
 DATA = register(Op("data", Kind.LEAF))
 ARGUMENT = register(Op("argument", Kind.LEAF))
 CONST = register(Op("const", Kind.CONST))
+# One element of a batch, seen from inside `vmap`; attributes: the Lane and the whole batch.
+LANE = register(Op("lane", Kind.LEAF))
 PICK = register(Op("pick", Kind.PICK))
 # The same value in memory of its own.
 COPY = register(Op("copy", Kind.POINTWISE, "{0}"))

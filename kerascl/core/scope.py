@@ -12,6 +12,9 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from kerascl import config
+from kerascl.dtypes import DType, float32
+
 
 class Engine(Protocol):
     """What executes graphs; implemented by the compiler room."""
@@ -31,6 +34,12 @@ class Engine(Protocol):
     def find_device(self, name: str) -> Any:
         """A device by name."""
 
+    def matrix_units(self, device) -> bool:
+        """Whether products on the device run on units far faster than its ordinary arithmetic."""
+
+    def memory_bytes(self, device) -> int:
+        """The device's memory."""
+
     def copy_buffer(self, node) -> Any:
         """A new buffer with a copy of a realized node's value."""
 
@@ -41,8 +50,11 @@ class Engine(Protocol):
 class _Thread(threading.local):
     def __init__(self):
         self.trace = None
+        self.labels = None
         self.tapes: tuple = ()
+        self.lanes: tuple = ()  # of the vmaps whose functions run now
         self.device = None
+        self.precision: str | None = None
 
 
 current = _Thread()
@@ -73,3 +85,49 @@ def device_scope(name):
         yield chosen
     finally:
         current.device = previous
+
+
+PRECISIONS = ("high", "highest")
+_precision: list[str] = []
+
+
+def _checked(name: str) -> str:
+    if name not in PRECISIONS:
+        raise ValueError(f"precision must be 'high' or 'highest', not {name!r}")
+    return name
+
+
+def precision() -> str:
+    """How exact float32 products and convolutions are: that of the innermost `precision_scope`,
+    else of `set_precision`, else KERASCL_PRECISION."""
+    if current.precision is not None:
+        return current.precision
+    return _precision[0] if _precision else config.precision()
+
+
+def product_precision(dtype: DType) -> str:
+    """The precision to note in a product of `dtype`; one word for all dtypes that know one only."""
+    return precision() if dtype is float32 else "high"
+
+
+def set_precision(name: str) -> None:
+    """Choose how exact float32 matrix products and convolutions are from now on, in all threads.
+
+    Args:
+        name: "high" lets matrix units round float32 inputs to TF32 (10 bits of mantissa) or
+            better; "highest" keeps true float32 accuracy.  Sums are float32 in both.
+
+    Raises:
+        ValueError: for another name.
+    """
+    _precision[:] = [_checked(name)]
+
+
+@contextlib.contextmanager
+def precision_scope(name: str):
+    """`set_precision` for the operations (and their gradients) of a block, in this thread."""
+    previous, current.precision = current.precision, _checked(name)
+    try:
+        yield
+    finally:
+        current.precision = previous

@@ -11,8 +11,9 @@ import contextlib
 import functools
 from collections.abc import Callable, Sequence
 
-from kerascl.core.array import Array, State
-from kerascl.core.node import Node
+from kerascl.core.array import Array, State, apply
+from kerascl.core.batch import as_lanes, note
+from kerascl.core.labels import GRADIENT
 from kerascl.core.op import Kind, Op, register
 from kerascl.core.scope import current
 
@@ -45,8 +46,10 @@ class GradientTape:
 
     def __init__(self):
         self._records: list[tuple] = []
+        self.lanes: tuple = ()  # inside which vmaps it records
 
     def __enter__(self) -> GradientTape:
+        self.lanes = current.lanes
         current.tapes = (*current.tapes, self)
         return self
 
@@ -56,6 +59,11 @@ class GradientTape:
     def record(self, vjp: Callable, inputs: tuple, attrs: tuple, outputs) -> None:
         """Note one operation; `outputs` is an Array or a tuple of them."""
         self._records.append((vjp, inputs, attrs, outputs))
+
+    @property
+    def records(self) -> list[tuple]:
+        """What was noted: (vjp, inputs, attributes, outputs), in order of execution."""
+        return self._records
 
     def reset(self) -> None:
         """Forget everything recorded so far."""
@@ -118,6 +126,24 @@ def as_source(value) -> Array:
     return value
 
 
+class _Deaf:
+    """A tape that only counts as one."""
+
+    lanes: tuple = ()
+
+    def record(self, *args) -> None:
+        """Forget it."""
+
+
+def private_tapes(tapes: tuple) -> tuple[GradientTape, tuple]:
+    """A new tape for a trace of its own, and the tapes to make active there.
+
+    These are as many as `tapes`: how many there are says which order of derivative may be asked.
+    """
+    tape = GradientTape()
+    return tape, (tape, *[_Deaf()] * (len(tapes) - 1)) if tapes else ()
+
+
 @contextlib.contextmanager
 def _without(tape: GradientTape):
     previous = current.tapes
@@ -159,6 +185,8 @@ def backward(
         known = grads.get(id(target))
         grads[id(target)] = seed if known is None else add(known, seed)
     wanted = {id(x) for x in sources}
+    labels = current.labels
+    before = labels.last if labels is not None else ""
     for vjp, inputs, attrs, outputs in reversed(path):
         if type(outputs) is tuple:
             found = [grads.get(id(y)) for y in outputs]
@@ -173,6 +201,9 @@ def backward(
             g = grads.get(key) if key in wanted else grads.pop(key, None)
             if g is None:
                 continue
+        if labels is not None:
+            first = outputs[0] if type(outputs) is tuple else outputs
+            labels.mark(labels.at(first._node.serial) + GRADIENT)
         for x, d in zip(inputs, vjp(g, outputs, *inputs, *attrs), strict=False):
             if d is None or id(x) not in relevant:
                 continue
@@ -180,12 +211,14 @@ def backward(
                 d = sum_to(d, x.shape)
             known = grads.get(id(x))
             grads[id(x)] = d if known is None else add(known, d)
+    if labels is not None:
+        labels.mark(before)
     return [grads.get(id(x)) for x in sources]
 
 
 def stop_gradient(x: Array) -> Array:
     """`x` as a constant for differentiation."""
-    return Array(Node(ALIAS, (x._node,), (), x.shape, x.dtype))
+    return apply(ALIAS, (x,), (), x.shape, x.dtype)
 
 
 def custom_gradient(function: Callable) -> Callable:
@@ -204,13 +237,16 @@ def custom_gradient(function: Callable) -> Callable:
         if not tapes:
             return output
         single = isinstance(output, Array)
-        # fresh handles: an output that is an input must not share its identity
-        outputs = stop_gradient(output) if single else tuple(stop_gradient(y) for y in output)
         arrays, positions = [], []
         for position, arg in enumerate(args):
             if isinstance(arg, Array) or hasattr(arg, "_value") or isinstance(arg, State):
                 arrays.append(as_source(arg))
                 positions.append(position)
+
+        # fresh handles: an output that is an input must not share its identity
+        outputs = [stop_gradient(y) for y in ((output,) if single else output)]
+        outputs = as_lanes(arrays, outputs)
+        outputs = outputs[0] if single else tuple(outputs)
 
         def vjp(g, y, *inputs):
             upstream = (g,) if single else g
@@ -221,8 +257,7 @@ def custom_gradient(function: Callable) -> Callable:
                 return tuple(results)
             return tuple(results[p] if p < len(results) else None for p in positions)
 
-        for tape in tapes:
-            tape.record(vjp, tuple(arrays), (), outputs)
+        note(tapes, vjp, tuple(arrays), outputs)
         return outputs if single else (type(output)(outputs) if type(output) is list else outputs)
 
     return wrapped

@@ -6,10 +6,19 @@ to the GEMM solvers, depthwise ones to depthwise.py.
 
 from __future__ import annotations
 
-import functools
 import math
 
-from kerascl.kernels import cpu, depthwise, gemm
+from kerascl.kernels import (
+    cpu,
+    database,
+    depthwise,
+    gemm,
+    mma,
+    wgmma,
+    wgmma_conv,
+    wgmma_filter,
+    wgmma_taps,
+)
 from kerascl.kernels.conv_problem import (
     DATA_GRAD,
     FILTER_GRAD,
@@ -25,7 +34,7 @@ from kerascl.kernels.conv_problem import (
 )
 from kerascl.kernels.cpu import Micro
 from kerascl.kernels.gemm import MAX_PARTIAL_BYTES, GemmProblem
-from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Solver, choose, cl_source, prelude
+from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Solver, cl_source, prelude
 from kerascl.kernels.tiles import (
     TILES,
     Tile,
@@ -63,16 +72,18 @@ class Pointwise(Solver):
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
+        types = {"a": p.a, "b": p.b, "acc": p.acc, "precision": p.precision}
         images, pixels = p.x_shape[0], math.prod(p.x_shape[1:-1])
         c, f = p.w_shape[-2:]
         if p.channels_first:
             if p.kind == FILTER_GRAD:
-                g = GemmProblem(c, f, pixels, (), (pixels, 1), (1, pixels), p.a, p.b, p.acc)
+                g = GemmProblem(c, f, pixels, (), (pixels, 1), (1, pixels), **types)
                 return gemm.plan(g, info, epilogue)
             m, k = (f, c) if p.kind == FORWARD else (c, f)
             left = (0, 1, f) if p.kind == FORWARD else (0, f, 1)
             right = (k * pixels, pixels, 1)
-            g = GemmProblem(m, pixels, k, (images,), left, right, p.b, p.a, p.acc)
+            types |= {"a": p.b, "b": p.a}
+            g = GemmProblem(m, pixels, k, (images,), left, right, **types)
             return rename_slots(gemm.plan(g, info, epilogue), {"a": "b", "b": "a"})
         rows = images * pixels
         m, n, k, left, right = {
@@ -80,7 +91,7 @@ class Pointwise(Solver):
             DATA_GRAD: (rows, c, f, (f, 1), (1, f)),
             FILTER_GRAD: (c, f, rows, (1, c), (f, 1)),
         }[p.kind]
-        return gemm.plan(GemmProblem(m, n, k, (), left, right, p.a, p.b, p.acc), info, epilogue)
+        return gemm.plan(GemmProblem(m, n, k, (), left, right, **types), info, epilogue)
 
 
 class Tiled(Solver):
@@ -300,13 +311,28 @@ SOLVERS: tuple[Solver, ...] = (
     Pointwise(),
     *depthwise.SOLVERS,
     Panels(),
+    wgmma_conv.Wgmma(),
+    wgmma_filter.Wgmma(),
+    wgmma_taps.Wgmma(),
     *(Tiled(tile) for tile in TILES),
+    *mma.CONV_SOLVERS,
 )
 
 
-@functools.lru_cache(maxsize=4096)
-def _choose(problem: ConvProblem, info) -> Solver:
-    return choose(SOLVERS, problem, info)
+# Plain solvers that the tuner checks all others against.
+REFERENCES: tuple[Solver, ...] = (Panels(), *(Tiled(tile) for tile in TILES))
+# What only the tuner tries: the same tiles with another number of slices.
+VARIANTS: tuple[Solver, ...] = (
+    *(Tiled(tile, split) for tile in TILES for split in gemm.SLICES),
+    *(mma.MmaConv(tile, split) for tile in mma.TILES for split in gemm.SLICES),
+    *(
+        solver(shape, split)
+        for solver in (wgmma_conv.Wgmma, wgmma_filter.Wgmma)
+        for shape in wgmma.SHAPES
+        for split in gemm.SLICES
+    ),
+    *(wgmma_taps.Wgmma(box, split) for box in wgmma_taps.BOXES for split in gemm.SLICES),
+)
 
 
 def plan(problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
@@ -321,4 +347,5 @@ def plan(problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
     problem = normalise(problem)
     if problem.total == 0 or 0 in (*problem.x_shape, *problem.w_shape, *problem.y_shape):
         return zero_plan(problem.total, problem.acc, epilogue)
-    return _choose(problem, info).plan(problem, info, epilogue)
+    solver = database.choose("conv", SOLVERS, VARIANTS, problem, info)
+    return solver.plan(problem, info, epilogue)

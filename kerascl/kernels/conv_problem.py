@@ -36,6 +36,7 @@ class ConvProblem:
         groups: number of groups.
         channels_first: x and y lie in memory as (images, channels, *spatial).
         a, b: dtypes of the inputs; acc: dtype in which products are summed.
+        precision: "high" or "highest", as for a GemmProblem.
     """
 
     kind: str
@@ -50,6 +51,7 @@ class ConvProblem:
     a: DType
     b: DType
     acc: DType
+    precision: str = "highest"
 
     @property
     def rank(self) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from kerascl.kernels import cpu
+from kerascl.kernels import cpu, depthwise_strip
 from kerascl.kernels.conv_problem import (
     DATA_GRAD,
     FILTER_GRAD,
@@ -143,4 +143,4 @@ class DepthwiseLines(Solver):
         return Plan(launches, workspace)
 
 
-SOLVERS: tuple[Solver, ...] = (DepthwiseLines(), Depthwise())
+SOLVERS: tuple[Solver, ...] = (DepthwiseLines(), Depthwise(), *depthwise_strip.SOLVERS)

@@ -25,7 +25,7 @@ _LIMITS = {
 }
 _COMPUTE_BYTES = {
     "char": 1, "uchar": 1, "short": 2, "ushort": 2, "int": 4, "uint": 4, "float": 4,
-    "long": 8, "ulong": 8, "double": 8, "float2": 8,
+    "long": 8, "ulong": 8, "double": 8, "float2": 8, "double2": 16,
 }  # fmt: skip
 
 
@@ -34,13 +34,32 @@ def compute_bytes(dtype: DType) -> int:
     return _COMPUTE_BYTES[dtype.compute]
 
 
-def lane_macros(lanes: int, **types: DType) -> str:
+def _aligned_load(name: str, dtype: DType, lanes: int) -> str:
+    """The function kcl_<name>_vector: `lanes` values at an address aligned to all of them."""
+    storage = "ushort" if dtype.name == "float16" else dtype.storage
+    words = f"{storage}{lanes} w = *(const __global {storage}{lanes}*)p;"
+    body = {
+        "float16": f"{words} ushort h[{lanes}]; vstore{lanes}(w, 0, h); return (float{lanes})("
+        + ", ".join(f"vload_half({k}, (const half*)h)" for k in range(lanes))
+        + ");",
+        "bfloat16": f"{words} return as_float{lanes}(convert_uint{lanes}(w) << 16);",
+        "bool": f"{words} return (convert_int{lanes}(w) != 0) & 1;",
+    }.get(dtype.name, f"{words} return w;")
+    if dtype.is_float8:
+        each = ", ".join(f"{name}_LOAD(p, {k})" for k in range(lanes))
+        body = f"return (float{lanes})({each});"
+    kind = f"{dtype.compute}{lanes}"
+    return f"inline {kind} kcl_{name}_vector(const __global {dtype.storage}* p) {{ {body} }}"
+
+
+def lane_macros(lanes: int, aligned: bool = False, **types: DType) -> str:
     """Vector counterparts of `prelude`'s macros.
 
     `lane_macros(8, A=float16)` defines LANES, A_CV (a compute vector of LANES
     lanes), A_LOADV(p, i) (elements i … i + LANES - 1), A_SPLAT(v), and
     A_SPILL(v, p) (writes the lanes to a private array).  Lanes are 1 for
-    complex dtypes.
+    complex dtypes.  `aligned` says that A_LOADV's indices are multiples of LANES (2, 4, 8 or 16)
+    and its memory is aligned to as many elements: a load is then one instruction on GPUs.
     """
     lines = [f"#define LANES {lanes}"]
     lines.append(f"#define LANES_ANY(m) {'(m)' if lanes == 1 else 'any(m)'}")
@@ -55,12 +74,18 @@ def lane_macros(lanes: int, **types: DType) -> str:
             ]
             continue
         plain = f"vload{lanes}(0, (p) + (i))"
-        if dtype.name == "float16":
+        if aligned:
+            lines.append(_aligned_load(name, dtype, lanes))
+            load = f"kcl_{name}_vector((p) + (i))"
+        elif dtype.name == "float16":
             load = f"vload_half{lanes}(0, (p) + (i))"
         elif dtype.name == "bfloat16":
             load = f"as_float{lanes}(convert_uint{lanes}({plain}) << 16)"
         elif dtype.is_bool:
             load = f"((convert_int{lanes}({plain}) != 0) & 1)"
+        elif dtype.is_float8:
+            each = ", ".join(f"{name}_LOAD(p, (i) + {k})" for k in range(lanes))
+            load = f"((float{lanes})({each}))"
         else:
             load = plain
         lines += [

@@ -33,6 +33,7 @@ from kerascl.kernels.solver import (
 
 # NVIDIA takes at most 65535 groups in the second and third dimension; kernels loop over the third.
 _MAX_GROUPS = 65535
+_PLACE = "ushort"  # an element's number in its window
 
 
 @dataclass(frozen=True)
@@ -97,10 +98,11 @@ class _Pool(Solver):
         info,
         kind: str,
         buffers: tuple[Arg, ...],
-        backward: bool,
+        domain: str,
         epilogue: Epilogue | None,
     ) -> Launch:
-        """One kernel pool_<kind> over the domain of y, or of x if `backward`."""
+        """One kernel pool_<kind> over the `domain` "y", "x" or "cells" (of x, as large as the
+        strides)."""
         dtype = problem.dtype
         missing = 3 - len(problem.window)
         window = (1,) * missing + tuple(problem.window)
@@ -119,19 +121,28 @@ class _Pool(Solver):
         if problem.channels_first:
             planes, channels = planes * channels, 1
         lanes = lanes_for(info, channels, dtype)
+        # On GPUs neighbouring work-items coalesce, four channels each with one instruction.
+        vectors = info.kind != "cpu" and channels % 4 == 0 and compute_bytes(dtype) <= 4
+        lanes = 4 if vectors else lanes
         mask = _mask_type(dtype, lanes)
         vector = "" if lanes == 1 else lanes
-        place = "(p)[i]" if lanes == 1 else f"vload{lanes}(0, (p) + (i))"
-        put = (
-            "(p)[i] = v" if lanes == 1 else f"vstore{lanes}(convert_ushort{lanes}(v), 0, (p) + (i))"
-        )
+        if lanes == 1:
+            place, put = "(p)[i]", "(p)[i] = v"
+        elif vectors:
+            place, put = (
+                f"*({space}{_PLACE}4*)((p) + (i))" for space in ("const __global ", "__global ")
+            )
+            put += f" = convert_{_PLACE}4(v)"
+        else:
+            place = f"vload{lanes}(0, (p) + (i))"
+            put = f"vstore{lanes}(convert_{_PLACE}{lanes}(v), 0, (p) + (i))"
         source = (
             prelude(
                 index_type(prod(problem.x_shape), prod(problem.y_shape)),
                 A=dtype,
                 ACC=dtype.accumulator,
             )
-            + lane_macros(lanes, A=dtype)
+            + lane_macros(lanes, vectors, A=dtype)
             + limit_macros(dtype.accumulator)
             + defines(
                 **{
@@ -140,6 +151,8 @@ class _Pool(Solver):
                     "STORE_PLACES(v, p, i)": put,
                 },
                 ACC_SPILL="A_SPILL",
+                PLACE_T=_PLACE,
+                WHOLE=int(whole),
                 COUNT_PAD=int(problem.count_include_pad or whole),
                 MASK_T=mask,
                 ALL_LANES=-1 if vector else 1,
@@ -151,9 +164,14 @@ class _Pool(Solver):
             )
             + (epilogue.defines if epilogue else "")
             + cl_source("pool.cl")
+            + (cl_source("pool_cell.cl") if domain == "cells" else "")
         )
         sizes = (planes, channels, *inside, *pooled, *lows)
-        depth, height, width = inside if backward else pooled
+        cells = tuple(
+            (size - 1 + low) // step - low // step + 1
+            for size, low, step in zip(inside, lows, strides, strict=True)
+        )
+        depth, height, width = {"x": inside, "y": pooled, "cells": cells}[domain]
         width *= channels // lanes
         slabs = planes * depth
         if info.kind == "cpu":
@@ -191,8 +209,8 @@ class WindowPool(_Pool):
         if 0 in problem.result_shape:
             return Plan([])
         buffers = tuple(Ref(slot) for slot in _INPUTS[problem.kind])
-        backward = problem.kind in ("max_grad", "average_grad")
-        return Plan([self.launch(problem, info, problem.kind, buffers, backward, epilogue)])
+        domain = "x" if problem.kind in ("max_grad", "average_grad") else "y"
+        return Plan([self.launch(problem, info, problem.kind, buffers, domain, epilogue)])
 
 
 class PlacePool(_Pool):
@@ -218,13 +236,55 @@ class PlacePool(_Pool):
     def plan(self, problem: PoolProblem, info, epilogue: Epilogue) -> Plan:
         if 0 in problem.result_shape:
             return Plan([])
-        places = Ref("ws0")
         launches = []
         if 0 not in problem.y_shape:
-            find = self.launch(problem, info, "max_place", (Ref("a"), places), False, None)
-            launches.append(find)
-        gather = self.launch(problem, info, "max_place_grad", (places, Ref("c")), True, epilogue)
-        return Plan([*launches, gather], [max(2 * prod(problem.y_shape), 2)])
+            buffers = (Ref("a"), Ref("ws0"))
+            launches.append(self.launch(problem, info, "max_place", buffers, "y", None))
+        launches.append(self.gather(problem, info, epilogue))
+        return Plan(launches, [max(2 * prod(problem.y_shape), 2)])
+
+    def gather(self, problem: PoolProblem, info, epilogue: Epilogue) -> Launch:
+        """The second step."""
+        buffers = (Ref("ws0"), Ref("c"))
+        return self.launch(problem, info, "max_place_grad", buffers, "x", epilogue)
+
+
+class CellPool(PlacePool):
+    """GPUs, channels-last: a work-item per cell of x, as large as the strides, and its channels.
+
+    Windows that do not overlap lie in one cell each, so one launch reads x, finds the maximum and
+    stores.  Others take places, which one cell's elements share.
+    """
+
+    name = "pool.cell"
+
+    def applies(self, problem: PoolProblem, info) -> bool:
+        # All elements and windows of a cell are in registers.
+        windows = prod(
+            ceil_div(size, step) for size, step in zip(problem.window, problem.strides, strict=True)
+        )
+        inside = prod(problem.window) if windows == 1 else 1
+        return (
+            super().applies(problem, info)
+            and not problem.channels_first
+            and windows <= 4
+            and max(inside, prod(problem.strides)) <= 16
+            and all(low >= 0 for low, _ in problem.pads)
+        )
+
+    def cost(self, problem: PoolProblem, info) -> float:
+        return 2.0 if info.kind == "cpu" else 0.25
+
+    def plan(self, problem: PoolProblem, info, epilogue: Epilogue) -> Plan:
+        overlap = any(map(int.__gt__, problem.window, problem.strides))
+        if overlap or 0 in problem.result_shape:
+            return super().plan(problem, info, epilogue)
+        buffers = (Ref("a"), Ref("c"))
+        return Plan([self.launch(problem, info, "max_cell_grad", buffers, "cells", epilogue)])
+
+    def gather(self, problem: PoolProblem, info, epilogue: Epilogue) -> Launch:
+        buffers = (Ref("ws0"), Ref("c"))
+        return self.launch(problem, info, "max_cell_gather", buffers, "cells", epilogue)
 
 
 def _mask_type(dtype: DType, lanes: int) -> str:
@@ -235,7 +295,7 @@ def _mask_type(dtype: DType, lanes: int) -> str:
     return f"{signed}{lanes}"
 
 
-SOLVERS: tuple[Solver, ...] = (WindowPool(), PlacePool())
+SOLVERS: tuple[Solver, ...] = (WindowPool(), PlacePool(), CellPool())
 
 
 def plan(problem: PoolProblem, info, epilogue: Epilogue) -> Plan:

@@ -17,6 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from kerascl import dtypes
 from kerascl.dtypes import DType
 
@@ -31,12 +33,28 @@ class Ref:
     offset: int = 0
 
 
+_HOST_TYPES = {
+    "char": np.int8, "short": np.int16, "int": np.int32, "long": np.int64,
+    "uchar": np.uint8, "ushort": np.uint16, "uint": np.uint32, "ulong": np.uint64,
+    "float": np.float32, "double": np.float64, "float2": np.complex64,
+    "double2": np.complex128,
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class Scalar:
-    """A by-value argument: an OpenCL C type ("int", "uint", "long", "float", …) and a value."""
+    """A by-value argument: an OpenCL C type ("int", "uint", "long", "float", …) and a value, or
+    "ulong8" and eight."""
 
     ctype: str
     value: Any
+
+    @property
+    def host(self) -> np.generic | bytes:
+        """The value as the runtime takes it."""
+        if self.ctype == "ulong8":
+            return np.array(self.value, np.uint64).tobytes()
+        return _HOST_TYPES[self.ctype](self.value)
 
 
 @dataclass(frozen=True)
@@ -46,7 +64,17 @@ class Local:
     nbytes: int
 
 
-Arg = Ref | Scalar | Local
+@dataclass(frozen=True)
+class Counters:
+    """A buffer of `count` arrival counters (see arrival.py), zero between launches.
+
+    The int argument after it is the first that is the launch's own.
+    """
+
+    count: int
+
+
+Arg = Ref | Scalar | Local | Counters
 
 
 @dataclass(frozen=True)
@@ -62,6 +90,33 @@ class Launch:
 
 
 @dataclass(frozen=True)
+class VectorStore:
+    """One stored value of an epilogue's vector form.
+
+    Attributes:
+        pointer: C expression, the address of element 0 (aligned to eight elements or 16 bytes).
+        dtype: the dtype stored.
+        value: C expression in its compute type, over the variables of `Epilogue.compute`.
+    """
+
+    pointer: str
+    dtype: DType
+    value: str
+
+
+_WORDS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+
+# KCL_STORE_VECTOR<W>(word, to, from): W words from a private array to global memory at once.
+_STORE_VECTOR = """\
+#define KCL_STORE_VECTOR4(word, to, from) \\
+  *(__global word##4*)(to) = (word##4)((from)[0], (from)[1], (from)[2], (from)[3]);
+#define KCL_STORE_VECTOR8(word, to, from) \\
+  *(__global word##8*)(to) = (word##8)((from)[0], (from)[1], (from)[2], (from)[3], \\
+                                       (from)[4], (from)[5], (from)[6], (from)[7]);
+"""
+
+
+@dataclass(frozen=True)
 class Epilogue:
     """What happens to each result of a heavy kernel.
 
@@ -73,28 +128,67 @@ class Epilogue:
         body: C statements over `acc` (a value of the accumulator's compute
             type) and `i` (int or long linear output index); they store.
         helpers: C functions that `body` calls.
+        compute, stores: the same in two parts, where every store is at index `i`: statements that
+            store nothing, and what is stored.  Without `stores` there is no vector form.
     """
 
     params: str
     args: tuple[Arg, ...]
     body: str
     helpers: str = ""
+    compute: str = ""
+    stores: tuple[VectorStore, ...] = ()
 
     @property
     def defines(self) -> str:
-        """The helpers and the macros EPILOGUE_PARAMS and EPILOGUE(acc, i) as source text."""
+        """The helpers and the macros EPILOGUE_PARAMS and EPILOGUE(acc, i) as source text.
+
+        With a vector form also EPILOGUE_VECTOR(W, accs, i): the same for the W = 4 or 8 values
+        of a private array, which belong to indices i to i + W - 1; i is a multiple of W.  All
+        values are computed before the first store.  EPILOGUE_VECTORS(N, W, accs, i, step) is that
+        for N such vectors at i, i + step, ... (a multiple of W): so many reads are under way at
+        once, which memory-bound kernels need.
+        """
         body = " ".join(line.strip() for line in self.body.splitlines())
-        return (
+        text = (
             self.helpers + f"#define EPILOGUE_PARAMS {self.params}\n"
             "#define EPILOGUE(acc_, i_) "
             f"{{ const ACC_T acc = (acc_); const INDEX_T i = (i_); {body} }}\n"
+        )
+        fits = self.stores and all(s.dtype.itemsize in _WORDS for s in self.stores)
+        return text + self._vector if fits else text
+
+    @property
+    def _vector(self) -> str:
+        arrays = inside = after = ""
+        for k, store in enumerate(self.stores):
+            word = _WORDS[store.dtype.itemsize]
+            arrays += f"{word} vec{k}_[(N_) * W_]; "
+            place = f"(({store.dtype.storage}*)vec{k}_)"
+            inside += store.dtype.store.format(p=place, i="n_ * W_ + j_", v=store.value) + "; "
+            target = f"(__global {word}*)({store.pointer}) + (i_) + n_ * (step_)"
+            after += f"KCL_STORE_VECTOR##W_({word}, {target}, vec{k}_ + n_ * W_) "
+        body = " ".join(line.strip() for line in self.compute.splitlines())
+        unroll = '_Pragma("unroll") for (int'
+        return (
+            _STORE_VECTOR + f"#define EPILOGUE_VECTORS(N_, W_, acc_, i_, step_) {{ {arrays}"
+            f"{unroll} n_ = 0; n_ < (N_); ++n_) {unroll} j_ = 0; j_ < W_; ++j_) {{ "
+            "const ACC_T acc = (acc_)[n_ * W_ + j_]; "
+            f"const INDEX_T i = (i_) + n_ * (step_) + j_; {body} {inside}}} "
+            f"{unroll} n_ = 0; n_ < (N_); ++n_) {{ {after}}}}}\n"
+            "#define EPILOGUE_VECTOR(W_, acc_, i_) EPILOGUE_VECTORS(1, W_, acc_, i_, 0)\n"
         )
 
 
 def store_epilogue(dtype: DType, slot: str = "out") -> Epilogue:
     """The epilogue that only stores, converted to `dtype`, into buffer `slot`."""
     store = dtype.store.format(p="out", i="i", v=f"(({dtype.compute})acc)")
-    return Epilogue(f", __global {dtype.storage}* restrict out", (Ref(slot),), f"{store};")
+    return Epilogue(
+        f", __global {dtype.storage}* restrict out",
+        (Ref(slot),),
+        f"{store};",
+        stores=(VectorStore("out", dtype, f"(({dtype.compute})acc)"),),
+    )
 
 
 @dataclass
@@ -156,7 +250,7 @@ def prelude(index: str = "int", **types: DType) -> str:
     compute type of ACC, INDEX_T is `index` ("int" or "long").
     """
     lines = [f"#define INDEX_T {index}"]
-    if any(t is dtypes.float64 for t in types.values()):
+    if any(t.is_double for t in types.values()):
         lines.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
     lines.append(dtypes.PRELUDE)
     for name, dtype in types.items():

@@ -41,7 +41,7 @@ class SortProblem:
     """The first `k` of each sorted row: a (rows, length) -> (rows, k), stable.
 
     Attributes:
-        dtype: any but complex64.  NaN is the largest value: last when
+        dtype: any but complex ones.  NaN is the largest value: last when
             ascending, first when descending.
         descending: largest first; equal values still keep the lower index first.
         outputs: which of "values" (through the epilogue) and "indices" (int32,
@@ -63,7 +63,10 @@ class SortProblem:
 
 
 _RAW = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+# the bits of the largest value that is not NaN
 _INFINITY = {
+    "float8_e4m3fn": "0x7e",
+    "float8_e5m2": "0x7c",
     "float16": "0x7c00",
     "bfloat16": "0x7f80",
     "float32": "0x7f800000u",
@@ -404,6 +407,6 @@ def plan(problem: SortProblem, info, epilogue: Epilogue) -> Plan:
     """The launches for `problem`: values through `epilogue`, indices to the slot "indices".
 
     Raises:
-        NotImplementedError: for complex64, or rows longer than 2**31 - 1.
+        NotImplementedError: for complex dtypes, or rows longer than 2**31 - 1.
     """
     return choose(SOLVERS, problem, info).plan(problem, info, epilogue)

@@ -86,6 +86,9 @@ def load4(name: str, dtype: DType, acc: DType) -> str:
         value = f"convert_{acc.compute}4(vload_half4(0, (p) + (i)))"
     elif dtype is dtypes.bfloat16:
         value = f"convert_{acc.compute}4(as_float4(convert_uint4({vector}) << 16))"
+    elif dtype.is_float8:
+        each = ", ".join(dtype.load.format(p="(p)", i=f"(i) + {k}") for k in range(4))
+        value = f"convert_{acc.compute}4((float4)({each}))"
     elif dtype.is_bool:
         value = f"convert_{acc.compute}4(-convert_int4({vector} != (uchar4)0))"
     else:

@@ -6,8 +6,10 @@ import math
 
 import numpy as np
 
-from kerascl.core.array import Array
-from kerascl.dtypes import bool_, float32, promote
+from kerascl.core.array import Array, apply_multi
+from kerascl.core.scope import current, engine
+from kerascl.core.tape import GradientTape
+from kerascl.dtypes import bfloat16, bool_, float16, float32, promote
 from kerascl.ops.contraction import matmul
 from kerascl.ops.declare import (
     ArrayLike,
@@ -15,14 +17,20 @@ from kerascl.ops.declare import (
     cast_to,
     convert,
     expand_to,
+    family,
     floating,
     reshape_to,
 )
 from kerascl.ops.movement import iota, transpose
 from kerascl.ops.nn import softmax
 from kerascl.ops.pointwise import not_equal, where
+from kerascl.ops.reduction import sum
 
 __all__ = ["dot_product_attention"]
+
+MOST_FEATURES = 256  # of one head in the kernels that keep no logits
+LEAST_QUERIES = 8
+MOST_LOGITS = 1 / 256  # of the memory; a training step keeps those of all layers
 
 
 def dot_product_attention(
@@ -65,25 +73,114 @@ def dot_product_attention(
             f"dot_product_attention: query {query.shape}, key {key.shape} and value {value.shape} "
             "do not fit"
         )
-    wide = promote(dtype, float32)
     shape = (batch, heads, length, source)
-    query = _heads(query, heads)
-    key = transpose(_heads(key, heads), (0, 1, 3, 2))
-    logits = matmul(query, key, dtype=wide) * (1 / math.sqrt(width) if scale is None else scale)
+    scale = 1 / math.sqrt(width) if scale is None else float(scale)
     if bias is not None:
-        logits = logits + expand_to(_four(cast_to(as_array(bias), wide)), shape)
-    visible = None
+        bias = as_array(bias)
+        bias = bias if bias.dtype.is_float else cast_to(bias, promote(dtype, float32))
+        bias = expand_to(_four(bias), shape)
     if mask is not None:
         mask = as_array(mask)
-        visible = expand_to(_four(mask if mask.dtype is bool_ else not_equal(mask, 0)), shape)
-    if is_causal:
-        past = iota(shape, 3) <= iota(shape, 2)
-        visible = past if visible is None else visible & past
+        mask = expand_to(_four(mask if mask.dtype is bool_ else not_equal(mask, 0)), shape)
+    if _fused(query, value, bias, shape):
+        rest = tuple(x for x in (bias, mask) if x is not None)
+        attrs = (scale, bool(is_causal), bias is not None)
+        results = [((batch, length, heads, value.shape[-1]), dtype), (shape[:3], float32)]
+        return apply_multi(ATTENTION, (query, key, value, *rest), attrs, results)[0]
+    return _composite(query, key, value, bias, mask, scale, is_causal)
+
+
+def _fused(query: Array, value: Array, bias: Array | None, shape: tuple[int, ...]) -> bool:
+    """Whether the kernels without logits take it.
+
+    Few queries have small logits anyway.  Where products run on matrix units, which these kernels
+    do not use, the plain formula is up to three times as fast: they serve for large logits.
+    """
+    dtypes = {query.dtype} if bias is None else {query.dtype, bias.dtype}
+    features = (query.shape[-1], value.shape[-1])
+    usable = (
+        dtypes <= {float16, bfloat16, float32}
+        and min(features) > 0
+        and max(features) <= MOST_FEATURES
+        and 0 not in shape
+        and shape[2] >= LEAST_QUERIES
+    )
+    if not usable or not engine().matrix_units(query.device):
+        return usable
+    nbytes = math.prod(shape) * float32.itemsize
+    return nbytes > engine().memory_bytes(query.device) * MOST_LOGITS
+
+
+def _composite(query, key, value, bias, mask, scale: float, causal: bool) -> Array:
+    """The plain formula; bias and mask have the logits' shape."""
+    heads, dtype = query.shape[2], query.dtype
+    wide = promote(dtype, float32)
+    logits = _logits(query, key, bias, scale)
+    visible = _visible(mask, causal, logits.shape)
     if visible is not None:
         # finite, so that rows that see nothing become uniform instead of NaN
         logits = where(visible, logits, -0.7 * float(np.finfo(wide.numpy).max))
     weights = cast_to(softmax(logits, -1), dtype)
     return transpose(matmul(weights, _heads(value, heads)), (0, 2, 1, 3))
+
+
+def _logits(query: Array, key: Array, bias: Array | None, scale: float) -> Array:
+    wide = promote(query.dtype, float32)
+    heads = query.shape[2]
+    keys = transpose(_heads(key, heads), (0, 1, 3, 2))
+    logits = matmul(_heads(query, heads), keys, dtype=wide) * scale
+    return logits if bias is None else logits + cast_to(bias, wide)
+
+
+def _visible(mask: Array | None, causal: bool, shape: tuple[int, ...]) -> Array | None:
+    if not causal:
+        return mask
+    past = iota(shape, 3) <= iota(shape, 2)
+    return past if mask is None else mask & past
+
+
+def _vjp(g, y, query, key, value, *rest):
+    *extra, scale, causal, has_bias = rest
+    bias = extra[0] if has_bias else None
+    mask = extra[-1] if len(extra) > has_bias else None
+    upstream = cast_to(g[0], query.dtype)
+    if current.tapes:
+        # somebody wants higher derivatives: those come from the plain formula
+        with GradientTape() as tape:
+            plain = _composite(query, key, value, bias, mask, scale, causal)
+        sources = [query, key, value] + ([bias] if has_bias else [])
+        grads = tape.gradient(plain, sources, upstream)
+        return (*grads, None) if mask is not None else tuple(grads)
+    out, stat = y
+    weighted = sum(cast_to(upstream, float32) * cast_to(out, float32), -1)
+    inputs = (query, key, value, upstream, stat, weighted, *extra)
+    results = [(x.shape, x.dtype) for x in (query, key, value)]
+    grads = apply_multi(ATTENTION_GRAD, inputs, (scale, causal, has_bias), results)
+    if has_bias:
+        grads += (_bias_gradient(query, key, value, bias, mask, upstream, weighted, scale, causal),)
+    return (*grads, None) if mask is not None else grads
+
+
+def _bias_gradient(query, key, value, bias, mask, upstream, weighted, scale, causal) -> Array:
+    """The gradient of the bias, as large as the logits; computed only if somebody wants it."""
+    heads, wide = query.shape[2], float32
+    logits = _logits(query, key, bias, scale)
+    visible = _visible(mask, causal, logits.shape)
+    if visible is not None:
+        logits = where(visible, logits, -0.7 * float(np.finfo(wide.numpy).max))
+    values = transpose(_heads(value, heads), (0, 1, 3, 2))
+    back = matmul(_heads(upstream, heads), values, dtype=wide)
+    shift = reshape_to(transpose(weighted, (0, 2, 1)), (*logits.shape[:3], 1))
+    grad = softmax(logits, -1) * (back - shift)
+    return cast_to(grad if visible is None else where(visible, grad, 0), bias.dtype)
+
+
+# Inputs: query, key, value, then bias and mask of the logits' shape where there are any.
+# Attributes: (scale, causal, has_bias).  Results: the heads' outputs, and a statistic of each row.
+ATTENTION = family("attention", _vjp, outputs=2)
+# Inputs: query, key, value, gradient of the output, statistic, sum of gradient times output for
+# each row (batch, length, heads), then bias and mask.  Results: gradients of query, key, value.
+ATTENTION_GRAD = family("attention_grad", outputs=3)
 
 
 def _heads(x: Array, heads: int) -> Array:

@@ -31,7 +31,7 @@ bitwise_or = pointwise("bitwise_or", "({0} | {1})", bitwise)
 bitwise_xor = pointwise("bitwise_xor", "({0} ^ {1})", bitwise)
 _bitwise_not = pointwise("bitwise_not", "(~{0})", bitwise)
 left_shift = pointwise(
-    "left_shift", f"({_IN_WORD} ? ({{T}})({{0}} << {{1}}) : ({{T}})0)", _shifts,
+    "left_shift", f"({_IN_WORD} ? ({{T}})(({{U}}){{0}} << {{1}}) : ({{T}})0)", _shifts,
     doc="Bits moved left; 0 when all are moved out.",
 )  # fmt: skip
 right_shift = pointwise(
@@ -47,8 +47,14 @@ def bitwise_not(x) -> Array:
 
 
 _BITS = {1: uint8, 2: uint16, 4: uint32, 8: uint64}
-_TO_BITS = {"float16": "kcl_half_bits({0})", "bfloat16": "kcl_to_bf16({0})"}
-_FROM_BITS = {"float16": "kcl_half_value({0})", "bfloat16": "kcl_from_bf16({0})"}
+_TO_BITS = {
+    "float16": "kcl_half_bits({0})", "bfloat16": "kcl_to_bf16({0})",
+    "float8_e4m3fn": "kcl_to_e4m3({0})", "float8_e5m2": "kcl_to_e5m2({0})",
+}  # fmt: skip
+_FROM_BITS = {
+    "float16": "kcl_half_value({0})", "bfloat16": "kcl_from_bf16({0})",
+    "float8_e4m3fn": "kcl_from_e4m3({0})", "float8_e5m2": "kcl_from_e5m2({0})",
+}  # fmt: skip
 
 
 def _bit_op(name: str, code: str) -> Op:
@@ -121,14 +127,15 @@ _nextafter = pointwise("nextafter", "nextafter({0}, {1})", floating)
 def nextafter(x1, x2) -> Array:
     """The next representable number after x1 towards x2."""
     (a, b), common = convert((x1, x2))
-    if common.itemsize != 2 or not common.is_float:
+    if common.itemsize > 2 or not common.is_float:
         return _nextafter(a, b)
     (a, b), shape = spread((a, b))
     a, b = expand_to(a, shape), expand_to(b, shape)
-    bits = cast_to(bitcast(a, dtypes.int16), int32)
-    # 16-bit floats are computed in float32: their neighbours are found by counting bits
+    # these floats are computed in float32: their neighbours are found by counting bits
+    word = dtypes.int8 if common.itemsize == 1 else dtypes.int16
+    bits = cast_to(bitcast(a, word), int32)
     away = where(logical_or(equal(a, 0), not_equal(greater(b, a), greater(a, 0))), -1, 1)
-    small = where(greater(b, 0), 1, -(2**15) + 1)
+    small = where(greater(b, 0), 1, -(2 ** (8 * word.itemsize - 1)) + 1)
     following = where(equal(a, 0), small, bits + away)
-    y = bitcast(cast_to(following, dtypes.int16), common)
+    y = bitcast(cast_to(following, word), common)
     return where(logical_or(isnan(a), isnan(b)), math.nan, where(equal(a, b), b, y))

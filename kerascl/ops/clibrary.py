@@ -1,14 +1,17 @@
 """C functions that elementwise operations call.
 
 Each entry is the text of one function.  `@T` in a name or text stands for the
-compute type of the operation's result, so one text serves every type.  An
-operation names a function in its code (with `{T}` for `@T`) and needs nothing
+compute type of the operation's result, so one text serves every type; in functions on
+complex numbers `@R` is the type of their parts, and `@U` is the unsigned type in which integers
+wrap.  An operation names a function in its code (with `{T}` for `@T`) and needs nothing
 more: `needed` finds it, and what it calls in turn.
 """
 
 from __future__ import annotations
 
 import re
+
+from kerascl import dtypes
 
 _TEXTS = r"""
 static inline @T kcl_fmod_@T(@T a, @T b) {
@@ -35,7 +38,7 @@ static inline @T kcl_imod_@T(@T a, @T b) {
 
 static inline @T kcl_idiv_@T(@T a, @T b) {
   if (b == 0) return 0;
-  if (b < 0 && b + 1 == 0) return -a;
+  if (b < 0 && b + 1 == 0) return (@T)(0 - (@U)a);
   const @T q = a / b;
   return (q * b != a && ((a < 0) != (b < 0))) ? q - 1 : q;
 }
@@ -48,8 +51,8 @@ static inline @T kcl_ipow_@T(@T a, @T b) {
   if (b < 0) return a == 1 ? 1 : a + 1 == 0 ? ((b & 1) ? -1 : 1) : 0;
   @T y = 1;
   while (b > 0) {
-    if (b & 1) y *= a;
-    a *= a;
+    if (b & 1) y = (@T)((@U)y * (@U)a);
+    a = (@T)((@U)a * (@U)a);
     b >>= 1;
   }
   return y;
@@ -176,6 +179,40 @@ static inline @T kcl_digamma_@T(@T x) {
   return y + log(x) - (@T)0.5f / x - r * tail;
 }
 
+static inline @T kcl_gamma_slope_@T(@T a, @T y) {
+  /* d y / d a of the logarithm y of a gamma variate of shape a, at the same quantile: the
+     implicit derivative of M. Figurnov, S. Mohamed and A. Mnih, "Implicit reparameterization
+     gradients", NeurIPS 2018, from the series and the continued fraction of the incomplete
+     gamma function (Abramowitz and Stegun, 6.5.29 and 6.5.31) and, for large shapes, from the
+     cube root's normal distribution (Wilson and Hilferty, 1931). */
+  if (!(a > 0) || y != y) return (@T)NAN;
+  const @T x = exp(y);
+  if (a > (sizeof(@T) == 8 ? (@T)4000 : (@T)250)) {
+    const @T s = exp((y - log(a)) / 3), r = sqrt(a), w = (s - 1 + 1 / (9 * a)) * 3 * r;
+    return (s * s * s + 3 * s * s * (1 / (9 * a) - w / (6 * r))) / x;
+  }
+  if (x < (@T)1.5f || x < a + 2 * sqrt(a)) {
+    @T term = 1, sum = 1, h = 0, slope = 0;
+    for (int n = 1; n < 4000; n++) {
+      const @T q = 1 / (a + n);
+      term *= x * q;
+      h += q;
+      sum += term;
+      slope -= term * h;
+      if (term * h <= (sizeof(@T) == 8 ? (@T)1e-17f : (@T)1e-9f) * fabs(slope)) break;
+    }
+    return -(sum * (y - kcl_digamma_@T(a + 1)) + slope) / a;
+  }
+  const int most = sizeof(@T) == 8 ? 400 : 60;
+  @T t = x + (2 * most + 1) - a, d = -1;
+  for (int k = most; k > 0; k--) {
+    const @T part = -k * (k - a), inverse = 1 / t;
+    d = -1 + (k - part * d * inverse) * inverse;
+    t = x + (2 * k - 1) - a + part * inverse;
+  }
+  return (y - kcl_digamma_@T(a) - d / t) / t;
+}
+
 static inline ushort kcl_half_bits(float v) {
   ushort h;
   vstore_half_rte(v, 0, (half*)&h);
@@ -186,37 +223,127 @@ static inline float kcl_half_value(ushort h) {
   return vload_half(0, (half*)&h);
 }
 
-static inline float2 kcl_cmul(float2 a, float2 b) {
-  return (float2)(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
+static inline @T kcl_cmul_@T(@T a, @T b) {
+  return (@T)(a.x * b.x - a.y * b.y, a.x * b.y + a.y * b.x);
 }
 
-static inline float2 kcl_cdiv(float2 a, float2 b) {
+static inline @T kcl_cdiv_@T(@T a, @T b) {
   if (fabs(b.x) >= fabs(b.y)) {
-    const float r = b.y / b.x, d = b.x + b.y * r;
-    return (float2)((a.x + a.y * r) / d, (a.y - a.x * r) / d);
+    const @R r = b.y / b.x, d = b.x + b.y * r;
+    return (@T)((a.x + a.y * r) / d, (a.y - a.x * r) / d);
   }
-  const float r = b.x / b.y, d = b.x * r + b.y;
-  return (float2)((a.x * r + a.y) / d, (a.y * r - a.x) / d);
+  const @R r = b.x / b.y, d = b.x * r + b.y;
+  return (@T)((a.x * r + a.y) / d, (a.y * r - a.x) / d);
 }
 
-static inline float2 kcl_cexp(float2 a) {
-  return exp(a.x) * (float2)(cos(a.y), sin(a.y));
+static inline @T kcl_cexp_@T(@T a) {
+  return exp(a.x) * (@T)(cos(a.y), sin(a.y));
 }
 
-static inline float2 kcl_clog(float2 a) {
-  return (float2)(log(hypot(a.x, a.y)), atan2(a.y, a.x));
+static inline @T kcl_clog_@T(@T a) {
+  return (@T)(log(hypot(a.x, a.y)), atan2(a.y, a.x));
 }
 
-static inline float2 kcl_csqrt(float2 a) {
-  const float size = hypot(a.x, a.y);
-  if (size == 0) return (float2)(0.0f, a.y);
-  const float root = sqrt(0.5f * (size + fabs(a.x)));
-  const float other = 0.5f * a.y / root;
-  return a.x >= 0 ? (float2)(root, other) : (float2)(fabs(other), copysign(root, a.y));
+static inline @T kcl_csqrt_@T(@T a) {
+  const @R size = hypot(a.x, a.y);
+  if (size == 0) return (@T)(0, a.y);
+  const @R root = sqrt((@R)0.5f * (size + fabs(a.x)));
+  const @R other = (@R)0.5f * a.y / root;
+  return a.x >= 0 ? (@T)(root, other) : (@T)(fabs(other), copysign(root, a.y));
+}
+
+static inline @T kcl_csin_@T(@T a) {
+  return (@T)(sin(a.x) * cosh(a.y), cos(a.x) * sinh(a.y));
+}
+
+static inline @T kcl_ccos_@T(@T a) {
+  return (@T)(cos(a.x) * cosh(a.y), -(sin(a.x) * sinh(a.y)));
+}
+
+static inline @T kcl_csinh_@T(@T a) {
+  return (@T)(sinh(a.x) * cos(a.y), cosh(a.x) * sin(a.y));
+}
+
+static inline @T kcl_ccosh_@T(@T a) {
+  return (@T)(cosh(a.x) * cos(a.y), sinh(a.x) * sin(a.y));
+}
+
+static inline @T kcl_ctanh_@T(@T a) {
+  if (fabs(a.x) > 20)
+    return (@T)(copysign((@R)1, a.x), 4 * sin(a.y) * cos(a.y) * exp(-2 * fabs(a.x)));
+  const @R t = tan(a.y), s = sinh(a.x), b = 1 + t * t, d = 1 + b * s * s;
+  return (@T)(b * sqrt(1 + s * s) * s / d, t / d);
+}
+
+static inline @T kcl_ctan_@T(@T a) {
+  const @T t = kcl_ctanh_@T((@T)(-a.y, a.x));
+  return (@T)(t.y, -t.x);
+}
+
+static inline @T kcl_cexp2_@T(@T a) {
+  return kcl_cexp_@T(a * (@R)0.6931471805599453);
+}
+
+static inline @T kcl_clog2_@T(@T a) {
+  return kcl_clog_@T(a) * (@R)1.4426950408889634;
+}
+
+static inline @T kcl_clog10_@T(@T a) {
+  return kcl_clog_@T(a) * (@R)0.4342944819032518;
+}
+
+static inline @T kcl_csign_@T(@T a) {
+  const @R size = hypot(a.x, a.y);
+  return size == 0 ? a : a / size;
+}
+
+static inline @T kcl_cexpm1_@T(@T a) {
+  const @R half_sine = sin(a.y * (@R)0.5f);
+  return (@T)(expm1(a.x) * cos(a.y) - 2 * half_sine * half_sine, exp(a.x) * sin(a.y));
+}
+
+static inline @T kcl_clog1p_@T(@T a) {
+  const @R near = (@R)0.5f * log1p(a.x * (2 + a.x) + a.y * a.y);
+  const int small = fabs(a.x) < (@R)0.5f && fabs(a.y) < (@R)0.5f;
+  return (@T)(small ? near : log(hypot(1 + a.x, a.y)), atan2(a.y, 1 + a.x));
+}
+
+static inline @T kcl_casin_@T(@T a) {
+  const @T u = kcl_csqrt_@T((@T)(1 - a.x, -a.y)), v = kcl_csqrt_@T((@T)(1 + a.x, a.y));
+  return (@T)(atan2(a.x, u.x * v.x - u.y * v.y), asinh(u.x * v.y - u.y * v.x));
+}
+
+static inline @T kcl_cacos_@T(@T a) {
+  const @T u = kcl_csqrt_@T((@T)(1 - a.x, -a.y)), v = kcl_csqrt_@T((@T)(1 + a.x, a.y));
+  return (@T)(2 * atan2(u.x, v.x), asinh(v.x * u.y - v.y * u.x));
+}
+
+static inline @T kcl_casinh_@T(@T a) {
+  const @T u = kcl_casin_@T((@T)(a.y, -a.x));
+  return (@T)(-u.y, u.x);
+}
+
+static inline @T kcl_cacosh_@T(@T a) {
+  const @T u = kcl_csqrt_@T((@T)(a.x - 1, a.y)), v = kcl_csqrt_@T((@T)(a.x + 1, a.y));
+  return (@T)(asinh(u.x * v.x + u.y * v.y), 2 * atan2(u.y, v.x));
+}
+
+static inline @T kcl_catanh_@T(@T a) {
+  const @R size = fabs(a.x), away = (1 - size) * (1 - size) + a.y * a.y;
+  return (@T)(
+    copysign((@R)0.25f * log1p(4 * size / away), a.x),
+    (@R)0.5f * atan2(2 * a.y, (1 - a.x) * (1 + a.x) - a.y * a.y));
+}
+
+static inline @T kcl_catan_@T(@T a) {
+  const @T u = kcl_catanh_@T((@T)(-a.y, a.x));
+  return (@T)(u.y, -u.x);
 }
 """
 
 _NAME = re.compile(r"kcl_\w*(?:@T)?(?=\()")
+# what every source has
+_PRELUDE = frozenset(re.findall(r"kcl_\w+(?=\()", dtypes.PRELUDE))
 FUNCTIONS: dict[str, str] = {}
 for _text in re.split(r"\n\n(?=static inline )", _TEXTS.strip()):
     FUNCTIONS[_NAME.search(_text).group()] = _text.strip() + "\n"
@@ -232,7 +359,7 @@ def needed(code: str) -> tuple[str, ...]:
 
     def visit(text: str, own: str = "") -> None:
         for name in _NAME.findall(text.replace("{T}", "@T")):
-            if name in (own, "kcl_to_bf16", "kcl_from_bf16") or name in found:
+            if name in (own, *_PRELUDE) or name in found:
                 continue
             visit(FUNCTIONS[name], name)
             found[name] = FUNCTIONS[name]

@@ -6,7 +6,7 @@ import builtins
 import math
 from collections.abc import Sequence
 
-from kerascl.core import rules
+from kerascl.core import rules, scope
 from kerascl.core.array import Array, apply
 from kerascl.dtypes import DType, int32
 from kerascl.ops.declare import cast_to, convert, family, numeric, scalar
@@ -26,14 +26,16 @@ def _swap(x: Array) -> Array:
     return permute(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
-def _matmul_vjp(g, y, a, b):
-    return _batched(g, _swap(b), a.dtype), _batched(_swap(a), g, b.dtype)
+# Attribute: (precision,), see core.scope.precision.
+def _matmul_vjp(g, y, a, b, precision):
+    left = _batched(g, _swap(b), a.dtype, precision)
+    return left, _batched(_swap(a), g, b.dtype, precision)
 
 
 MATMUL = family("matmul", _matmul_vjp)
 
 
-def _batched(a: Array, b: Array, dtype: DType) -> Array:
+def _batched(a: Array, b: Array, dtype: DType, precision: str | None = None) -> Array:
     """a[.., m, k] @ b[.., k, n] with equal batch dimensions."""
     *batch, m, k = a.shape
     n = b.shape[-1]
@@ -45,9 +47,10 @@ def _batched(a: Array, b: Array, dtype: DType) -> Array:
         return expand_to(scalar(0, dtype), (*batch, m, n))
     if len(batch) > 3:
         size = math.prod(batch)
-        flat = _batched(reshape_to(a, (size, m, k)), reshape_to(b, (size, k, n)), dtype)
+        flat = _batched(reshape_to(a, (size, m, k)), reshape_to(b, (size, k, n)), dtype, precision)
         return reshape_to(flat, (*batch, m, n))
-    return apply(MATMUL, (a, b), (), (*batch, m, n), dtype)
+    precision = precision or scope.product_precision(dtype)
+    return apply(MATMUL, (a, b), (precision,), (*batch, m, n), dtype)
 
 
 def _complex_product(a: Array, b: Array) -> Array:

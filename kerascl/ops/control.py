@@ -2,28 +2,29 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from kerascl.core import node as graph
 from kerascl.core.array import Array, State, apply, apply_multi
+from kerascl.core.batch import note
+from kerascl.core.closed import Closed, is_smooth
 from kerascl.core.errors import CaptureError
-from kerascl.core.node import Node, topological
-from kerascl.core.op import ARGUMENT, CONST, PICK, Kind, Op, register
+from kerascl.core.node import Node, is_closed, topological
+from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
 from kerascl.core.scope import current
 from kerascl.core.structure import flatten
-from kerascl.core.tape import GradientTape, pause
+from kerascl.core.tape import pause, private_tapes
 from kerascl.ops.declare import as_array, expand_to, family, scalar
 from kerascl.ops.pointwise import add
 
 # Inside a loop body: the slice of the input array that belongs to the current step.
 LOOP_SLICE = register(Op("loop_slice", Kind.VIEW))
-# The same value under another identity, for gradients of its own.
-FRESH = register(Op("fresh", Kind.VIEW, vjp=lambda g, y, x: (g,)))
 # A value that must have memory of its own (a result that is also something else).
 KEEP = register(Op("keep", Kind.POINTWISE, "{0}", vjp=lambda g, y, x: (g,)))
 
 
-class _BodyTrace:
+class BodyTrace:
     """The trace of a loop body: reads of States go to the trace outside; writes are refused."""
 
     def __init__(self):
@@ -43,7 +44,7 @@ class _BodyTrace:
         )
 
     def knows_value(self, node: Node) -> bool:
-        return all(n.op is not ARGUMENT for n in topological([node]))
+        return is_closed(node)
 
 
 class Body:
@@ -89,6 +90,13 @@ class Body:
         roots = [*self.next_carry, *streamed]
         return topological(roots), streamed, roots
 
+    def run(self, carry: list[Array], slices: list[Array], captured: list[Array]):
+        """The body as array code over other arrays, without derivatives."""
+        arguments = [Array(n) for n in (*self.carry, *self.slices, *self.captured)]
+        roots = [Array(n) for n in (*self.next_carry, *self.results)]
+        found = Closed(arguments, roots, [], -1).replay([*carry, *slices, *captured], {})
+        return found[: len(self.next_carry)], found[len(self.next_carry) :]
+
     def __eq__(self, other) -> bool:
         return isinstance(other, Body) and self._key == other._key
 
@@ -98,41 +106,10 @@ class Body:
     def __repr__(self) -> str:
         return f"<loop body {hash(self._key):x}>"
 
-    def run(self, carry: list[Array], slices: list[Array], captured: list[Array]):
-        """The body as array code over other arrays; recorded on the active tapes."""
-        value = {}
-        for node, array in zip(
-            [*self.carry, *self.slices, *self.captured], [*carry, *slices, *captured], strict=True
-        ):
-            value[id(node)] = array
-        for node in self.nodes:
-            if id(node) in value:
-                continue
-            if node.op is CONST or node.op.kind is Kind.LEAF:
-                value[id(node)] = _handle(node)
-            elif node.op is PICK:
-                value[id(node)] = value[id(node.inputs[0])][node.attrs[0]]
-            else:
-                inputs = tuple(value[id(x)] for x in node.inputs)
-                if node.op.outputs > 1:
-                    shapes = [(node.shape, node.dtype)] * node.op.outputs
-                    for pick in self.nodes:
-                        if pick.op is PICK and pick.inputs[0] is node:
-                            shapes[pick.attrs[0]] = (pick.shape, pick.dtype)
-                    value[id(node)] = apply_multi(node.op, inputs, node.attrs, shapes)
-                else:
-                    value[id(node)] = apply(node.op, inputs, node.attrs, node.shape, node.dtype)
-        return [value[id(n)] for n in self.next_carry], [value[id(n)] for n in self.results]
 
-
-def _handle(node: Node) -> Array:
-    """The Array of a node: the one in use, if there is one, since tapes know it."""
-    array = node.handle() if node.handle is not None else None
-    return Array(node) if array is None else array
-
-
-def _trace(function: Callable, carry: list[Array], xs: list[Array], device) -> tuple[Body, list]:
-    trace = _BodyTrace()
+def _trace(function: Callable, carry: list[Array], xs: list[Array], device):
+    """The body to compile, and the body to differentiate: a Closed of carry and slices."""
+    trace = BodyTrace()
 
     def argument(shape, dtype, k: int) -> Array:
         return Array(Node(ARGUMENT, (), ("loop", k), shape, dtype, device))
@@ -140,62 +117,57 @@ def _trace(function: Callable, carry: list[Array], xs: list[Array], device) -> t
     carry_in = [argument(c.shape, c.dtype, k) for k, c in enumerate(carry)]
     whole = [argument(x.shape, x.dtype, len(carry) + k) for k, x in enumerate(xs)]
     slices = [Array(Node(LOOP_SLICE, (x._node,), (), x.shape[1:], x.dtype, device)) for x in whole]
-    current.trace = trace
+    tapes, lanes = current.tapes, current.lanes
+    tape, private = private_tapes(tapes)
+    # what is outside, elements of batches too, is an input here
+    current.trace, current.lanes, current.tapes = trace, (), private
     try:
-        with pause():
-            carry_out, results = function(carry_in, slices)
-            carry_out = [as_array(c) for c in carry_out]
-            results = [as_array(y) for y in results]
-            for k, (c, d) in enumerate(zip(carry, carry_out, strict=True)):
-                if c.shape != d.shape or c.dtype is not d.dtype:
-                    raise ValueError(
-                        f"loop: carried value {k} changes from {c.dtype.name}{list(c.shape)} "
-                        f"to {d.dtype.name}{list(d.shape)}"
-                    )
-            # every result has memory of its own, so that one kernel may write several
-            carry_out = [apply(KEEP, (c,), (), c.shape, c.dtype) for c in carry_out]
-            results = [apply(KEEP, (y,), (), y.shape, y.dtype) for y in results]
+        carry_out, results = function(carry_in, slices)
+        carry_out = [as_array(c) for c in carry_out]
+        results = [as_array(y) for y in results]
+        for k, (c, d) in enumerate(zip(carry, carry_out, strict=True)):
+            if c.shape != d.shape or c.dtype is not d.dtype:
+                raise ValueError(
+                    f"loop: carried value {k} changes from {c.dtype.name}{list(c.shape)} "
+                    f"to {d.dtype.name}{list(d.shape)}"
+                )
+        # every result has memory of its own, so that one kernel may write several
+        carry_out = [apply(KEEP, (c,), (), c.shape, c.dtype) for c in carry_out]
+        results = [apply(KEEP, (y,), (), y.shape, y.dtype) for y in results]
     finally:
-        current.trace = trace.outer
-    roots = [c._node for c in carry_out] + [y._node for y in results]
-    own = {id(x._node) for x in [*carry_in, *whole, *slices]}
-    captured: dict[int, Node] = {}
-    stack = list(roots)
-    seen: set[int] = set()
-    while stack:
-        node = stack.pop()
-        if id(node) in seen or id(node) in own or node.op is CONST:
-            continue
-        seen.add(id(node))
-        if node.serial < trace.start or node.op.kind is Kind.LEAF:
-            captured[id(node)] = node
-        else:
-            stack.extend(node.inputs)
-    nodes = sorted(captured.values(), key=lambda n: n.serial)
-    # the body stands alone: what it reads from outside becomes an argument
-    stand_in = {
-        id(n): Node(ARGUMENT, (), ("captured", k), n.shape, n.dtype, n.device)
-        for k, n in enumerate(nodes)
-    }
-    for n in nodes:
-        stand_in[id(n)].serial = n.serial  # it comes before its readers
-    for node in topological(roots):
-        if id(node) in seen and id(node) not in captured:
-            node.inputs = tuple(stand_in.get(id(x), x) for x in node.inputs)
-    body = Body(
-        [x._node for x in carry_in],
-        [x._node for x in slices],
-        list(stand_in.values()),
-        roots[: len(carry)],
-        roots[len(carry) :],
+        current.trace, current.lanes, current.tapes = trace.outer, lanes, tapes
+    records = tape.records
+    closed = Closed([*carry_in, *slices], [*carry_out, *results], records, trace.start)
+    body = _standing_alone(closed, len(carry), len(carry_out))
+    return body, closed
+
+
+def _standing_alone(closed: Closed, carries: int, outputs: int) -> Body:
+    """A copy of the graph in which what it reads from outside are arguments.
+
+    Compiled programs are kept by their body, which must not hold anybody's arrays.
+    """
+    new = {id(x._node): x._node for x in closed.arguments}
+    captured = []
+    for k, x in enumerate(closed.captured):
+        node = x._node
+        new[id(node)] = Node(ARGUMENT, (), ("captured", k), node.shape, node.dtype, node.device)
+        captured.append(new[id(node)])
+    for node in closed.nodes:
+        inputs = tuple([new[id(x)] for x in node.inputs])
+        copy = Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.device)
+        if node.op.outputs > 1:
+            copy.results = node.results
+        new[id(node)] = copy
+    roots = [new[id(y._node)] for y in closed.outputs]
+    arguments = [x._node for x in closed.arguments]
+    return Body(
+        arguments[:carries], arguments[carries:], captured, roots[:outputs], roots[outputs:]
     )
-    return body, [_handle(node) for node in nodes]
 
 
-def _loop_vjp(gs, ys, *rest):
-    *inputs, body, length, reverse, history = rest
-    if not history:
-        raise ValueError("loop: this loop was traced without its history; it has no gradient")
+def _loop_vjp(closed: Closed, gs, ys, *rest):
+    *inputs, body, length, reverse, _ = rest
     carries, slices = len(body.carry), len(body.slices)
     results = len(body.results)
     xs = inputs[carries : carries + slices]
@@ -205,8 +177,10 @@ def _loop_vjp(gs, ys, *rest):
     g_results = list(gs[carries : carries + results])
     # the saved carries are results too: second derivatives flow through them
     g_saved = list(gs[carries + results :])
-    g_saved = [] if all(_is_zero(g) for g in g_saved) else g_saved
-    smooth = [k for k, c in enumerate(captured) if c.dtype.is_float]
+    g_saved = [] if all(is_zero(g) for g in g_saved) else g_saved
+    known = [id(x._node) for x in closed.captured]
+    gradient = closed.gradient()
+    smooth = [k for k, found in enumerate(gradient.found[carries + slices :]) if found]
     sums = [expand_to(scalar(0, captured[k].dtype), captured[k].shape) for k in smooth]
 
     def step(carry, now):
@@ -215,19 +189,13 @@ def _loop_vjp(gs, ys, *rest):
         c_now = now[slices : slices + carries]
         g_now = now[slices + carries : slices + carries + results]
         extra = now[slices + carries + results :]
-        with GradientTape() as tape:
-            leaves = (
-                [fresh(c) for c in c_now],
-                [fresh(x) for x in x_now],
-                [fresh(c) for c in captured],
-            )
-            new, out = body.run(*leaves)
-        pairs = [
-            (t, g) for t, g in zip([*new, *out], [*g_next, *g_now], strict=True) if t.dtype.is_float
+        upstream = [
+            g for y, g in zip(closed.outputs, [*g_next, *g_now], strict=True) if is_smooth(y)
         ]
-        grads = tape.gradient(
-            [t for t, _ in pairs], [leaf for part in leaves for leaf in part], [g for _, g in pairs]
+        found = iter(
+            gradient.call([*c_now, *x_now, *upstream], dict(zip(known, captured, strict=True)))
         )
+        grads = [next(found) if there else None for there in gradient.found]
         d_carry = [_or_zero(g, c) for g, c in zip(grads[:carries], c_now, strict=True)]
         if extra:
             d_carry = [add(d, g) for d, g in zip(d_carry, extra, strict=True)]
@@ -235,10 +203,7 @@ def _loop_vjp(gs, ys, *rest):
             _or_zero(g, x) for g, x in zip(grads[carries : carries + slices], x_now, strict=True)
         ]
         d_captured = grads[carries + slices :]
-        partial = [
-            p if d_captured[k] is None else add(p, d_captured[k])
-            for p, k in zip(partial, smooth, strict=True)
-        ]
+        partial = [add(p, d_captured[k]) for p, k in zip(partial, smooth, strict=True)]
         return d_carry + partial, d_x
 
     carry, d_xs = loop(
@@ -247,18 +212,12 @@ def _loop_vjp(gs, ys, *rest):
     d_captured = [None] * len(captured)
     for k, value in zip(smooth, carry[carries:], strict=True):
         d_captured[k] = value
-    d_inputs = [
-        g if c.dtype.is_float else None for g, c in zip(carry[:carries], inputs, strict=False)
-    ]
+    d_inputs = [g if is_smooth(c) else None for g, c in zip(carry[:carries], inputs, strict=False)]
+    d_xs = [g if is_smooth(x) else None for g, x in zip(d_xs, xs, strict=True)]
     return (*d_inputs, *d_xs, *d_captured)
 
 
-def fresh(x: Array) -> Array:
-    """Another handle of the same value, with a gradient of its own."""
-    return apply(FRESH, (x,), (), x.shape, x.dtype)
-
-
-def _is_zero(x: Array) -> bool:
+def is_zero(x: Array) -> bool:
     node = x._node
     while node.op.kind is Kind.VIEW and len(node.inputs) == 1:
         node = node.inputs[0]
@@ -271,7 +230,7 @@ def _or_zero(g, x: Array) -> Array:
     return expand_to(scalar(0, x.dtype), x.shape)
 
 
-LOOP = family("loop", _loop_vjp, outputs=2)
+LOOP = family("loop", outputs=2)  # `loop` records its derivative
 
 
 def loop(function: Callable, carry: list, xs: list, length: int | None = None, reverse=False):
@@ -301,13 +260,18 @@ def loop(function: Callable, carry: list, xs: list, length: int | None = None, r
         raise ValueError(f"loop: lengths {sorted(lengths)} of the inputs differ or are missing")
     (length,) = lengths
     device = next((x._node.device for x in [*carry, *xs] if x._node.device is not None), None)
-    body, captured = _trace(function, carry, xs, device)
-    history = bool(current.tapes)
+    body, closed = _trace(function, carry, xs, device)
+    tapes = current.tapes
+    history = bool(tapes)
     shapes = [(c.shape, c.dtype) for c in carry]
     shapes += [((length, *y.shape), y.dtype) for y in body.results]
     if history:
         shapes += [((length, *c.shape), c.dtype) for c in carry]
-    outputs = apply_multi(LOOP, (*carry, *xs, *captured), (body, length, reverse, history), shapes)
+    inputs, attrs = (*carry, *xs, *closed.captured), (body, length, reverse, history)
+    with pause():
+        outputs = apply_multi(LOOP, inputs, attrs, shapes)
+    if tapes:
+        note(tapes, functools.partial(_loop_vjp, closed), inputs, outputs, attrs)
     count = len(carry)
     return list(outputs[:count]), list(outputs[count : count + len(body.results)])
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from kerascl.core import rules
+from kerascl.core import rules, scope
 from kerascl.core.array import Array, apply
 from kerascl.ops.declare import ArrayLike, convert, family, reshape_to
 
 __all__ = ["conv", "conv_transpose", "depthwise_conv", "spatial"]
 
-# Attributes of all three: (strides, pads, dilation, groups, channels_first), one number (pads: one
-# (low, high)) for each spatial dimension.  x is (N, *spatial, C) or (N, C, *spatial), y likewise
-# with K channels, w is (*kernel, C // groups, K).  Each one's gradients are the other two.
+# Attributes of all three: (strides, pads, dilation, groups, channels_first, precision), one number
+# (pads: one (low, high)) for each spatial dimension; precision as in core.scope.  x is
+# (N, *spatial, C) or (N, C, *spatial), y likewise with K channels, w is (*kernel, C // groups, K).
+# Each one's gradients are the other two.
 
 
 def _conv_vjp(g, y, x, w, *attrs):
@@ -157,7 +158,8 @@ def conv(
     pads = window_pads(padding, sizes, window, strides)
     counts = window_counts(sizes, window, strides, pads)
     shape = join_shape(batch, counts, filters, channels_first)
-    return _forward(x, w, shape, (strides, pads, dilation, groups, channels_first))
+    precision = scope.product_precision(x.dtype)
+    return _forward(x, w, shape, (strides, pads, dilation, groups, channels_first, precision))
 
 
 def depthwise_conv(
@@ -228,6 +230,6 @@ def conv_transpose(
     shape = join_shape(batch, results, filters, channels_first)
     if 0 in shape or 0 in sizes:
         raise ValueError(f"conv_transpose: inputs of shape {x.shape} give the empty shape {shape}")
-    return _data_grad(x, w, shape, (strides, tuple(inner), dilation, 1, channels_first))
-
-
+    precision = scope.product_precision(x.dtype)
+    attrs = (strides, tuple(inner), dilation, 1, channels_first, precision)
+    return _data_grad(x, w, shape, attrs)

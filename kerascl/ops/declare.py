@@ -19,6 +19,7 @@ from kerascl.ops.views import SUM_OP, concat, expand_to, reshape_to
 
 ArrayLike = Array | State | np.ndarray | bool | int | float | complex | Sequence
 
+
 def as_array(value, dtype: DType | None = None) -> Array:
     """An Array from an Array, State, variable, NumPy array, Python scalar or nested list.
 
@@ -65,7 +66,7 @@ def _host(value, dtype: DType | None) -> np.ndarray:
     if dtype is not None:
         return host.astype(dtype.numpy)
     typed = isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__")
-    if host.dtype == np.complex128:
+    if host.dtype == np.complex128 and not typed:
         host = host.astype(np.complex64)
     elif host.dtype == np.float64 and not typed:
         host = host.astype(np.float32)
@@ -99,7 +100,10 @@ def scalar(value, dtype: DType) -> Array:
         if dtype.kind == "i" and value >> (bits - 1):
             value -= 1 << bits
     else:
-        value = float(dtype.numpy.type(value)) if dtype.itemsize < 4 else float(value)
+        value = float(value)
+        if dtype.itemsize < 4:
+            with np.errstate(all="ignore"):
+                value = float(dtype.numpy.type(value))
     return Array(graph.const(value, dtype))
 
 
@@ -212,7 +216,8 @@ def pointwise(
 
     Args:
         code: a C expression over {0}, {1}, …; {T} is the compute type of the
-            result.  It may call the functions of `clibrary`.
+            result and {U} an unsigned one in which integers wrap.  It may call the functions
+            of `clibrary`.
         dtype: the rule from the common dtype to those of the inputs and the result.
         vjp: `vjp(g, y, *inputs)` gives the gradients.
         integer, unsigned, boolean, complex: other code for such inputs; without
@@ -313,7 +318,6 @@ def fold_function(op: Op, dtype: Callable[[DType], tuple[DType, DType]]) -> Call
     function.__doc__ = f"{name} of `x` over `axis` (None: all axes, an int or a tuple)."
     function.op = op
     return function
-
 
 
 SUM = fold_function(SUM_OP, numeric)

@@ -163,27 +163,27 @@ def _along(x, n: int | None, axis: int, inverse: bool) -> Array:
 
 
 def fft(x, n: int | None = None, axis: int = -1) -> Array:
-    """Fourier transform along `axis`, cut or padded to `n`; complex64."""
+    """Fourier transform along `axis`, cut or padded to `n`; complex64 (128 for float64)."""
     return _along(x, n, axis, False)
 
 
 def ifft(x, n: int | None = None, axis: int = -1) -> Array:
-    """Inverse Fourier transform along `axis`, cut or padded to `n`; complex64."""
+    """Inverse Fourier transform along `axis`, cut or padded to `n`; complex64 (128 for float64)."""
     return _along(x, n, axis, True)
 
 
 def fft2(x, axes=(-2, -1)) -> Array:
-    """Fourier transform over two axes; complex64."""
+    """Fourier transform over two axes; complex64 (128 for float64)."""
     return fft(fft(x, axis=axes[1]), axis=axes[0])
 
 
 def ifft2(x, axes=(-2, -1)) -> Array:
-    """Inverse Fourier transform over two axes; complex64."""
+    """Inverse Fourier transform over two axes; complex64 (128 for float64)."""
     return ifft(ifft(x, axis=axes[1]), axis=axes[0])
 
 
 def rfft(x, n: int | None = None, axis: int = -1) -> Array:
-    """The first n // 2 + 1 values of the transform of a real array; complex64."""
+    """The first n // 2 + 1 values of the transform of a real array; complex64 (128 for float64)."""
     re, im = dft(*_pair(x, axis, n))
     half = re.shape[-1] // 2 + 1
     y = make_complex(*(window(v, v.ndim - 1, 0, half) for v in (re, im)))

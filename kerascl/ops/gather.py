@@ -150,6 +150,8 @@ def take(x, indices, axis: int | None = None) -> Array:
 def take_along_axis(x, indices, axis: int | None = -1) -> Array:
     """x[…, indices[…, j, …], …] along `axis`; other axes broadcast."""
     x, indices = as_array(x), as_array(indices)
+    if not indices.dtype.is_integer:
+        raise TypeError(f"take_along_axis: indices must be integers, not {indices.dtype.name}")
     if axis is None:
         x, axis = reshape_to(x, (x.size,)), 0
         indices = reshape_to(indices, (indices.size,))

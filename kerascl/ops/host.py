@@ -16,6 +16,7 @@ HOST_OPERATIONS = {
     "repeat": "the sum of an array of repeats, unless `total_length` is given",
     "arange": "its bounds, where they are arrays",
     "boolean index": "how many elements a mask selects",
+    "sparse": "how many places a result has, and whether 0 stays 0",
     "segment": "the largest segment number, unless `num_segments` is given",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kerascl.core import scope
 from kerascl.core.array import Array
 from kerascl.core.tape import custom_gradient
 from kerascl.ops.contraction import matmul
@@ -22,7 +23,7 @@ def _squares(a) -> tuple[Array, tuple[int, ...]]:
     a = as_array(a)
     a = cast_to(a, floating(a.dtype)[0])
     if a.dtype.is_complex:
-        raise TypeError("elimination has no form for complex64")
+        raise TypeError("elimination has no form for complex numbers")
     if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
         raise ValueError(f"square matrices are needed, got shape {a.shape}")
     lead, n = a.shape[:-2], a.shape[-1]
@@ -123,7 +124,8 @@ def _solve(a: Array, b: Array):
 
     def grad(g):
         to_b = solve(swapaxes(a, -1, -2), g)
-        return -matmul(to_b, swapaxes(solve(a, b), -1, -2)), to_b
+        with scope.precision_scope("highest"):
+            return -matmul(to_b, swapaxes(solve(a, b), -1, -2)), to_b
 
     return x, grad
 

@@ -6,12 +6,15 @@ from kerascl.core import tape
 from kerascl.core.array import Array
 from kerascl.ops import bits, contraction, indexing, movement, pointwise, reduction, scan, sorting
 from kerascl.ops.declare import as_array, is_scalar, scalar
+from kerascl.ops.sparse import SparseArray
 from kerascl.ops.views import expand_to, sum_to
 
 
 def _binary(function, reflected: bool = False):
     def operator(self, other):
         if not (isinstance(other, Array) or is_scalar(other)):
+            if isinstance(other, SparseArray):
+                return NotImplemented  # its own operators know what stays sparse
             try:
                 other = as_array(other)
             except TypeError:

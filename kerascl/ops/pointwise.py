@@ -8,7 +8,7 @@ import math
 from kerascl import dtypes
 from kerascl.core.array import Array, apply
 from kerascl.core.op import Kind, Op, register
-from kerascl.dtypes import as_dtype, bool_, float32, int32
+from kerascl.dtypes import as_dtype, bool_, int32
 from kerascl.ops import clibrary
 from kerascl.ops.declare import (
     as_array,
@@ -47,23 +47,31 @@ def _plain(name: str, code: str, vjp, **more):
     return pointwise(name, code, numeric, vjp, complex=code, **more)
 
 
-add = _plain("add", "({0} + {1})", lambda g, y, a, b: (g, g), boolean="({0} | {1})")
-subtract = _plain("subtract", "({0} - {1})", lambda g, y, a, b: (g, -g))
-negative = _plain("negative", "(-{0})", lambda g, y, x: (-g,))
+def _wraps(operator: str, left: str = "{0}", right: str = "{1}") -> str:
+    """Arithmetic of integers that wraps around, also to the compiler."""
+    return f"(({{T}})(({{U}}){left} {operator} ({{U}}){right}))"
+
+
+add = _plain(
+    "add", "({0} + {1})", lambda g, y, a, b: (g, g), integer=_wraps("+"), boolean="({0} | {1})"
+)
+subtract = _plain("subtract", "({0} - {1})", lambda g, y, a, b: (g, -g), integer=_wraps("-"))
+negative = _plain("negative", "(-{0})", lambda g, y, x: (-g,), integer=_wraps("-", "0", "{0}"))
 multiply = pointwise(
     "multiply", "({0} * {1})", numeric, lambda g, y, a, b: (g * b, g * a),
-    boolean="({0} & {1})", complex="kcl_cmul({0}, {1})",
+    integer=_wraps("*"), boolean="({0} & {1})", complex="kcl_cmul_{T}({0}, {1})",
 )  # fmt: skip
 divide = pointwise(
     "divide", "({0} / {1})", floating, lambda g, y, a, b: (g / b, -(g * y) / b), cost=4,
-    complex="kcl_cdiv({0}, {1})",
+    complex="kcl_cdiv_{T}({0}, {1})",
 )  # fmt: skip
 square = pointwise(
-    "square", "({0} * {0})", numeric, lambda g, y, x: (g * (x + x),), complex="kcl_cmul({0}, {0})"
-)
+    "square", "({0} * {0})", numeric, lambda g, y, x: (g * (x + x),),
+    integer=_wraps("*", "{0}", "{0}"), complex="kcl_cmul_{T}({0}, {0})",
+)  # fmt: skip
 reciprocal = pointwise(
     "reciprocal", "(1 / {0})", floating, lambda g, y, x: (-g * y * y,), cost=4,
-    complex="kcl_cdiv((float2)(1.0f, 0.0f), {0})",
+    complex="kcl_cdiv_{T}(({T})(1, 0), {0})",
 )  # fmt: skip
 
 
@@ -83,22 +91,28 @@ def _share(g, y, a, b):
     return where(one, half, 0), where(two, half, 0)
 
 
-maximum = pointwise(
-    "maximum", "(({0} > {1} || {0} != {0}) ? {0} : {1})", same, _share, integer="max({0}, {1})",
-    doc="The larger of two elements; NaN where either is.",
-)  # fmt: skip
-minimum = pointwise(
-    "minimum", "(({0} < {1} || {0} != {0}) ? {0} : {1})", same, _share, integer="min({0}, {1})",
-    doc="The smaller of two elements; NaN where either is.",
-)  # fmt: skip
-fmax = pointwise(
-    "fmax", "fmax({0}, {1})", same, _share, integer="max({0}, {1})",
-    doc="The larger of two elements; a number wins over NaN.",
-)  # fmt: skip
-fmin = pointwise(
-    "fmin", "fmin({0}, {1})", same, _share, integer="min({0}, {1})",
-    doc="The smaller of two elements; a number wins over NaN.",
-)  # fmt: skip
+def _in_order(sign: str) -> str:
+    """Complex numbers are ordered by their real parts, then by the imaginary ones."""
+    return f"({{0}}.x {sign[0]} {{1}}.x || ({{0}}.x == {{1}}.x && {{0}}.y {sign} {{1}}.y))"
+
+
+def _extreme(name: str, sign: str, doc: str):
+    """The larger or smaller of two: NaN wins over numbers, or, in fmax and fmin, loses to them."""
+    number_wins = name.startswith("f")
+    code, nan = f"(({{0}} {sign} {{1}} || {{0}} != {{0}}) ? {{0}} : {{1}})", "{0}"
+    if number_wins:
+        code, nan = f"{name}({{0}}, {{1}})", "{1}"
+    nan = f"{nan}.x != {nan}.x || {nan}.y != {nan}.y"
+    return pointwise(
+        name, code, same, _share, integer=f"{'max' if sign == '>' else 'min'}({{0}}, {{1}})",
+        complex=f"(({_in_order(sign)} || {nan}) ? {{0}} : {{1}})", doc=doc,
+    )  # fmt: skip
+
+
+maximum = _extreme("maximum", ">", "The larger of two elements; NaN where either is.")
+minimum = _extreme("minimum", "<", "The smaller of two elements; NaN where either is.")
+fmax = _extreme("fmax", ">", "The larger of two elements; a number wins over NaN.")
+fmin = _extreme("fmin", "<", "The smaller of two elements; a number wins over NaN.")
 
 
 def _power_vjp(g, y, a, b):
@@ -132,15 +146,13 @@ def power(x1, x2) -> Array:
 
 sqrt = pointwise(
     "sqrt", "sqrt({0})", floating, lambda g, y, x: (g * 0.5 / y,), cost=4,
-    complex="kcl_csqrt({0})",
+    complex="kcl_csqrt_{T}({0})",
 )  # fmt: skip
 rsqrt = pointwise(
     "rsqrt", "rsqrt({0})", floating, lambda g, y, x: (g * (-0.5) * y / x,), cost=4,
-    doc="Elementwise 1 / sqrt(x).",
+    complex="kcl_cdiv_{T}(({T})(1, 0), kcl_csqrt_{T}({0}))", doc="Elementwise 1 / sqrt(x).",
 )  # fmt: skip
-cbrt = pointwise(
-    "cbrt", "cbrt({0})", floating, lambda g, y, x: (g / (square(y) * 3),), cost=15
-)
+cbrt = pointwise("cbrt", "cbrt({0})", floating, lambda g, y, x: (g / (square(y) * 3),), cost=15)
 _POWERS = {3: _cube, 0.5: sqrt, -0.5: rsqrt, -1: reciprocal}
 
 
@@ -155,18 +167,31 @@ hypot = pointwise(
 
 # -- exponentials and logarithms ----------------------------------------------
 exp = pointwise(
-    "exp", "exp({0})", floating, lambda g, y, x: (g * y,), cost=10, complex="kcl_cexp({0})"
+    "exp", "exp({0})", floating, lambda g, y, x: (g * y,), cost=10, complex="kcl_cexp_{T}({0})"
 )
-exp2 = pointwise("exp2", "exp2({0})", floating, lambda g, y, x: (g * y * math.log(2),), cost=10)
-expm1 = pointwise("expm1", "expm1({0})", floating, lambda g, y, x: (g * (y + 1),), cost=12)
+exp2 = pointwise(
+    "exp2", "exp2({0})", floating, lambda g, y, x: (g * y * math.log(2),), cost=10,
+    complex="kcl_cexp2_{T}({0})",
+)  # fmt: skip
+expm1 = pointwise(
+    "expm1", "expm1({0})", floating, lambda g, y, x: (g * (y + 1),), cost=12,
+    complex="kcl_cexpm1_{T}({0})",
+)  # fmt: skip
 log = pointwise(
-    "log", "log({0})", floating, lambda g, y, x: (g / x,), cost=10, complex="kcl_clog({0})"
+    "log", "log({0})", floating, lambda g, y, x: (g / x,), cost=10, complex="kcl_clog_{T}({0})"
 )
-log2 = pointwise("log2", "log2({0})", floating, lambda g, y, x: (g / (x * math.log(2)),), cost=10)
+log2 = pointwise(
+    "log2", "log2({0})", floating, lambda g, y, x: (g / (x * math.log(2)),), cost=10,
+    complex="kcl_clog2_{T}({0})",
+)  # fmt: skip
 log10 = pointwise(
-    "log10", "log10({0})", floating, lambda g, y, x: (g / (x * math.log(10)),), cost=10
-)
-log1p = pointwise("log1p", "log1p({0})", floating, lambda g, y, x: (g / (x + 1),), cost=12)
+    "log10", "log10({0})", floating, lambda g, y, x: (g / (x * math.log(10)),), cost=10,
+    complex="kcl_clog10_{T}({0})",
+)  # fmt: skip
+log1p = pointwise(
+    "log1p", "log1p({0})", floating, lambda g, y, x: (g / (x + 1),), cost=12,
+    complex="kcl_clog1p_{T}({0})",
+)  # fmt: skip
 logaddexp = pointwise(
     "logaddexp", "kcl_logaddexp_{T}({0}, {1})", floating,
     lambda g, y, a, b: (g * sigmoid(a - b), g * sigmoid(b - a)), cost=25,
@@ -180,32 +205,56 @@ logaddexp2 = pointwise(
 sigmoid = pointwise(
     "sigmoid", "(1 / (1 + exp(-{0})))", floating, lambda g, y, x: (g * y * (1 - y),), cost=14
 )
-tanh = pointwise("tanh", "tanh({0})", floating, lambda g, y, x: (g * (1 - y * y),), cost=12)
+tanh = pointwise(
+    "tanh", "tanh({0})", floating, lambda g, y, x: (g * (1 - y * y),), cost=12,
+    complex="kcl_ctanh_{T}({0})",
+)  # fmt: skip
 
 # -- trigonometry -------------------------------------------------------------
-sin = pointwise("sin", "sin({0})", floating, lambda g, y, x: (g * cos(x),), cost=12)
-cos = pointwise("cos", "cos({0})", floating, lambda g, y, x: (-(g * sin(x)),), cost=12)
-tan = pointwise("tan", "tan({0})", floating, lambda g, y, x: (g * (square(y) + 1),), cost=15)
-sinh = pointwise("sinh", "sinh({0})", floating, lambda g, y, x: (g * cosh(x),), cost=14)
-cosh = pointwise("cosh", "cosh({0})", floating, lambda g, y, x: (g * sinh(x),), cost=14)
+sin = pointwise(
+    "sin", "sin({0})", floating, lambda g, y, x: (g * cos(x),), cost=12,
+    complex="kcl_csin_{T}({0})",
+)  # fmt: skip
+cos = pointwise(
+    "cos", "cos({0})", floating, lambda g, y, x: (-(g * sin(x)),), cost=12,
+    complex="kcl_ccos_{T}({0})",
+)  # fmt: skip
+tan = pointwise(
+    "tan", "tan({0})", floating, lambda g, y, x: (g * (square(y) + 1),), cost=15,
+    complex="kcl_ctan_{T}({0})",
+)  # fmt: skip
+sinh = pointwise(
+    "sinh", "sinh({0})", floating, lambda g, y, x: (g * cosh(x),), cost=14,
+    complex="kcl_csinh_{T}({0})",
+)  # fmt: skip
+cosh = pointwise(
+    "cosh", "cosh({0})", floating, lambda g, y, x: (g * sinh(x),), cost=14,
+    complex="kcl_ccosh_{T}({0})",
+)  # fmt: skip
 arcsin = pointwise(
-    "arcsin", "asin({0})", floating, lambda g, y, x: (g * rsqrt(1 - square(x)),), cost=15
-)
+    "arcsin", "asin({0})", floating, lambda g, y, x: (g * rsqrt(1 - square(x)),), cost=15,
+    complex="kcl_casin_{T}({0})",
+)  # fmt: skip
 arccos = pointwise(
-    "arccos", "acos({0})", floating, lambda g, y, x: (-(g * rsqrt(1 - square(x))),), cost=15
-)
+    "arccos", "acos({0})", floating, lambda g, y, x: (-(g * rsqrt(1 - square(x))),), cost=15,
+    complex="kcl_cacos_{T}({0})",
+)  # fmt: skip
 arctan = pointwise(
-    "arctan", "atan({0})", floating, lambda g, y, x: (g / (square(x) + 1),), cost=15
-)
+    "arctan", "atan({0})", floating, lambda g, y, x: (g / (square(x) + 1),), cost=15,
+    complex="kcl_catan_{T}({0})",
+)  # fmt: skip
 arcsinh = pointwise(
-    "arcsinh", "asinh({0})", floating, lambda g, y, x: (g * rsqrt(square(x) + 1),), cost=15
-)
+    "arcsinh", "asinh({0})", floating, lambda g, y, x: (g * rsqrt(square(x) + 1),), cost=15,
+    complex="kcl_casinh_{T}({0})",
+)  # fmt: skip
 arccosh = pointwise(
-    "arccosh", "acosh({0})", floating, lambda g, y, x: (g * rsqrt((x - 1) * (x + 1)),), cost=15
-)
+    "arccosh", "acosh({0})", floating, lambda g, y, x: (g * rsqrt(x - 1) * rsqrt(x + 1),), cost=15,
+    complex="kcl_cacosh_{T}({0})",
+)  # fmt: skip
 arctanh = pointwise(
-    "arctanh", "atanh({0})", floating, lambda g, y, x: (g / (1 - square(x)),), cost=15
-)
+    "arctanh", "atanh({0})", floating, lambda g, y, x: (g / (1 - square(x)),), cost=15,
+    complex="kcl_catanh_{T}({0})",
+)  # fmt: skip
 
 
 def _arctan2_vjp(g, y, a, b):
@@ -280,7 +329,8 @@ digamma = pointwise(
 sign = pointwise(
     "sign", "({0} != {0} ? {0} : ({T})(({0} > 0) - ({0} < 0)))", numeric,
     lambda g, y, x: (None,), integer="(({0} > 0) - ({0} < 0))",
-    doc="-1, 0 or 1 by the sign of each element; NaN stays NaN.",
+    complex="kcl_csign_{T}({0})",
+    doc="-1, 0 or 1 by the sign of each element; NaN stays NaN; x / |x| for complex x.",
 )  # fmt: skip
 signbit = pointwise(
     "signbit", "(signbit({0}) != 0)", comparison, integer="({0} < 0)",
@@ -288,7 +338,7 @@ signbit = pointwise(
 )  # fmt: skip
 _absolute = pointwise(
     "absolute", "fabs({0})", same, lambda g, y, x: (g * sign(x),),
-    integer="(({0} < 0) ? -{0} : {0})", unsigned="{0}",
+    integer="(({0} < 0) ? " + _wraps("-", "0", "{0}") + " : {0})", unsigned="{0}",
 )  # fmt: skip
 
 
@@ -305,7 +355,7 @@ def absolute(x) -> Array:
     """Elementwise absolute value; real for complex arrays."""
     x = as_array(x)
     if x.dtype.is_complex:
-        return apply(_ABSOLUTE_COMPLEX, (x,), (), x.shape, float32)
+        return apply(_ABSOLUTE_COMPLEX, (x,), (), x.shape, x.dtype.real)
     return _absolute(x)
 
 
@@ -364,9 +414,7 @@ def _integers(dtype):
     return dtype, dtype
 
 
-gcd = pointwise(
-    "gcd", "kcl_gcd_{T}({0}, {1})", _integers, cost=40, doc="Greatest common divisor."
-)
+gcd = pointwise("gcd", "kcl_gcd_{T}({0}, {1})", _integers, cost=40, doc="Greatest common divisor.")
 lcm = pointwise("lcm", "kcl_lcm_{T}({0}, {1})", _integers, cost=45, doc="Least common multiple.")
 _LDEXP = register(
     Op(
@@ -420,6 +468,7 @@ def clip(x, x_min=None, x_max=None) -> Array:
 
 # the largest finite number of each dtype
 LARGEST = {
+    "float8_e4m3fn": 448.0, "float8_e5m2": 57344.0,
     "float16": 65504.0, "bfloat16": 3.3895313892515355e38,
     "float32": 3.4028234663852886e38, "float64": 1.7976931348623157e308,
 }  # fmt: skip
@@ -437,16 +486,20 @@ def nan_to_num(x, nan=0.0, posinf=None, neginf=None) -> Array:
 
 
 # -- comparison and logic -----------------------------------------------------
-equal = pointwise(
-    "equal", "({0} == {1})", comparison, complex="({0}.x == {1}.x && {0}.y == {1}.y)"
-)
+equal = pointwise("equal", "({0} == {1})", comparison, complex="({0}.x == {1}.x && {0}.y == {1}.y)")
 not_equal = pointwise(
     "not_equal", "({0} != {1})", comparison, complex="({0}.x != {1}.x || {0}.y != {1}.y)"
 )
-greater = pointwise("greater", "({0} > {1})", comparison)
-greater_equal = pointwise("greater_equal", "({0} >= {1})", comparison)
-less = pointwise("less", "({0} < {1})", comparison)
-less_equal = pointwise("less_equal", "({0} <= {1})", comparison)
+
+
+def _order(name: str, sign: str):
+    return pointwise(name, f"({{0}} {sign} {{1}})", comparison, complex=_in_order(sign))
+
+
+greater = _order("greater", ">")
+greater_equal = _order("greater_equal", ">=")
+less = _order("less", "<")
+less_equal = _order("less_equal", "<=")
 logical_and = pointwise("logical_and", "({0} && {1})", logical)
 logical_or = pointwise("logical_or", "({0} || {1})", logical)
 logical_not = pointwise("logical_not", "(!{0})", logical)
@@ -487,35 +540,32 @@ def _complex_op(name: str, code: str, vjp) -> Op:
 
 
 # Gradients are linear transposes, without conjugation, as in JAX.
-_MAKE = _complex_op(
-    "make_complex", "(float2)({0}, {1})", lambda g, y, a, b: (real(g), -imag(g))
-)
+_MAKE = _complex_op("make_complex", "({T})({0}, {1})", lambda g, y, a, b: (real(g), -imag(g)))
 _REAL = _complex_op("real", "{0}.x", lambda g, y, x: (make_complex(g, 0),))
 _IMAG = _complex_op("imag", "{0}.y", lambda g, y, x: (make_complex(0, -g),))
-_CONJUGATE = _complex_op(
-    "conjugate", "(float2)({0}.x, -{0}.y)", lambda g, y, x: (conjugate(g),)
-)
+_CONJUGATE = _complex_op("conjugate", "({T})({0}.x, -{0}.y)", lambda g, y, x: (conjugate(g),))
 
 
 def make_complex(re, im) -> Array:
-    """re + i im, complex64."""
-    (a, b), _ = convert((re, im))
-    a, b = cast_to(a, float32), cast_to(b, float32)
+    """re + i im: complex128 when one of them is float64, else complex64."""
+    (a, b), common = convert((re, im))
+    dtype = common.complex
+    a, b = cast_to(a, dtype.real), cast_to(b, dtype.real)
     arrays, shape = spread((a, b))
-    return apply(_MAKE, tuple(arrays), (), shape, dtypes.complex64)
+    return apply(_MAKE, tuple(arrays), (), shape, dtype)
 
 
 def real(x) -> Array:
     """The real part."""
     x = as_array(x)
-    return apply(_REAL, (x,), (), x.shape, float32) if x.dtype.is_complex else x
+    return apply(_REAL, (x,), (), x.shape, x.dtype.real) if x.dtype.is_complex else x
 
 
 def imag(x) -> Array:
     """The imaginary part; zeros for real arrays."""
     x = as_array(x)
     if x.dtype.is_complex:
-        return apply(_IMAG, (x,), (), x.shape, float32)
+        return apply(_IMAG, (x,), (), x.shape, x.dtype.real)
     return expand_to(scalar(0, x.dtype), x.shape)
 
 

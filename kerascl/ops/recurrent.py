@@ -1,4 +1,4 @@
-"""Recurrent layers: the input's products for all steps at once, then a loop of small steps."""
+"""Recurrent layers: the input's products for all steps at once, then the recurrence."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ from kerascl.ops.contraction import matmul
 from kerascl.ops.control import loop
 from kerascl.ops.declare import expand_to, reshape_to, scalar
 from kerascl.ops.movement import concatenate, expand_dims, transpose
-from kerascl.ops.pointwise import add
+from kerascl.ops.pointwise import add, where
+from kerascl.ops.recurrence import Cell, recurrence
 from kerascl.ops.reduction import sum
-
-Cell = Callable[[Array, Array, list[Array]], list[Array]]
 
 
 def recurrent(
@@ -23,52 +22,70 @@ def recurrent(
     states: list[Array],
     kernel: Array,
     bias: Array | None = None,
+    mask: Array | None = None,
     reverse: bool = False,
 ) -> tuple[Array, list[Array]]:
     """Run `states = cell(inputs[t], states[0] @ kernel + bias, states)` over t.
 
-    The backward pass keeps only elementwise work and one product in its loop;
-    the kernel's gradient is one product over all steps (Appleyard, Kocisky
-    and Blunsom, 2016, https://arxiv.org/abs/1604.01946).
+    One launch does it where `recurrence` serves; otherwise a loop launches the body of each step.
+    The kernel's gradient is one product over all steps in any case (Appleyard, Kocisky and
+    Blunsom, 2016, https://arxiv.org/abs/1604.01946).
 
     Args:
-        cell: elementwise code from (steps' inputs, recurrent product, states) to new states.
-        inputs: (time, batch, gates).
+        cell: elementwise code from (steps' inputs, recurrent product, states) to new states; the
+            first two are lists of gates.
+        inputs: (time, batch, gates * units).
         states: each (batch, units); the first one enters the product.
-        kernel: (units, gates).
-        bias: (gates,), added to the product.
+        kernel: (units, gates * units).
+        bias: (gates * units,), added to the product.
+        mask: bool (time, batch); a step that is not valid keeps the states.
         reverse: from the last step to the first.
 
     Returns:
         The first state after each step (time, batch, units), and the final states.
     """
-    count = len(states)
-    has_bias = bias is not None
-    shift = [bias] if has_bias else []
+    found = recurrence(cell, inputs, states, kernel, bias, mask, reverse)
+    if found is None:
+        found = _loop(cell, inputs, states, kernel, bias, mask, reverse)
+    return found
+
+
+def _loop(cell, inputs, states, kernel, bias, mask, reverse):
+    count, gates = len(states), inputs.shape[-1] // kernel.shape[0]
+    shift = [] if bias is None else [bias]
+    valid = [] if mask is None else [mask]
 
     def product(h: Array, w: Array, b: list[Array]) -> Array:
         z = matmul(h, w)
         return add(z, b[0]) if b else z
 
-    def forward(now: list[Array], slices: list[Array]):
-        (x,) = slices
-        z = product(now[0], kernel, shift)
-        new = cell(x, z, now)
-        return new, [*new, z]
+    def run_cell(x: Array, z: Array, now: list[Array], valid: list[Array]) -> list[Array]:
+        new = cell(_parts(x, gates), _parts(z, gates), now)
+        if not valid:
+            return new
+        over = expand_to(expand_dims(valid[0], 1), now[0].shape)
+        return [where(over, n, s) for n, s in zip(new, now, strict=True)]
 
-    if not current.tapes:
+    if len(current.tapes) != 1:  # none, or a second derivative may be wanted
 
         def plain(now, slices):
-            new = cell(slices[0], product(now[0], kernel, shift), now)
+            x, *valid = slices
+            new = run_cell(x, product(now[0], kernel, shift), now, valid)
             return new, [new[0]]
 
-        final, (outputs,) = loop(plain, states, [inputs], reverse=reverse)
+        final, (outputs,) = loop(plain, states, [inputs, *valid], reverse=reverse)
         return outputs, final
+
+    def forward(now: list[Array], slices: list[Array]):
+        x, *valid = slices
+        z = product(now[0], kernel, shift)
+        new = run_cell(x, z, now, valid)
+        return new, [*new, z]
 
     @custom_gradient
     def run(inputs, kernel, *rest):
         initial = list(rest[:count])
-        final, streamed = loop(forward, initial, [inputs], reverse=reverse)
+        final, streamed = loop(forward, initial, [inputs, *valid], reverse=reverse)
         saved, products = streamed[:count], streamed[count]
         before = [_shifted(s, i, reverse) for s, i in zip(saved, initial, strict=True)]
 
@@ -76,10 +93,11 @@ def recurrent(
             d_outputs, d_final = upstream[0], list(upstream[1:])
 
             def step(carry, slices):
-                d_out, x, z, *past = slices
+                d_out, x, z, *rest = slices
+                past, valid = rest[:count], rest[count:]
                 carry = [add(carry[0], d_out), *carry[1:]]
                 with GradientTape() as tape:
-                    new = cell(x, z, past)
+                    new = run_cell(x, z, past, valid)
                 grads = tape.gradient(new, [x, z, *past], carry)
                 grads = [_or_zeros(g, t) for g, t in zip(grads, [x, z, *past], strict=True)]
                 d_x, d_z, *d_past = grads
@@ -87,13 +105,13 @@ def recurrent(
                 return d_past, [d_x, d_z]
 
             d_initial, (d_inputs, d_products) = loop(
-                step, d_final, [d_outputs, inputs, products, *before], reverse=not reverse
+                step, d_final, [d_outputs, inputs, products, *before, *valid], reverse=not reverse
             )
             steps = inputs.shape[0] * inputs.shape[1]
             flat_h = reshape_to(before[0], (steps, kernel.shape[0]))
             flat_z = reshape_to(d_products, (steps, kernel.shape[1]))
             d_kernel = matmul(transpose(flat_h), flat_z)
-            d_bias = [sum(flat_z, 0)] if has_bias else []
+            d_bias = [sum(flat_z, 0)] if shift else []
             return (d_inputs, d_kernel, *d_initial, *d_bias)
 
         return (saved[0], *final), gradient
@@ -135,24 +153,26 @@ def lstm(
     activation: Callable,
     recurrent_activation: Callable,
     reverse: bool = False,
+    mask: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """Long short-term memory (Hochreiter and Schmidhuber, 1997), gates in Keras' order i f c o.
 
     Args:
         inputs: (batch, time, features); h, c: (batch, units).
         kernel: (features, 4 units); recurrent_kernel: (units, 4 units); bias: (4 units,).
+        mask: bool (time, batch); a step that is not valid keeps the states.
 
     Returns:
         Outputs (time, batch, units) in the order of the inputs, and the final h and c.
     """
 
     def cell(x, z, states):
-        i, f, g, o = _parts(add(x, z), 4)
+        i, f, g, o = (add(a, b) for a, b in zip(x, z, strict=True))
         carry = recurrent_activation(f) * states[1] + recurrent_activation(i) * activation(g)
         return [recurrent_activation(o) * activation(carry), carry]
 
     gates = _gates(inputs, kernel, bias)
-    outputs, (h, c) = recurrent(cell, gates, [h, c], recurrent_kernel, None, reverse)
+    outputs, (h, c) = recurrent(cell, gates, [h, c], recurrent_kernel, None, mask, reverse)
     return outputs, h, c
 
 
@@ -166,6 +186,7 @@ def gru(
     activation: Callable,
     recurrent_activation: Callable,
     reverse: bool = False,
+    mask: Array | None = None,
 ) -> tuple[Array, Array]:
     """Gated recurrent unit with the reset gate after the product (Cho et al., 2014; cuDNN's form).
 
@@ -174,19 +195,19 @@ def gru(
         kernel: (features, 3 units), gates in Keras' order z r h.
         recurrent_kernel: (units, 3 units).
         bias, recurrent_bias: (3 units,).
+        mask: bool (time, batch); a step that is not valid keeps the state.
 
     Returns:
         Outputs (time, batch, units) in the order of the inputs, and the final h.
     """
 
     def cell(x, w, states):
-        x_z, x_r, x_h = _parts(x, 3)
-        w_z, w_r, w_h = _parts(w, 3)
+        (x_z, x_r, x_h), (w_z, w_r, w_h) = x, w
         z = recurrent_activation(x_z + w_z)
         r = recurrent_activation(x_r + w_r)
         new = activation(x_h + r * w_h)
         return [z * states[0] + (1 - z) * new]
 
     gates = _gates(inputs, kernel, bias)
-    outputs, (h,) = recurrent(cell, gates, [h], recurrent_kernel, recurrent_bias, reverse)
+    outputs, (h,) = recurrent(cell, gates, [h], recurrent_kernel, recurrent_bias, mask, reverse)
     return outputs, h

@@ -9,7 +9,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array
 from kerascl.core.op import FoldSpec
 from kerascl.core.tape import stop_gradient
-from kerascl.dtypes import DType, float32, int32
+from kerascl.dtypes import DType, int32
 from kerascl.ops.declare import (
     SUM,
     as_array,
@@ -200,10 +200,13 @@ def _prod_vjp(g, y, x, axes):
 def _times(d: DType) -> FoldSpec:
     if d.is_complex:
         # lo and hi: "x" names the element
-        text = "s0 = (float2)(s0.lo * {o}.lo - s0.hi * {o}.hi, s0.lo * {o}.hi + s0.hi * {o}.lo);"
-        init = "(float2)(1.0f, 0.0f)"
+        text = "(s0.lo * {o}.lo - s0.hi * {o}.hi, s0.lo * {o}.hi + s0.hi * {o}.lo);"
+        text = f"s0 = ({d.compute}){text}"
+        init = f"({d.compute})(1, 0)"
     else:
         text, init = "s0 *= {o};", "1"
+        if d.kind == "i":  # wraps, also to the compiler
+            text = f"s0 = ({d.compute})(({d.wrapping})s0 * ({d.wrapping}){{o}});"
     return FoldSpec((("acc", init),), text.replace("{o}", "x"), text.replace("{o}", "t0"))
 
 
@@ -233,7 +236,7 @@ def var(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
     x, result = _wide(x)
     away = x - mean(x, axis, True)
     squares = square(away) if not x.dtype.is_complex else square(absolute(away))
-    result = float32 if result.is_complex else result
+    result = result.real
     if not ddof:
         return cast_to(mean(squares, axis, keepdims), result)
     divisor = builtins.max(0, _count(x, axis) - ddof)
@@ -243,7 +246,7 @@ def var(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
 def std(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
     """Standard deviation over `axis`."""
     x, result = _wide(x)
-    return cast_to(sqrt(var(x, axis, keepdims, ddof)), float32 if result.is_complex else result)
+    return cast_to(sqrt(var(x, axis, keepdims, ddof)), result.real)
 
 
 def average(x, axis=None, weights=None, keepdims: bool = False) -> Array:
@@ -316,7 +319,7 @@ def nanvar(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
     squares = square(absolute(away)) if x.dtype.is_complex else square(where(number, away, 0))
     count = SUM(cast_to(number, squares.dtype), axis, keepdims) - ddof
     y = SUM(where(number, squares, 0), axis, keepdims) / where(count > 0, count, math.nan)
-    return cast_to(y, float32 if result.is_complex else result)
+    return cast_to(y, result.real)
 
 
 def nanstd(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:

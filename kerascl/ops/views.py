@@ -11,17 +11,22 @@ from collections.abc import Sequence
 from kerascl.core.array import Array, apply
 from kerascl.core.op import FoldSpec, Kind, Op, register
 
+
+def _plus(dtype, other: str) -> str:
+    if dtype.kind != "i":
+        return f"s0 += {other};"
+    return f"s0 = ({dtype.compute})(({dtype.wrapping})s0 + ({dtype.wrapping}){other});"
+
+
 SUM_OP = register(
     Op(
-        "sum", Kind.FOLD, fold=lambda d: FoldSpec((("acc", "0"),), "s0 += x;", "s0 += t0;"),
+        "sum", Kind.FOLD, fold=lambda d: FoldSpec((("acc", "0"),), _plus(d, "x"), _plus(d, "t0")),
         vjp=lambda g, y, x, axes: (expand_to(g, x.shape),),
     )
 )  # fmt: skip
 EXPAND = register(Op("expand", Kind.VIEW, vjp=lambda g, y, x, shape: (sum_to(g, x.shape),)))
 RESHAPE = register(Op("reshape", Kind.VIEW, vjp=lambda g, y, x, shape: (reshape_to(g, x.shape),)))
-PERMUTE = register(
-    Op("permute", Kind.VIEW, vjp=lambda g, y, x, axes: (permute(g, inverse(axes)),))
-)
+PERMUTE = register(Op("permute", Kind.VIEW, vjp=lambda g, y, x, axes: (permute(g, inverse(axes)),)))
 FLIP = register(Op("flip", Kind.VIEW, vjp=lambda g, y, x, axes: (flip_axes(g, axes),)))
 
 
@@ -35,8 +40,7 @@ def _slice_vjp(g, y, x, starts, steps):
 
 def _pad_vjp(g, y, x, low, gap, value):
     stops = [
-        at + (n - 1) * (s + 1) + 1 if n else at
-        for at, n, s in zip(low, x.shape, gap, strict=True)
+        at + (n - 1) * (s + 1) + 1 if n else at for at, n, s in zip(low, x.shape, gap, strict=True)
     ]
     return (strided(g, low, stops, [s + 1 for s in gap]),)
 
@@ -112,9 +116,7 @@ def flip_axes(x: Array, axes: tuple[int, ...]) -> Array:
 
 def strided(x: Array, starts: Sequence[int], stops: Sequence[int], steps: Sequence[int]) -> Array:
     """x[starts:stops:steps] with one non-negative start, stop and positive step for each axis."""
-    shape = tuple(
-        max(0, -(-(e - s) // k)) for s, e, k in zip(starts, stops, steps, strict=True)
-    )
+    shape = tuple(max(0, -(-(e - s) // k)) for s, e, k in zip(starts, stops, steps, strict=True))
     if shape == x.shape:
         return x
     return apply(SLICE, (x,), (tuple(starts), tuple(steps)), shape, x.dtype)

@@ -42,6 +42,7 @@ def size_class(nbytes: int) -> int:
     step = max(1 << (nbytes.bit_length() - 1 - bits), 32)
     return -(-nbytes // step) * step
 
+
 # Dropped sub-buffers to keep before waiting for the queue; launches get slow when many are alive.
 _MOST_VIEWS = 64
 
@@ -135,6 +136,7 @@ class Allocator:
         self._device = device
         self._free: dict[int, list] = {}
         self._dropped: collections.deque = collections.deque()
+        self._counters: Buffer | None = None
         self._views: list = []  # dropped sub-buffers that the driver may still need
         self._in_use = self._cached = self._peak = self._peak_reserved = 0
         self._allocations = self._driver_allocations = self._trims = 0
@@ -182,6 +184,17 @@ class Allocator:
             if reserved > self._peak_reserved:
                 self._peak_reserved = reserved
             return Buffer(handle, nbytes, size, key, self._dropped)
+
+    def counters(self, count: int) -> Buffer:
+        """At least `count` uints that are zero whenever no kernel runs.
+
+        All kernels share them, one after the other, and each leaves zeros.
+        """
+        with self._device.lock:
+            if self._counters is None or self._counters.nbytes < 4 * count:
+                self._counters = self.allocate(4 * max(1024, 2 * count))
+                self._device.queue.fill(self._counters, bytes(4))
+            return self._counters
 
     def trim(self) -> int:
         """Give all cached memory back to the driver; returns how many bytes."""

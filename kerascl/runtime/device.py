@@ -35,6 +35,9 @@ __all__ = [
     "set_default",
 ]
 
+# CL_DEVICE_ATOMIC_ORDER_ACQ_REL and CL_DEVICE_ATOMIC_SCOPE_DEVICE
+_DEVICE_ATOMICS = 1 << 1 | 1 << 5
+
 HINT = 'pip install "kerascl[cpu]" installs a driver that runs on any x86-64 processor'
 
 
@@ -49,9 +52,14 @@ class DeviceInfo:
         mem_align_bytes: what the offset of a view must be a multiple of.
         max_parameter_bytes: room for a kernel's arguments.
         subgroups, int64_atomics, float_atomics: usable in kernels.
+        device_atomics: OpenCL C 3.0 atomics with acquire and release at the scope of the device.
         unified_memory: host and device share memory.
         staged_copies: host copies go through pinned staging.
         nvidia_capability: (major, minor) compute capability, or None.
+        matrix: matrix units that kernels may use through inline PTX: "" none, "mma80" mma.sync
+            of compute capability 8.0 and more, "wgmma90" that and wgmma with bulk tensor copies
+            (capability 9.0).
+        exact_division: float32 division and square roots can be rounded correctly.
         preferred_vector_float: floats in a vector that suits the device.
         simd_width: work-items or lanes that run in lockstep (a hint).
         cache_key: changes with platform, device and driver version.
@@ -79,9 +87,12 @@ class DeviceInfo:
     subgroups: bool
     int64_atomics: bool
     float_atomics: bool
+    device_atomics: bool
     unified_memory: bool
     staged_copies: bool
     nvidia_capability: tuple[int, int] | None
+    matrix: str
+    exact_division: bool
     preferred_vector_float: int
     simd_width: int
     extensions: frozenset[str]
@@ -105,6 +116,17 @@ def _version(text: str) -> tuple[int, int]:
         if len(parts) >= 2 and parts[0].isdigit() and parts[1].isdigit():
             return int(parts[0]), int(parts[1])
     return 1, 0
+
+
+def _matrix(capability: tuple[int, int] | None) -> str:
+    """`DeviceInfo.matrix` for an NVIDIA compute capability."""
+    if capability is None or capability < (8, 0):
+        return ""
+    return "wgmma90" if capability == (9, 0) else "mma80"
+
+
+# CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
+_EXACT_DIVISION = 1 << 7
 
 
 def _query(handle) -> DeviceInfo:
@@ -146,6 +168,8 @@ def _query(handle) -> DeviceInfo:
     unified = kind == "cpu" or bool(ask("HOST_UNIFIED_MEMORY", False))
     subgroups = "cl_khr_subgroups" in extensions or (ask("MAX_NUM_SUB_GROUPS", 0) or 0) > 0
     key = "\0".join((platform.name, platform.version, name, driver, version))
+    c_version = _version(ask("OPENCL_C_VERSION", "OpenCL C 1.0"))
+    atomics = ask("ATOMIC_MEMORY_CAPABILITIES", 0)
     info = DeviceInfo(
         name=name,
         vendor=ask("VENDOR", ""),
@@ -153,7 +177,7 @@ def _query(handle) -> DeviceInfo:
         driver_version=driver,
         kind=kind,
         opencl_version=_version(version),
-        c_version=_version(ask("OPENCL_C_VERSION", "OpenCL C 1.0")),
+        c_version=c_version,
         compute_units=ask("MAX_COMPUTE_UNITS", 1),
         clock_mhz=ask("MAX_CLOCK_FREQUENCY", 0),
         max_work_group_size=ask("MAX_WORK_GROUP_SIZE", 1),
@@ -168,9 +192,12 @@ def _query(handle) -> DeviceInfo:
         subgroups=subgroups,
         int64_atomics="cl_khr_int64_base_atomics" in extensions,
         float_atomics="cl_ext_float_atomics" in extensions,
+        device_atomics=c_version >= (3, 0) and atomics & _DEVICE_ATOMICS == _DEVICE_ATOMICS,
         unified_memory=unified,
         staged_copies=not unified,
         nvidia_capability=capability,
+        matrix=_matrix(capability),
+        exact_division=bool(ask("SINGLE_FP_CONFIG", 0) & _EXACT_DIVISION),
         preferred_vector_float=ask("PREFERRED_VECTOR_WIDTH_FLOAT", 1) or native,
         simd_width=width,
         extensions=extensions,
@@ -299,6 +326,7 @@ def find_devices() -> tuple[Found, ...]:
     Looks once per process; opens no context.
     """
     devices, failures = [], []
+    icd.load_apart(SETUP.drivers)
     try:
         platforms = cl.get_platforms()
     except cl.Error as error:

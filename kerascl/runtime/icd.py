@@ -9,6 +9,7 @@ points OCL_ICD_VENDORS at it.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import hashlib
 import importlib.metadata
@@ -34,6 +35,9 @@ _NVIDIA = (
     "/usr/local/nvidia/lib64/libnvidia-opencl.so.1",
     "/usr/lib/wsl/lib/libnvidia-opencl.so.1",
 )
+# These link the system's LLVM. TensorFlow puts an LLVM of its own in the process' global scope, and
+# a driver that finds its functions there crashes, whichever was loaded first.
+_SHARED_LLVM = ("libpocl", "libRusticlOpenCL", "libMesaOpenCL")
 _INTEL = ("libintelocl.so", "intelocl64.dll", "intelocl.dll")
 
 
@@ -117,6 +121,23 @@ def load_problem(library: str) -> str:
             text += " (pip install intel-cmplr-lib-rt)"
         return text
     return ""
+
+
+def load_apart(drivers: tuple[Driver, ...]) -> list[str]:
+    """Loads the drivers that use a shared LLVM so that they find their own symbols first.
+
+    To be called before the loader opens them. Returns the libraries loaded. Does nothing where
+    another malloc is preloaded, which a driver bound in this way would bypass.
+    """
+    if not hasattr(os, "RTLD_DEEPBIND") or os.environ.get("LD_PRELOAD"):
+        return []
+    loaded = []
+    for driver in drivers:
+        if not driver.problem and _stem(driver.library) in _SHARED_LLVM:
+            with contextlib.suppress(OSError):  # the loader will find the same, and say so
+                ctypes.CDLL(driver.library, mode=os.RTLD_NOW | os.RTLD_LOCAL | os.RTLD_DEEPBIND)
+                loaded.append(driver.library)
+    return loaded
 
 
 def prepare() -> Setup:

@@ -142,6 +142,7 @@ class Queue:
         self.wait_each = config.debug() >= 3
         self.recorder = None
         self.staging = Staging(device) if device.info.staged_copies else None
+        self._ahead = None  # a second queue for `write_ahead`
         self._since = 0
         self._marks: collections.deque = collections.deque()
         self._held: collections.deque = collections.deque()
@@ -193,14 +194,14 @@ class Queue:
             if self.wait_each:
                 self.finish_after(kernel.name)
 
-    def enqueue_slowly(self, kernel: Kernel, global_size, local_size) -> None:
+    def enqueue_slowly(self, kernel: Kernel, global_size, local_size, note=None) -> None:
         """Enqueue a bound kernel through pyopencl: for profiling, or where ctypes cannot."""
         try:
             event = cl.enqueue_nd_range_kernel(self.handle, kernel.handle, global_size, local_size)
         except cl.Error as error:
             raise self.failure(error.code, kernel.name, kernel, global_size, local_size) from error
         if self.recorder is not None:
-            self.recorder.record(kernel.name, event)
+            self.recorder.record(kernel.name, event, note)
 
     def pace(self, launches: int) -> None:
         """Count launches and keep the host at most about 1000 of them ahead.
@@ -255,6 +256,37 @@ class Queue:
             event.wait()
         except cl.Error as error:
             raise self.failure(error.code, "a write") from error
+
+    def write_ahead(self, buffer: Buffer, array: np.ndarray, after) -> None:
+        """Copy an array into a buffer beside the commands enqueued so far; later ones wait for it.
+
+        Needs pinned staging (`DeviceInfo.staged_copies`).
+
+        Args:
+            buffer: used by no command later than `after`.
+            array: contiguous; it may be changed when this returns.
+            after: an event of `mark`.
+        """
+        data = array.reshape(-1).view(np.uint8)
+        self._check(buffer, data.size, 0)
+        try:
+            with self.lock:
+                if self._ahead is None:
+                    self._ahead = cl.CommandQueue(self._device.context, self._device.handle)
+                event = self._write_staged(buffer, data, 0, self._ahead, after)
+                cl.enqueue_barrier(self.handle, wait_for=[event])
+        except cl.Error as error:
+            raise self.failure(error.code, "a write") from error
+
+    def mark(self):
+        """An event that is complete when everything enqueued so far is."""
+        try:
+            with self.lock:
+                event = cl.enqueue_marker(self.handle)
+                self.handle.flush()
+                return event
+        except cl.Error as error:
+            raise self.failure(error.code, "a marker") from error
 
     def read(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> np.ndarray:
         """Copy a buffer's bytes from `offset` on into a writable array, and wait; returns it.
@@ -460,7 +492,9 @@ class Queue:
         while held and (len(held) > 64 or held[0].command_execution_status == done):
             held.popleft()
 
-    def _write_staged(self, buffer: Buffer, data: np.ndarray, offset: int) -> None:
+    def _write_staged(self, buffer: Buffer, data: np.ndarray, offset: int, handle=None, after=None):
+        """Enqueue the copies, on another queue if one is given; gives the event of the last."""
+        handle = handle or self.handle
         size = self.staging.CHUNK
         under_way: collections.deque = collections.deque()
         for start in range(0, data.size, size):
@@ -473,23 +507,26 @@ class Queue:
                 future = self.staging.copy(slot.array[: piece.size], piece)
             under_way.append((future, slot, offset + start, piece.size))
             if len(under_way) > self.staging.THREADS:
-                self._send(buffer, *under_way.popleft())
+                self._send(handle, after, buffer, *under_way.popleft())
         while under_way:
-            self._send(buffer, *under_way.popleft())
+            event = self._send(handle, after, buffer, *under_way.popleft())
+        return event
 
-    def _send(self, buffer: Buffer, future, slot, offset: int, nbytes: int) -> None:
+    def _send(self, handle, after, buffer: Buffer, future, slot, offset: int, nbytes: int):
         if future is not None:
             future.result()
-        slot.event = cl.enqueue_copy(
-            self.handle,
+        slot.event = event = cl.enqueue_copy(
+            handle,
             buffer.handle,
             slot.array[:nbytes],
             is_blocking=False,
             dst_offset=offset,
+            wait_for=None if after is None else [after],
         )
-        self._note("write", slot.event)
-        self.handle.flush()
+        self._note("write", event)
+        handle.flush()
         self.staging.give_back(slot)
+        return event
 
     def _read_staged(self, buffer: Buffer, data: np.ndarray, offset: int, slots: list) -> Pending:
         size = self.staging.CHUNK

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,19 +14,45 @@ from rich.table import Table
 from kerascl.runtime import device as devices
 from kerascl.runtime.errors import DeviceError
 from kerascl.runtime.opencl import cl
+from kerascl.runtime.replay import Note
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
+    from kerascl.runtime.peaks import Peaks
 
 
 @dataclass(frozen=True)
 class Span:
-    """One command on the device: its name, and nanoseconds of the device's clock."""
+    """One command on the device: its name, nanoseconds of the device's clock, what it was for."""
 
     name: str
     queued: int
     start: int
     end: int
+    note: Note = field(default_factory=Note)
+
+
+@dataclass
+class Total:
+    """All commands of one name or of one layer: nanoseconds, operations and bytes."""
+
+    name: str
+    times: list[int] = field(default_factory=list)
+    flops: int = 0
+    nbytes: int = 0
+
+    @property
+    def nanoseconds(self) -> int:
+        return sum(self.times)
+
+
+@dataclass
+class Region:
+    """A named stretch of commands: from number `first` up to, but not including, `stop`."""
+
+    name: str
+    first: int
+    stop: int | None = None
 
 
 class Profile:
@@ -36,6 +63,7 @@ class Profile:
 
     Attributes:
         spans: after the end, one Span per command in order.
+        regions: what `begin` and `end` marked.
     """
 
     def __init__(self, device: Device | None = None, show: bool = True):
@@ -44,6 +72,7 @@ class Profile:
         self._events: list = []
         self._usual = None
         self.spans: list[Span] = []
+        self.regions: list[Region] = []
 
     def __enter__(self) -> Profile:
         device = self._device = self._device or devices.default()
@@ -69,54 +98,94 @@ class Profile:
         if self._show and kind is None:
             self.print()
 
-    def record(self, name: str, event) -> None:
+    def record(self, name: str, event, note: Note | None = None) -> None:
         """Called by the queue for each command."""
-        self._events.append((name, event))
+        self._events.append((name, event, note or Note()))
         if len(self._events) >= 4096:
             self._collect()
 
+    def begin(self, name: str) -> Region:
+        """Begin a region: the commands from now on belong to it, until `end`."""
+        region = Region(name, len(self.spans) + len(self._events))
+        self.regions.append(region)
+        return region
+
+    def end(self, region: Region) -> None:
+        """End a region."""
+        region.stop = len(self.spans) + len(self._events)
+
     def _collect(self) -> None:
         events, self._events = self._events, []
-        for name, event in events:
+        for name, event, note in events:
             try:
                 event.wait()
                 times = event.profile
-                self.spans.append(Span(name, times.queued, times.start, times.end))
+                self.spans.append(Span(name, times.queued, times.start, times.end, note))
             except cl.Error:
                 continue
 
-    def totals(self) -> list[tuple[str, int, int, int, int]]:
-        """(name, count, total ns, shortest ns, longest ns) of each name, longest total first."""
-        found: dict[str, list[int]] = {}
-        for span in self.spans:
-            found.setdefault(span.name, []).append(span.end - span.start)
-        rows = [(name, len(t), sum(t), min(t), max(t)) for name, t in found.items()]
-        return sorted(rows, key=lambda row: -row[2])
+    def totals(self, by: str = "name") -> list[Total]:
+        """Sums over equal commands, the longest first.
 
-    def print(self, console: Console | None = None, rows: int = 40) -> None:
-        """Print the table of `totals`, at most so many rows."""
-        totals = self.totals()
-        total = sum(row[2] for row in totals) or 1
-        table = Table(title=f"{self._device.info.name}: {total / 1e6:.3f} ms in {len(self.spans)}")
-        table.add_column("command", overflow="fold")
-        for name in ("count", "total ms", "%", "mean us", "min us", "max us"):
+        Args:
+            by: "name" (of the command) or "layer" (of the model; captured steps only).
+        """
+        found: dict[str, Total] = {}
+        for span in self.spans:
+            key = span.name if by == "name" else span.note.layer
+            total = found.setdefault(key, Total(key))
+            total.times.append(span.end - span.start)
+            total.flops += span.note.flops
+            total.nbytes += span.note.nbytes
+        return sorted(found.values(), key=lambda total: -total.nanoseconds)
+
+    def print(
+        self,
+        console: Console | None = None,
+        rows: int = 40,
+        by: str = "name",
+        peaks: Peaks | None = None,
+    ) -> None:
+        """Print the table of `totals`, at most so many rows.
+
+        With `peaks` a column says how near each comes to the device's best rate.
+        """
+        totals = self.totals(by)
+        all_ns = sum(total.nanoseconds for total in totals) or 1
+        table = Table(title=f"{self._device.info.name}: {all_ns / 1e6:.3f} ms in {len(self.spans)}")
+        table.add_column("command" if by == "name" else "layer", overflow="fold")
+        for name in ("count", "total ms", "%", "mean us", "min us", "max us", "GFLOP/s", "GB/s"):
             table.add_column(name, justify="right")
-        for name, count, all_ns, shortest, longest in totals[:rows]:
-            table.add_row(
-                name,
+        if peaks is not None:
+            table.add_column("of peak", justify="right")
+        for total in totals[:rows]:
+            ns, count = total.nanoseconds, len(total.times)
+            cells = [
+                total.name or "(none)",
                 str(count),
-                f"{all_ns / 1e6:.3f}",
-                f"{100 * all_ns / total:.1f}",
-                f"{all_ns / count / 1e3:.1f}",
-                f"{shortest / 1e3:.1f}",
-                f"{longest / 1e3:.1f}",
-            )
+                f"{ns / 1e6:.3f}",
+                f"{100 * ns / all_ns:.1f}",
+                f"{ns / count / 1e3:.1f}",
+                f"{min(total.times) / 1e3:.1f}",
+                f"{max(total.times) / 1e3:.1f}",
+                f"{total.flops / ns:.0f}" if total.flops and ns else "",
+                f"{total.nbytes / ns:.0f}" if total.nbytes and ns else "",
+            ]
+            if peaks is not None:
+                known = ns and (total.flops or total.nbytes)
+                share = peaks.share(total.flops, total.nbytes, ns * 1e-9) if known else 0
+                cells.append(f"{100 * share:.0f} %" if known else "")
+            table.add_row(*cells)
         if len(totals) > rows:
             table.caption = f"and {len(totals) - rows} more"
         (console or Console()).print(table)
 
     def chrome_trace(self, path: str | Path) -> None:
-        """Write the spans for chrome://tracing or ui.perfetto.dev (times in microseconds)."""
+        """Write the spans for chrome://tracing or ui.perfetto.dev (times in microseconds).
+
+        Regions with commands in them are on a line of their own.  A path that ends in ".gz" is
+        compressed.
+        """
         first = min((span.start for span in self.spans), default=0)
         name = self._device.info.name
         events = [
@@ -129,12 +198,27 @@ class Profile:
                     "tid": 0,
                     "ts": (span.start - first) / 1e3,
                     "dur": (span.end - span.start) / 1e3,
-                    "args": {"waited_us": (span.start - span.queued) / 1e3},
+                    "cat": span.note.layer,
+                    "args": {
+                        "waited_us": (span.start - span.queued) / 1e3,
+                        "layer": span.note.layer,
+                        "flops": span.note.flops,
+                        "bytes": span.note.nbytes,
+                    },
                 }
                 for span in self.spans
             ),
         ]
-        Path(path).write_text(json.dumps({"traceEvents": events}))
+        for region in self.regions:
+            spans = self.spans[region.first : region.stop]
+            if spans:
+                start = min(span.start for span in spans)
+                length = max(span.end for span in spans) - start
+                event = {"name": region.name, "ph": "X", "pid": 0, "tid": 1}
+                events.append(event | {"ts": (start - first) / 1e3, "dur": length / 1e3})
+        data = json.dumps({"traceEvents": events}).encode()
+        path = Path(path)
+        path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
 
 
 def profile(device: Device | None = None, show: bool = True) -> Profile:

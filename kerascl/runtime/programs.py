@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import threading
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 REWRITES: dict[str, Callable[[bytes], bytes]] = {}
 
 _REWRITE_OPTION = "--rewrite="
+
+EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 
 
 class Kernel:
@@ -87,6 +90,9 @@ class Programs:
         self._lock = threading.Lock()
         off = "no_binaries" in device.info.quirks
         self._disk = None if off else DiskCache.open("programs", device.info.cache_key)
+        # Division is approximate by default on GPUs; NumPy's and the host's is not.
+        exact = device.info.exact_division and device.info.kind == "gpu"
+        self._always = (EXACT_DIVISION,) if exact else ()
         self.built_from_source = 0
         self.loaded_from_disk = 0
 
@@ -153,10 +159,10 @@ class Programs:
             if debug > 1:
                 print(_numbered(source), file=sys.stderr)
         rewrites = [o[len(_REWRITE_OPTION) :] for o in options if o.startswith(_REWRITE_OPTION)]
-        plain = tuple(o for o in options if not o.startswith(_REWRITE_OPTION))
+        plain = tuple(o for o in options if not o.startswith(_REWRITE_OPTION)) + self._always
         key = None
         if self._disk is not None:
-            key = self._disk.key(source, "\0".join(options))
+            key = self._disk.key(source, "\0".join((*options, *self._always)))
             binary = self._disk.get(key)
             if binary is not None:
                 try:
@@ -174,10 +180,13 @@ class Programs:
             except cl.Error as error:
                 raise CompileError(f"the rewrite {name!r} gave no program: {error}") from error
         self.built_from_source += 1
-        if key is not None:
-            binary = _binary(program)
-            if binary:
-                self._disk.put(key, binary)
+        light = "sources_weigh" in self._device.info.quirks
+        binary = _binary(program) if light or key is not None else b""
+        if binary and key is not None:
+            self._disk.put(key, binary)
+        if binary and light:
+            with contextlib.suppress(cl.Error):
+                program = self._from_binary(binary, plain)
         return program
 
     def _from_source(self, source: str, options: tuple[str, ...]):

@@ -54,6 +54,12 @@ TABLE = (
         {"fp16": False},
     ),
     Quirk(
+        "no_matrix",
+        "kernels with inline PTX are written for NVIDIA's own driver",
+        lambda info: info.nvidia_capability is not None and not _nvidia(info),
+        {"matrix": ""},
+    ),
+    Quirk(
         "no_subgroups",
         "NVIDIA's driver reports sub-group counts but offers no sub-group functions",
         _nvidia,
@@ -68,6 +74,11 @@ TABLE = (
         "simulator",
         "a simulator: never chosen by itself, and no binaries of it are kept",
         _oclgrind,
+    ),
+    Quirk(
+        "sources_weigh",
+        "a program built from source holds 3 MiB of its compiler's, one from a binary 0.5 MiB",
+        lambda info: info.platform == "Intel(R) OpenCL" and info.kind == "cpu",
     ),
     Quirk("no_binaries", "program binaries of a simulator are not reloaded", _oclgrind),
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import starmap
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     from kerascl.runtime.device import Device
 
 
+@dataclass(frozen=True)
+class Note:
+    """What a launch is for: the part of the model, floating point operations, bytes of memory."""
+
+    layer: str = ""
+    flops: int = 0
+    nbytes: int = 0
+
+
 class Replay:
     """A fixed list of launches that can be run again and again.
 
@@ -25,15 +35,21 @@ class Replay:
         device: where to run.
         launches: tuples (kernel, global_size, local_size, args) as for `Queue.launch`.
         order: indices into `launches` to run, where some run more than once; each once by default.
+        notes: of the first launches, what a profile says of them.
 
     Raises:
         TypeError, ValueError, LaunchError: as `Queue.launch`, before anything runs.
     """
 
     def __init__(
-        self, device: Device, launches: Iterable[tuple], order: Sequence[int] | None = None
+        self,
+        device: Device,
+        launches: Iterable[tuple],
+        order: Sequence[int] | None = None,
+        notes: Sequence[Note] = (),
     ):
         self._device = device
+        self._notes = notes
         self._queue = device.queue
         self._kernels: list[Kernel] = []
         self._sizes: list[tuple] = []
@@ -97,7 +113,8 @@ class Replay:
         queue = self._queue
         for k in self._order:
             kernel = self._kernels[k]
-            queue.enqueue_slowly(kernel, *self._sizes[k])
+            note = self._notes[k] if k < len(self._notes) else None
+            queue.enqueue_slowly(kernel, *self._sizes[k], note)
             if queue.wait_each:
                 queue.finish_after(kernel.name)
         queue.pace(len(self._calls))

@@ -12,6 +12,7 @@ import pytest
 from keras import layers
 
 from kerascl.compiler.capture import Captured
+from kerascl.kernels import arrival
 from kerascl.runtime import device
 
 
@@ -62,8 +63,9 @@ def train_step(model, batch=4) -> tuple[Captured, np.ndarray]:
     return step, loss
 
 
-# launches on a CPU device, and the planned memory as a share of all intermediates
-BUDGETS = {cnn: (42, 0.75), resnet20: (270, 0.40), resnet50: (600, 0.85)}
+# launches on a CPU device, and those more of folds in two launches where groups cannot hand memory
+# to each other; the planned memory as a share of all intermediates
+BUDGETS = {cnn: (42, 0, 0.75), resnet20: (215, 35, 0.40), resnet50: (515, 90, 0.85)}
 
 
 @pytest.mark.skipif(
@@ -71,7 +73,9 @@ BUDGETS = {cnn: (42, 0.75), resnet20: (270, 0.40), resnet50: (600, 0.85)}
 )
 @pytest.mark.parametrize("build", BUDGETS, ids=lambda build: build.__name__)
 def test_train_steps_stay_within_their_budget(build):
-    launches, share = BUDGETS[build]
+    launches, more, share = BUDGETS[build]
+    if not arrival.supported(device.default().info):
+        launches += more
     step, loss = train_step(build())
     assert np.isfinite(loss)
     assert 0.8 * launches <= len(step.replay) <= launches

@@ -64,11 +64,11 @@ def test_text_is_refused(value):
         core.convert_to_tensor(value)
 
 
-def test_symbolic_and_sparse_are_refused():
+def test_symbolic_and_ragged_are_refused():
     with pytest.raises(ValueError, match="symbolic"):
         core.convert_to_tensor(keras.KerasTensor((2,)))
-    with pytest.raises(ValueError, match="sparse"):
-        core.convert_to_tensor([1.0], sparse=True)
+    with pytest.raises(ValueError, match="ragged"):
+        core.convert_to_tensor([1.0], ragged=True)
 
 
 # -- shape inference
@@ -375,3 +375,166 @@ def test_device_scope():
     with keras.device(f"{kind}:0"):
         assert keras.ops.add(kerascl.array([1.0]), 1).tolist() == [2.0]
     assert core.random_seed_dtype() == "uint32"
+
+
+@pytest.mark.parametrize("size", [5, 0])
+def test_vectorized_map_runs_once(rng, size):
+    x = keras.ops.convert_to_tensor(rng.normal(size=(size, 3, 2)).astype("float32"))
+    calls = []
+
+    def f(pair):
+        calls.append(pair["a"].shape)
+        return pair["a"] * 2, keras.ops.sum(pair["b"], axis=0)
+
+    twice, sums = core.vectorized_map(f, {"a": x, "b": x})
+    np.testing.assert_array_equal(twice.numpy(), 2 * x.numpy())
+    np.testing.assert_allclose(sums.numpy(), x.numpy().sum(1), rtol=1e-6)
+    assert calls[0] == (3, 2) and len(calls) <= 1 + (size == 0)
+
+
+def test_vectorized_map_of_conditions_and_values():
+    x = keras.ops.convert_to_tensor([[1.0, 2.0], [-3.0, 1.0]])
+
+    def absolute(row):
+        return keras.ops.cond(keras.ops.sum(row) > 0, lambda: row, lambda: -row)
+
+    np.testing.assert_array_equal(core.vectorized_map(absolute, x).numpy(), [[1, 2], [3, -1]])
+    looked = core.vectorized_map(lambda row: row * float(keras.ops.sum(row)), x)
+    np.testing.assert_array_equal(looked.numpy(), [[3, 6], [6, -2]])
+
+
+def test_vectorized_map_that_assigns_by_element():
+    total = keras.Variable(0.0)
+
+    def f(row):
+        total.assign_add(keras.ops.sum(row))
+        return total.value * 1
+
+    found = core.vectorized_map(f, np.array([[1.0, 2.0], [3.0, 4.0]], "float32"))
+    np.testing.assert_array_equal(found.numpy(), [3, 10])
+    assert float(total.value) == 10
+
+
+@pytest.mark.parametrize("stateless", [False, True])
+def test_remat_keeps_what_a_layer_assigns(rng, stateless):
+    x = rng.normal(size=(8, 3)).astype("float32")
+    results = []
+    for wrap in (lambda f: f, core.remat):
+        keras.utils.set_random_seed(3)
+        layer = keras.Sequential(
+            [keras.layers.Dense(4), keras.layers.BatchNormalization(), keras.layers.Dropout(0.5)]
+        )
+        layer.build((8, 3))
+        with kerascl.GradientTape() as tape:
+            if stateless:
+                variables = [v.value for v in layer.trainable_variables]
+                rest = [v.value for v in layer.non_trainable_variables]
+
+                def call(x, layer=layer, variables=variables, rest=rest):
+                    return layer.stateless_call(variables, rest, x, training=True)
+
+                y, rest = wrap(call)(kerascl.array(x))
+            else:
+                variables = layer.trainable_variables
+                y = wrap(lambda x, layer=layer: layer(x, training=True))(kerascl.array(x))
+                rest = [v.value for v in layer.non_trainable_variables]
+            loss = keras.ops.sum(y * y)
+        results.append([*tape.gradient(loss, list(variables)), y, *rest])
+    for a, b in zip(*results, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["cond", "switch", "vectorized_map"])
+def test_gradients_of_a_branch_that_is_not_taken_stay_there(kind):
+    def root(x, w):
+        branches = [lambda: w * 2.0, lambda: w * keras.ops.sqrt(x) / x]  # inf and NaN at 0
+        if kind == "switch":
+            return core.switch(keras.ops.cast(x > 0, "int32"), branches)
+        return core.cond(x > 0, branches[1], branches[0])
+
+    @jit
+    def slopes(x, w):
+        with kerascl.GradientTape() as tape:
+            if kind == "vectorized_map":
+                x = kerascl.reshape(x, (1,))
+                y = core.vectorized_map(lambda e: root(e, w), x)[0]
+            else:
+                y = root(x, w)
+        return y, tape.gradient(y, [x, w])
+
+    y, (dx, dw) = slopes(np.float32(0), np.float32(3))
+    assert float(y) == 6 and float(kerascl.sum(dx)) == 0 and float(dw) == 2
+    y, (dx, dw) = slopes(np.float32(4), np.float32(3))
+    np.testing.assert_allclose([float(y), float(kerascl.sum(dx)), float(dw)], [1.5, -0.1875, 0.5])
+
+
+def test_captured_cond_with_assignments_and_seeds_under_a_tape():
+    total = keras.Variable(1.0)
+    seeds = keras.random.SeedGenerator(5)
+
+    def step(x, flag):
+        with kerascl.GradientTape() as tape:
+
+            def yes():
+                total.assign(total * x)
+                return x * keras.random.uniform((), seed=seeds)
+
+            y = core.cond(flag, yes, lambda: x + total)
+            loss = y * total
+        return y, tape.gradient(loss, x)
+
+    captured, results = jit(step), []
+    for run in (step, captured):
+        total.assign(1.0)
+        seeds.state.assign(keras.random.SeedGenerator(5).state)
+        rows = []
+        for flag in (True, False, True):
+            y, dx = run(kerascl.array(3.0), kerascl.array(flag))
+            rows.append([float(y), float(dx), float(total.value), *seeds.state.numpy().tolist()])
+        results.append(rows)
+    np.testing.assert_allclose(results[0], results[1], rtol=1e-6)
+
+
+def test_while_loop_of_elements():
+    def collatz(n):
+        def odd(n, k):
+            return core.cond(n % 2 == 1, lambda: 3 * n + 1, lambda: n // 2), k + 1
+
+        return core.while_loop(lambda n, k: n > 1, odd, (n, 0))[1]
+
+    found = core.vectorized_map(collatz, np.array([1, 2, 3, 6, 7, 9], "int32"))
+    np.testing.assert_array_equal(found.numpy(), [0, 1, 7, 8, 16, 19])
+
+
+@pytest.mark.parametrize("capture", [False, True])
+def test_long_fori_loops_are_traced_once(capture):
+    calls = []
+
+    def run(x):
+        def body(i, v):
+            calls.append(i)
+            return v * x + keras.ops.cast(i, "float32")
+
+        with kerascl.GradientTape() as tape:
+            y = core.fori_loop(2, 30, body, kerascl.zeros(()) + 1)
+        return y, tape.gradient(y, x)
+
+    y, dy = (jit(run) if capture else run)(kerascl.array(0.9))
+    value, slope = 1.0, 0.0
+    for i in range(2, 30):
+        value, slope = value * 0.9 + i, slope * 0.9 + value
+    np.testing.assert_allclose([float(y), float(dy)], [value, slope], rtol=1e-5)
+    assert len(calls) == 1
+
+
+def test_fori_loops_that_cannot_be_traced():
+    table = list(range(10, 20))
+    assert float(core.fori_loop(0, 8, lambda i, v: v + table[i], 0.0)) == sum(table[:8])
+    total = keras.Variable(0.0)
+
+    def add(i, v):
+        total.assign_add(1.0)
+        return v + keras.ops.convert_to_tensor(0.5)
+
+    assert float(core.fori_loop(0, 6, add, 1)) == 4
+    assert float(total.value) == 6

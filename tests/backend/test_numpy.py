@@ -13,6 +13,7 @@ from keras.src.ops import numpy as keras_numpy
 
 import kerascl as kc
 from kerascl.backend.ops import math, numpy, promotion
+from kerascl.runtime import device
 
 NAMES = sorted(
     name
@@ -165,3 +166,16 @@ def test_fourier_transforms(n, rng):
     weights = rng.standard_normal((3, n)).astype("float32")
     found = kc.grad(lambda v: kc.sum(ops.fft((v, ops.zeros_like(v)))[0] * weights))(kc.array(x))
     np.testing.assert_allclose(found.numpy(), np.fft.fft(weights).real, atol=1e-4)
+
+
+@pytest.mark.skipif(not device.default().info.fp64, reason="the device has no float64")
+def test_float64_stays_where_it_is_floatx(rng):
+    keras.config.set_floatx("float64")
+    x, y = rng.normal(size=(4, 5)), rng.normal(size=(5, 3))
+    n = rng.integers(1, 9, size=(3,))
+    found = ops.matmul(x, y) * 0.1 / n + ops.mean(y)
+    assert found.dtype == "float64"
+    np.testing.assert_allclose(found.numpy(), x @ y * 0.1 / n + y.mean(), rtol=1e-12, atol=1e-12)
+    assert ops.multiply(ops.convert_to_tensor(n, "int32"), 0.5).dtype == "float64"
+    assert ops.sqrt(ops.convert_to_tensor(n, "int32")).dtype == "float64"
+    assert ops.add(x.astype("float32"), 0.1).dtype == "float32"

@@ -136,29 +136,84 @@ def test_gru_layer(rng):
         np.testing.assert_allclose(outputs[:, t], h, rtol=1e-4, atol=1e-5)
 
 
+SETTINGS = [  # arguments of the layer, whether masked, whether with initial states
+    ({}, True, True),
+    ({"return_sequences": True}, True, False),
+    ({"return_sequences": True}, False, True),
+    ({"go_backwards": True, "return_sequences": True}, True, True),
+    ({"go_backwards": True, "unroll": True}, True, False),
+    ({"use_bias": False, "activation": "relu"}, False, False),
+    ({"recurrent_activation": "hard_sigmoid", "activation": "gelu"}, True, True),
+    ({"return_sequences": True, "zero_output_for_mask": True}, True, True),
+    ({"go_backwards": True, "zero_output_for_mask": True}, True, False),
+    ({"activation": "softmax", "return_sequences": True}, True, True),  # not elementwise
+    ({"dtype": "float64", "return_sequences": True}, True, True),
+]
+
+
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
-@pytest.mark.parametrize("arguments", [
-    {}, {"return_sequences": True}, {"go_backwards": True, "return_sequences": True},
-    {"use_bias": False}, {"go_backwards": True}, {"activation": "relu"},
-])  # fmt: skip
-def test_whole_layers_agree_with_the_iterated_cell(rng, kind, arguments):
-    x = kerascl.array(rng.normal(size=(3, 6, 4)).astype("float32"))
+@pytest.mark.parametrize("arguments, masked, started", SETTINGS, ids=str)
+def test_whole_layers_agree_with_the_iterated_cell(rng, kind, arguments, masked, started, dev):
+    """Values, and gradients for the input, every weight and every initial state."""
+    if arguments.get("dtype") == "float64" and not dev.info.fp64:
+        pytest.skip("the device has no double precision")
+    dtype = arguments.get("dtype", "float32")
+    x = kerascl.array(rng.normal(size=(3, 6, 4)).astype(dtype))
+    mask = rng.uniform(size=(3, 6)) < 0.6 if masked else None
+    if masked:
+        mask[0] = False  # a row that is never valid
+    states = [rng.normal(size=(3, 5)).astype(dtype) for _ in range(1 + (kind == "LSTM"))]
+    states = [kerascl.array(s) for s in states] if started else None
     layer = getattr(layers, kind)(5, return_state=True, use_cudnn="auto", **arguments)
     plain = getattr(layers, kind)(5, return_state=True, use_cudnn=False, **arguments)
     layer.build(x.shape)
     plain.build(x.shape)
-    plain.set_weights(layer.get_weights())
-    for found, expected in zip(layer(x), plain(x), strict=True):
-        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
+    weights = [rng.normal(size=w.shape) for w in layer.get_weights()]
+    layer.set_weights(weights)
+    plain.set_weights(weights)
 
-    def gradients(layer):
+    def run(layer):
         with kerascl.GradientTape() as tape:
-            loss = sum(keras.ops.sum(y * y) for y in layer(x))
-        return tape.gradient(loss, [x, *layer.trainable_weights])
+            outputs = layer(x, initial_state=states, mask=mask)
+            loss = sum(kerascl.sum(kerascl.sin(y * (k + 1))) for k, y in enumerate(outputs))
+        sources = [x, *layer.trainable_weights, *(states or ())]
+        return outputs, tape.gradient(loss, sources)
 
-    for found, expected in zip(gradients(layer), gradients(plain), strict=True):
-        expected = expected.numpy()
-        assert np.linalg.norm(found.numpy() - expected) <= 1e-4 * np.linalg.norm(expected)
+    for found, expected in zip(run(layer), run(plain), strict=True):
+        for a, b in zip(found, expected, strict=True):
+            a, b = a.numpy(), b.numpy()
+            assert a.shape == b.shape
+            assert np.linalg.norm(a - b) <= 1e-4 * np.linalg.norm(b) + 1e-12
+
+
+@pytest.mark.parametrize("kind", ["LSTM", "GRU"])
+@pytest.mark.parametrize("sequences", [False, True])
+@pytest.mark.parametrize("started", [False, True])
+def test_bidirectional_agrees_with_two_layers(rng, kind, sequences, started):
+    x = rng.normal(size=(2, 7, 3)).astype("float32")
+    make = getattr(layers, kind)
+    states = [rng.normal(size=(2, 4)).astype("float32") for _ in range(4 if kind == "LSTM" else 2)]
+    states = [kerascl.array(s) for s in states] if started else None
+    results = []
+    for fused in ("auto", False):
+        inner = make(4, return_sequences=sequences, return_state=True, use_cudnn=fused)
+        layer = layers.Bidirectional(inner)
+        layer.build(x.shape)
+        results.append((layer, lambda layer=layer: layer(x, initial_state=states)))
+    results[1][0].set_weights(results[0][0].get_weights())
+    for found, expected in zip(results[0][1](), results[1][1](), strict=True):
+        np.testing.assert_allclose(found.numpy(), expected.numpy(), rtol=1e-4, atol=1e-6)
+
+
+def test_one_launch_for_all_steps(rng):
+    """A captured LSTM has as many launches for 50 steps as for 5."""
+    layer = layers.LSTM(8, return_sequences=True)
+    step = jit(lambda x: layer(x, mask=keras.ops.any(x > 0, -1)))
+    counts = []
+    for length in (5, 50):
+        x = kerascl.array(rng.normal(size=(2, length, 3)).astype("float32"))
+        counts.append(len(step.captured(x).replay))
+    assert counts[0] == counts[1]
 
 
 def test_stateful_layer_remembers(rng):

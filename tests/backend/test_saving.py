@@ -70,3 +70,17 @@ def test_saved_model_export_says_what_to_do(trained, tmp_path):
     model, _, _ = trained
     with pytest.raises(NotImplementedError, match=r"model\.keras"):
         model.export(tmp_path / "exported")
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Nadam", "RMSprop", "SGD", "Lion", "Adagrad"])
+def test_optimizers_that_torch_saved_are_the_plain_ones(name):
+    """Keras under torch writes the module of its own subclass and needs torch to find it again."""
+    config = {
+        "module": f"keras.src.backend.torch.optimizers.torch_{name.lower()}",
+        "class_name": name,
+        "config": {"learning_rate": 0.25, "name": "mine"},
+        "registered_name": name,
+    }
+    found = keras.saving.deserialize_keras_object(config)
+    assert type(found) is getattr(keras.optimizers, name)
+    assert float(found.learning_rate) == 0.25

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
+from kerascl.compiler import capture as captures
 
 
 def mlp(rng):
@@ -237,3 +238,91 @@ def test_sums_assigned_beside_what_reads_the_old_ones():
     step(np.full((3, 4), 2.0, "f"))
     np.testing.assert_array_equal(total.value.numpy(), np.full(4, 6.0))
     np.testing.assert_array_equal(copy.value.numpy(), np.ones(4))
+
+
+def test_the_oldest_signatures_go_with_their_memory(monkeypatch):
+    monkeypatch.setattr(captures, "MOST_SIGNATURES", 3)
+    traced = []
+
+    @kc.jit
+    def run(x):
+        traced.append(x.shape[0])
+        y = kc.cumsum(x * 2)
+        return kc.sum(y * kc.sort(y))
+
+    buffers = kc.zeros(1).device.buffers
+    used = []
+    for k in range(12):
+        run(np.ones(50_000 + k, "f"))
+        used.append(buffers.stats().in_use)
+    assert len(traced) == 12
+    assert max(used[3:]) <= used[2] + 4 * 50_000
+    before = len(traced)
+    run(np.ones(50_011, "f"))
+    run(np.ones(50_009, "f"))  # used now, so 50_010 is the oldest
+    assert len(traced) == before
+    run(np.ones(50_020, "f"))
+    run(np.ones(50_009, "f"))
+    run(np.ones(50_011, "f"))
+    assert len(traced) == before + 1
+    run(np.ones(50_010, "f"))
+    assert len(traced) == before + 2
+
+
+def run_scan(body, start, x):
+    return kc.sum(kc.scan(body, start, x)[0])
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_derivatives_of_ones_own_count_in_loops(captured):
+    @kc.custom_gradient
+    def f(v):
+        return v * v, lambda g: g * 100
+
+    def slope(x):
+        return kc.grad(lambda x: run_scan(lambda c, v: (c + f(v), c), kc.array(0.0), x))(x)
+
+    run = kc.jit(slope) if captured else slope
+    np.testing.assert_array_equal(run(kc.array([1.0, 2.0, 3.0])).numpy(), [100, 100, 100])
+
+
+def test_loops_in_loops_and_second_derivatives():
+    def looped(x):
+        def outer(c, v):
+            c, _ = kc.scan(lambda d, u: (d * kc.cos(u) + v, d), c, x)
+            return c, c
+
+        return run_scan(outer, kc.array(1.0), x)
+
+    def plain(x):
+        c = kc.array(1.0)
+        for v in range(3):
+            for u in range(3):
+                c = c * kc.cos(x[u]) + x[v]
+        return c
+
+    x = kc.array([0.3, -0.2, 0.5])
+    for f in (lambda g: g, lambda g: lambda x: kc.grad(lambda x: kc.sum(kc.grad(g)(x) ** 2))(x)):
+        np.testing.assert_allclose(
+            np.asarray(f(looped)(x).numpy()), f(plain)(x).numpy(), rtol=1e-5, atol=1e-5
+        )
+    np.testing.assert_allclose(
+        kc.grad(looped)(x).numpy(), kc.grad(plain)(x).numpy(), rtol=1e-5, atol=1e-6
+    )
+
+
+def test_loops_hold_no_arrays_after_use():
+    buffers = kc.zeros(1).device.buffers
+
+    def use(k):
+        w = kc.array(np.full(100_000, 1.0 + k, "f"))
+        x = kc.array(np.ones((6, 100_000), "f"))
+        return kc.grad(lambda x: kc.sum(kc.scan(lambda c, v: (c * w + v, c), x[0], x)[0]))(x)
+
+    use(0).evaluate()
+    gc.collect()
+    before = buffers.stats().in_use
+    for k in range(3):
+        use(k).evaluate()
+    gc.collect()
+    assert buffers.stats().in_use <= before

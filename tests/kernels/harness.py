@@ -12,9 +12,6 @@ from kerascl.kernels.solver import Local, Plan, Ref, Scalar
 from kerascl.runtime import device
 from kerascl.runtime.device import LocalMemory
 
-SCALARS = {
-    "int": np.int32, "uint": np.uint32, "long": np.int64, "ulong": np.uint64, "float": np.float32,
-}  # fmt: skip
 POISON = 0xA5
 
 
@@ -49,19 +46,30 @@ def run_plan(
 
     The workspace is poisoned too, and guard bytes behind the output must survive.
     """
+    return run_outputs(plan, inputs, {out_slot: out}, dev)[out_slot]
+
+
+def run_outputs(
+    plan: Plan, inputs: dict[str, np.ndarray], outs: dict[str, np.ndarray], dev: device.Device
+) -> dict[str, np.ndarray]:
+    """Like `run_plan` for several outputs, by slot."""
     guard = 256
     slots = {name: _upload(dev, np.ascontiguousarray(x).tobytes()) for name, x in inputs.items()}
-    slots[out_slot] = _upload(dev, out.tobytes() + bytes([POISON]) * guard)
+    for name, out in outs.items():
+        slots[name] = _upload(dev, out.tobytes() + bytes([POISON]) * guard)
     for number, nbytes in enumerate(plan.workspace):
         slots[f"ws{number}"] = _upload(dev, bytes([POISON]) * nbytes)
     for launch in plan.launches:
         kernel = dev.programs.kernel(launch.source, launch.name, launch.options)
         args = [_argument(arg, slots) for arg in launch.args]
         dev.queue.launch(kernel, launch.global_size, launch.local_size, args)
-    raw = np.empty(out.nbytes + guard, np.uint8)
-    dev.queue.read(slots[out_slot], raw)
-    assert (raw[out.nbytes :] == POISON).all(), "written behind the output"
-    return raw[: out.nbytes].view(out.dtype).reshape(out.shape)
+    results = {}
+    for name, out in outs.items():
+        raw = np.empty(out.nbytes + guard, np.uint8)
+        dev.queue.read(slots[name], raw)
+        assert (raw[out.nbytes :] == POISON).all(), f"written behind output {name}"
+        results[name] = raw[: out.nbytes].view(out.dtype).reshape(out.shape)
+    return results
 
 
 def _upload(dev: device.Device, data: bytes):
@@ -76,7 +84,7 @@ def _argument(arg, slots):
         buffer = slots[arg.slot]
         return buffer.view(arg.offset, buffer.nbytes - arg.offset) if arg.offset else buffer
     if isinstance(arg, Scalar):
-        return SCALARS[arg.ctype](arg.value)
+        return arg.host
     assert isinstance(arg, Local)
     return LocalMemory(arg.nbytes)
 

@@ -1,14 +1,15 @@
 """Convolution solvers against a NumPy reference in float64 that loops over taps."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import conv, depthwise
+from kerascl.kernels import conv, depthwise, depthwise_strip, mma
 from kerascl.kernels.conv import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
-from kerascl.kernels.solver import store_epilogue
+from kerascl.kernels.solver import choose, store_epilogue
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 KINDS = (FORWARD, DATA_GRAD, FILTER_GRAD)
@@ -107,9 +108,10 @@ def force(solver):
 
 
 DEPTHWISE_TYPES = tuple(map(type, depthwise.SOLVERS))
+ELSEWHERE = (conv.Tiled, conv.Pointwise, mma.MmaConv, *DEPTHWISE_TYPES)
 TILED = [s for s in conv.SOLVERS if isinstance(s, conv.Tiled)]
 GENERAL = [
-    *(s for s in conv.SOLVERS if not isinstance(s, (conv.Tiled, conv.Pointwise, *DEPTHWISE_TYPES))),
+    *(s for s in conv.SOLVERS if not isinstance(s, ELSEWHERE)),
     conv.Tiled(conv.TILES[3]), conv.Tiled(conv.TILES[4], split=3),
 ]  # fmt: skip
 
@@ -186,6 +188,18 @@ DEPTHWISE = {
     "5x5": dict(spatial=(12, 12), channels=32, filters=32, kernel=5, stride=(2, 3), pads=2),
     "1d": dict(spatial=(40,), channels=3, filters=6, kernel=4, pads=((3, 0),)),
     "3d": dict(spatial=(4, 5, 6), channels=6, filters=6, kernel=3, pads=1, stride=(1, 2, 1)),
+    "walks": dict(spatial=(21, 19), channels=24, filters=24, kernel=3, pads=1, images=3),
+    "walks_stride": dict(
+        spatial=(23, 18), channels=12, filters=12, kernel=3, stride=2, pads=((0, 1), (1, 0))
+    ),
+    "7x7": dict(spatial=(11, 9), channels=10, filters=10, kernel=7, pads=3),
+    "cropping": dict(
+        spatial=(12, 11), channels=4, filters=4, kernel=3, stride=2, pads=((-1, -2), (2, -3))
+    ),
+    "stride_above_kernel": dict(
+        spatial=(11, 13), channels=8, filters=8, kernel=(2, 1), stride=(3, 2), pads=((1, 2), (0, 1))
+    ),
+    "1d_lanes": dict(spatial=(37,), channels=8, filters=8, kernel=4, pads=((3, 0),)),
 }
 
 
@@ -231,6 +245,33 @@ def test_depthwise(dev, solver, case, kind, channels_first):
     check(force(solver), problem, inputs, want, dev)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_depthwise_strips_dtypes(dev, dtype, kind):
+    rng = np.random.default_rng()
+    for channels, stride in ((12, 1), (6, 2), (5, 2)):
+        problem = make(rng, kind, (11, 10), channels, channels, 3, stride, pads=1, groups=channels,
+                       dtype=dtype)  # fmt: skip
+        check(force(depthwise_strip.DepthwiseStrips()), *problem, dev)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_depthwise_strips_on_gpus(dev, kind):
+    """A GPU takes them by cost, and enough compute units make the walks short."""
+    info = dataclasses.replace(dev.info, kind="gpu", compute_units=132)
+    rng = np.random.default_rng()
+    problem, inputs, want = make(rng, kind, (16, 15), 48, 48, 3, 2, pads=1, groups=48, images=5)
+    solver = choose(conv.SOLVERS, problem, info)
+    assert isinstance(solver, depthwise_strip.DepthwiseStrips)
+    results = set()
+    for _ in range(2):
+        plan = solver.plan(problem, info, store_epilogue(dtypes.float32))
+        got = run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev)
+        assert_close(got, want, problem.acc, problem.terms)
+        results.add(got.tobytes())
+    assert len(results) == 1
+
+
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 def test_pointwise_is_a_gemm(dev, channels_first):
     rng = np.random.default_rng()
@@ -239,7 +280,7 @@ def test_pointwise_is_a_gemm(dev, channels_first):
             problem, inputs, want = make(
                 rng, kind, images=images, channels_first=channels_first, **CASES["1x1"]
             )
-            chosen = conv.choose(conv.SOLVERS, conv.normalise(problem), dev.info)
+            chosen = choose(conv.SOLVERS, conv.normalise(problem), dev.info)
             impossible = channels_first and kind == FILTER_GRAD and images > 1
             assert isinstance(chosen, conv.Pointwise) != impossible
             check(conv.plan, problem, inputs, want, dev)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import gemm
+from kerascl.kernels import gemm, mma
 from kerascl.kernels.cpu import Micro
 from kerascl.kernels.solver import store_epilogue
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
@@ -79,7 +79,7 @@ def force(solver):
 
 
 FORCED = [
-    *gemm.SOLVERS,
+    *(s for s in gemm.SOLVERS if not isinstance(s, mma.MmaGemm)),  # test_mma.py
     gemm.Skinny(split=3),
     gemm.Panels(pack=True),
     gemm.Panels(pack=False),

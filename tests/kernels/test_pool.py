@@ -9,7 +9,7 @@ import pytest
 from kerascl import dtypes
 from kerascl.kernels import pool
 from kerascl.kernels.pool import PoolProblem
-from kerascl.kernels.solver import store_epilogue
+from kerascl.kernels.solver import choose, store_epilogue
 from tests.kernels.harness import devices, poisoned, run_plan
 
 DEVICES = list(devices().values())
@@ -140,6 +140,8 @@ SHAPES = [
     (1, (4, 5, 6), 8, (2, 3, 2), (1, 2, 2), ((0, 0), (1, 1), (1, 0))),
     (3, (4, 4), 2, (4, 4), (4, 4), ((0, 0), (0, 0))),
 ]
+# Strides beyond the window, padding before the first and after the last.
+WIDER = (2, (8, 11), 12, (2, 3), (3, 4), ((1, 1), (2, 2)))
 
 
 @pytest.mark.parametrize("first", [False, True], ids=["last", "first"])
@@ -152,7 +154,7 @@ def test_shapes(kind, shape, first, dev, rng):
 @pytest.mark.parametrize("kind", KINDS)
 def test_gpu_schedule(kind, dev, rng):
     info = dataclasses.replace(dev.info, kind="gpu", max_work_group_size=64)
-    for shape in SHAPES[1:4]:
+    for shape in (*SHAPES[1:4], SHAPES[5], WIDER):
         check(make(kind, *shape, False, "float32"), rng, dev, info)
 
 
@@ -168,6 +170,30 @@ def test_max_dtypes(kind, dtype, dev, rng):
     shape = (1, (5, 6), channels, (3, 3), (2, 2), ((1, 0), (1, 1)))
     problem = make(kind, *shape, False, dtype)
     check(problem, rng, dev, x=draw(rng, problem.x_shape, problem.dtype))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64", "int8"])
+def test_max_dtypes_on_gpus(dtype, dev, rng):
+    """Four channels in one aligned access where the dtype is small enough."""
+    info = dataclasses.replace(dev.info, kind="gpu", max_work_group_size=64)
+    for kind, stride in (("max", 2), ("max_grad", 2), ("max_grad", 3)):
+        shape = (1, (5, 6), 8, (3, 3), (stride, stride), ((1, 0), (1, 1)))
+        problem = make(kind, *shape, False, dtype)
+        check(problem, rng, dev, info, x=draw(rng, problem.x_shape, problem.dtype))
+
+
+def test_cells_on_gpus(dev):
+    info = dataclasses.replace(dev.info, kind="gpu")
+    for shape, name in (
+        (SHAPES[1], "pool.cell"),
+        (SHAPES[2], "pool.cell"),
+        (SHAPES[3], "pool.place"),
+    ):
+        problem = make("max_grad", *shape, False, "float32")
+        assert choose(pool.SOLVERS, problem, info).name == name
+        first = make("max_grad", *shape, True, "float32")
+        assert choose(pool.SOLVERS, first, info).name == "pool.place"
+        assert choose(pool.SOLVERS, problem, dev.info).name == "pool.place"
 
 
 @pytest.mark.parametrize("include", [False, True])

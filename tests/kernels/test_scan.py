@@ -9,7 +9,7 @@ from kerascl import dtypes
 from kerascl.kernels import scan
 from kerascl.kernels.scan import ScanProblem, SearchProblem
 from kerascl.kernels.solver import store_epilogue
-from tests.kernels.harness import devices, poisoned, random_array, run_plan
+from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 DEVICES = list(devices().values())
 
@@ -65,7 +65,10 @@ def check(problem, x, dev, info):
     want = reference(problem, x)
     plan = scan.plan(problem, info, store_epilogue(out))
     got = run_plan(plan, {"a": x}, poisoned(x.shape, out), dev)
-    if out.is_float:
+    if problem.kind == "sum" and out.is_float and np.isfinite(want).all():
+        # near a zero of the running sum only the norm says something
+        assert_close(got, want, problem.acc, problem.length)
+    elif out.is_float:
         rtol = {"float32": 2e-5, "float64": 1e-11}[out.name]
         if problem.kind in ("max", "min"):
             rtol = 0

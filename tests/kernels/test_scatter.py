@@ -49,7 +49,7 @@ def draw(rng, shape, dtype, mode):
     if dtype.is_bool:
         return rng.integers(0, 2, shape).astype(bool)
     if dtype.is_complex:
-        return np.exp(1j * rng.uniform(0, 6, shape)).astype(np.complex64)
+        return np.exp(1j * rng.uniform(0, 6, shape)).astype(dtype.numpy)
     if dtype.is_integer:
         return rng.integers(0 if dtype.kind == "u" else -4, 5, shape).astype(dtype.numpy)
     x = rng.uniform(0.9, 1.1, shape) if mode == "mul" else rng.standard_normal(shape)
@@ -76,11 +76,21 @@ def run(problem, rng, dev, info, indices=None, special=()):
     return got, reference(problem, base, indices, updates)
 
 
+RTOL = {
+    "float8_e4m3fn": 2**-4,  # half a unit in the last place: sums are float32, rounded once
+    "float8_e5m2": 2**-3,
+    "float16": 2e-3,
+    "bfloat16": 1e-2,
+    "float64": 1e-12,
+    "complex128": 1e-12,
+}
+
+
 def check(problem, rng, dev, info, indices=None, special=()):
     got, want = run(problem, rng, dev, info, indices, special)
     dtype = problem.dtype
     if problem.mode in ("add", "mul") and (dtype.is_float or dtype.is_complex):
-        rtol = {"float16": 2e-3, "bfloat16": 1e-2, "float64": 1e-12}.get(dtype.name, 2e-5)
+        rtol = RTOL.get(dtype.name, 2e-5)
         scale = np.abs(want).max(initial=0.0)
         wide = np.complex128 if dtype.is_complex else np.float64
         np.testing.assert_allclose(got.astype(wide), want, rtol=rtol, atol=rtol * scale * 0.1)

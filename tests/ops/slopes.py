@@ -60,9 +60,7 @@ def _compare(loss, values, rng, step, bound) -> None:
     directions = [rng.standard_normal(v.shape).astype(v.dtype) for v in values]
     ends = []
     for sign in (1, -1):
-        moved = [
-            kc.array(v + sign * step * d) for v, d in zip(values, directions, strict=True)
-        ]
+        moved = [kc.array(v + sign * step * d) for v, d in zip(values, directions, strict=True)]
         ends.append(float(loss(*moved)))
     expected = (ends[0] - ends[1]) / (2 * step)
     parts = [

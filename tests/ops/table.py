@@ -54,9 +54,7 @@ def case(name, reference, *inputs, call=None, slopes=2, label="", **options):
             return numpy_plain(*xs, **options)
 
     def make(rng):
-        return tuple(
-            rng.uniform(x[1], x[2], x[0]) if isinstance(x, tuple) else x for x in inputs
-        )
+        return tuple(rng.uniform(x[1], x[2], x[0]) if isinstance(x, tuple) else x for x in inputs)
 
     label = label or name
     count = sum(c.label.split("#")[0] == label for c in CASES)
@@ -81,7 +79,6 @@ def _digamma(x):
 
 def _logsumexp(x, **options):
     return np.logaddexp.reduce(x.ravel() if not options else x, **options)
-
 
 
 def unary(name, low, high, reference=None, **more):

@@ -7,6 +7,7 @@ import pytest
 
 import kerascl as kc
 from kerascl.ops import attention, nn
+from kerascl.runtime import device
 from tests.ops.slopes import check_gradients, relative
 
 erf = np.vectorize(math.erf)
@@ -28,8 +29,9 @@ ACTIVATIONS = {
     "silu": lambda x: x * _sigmoid(x),
     "gelu": lambda x: 0.5 * x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))),
     "elu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
-    "selu": lambda x: 1.0507009873554805
-    * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0))),
+    "selu": lambda x: (
+        1.0507009873554805 * np.where(x > 0, x, 1.6732632423543772 * np.expm1(np.minimum(x, 0)))
+    ),
     "celu": lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     "leaky_relu": lambda x: np.where(x >= 0, x, 0.2 * x),
     "log_sigmoid": lambda x: -_softplus(-x),
@@ -192,7 +194,7 @@ def test_sparse_crossentropy_gradients(rng):
 @pytest.mark.parametrize("from_logits", [True, False])
 def test_categorical_crossentropy(from_logits, rng):
     target = rng.dirichlet(np.ones(6), 5).astype(np.float32)
-    output = (rng.standard_normal((5, 6)) * 5 if from_logits else rng.uniform(0.1, 1, (5, 6)))
+    output = rng.standard_normal((5, 6)) * 5 if from_logits else rng.uniform(0.1, 1, (5, 6))
     output = output.astype(np.float32)
     o64 = output.astype(np.float64)
     log_p = _log_softmax(o64) if from_logits else np.log(o64 / o64.sum(-1, keepdims=True))
@@ -325,6 +327,72 @@ def test_attention(groups, causal, rng):
     assert relative(y.numpy(), expected) < 1e-6
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("groups", [1, 4])
+def test_attention_without_logits(groups, causal, rng):
+    q = rng.standard_normal((2, 19, 4, 8)).astype(np.float32)
+    k = rng.standard_normal((2, 23, groups, 8)).astype(np.float32)
+    v = rng.standard_normal((2, 23, groups, 3)).astype(np.float32)
+    bias = rng.standard_normal((4, 19, 23)).astype(np.float32)
+    mask = rng.random((2, 1, 1, 23)) > 0.4
+    mask[1, ..., :4] = False  # with `causal`, rows that see nothing
+    y = attention.dot_product_attention(q, k, v, bias, mask, 0.3, causal)
+    # a view of a packed projection is read where it lies
+    packed = kc.array(np.concatenate([q, q], -1))
+    same = attention.dot_product_attention(packed[..., 8:], k, v, bias, mask, 0.3, causal)
+    expected = _attention(q, k, v, np.float64(bias), mask, 0.3, causal)
+    assert relative(y.numpy(), expected) < 1e-6
+    np.testing.assert_array_equal(same.numpy(), y.numpy())
+
+
+def test_attention_gradients_without_logits(rng):
+    """Kernels in float32 against the plain formula, differentiated, in float64."""
+    shapes = (2, 11, 4, 6), (2, 13, 2, 6), (2, 13, 2, 5), (1, 4, 11, 13), (2, 11, 4, 5)
+    q, k, v, bias, g = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+    mask = rng.random((2, 1, 11, 13)) > 0.4
+    mask[0, 0, 7] = False
+
+    def gradients(dtype):
+        sources = [kc.array(x, dtype) for x in (q, k, v, bias)]
+        with kc.GradientTape() as outer, kc.GradientTape() as tape:
+            y = attention.dot_product_attention(*sources, mask, is_causal=True)
+            first = tape.gradient(y, sources, kc.array(g, dtype))
+            total = sum(kc.sum(x * x) for x in first)
+        return [*first, *outer.gradient(total, sources)]
+
+    def plain(dtype):
+        sources = [kc.array(x, dtype) for x in (q, k, v, bias)]
+        with kc.GradientTape() as tape:
+            y = attention.dot_product_attention(*sources, mask, is_causal=True)
+        return tape.gradient(y, sources, kc.array(g, dtype))
+
+    wide = gradients("float64")
+    for got, want in zip(plain("float32"), wide, strict=False):
+        assert relative(got.numpy(), want.numpy()) < 2e-6
+    for got, want in zip(gradients("float32"), wide, strict=True):
+        assert relative(got.numpy(), want.numpy()) < 1e-5
+
+
+def test_attention_keeps_no_logits(rng):
+    """At 2048 queries and keys, forward and backward need a small part of the logits' memory."""
+    length, heads = 2048, 4
+    x = [kc.array(rng.standard_normal((1, length, heads, 8)).astype(np.float32)) for _ in "qkvg"]
+
+    def train(q, k, v, g):
+        with kc.GradientTape() as tape:
+            y = attention.dot_product_attention(q, k, v, is_causal=True)
+        return tape.gradient(y, [q, k, v], g)
+
+    pool = device.default().buffers
+    [d.numpy() for d in train(*x)]
+    pool.trim()
+    pool.reset_peak()
+    before = pool.stats().in_use
+    grads = train(*x)
+    [d.numpy() for d in grads]
+    assert pool.stats().peak - before < heads * length * length * 4 / 8
+
+
 def test_attention_gradients(rng):
     q, k, v = (rng.standard_normal(s) for s in ((1, 3, 4, 2), (1, 4, 2, 2), (1, 4, 2, 2)))
     mask = np.array([True, False, True, True])
@@ -348,3 +416,15 @@ def test_attention_dtypes_and_hidden_rows(rng):
         attention.dot_product_attention(
             kc.ones((1, 3, 4, 2)), kc.ones((1, 3, 3, 2)), kc.ones((1, 3, 3, 2))
         )
+
+
+def test_attention_on_matrix_units_keeps_small_logits_only(monkeypatch):
+    engine = type(kc.engine)
+    monkeypatch.setattr(engine, "matrix_units", lambda self, device: True)
+    monkeypatch.setattr(engine, "memory_bytes", lambda self, device: 256 * 4 * 2 * 16 * 16)
+
+    def kernel(batch):
+        x = kc.ones((batch, 16, 2, 4))
+        return attention.dot_product_attention(x, x, x)._node.inputs[0].op.name
+
+    assert kernel(1) != "attention" and kernel(2) == "attention"

@@ -16,8 +16,7 @@ def reference(x, window, strides, pads, reduce):
     x = np.asarray(x, np.float64)
     sizes = x.shape[1:-1]
     counts = [
-        (n + low + high - k) // s + 1
-        for n, k, s, (low, high) in zip(sizes, window, strides, pads)
+        (n + low + high - k) // s + 1 for n, k, s, (low, high) in zip(sizes, window, strides, pads)
     ]
     y = np.empty((x.shape[0], *counts, x.shape[-1]))
     for place in itertools.product(*[range(n) for n in counts]):

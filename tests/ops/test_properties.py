@@ -1,4 +1,8 @@
-"""Random chains of operations, views above all, agree with NumPy however they are fused."""
+"""Random chains and expressions agree with NumPy however they are fused and whenever they run.
+
+Hypothesis' own options choose how many and which: `--hypothesis-profile thorough` (2,000 a run
+instead of 200) and `--hypothesis-seed 7`.
+"""
 
 from __future__ import annotations
 
@@ -8,11 +12,13 @@ from hypothesis import strategies as st
 
 import kerascl as kc
 from kerascl.runtime import device
+from tests.ops.expressions import Expression, expressions
 
 REAL = np.float64 if device.default().info.fp64 else np.float32
 BOUND = 1e-10 if REAL is np.float64 else 1e-4
+CASES = settings.default.max_examples  # of the profile, see tests/conftest.py
 SETTINGS = settings(
-    max_examples=50, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    max_examples=CASES // 4, deadline=None, database=None, suppress_health_check=list(HealthCheck)
 )
 
 
@@ -221,7 +227,7 @@ def test_transposes_of_linear_chains(chain, seed):
     assert abs(np.sum(found * u) - np.sum(image * w)) <= BOUND * scale
 
 
-@settings(SETTINGS, max_examples=25)
+@settings(SETTINGS, max_examples=CASES // 8)
 @given(chains(ANY), st.integers(0, 2**32 - 1))
 def test_captured_chains(chain, seed):
     shape, steps = chain
@@ -237,3 +243,40 @@ def test_captured_chains(chain, seed):
     for step in steps:
         host = step(np, host)
     assert relative(found, host) <= BOUND
+
+
+@settings(SETTINGS, max_examples=CASES // 2)
+@given(expressions(), st.data())
+def test_expressions(expression: Expression, data):
+    """Of any dtypes, with values that are held or evaluated on the way."""
+    held = []
+
+    def after(position, value):
+        how = data.draw(st.sampled_from(["lazy", "lazy", "lazy", "held", "evaluated"]))
+        if how != "lazy":
+            held.append((position, value))
+        if how == "evaluated":
+            value.evaluate()
+
+    values = expression.run([kc.array(x) for x in expression.inputs], after)
+    for position in expression.outputs:
+        held.append((position, values[position]))
+    del values
+    for position, value in held:
+        expression.check(position, value)
+
+
+@settings(SETTINGS, max_examples=CASES // 2)
+@given(expressions())
+def test_captured_expressions(expression: Expression):
+    """The same in a captured function: when it is traced and when it is replayed."""
+
+    @kc.jit
+    def run(*arrays):
+        values = expression.run(arrays)
+        return [values[i] for i in expression.outputs]
+
+    for _ in range(3):
+        found = run(*(kc.array(x) for x in expression.inputs))
+        for position, value in zip(expression.outputs, found, strict=True):
+            expression.check(position, value)

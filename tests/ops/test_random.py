@@ -330,3 +330,83 @@ def test_captured_draws_follow_their_key():
     for k, values in enumerate(found):
         expected = random.normal(kc.array([21, k], "uint32"), (5,)).numpy()
         np.testing.assert_array_equal(values, expected)
+
+
+# -- derivatives of samples -----------------------------------------------------
+_NODES, _WEIGHTS = np.polynomial.legendre.leggauss(200)
+
+
+def below(x, a):
+    """The distribution function by Gauss-Legendre quadrature in float64."""
+    if a < 2:  # t = v ** (1 / a) takes the pole away
+        v = 0.5 * x**a * (_NODES + 1)
+        return 0.5 * x**a * np.sum(_WEIGHTS * np.exp(-(v ** (1 / a)))) / math.gamma(a + 1)
+    low = max(0.0, a - 14 * math.sqrt(a))
+    t = low + 0.5 * (x - low) * (_NODES + 1)
+    density = np.exp((a - 1) * np.log(t) - t - math.lgamma(a))
+    return 0.5 * (x - low) * np.sum(_WEIGHTS * density)
+
+
+@pytest.mark.parametrize("alpha", [0.1, 0.6, 1.0, 3.0, 20.0, 200.0, 3000.0])
+def test_gamma_samples_follow_their_quantile(alpha):
+    a = kc.array(np.full(40, alpha, "f"))
+    key = kc.random.key(11)
+    with kc.GradientTape() as tape:
+        y = kc.random.gamma(key, (40,), a)
+        logs = kc.random.loggamma(key, (40,), a)
+    (slopes,), (relative,) = tape.gradient(y, [a]), tape.gradient(logs, [a])
+    samples, a64 = y.numpy().astype("f8"), float(a.numpy()[0])
+    step = 1e-4 * a64
+    for z, slope, log_slope in zip(samples, slopes.numpy(), relative.numpy(), strict=True):
+        if z < 1e-12:
+            continue
+        change = (below(z, a64 + step) - below(z, a64 - step)) / (2 * step)
+        density = math.exp((a64 - 1) * math.log(z) - z - math.lgamma(a64))
+        np.testing.assert_allclose(slope, -change / density, rtol=2e-4)
+        np.testing.assert_allclose(log_slope, -change / density / z, rtol=2e-4)
+
+
+def test_samples_that_underflow_have_finite_slopes():
+    a = kc.array(np.full(2000, 0.01, "f"))
+    with kc.GradientTape() as tape:
+        y = kc.random.gamma(kc.random.key(3), (2000,), a)
+    assert (y.numpy() == 0).any()
+    assert np.isfinite(tape.gradient(y, a).numpy()).all()
+
+
+def test_slopes_of_means():
+    """The mean of the samples' slopes is the slope of the mean."""
+    a, b = kc.array([2.0, 0.7]), kc.array([3.0, 1.5])
+    with kc.GradientTape() as tape:
+        gammas = kc.sum(kc.mean(kc.random.gamma(kc.random.key(1), (200_000, 2), a), 0))
+        betas = kc.mean(kc.random.beta(kc.random.key(2), (200_000, 2), a, b), 0)
+    np.testing.assert_allclose(tape.gradient(gammas, a).numpy(), [1, 1], rtol=0.01)
+    da, db = tape.gradient(betas, [a, b])
+    total = (a.numpy() + b.numpy()) ** 2
+    np.testing.assert_allclose(da.numpy(), b.numpy() / total, rtol=0.02)
+    np.testing.assert_allclose(db.numpy(), -a.numpy() / total, rtol=0.02)
+
+
+def test_samples_of_normal_and_uniform_follow_their_parameters():
+    mean, scale = kc.array([1.0, 2.0]), kc.array([1.5, 3.0])
+    key = kc.random.key(4)
+    with kc.GradientTape() as tape:
+        y = kc.random.normal(key, (2,), mean, scale) + kc.random.uniform(key, (2,), mean, scale)
+    unit, part = kc.random.normal(key, (2,)).numpy(), kc.random.uniform(key, (2,)).numpy()
+    d_mean, d_scale = tape.gradient(y, [mean, scale])
+    np.testing.assert_allclose(d_mean.numpy(), 2 - part, rtol=1e-5)
+    np.testing.assert_allclose(d_scale.numpy(), unit + part, rtol=1e-5)
+
+
+def test_gamma_slopes_inside_vmap():
+    keys = kc.array(np.arange(6, dtype="u4").reshape(3, 2))
+    a = kc.array([1.5, 4.0])
+
+    def draw(key):
+        return kc.random.gamma(key, (2,), a)
+
+    with kc.GradientTape() as tape:
+        y = kc.sum(kc.vmap(draw)(keys))
+    with kc.GradientTape() as other:
+        z = kc.sum(kc.stack([draw(keys[k]) for k in range(3)]))
+    np.testing.assert_allclose(tape.gradient(y, a).numpy(), other.gradient(z, a).numpy(), rtol=1e-6)

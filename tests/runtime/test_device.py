@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from kerascl import __main__ as command
+from kerascl.commands import devices as devices_command
 from kerascl.runtime import device, quirks
 from kerascl.runtime.errors import DeviceError
 
@@ -177,8 +178,8 @@ def test_the_devices_command(dev, capsys):
 
 def test_the_probe_in_a_child(dev):
     index = [f.device for f in device.find_devices() if f.device].index(dev)
-    assert command._probe(index, 120) == ""
-    assert "no OpenCL device fits" in command._probe(99, 120)
+    assert devices_command._probe(index, 120) == ""
+    assert "no OpenCL device fits" in devices_command._probe(99, 120)
 
 
 def test_no_driver_at_all_in_a_real_process(tmp_path):
@@ -195,3 +196,15 @@ def test_no_driver_at_all_in_a_real_process(tmp_path):
         [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.startswith("said no OpenCL device can be used"), done
+
+
+@pytest.mark.parametrize(
+    "capability, units",
+    [(None, ""), ((7, 5), ""), ((8, 0), "mma80"), ((8, 9), "mma80"), ((9, 0), "wgmma90"),
+     ((12, 0), "mma80")],
+)  # fmt: skip
+def test_matrix_units_follow_the_compute_capability(capability, units):
+    assert device._matrix(capability) == units
+    found = fake("gpu", "Card", nvidia_capability=capability, matrix=units)
+    info = dataclasses.replace(found.info, platform="Portable Computing Language")
+    assert quirks.apply(info).matrix == ""

@@ -131,3 +131,19 @@ def test_the_pip_installed_driver_is_found():
     except icd.importlib.metadata.PackageNotFoundError:
         pytest.skip("not installed")
     assert icd.intel_cpu_library().name.startswith("libintelocl")
+
+
+def test_drivers_with_a_shared_llvm_are_loaded_apart(monkeypatch):
+    """TensorFlow's LLVM, in the process' global scope, must not serve PoCL."""
+    loaded = []
+    monkeypatch.setattr(icd.ctypes, "CDLL", lambda name, mode: loaded.append((name, mode)))
+    monkeypatch.delenv("LD_PRELOAD", raising=False)
+    drivers = (
+        icd.Driver("a", "/usr/lib/libpocl.so.2.10.0"),
+        icd.Driver("b", "libnvidia-opencl.so.1"),
+        icd.Driver("c", "libRusticlOpenCL.so.1", "broken"),
+    )
+    assert icd.load_apart(drivers) == ["/usr/lib/libpocl.so.2.10.0"]
+    assert [name for name, mode in loaded if mode & os.RTLD_DEEPBIND] == [drivers[0].library]
+    monkeypatch.setenv("LD_PRELOAD", "libjemalloc.so")
+    assert icd.load_apart(drivers) == []

@@ -1,5 +1,6 @@
 """Building: caches in memory and on disk, damaged files, errors that help."""
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -283,3 +284,19 @@ def test_kernel_names():
     void not_a_kernel(void) {}
     """
     assert programs.kernel_names(source) == ["a", "c"]
+
+
+def test_a_light_program_takes_the_place_of_a_heavy_one(dev, monkeypatch):
+    """Where sources weigh, the program kept is the one made from the binary, and it works."""
+    if "no_binaries" in dev.info.quirks:
+        pytest.skip("its binaries are not reloaded")
+    monkeypatch.setenv("KERASCL_CACHE_DIR", "")
+    quirks = dev.info.quirks | {"sources_weigh"}
+    monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, quirks=quirks))
+    made = []
+    original = Programs._from_binary
+    monkeypatch.setattr(
+        Programs, "_from_binary", lambda *a: made.append(original(*a)) or made[-1]
+    )
+    run(dev, unique())
+    assert len(made) == 1

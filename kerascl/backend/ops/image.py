@@ -6,7 +6,7 @@ import numpy as np
 from keras.src.backend.config import standardize_data_format
 from keras.src.random.seed_generator import draw_seed
 
-from kerascl.backend.ops.core import convert_to_tensor
+from kerascl.backend.ops.conversion import convert_to_tensor
 from kerascl.backend.ops.image_resample import (
     FILL_MODES,
     FILTERS,
@@ -414,9 +414,7 @@ def elastic_transform(
     noise = []
     for stream in range(2):
         field = random.normal(random.fold_in(key, stream), (batch, *row.shape[1:]), 0.0, sigma)
-        field = gaussian_blur(
-            expand_dims(field, 1), (side, side), (sigma, sigma), "channels_first"
-        )
+        field = gaussian_blur(expand_dims(field, 1), (side, side), (sigma, sigma), "channels_first")
         noise.append(squeeze(field, 1))
     rows, columns = row + alpha * noise[0], column + alpha * noise[1]
     y = _warp(x, rows, columns, _ORDERS[interpolation], fill_mode, fill_value, first)

@@ -16,7 +16,8 @@ from keras.src.backend import config
 from keras.src.backend.common import dtypes as keras_dtypes
 
 from kerascl.backend import tracing
-from kerascl.backend.ops.core import cast, convert_to_tensor
+from kerascl.backend.ops.conversion import convert_to_tensor
+from kerascl.backend.ops.core import cast
 from kerascl.core import rules
 from kerascl.core.array import Array, from_host
 from kerascl.core.scope import current
@@ -61,7 +62,7 @@ def _on_host(name: str, function: Callable, vjp: Callable | None, *inputs: Array
     values = [v.astype(np.float32) if v.dtype.itemsize < 4 else v for v in values]
     results = function(*values)
     results = results if isinstance(results, tuple) else (results,)
-    arrays = tuple(from_host(np.asarray(r, _narrow(np.asarray(r).dtype))) for r in results)
+    arrays = tuple(from_host(np.asarray(r, _narrow(np.asarray(r).dtype, values))) for r in results)
     arrays = tuple(
         cast_to(a, inputs[0].dtype) if a.dtype.is_float and inputs[0].dtype.is_float else a
         for a in arrays
@@ -72,8 +73,9 @@ def _on_host(name: str, function: Callable, vjp: Callable | None, *inputs: Array
     return arrays
 
 
-def _narrow(dtype: np.dtype) -> np.dtype:
-    return np.dtype(np.complex64) if dtype == np.complex128 else dtype
+def _narrow(dtype: np.dtype, inputs: list[np.ndarray]) -> np.dtype:
+    wide = any(v.dtype in (np.float64, np.complex128) for v in inputs)
+    return np.dtype(np.complex64) if dtype == np.complex128 and not wide else dtype
 
 
 def _floating(x) -> Array:
@@ -326,9 +328,7 @@ def solve_triangular(a, b, lower: bool = False) -> Array:
         return x, grad
 
     lead = rules.broadcast(a.shape[:-2], b.shape[:-2])
-    return substituted(
-        expand_to(a, (*lead, *a.shape[-2:])), expand_to(b, (*lead, *b.shape[-2:]))
-    )
+    return substituted(expand_to(a, (*lead, *a.shape[-2:])), expand_to(b, (*lead, *b.shape[-2:])))
 
 
 def _substitute(a: Array, b: Array, lower: bool) -> Array:
@@ -409,9 +409,7 @@ def matrix_rank(x, tol=None) -> Array:
 def _matrix(x) -> Array:
     x = convert_to_tensor(x)
     if x.ndim < 2:
-        raise ValueError(
-            f"Expected input to have rank >= 2. Received input with shape {x.shape}."
-        )
+        raise ValueError(f"Expected input to have rank >= 2. Received input with shape {x.shape}.")
     return x
 
 

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from kerascl.backend.ops.core import convert_to_tensor
+from kerascl.backend.ops.conversion import convert_to_tensor
 from kerascl.backend.ops.promotion import at_least_float, resolve
 from kerascl.core.array import Array
 from kerascl.dtypes import float32, float64
@@ -114,8 +114,7 @@ def _pair(x) -> tuple[Array, Array]:
     """The real and imaginary tensors that a Keras spectrum consists of."""
     if not isinstance(x, tuple | list) or len(x) != 2:
         raise ValueError(
-            "Input `x` should be a tuple of two tensors - real and imaginary."
-            f"Received: x={x}"
+            f"Input `x` should be a tuple of two tensors - real and imaginary.Received: x={x}"
         )
     re, im = (convert_to_tensor(v) for v in x)
     if re.shape != im.shape:
@@ -125,9 +124,7 @@ def _pair(x) -> tuple[Array, Array]:
             f"Received: x[0].shape = {re.shape}, x[1].shape = {im.shape}"
         )
     if not (re.dtype.is_float and im.dtype.is_float):
-        raise ValueError(
-            f"At least one tensor in input `x` is not of type float.Received: x={x}."
-        )
+        raise ValueError(f"At least one tensor in input `x` is not of type float.Received: x={x}.")
     return re, im
 
 
@@ -243,9 +240,7 @@ def istft(
     """The signal whose `stft` is given: windows added up, divided by the squares' periodic sum."""
     re, im = _pair(x)
     if re.ndim < 2:
-        raise ValueError(
-            f"Input `x` must have at least 2 dimensions. Received shape: {re.shape}"
-        )
+        raise ValueError(f"Input `x` must have at least 2 dimensions. Received shape: {re.shape}")
     total = fft_length + sequence_stride * (re.shape[-2] - 1)
     frames = transforms.hermitian_inverse(re, im, fft_length)
     if window is not None:

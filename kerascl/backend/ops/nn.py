@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
+
 from keras.src.backend.common.backend_utils import compute_conv_transpose_padding_args_for_jax
 from keras.src.backend.config import epsilon as keras_epsilon
 from keras.src.backend.config import floatx, standardize_data_format
 
-from kerascl.backend.ops.core import convert_to_tensor, find_dtype
+from kerascl.backend.ops import sparse as rules
+from kerascl.backend.ops.conversion import convert_to_tensor, find_dtype
 from kerascl.backend.ops.nn_blocks import depth_to_space, fold, space_to_depth, unfold
 from kerascl.backend.ops.nn_ctc import ctc_decode, ctc_loss
 from kerascl.core.array import Array
@@ -40,6 +43,11 @@ def _activation(function):
 
     activation.__name__ = activation.__qualname__ = function.__name__
     activation.__doc__ = function.__doc__
+    signature = inspect.signature(function)
+    if "args" in signature.parameters:  # it has no parameters but the array
+        x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        signature = inspect.Signature([x])
+    activation.__signature__ = signature
     return activation
 
 
@@ -74,6 +82,8 @@ log_softmax = _activation(nn.log_softmax)
 def sparsemax(x, axis: int = -1) -> Array:
     """The closest point of the probability simplex, along `axis`."""
     x = convert_to_tensor(x)
+    if x.dtype.is_complex:
+        raise TypeError(f"sparsemax: x has dtype {x.dtype.name}; it must be real")
     x = x if x.dtype.is_float else cast_to(x, find_dtype(floatx()))
     size = x.shape[axis]
     descending = flip(sort(x, axis=axis), axis)
@@ -117,9 +127,7 @@ def adaptive_average_pool(inputs, output_size, data_format=None) -> Array:
     return pooling.adaptive_average_pool(inputs, output_size, _channels_first(data_format))
 
 
-def conv(
-    inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1
-) -> Array:
+def conv(inputs, kernel, strides=1, padding="valid", data_format=None, dilation_rate=1) -> Array:
     """Convolution over one to three spatial dimensions, with groups by the kernel's shape."""
     kernel = convert_to_tensor(kernel)
     inputs = convert_to_tensor(inputs, dtype=kernel.dtype)
@@ -168,9 +176,7 @@ def separable_conv(
     dilation_rate=1,
 ) -> Array:  # fmt: skip
     """A depthwise convolution, then one with windows of a single element."""
-    inputs = depthwise_conv(
-        inputs, depthwise_kernel, strides, padding, data_format, dilation_rate
-    )
+    inputs = depthwise_conv(inputs, depthwise_kernel, strides, padding, data_format, dilation_rate)
     return conv(inputs, pointwise_kernel, 1, "valid", data_format)
 
 
@@ -195,21 +201,16 @@ def conv_transpose(
 
 
 # -- encodings and losses --------------------------------------------------------------
-def _refuse_sparse(sparse: bool) -> None:
-    if sparse:
-        raise ValueError("`sparse=True` is not supported with the kerascl backend")
-
-
 def one_hot(x, num_classes, axis=-1, dtype=None, sparse=False) -> Array:
     """1 at each index along a new `axis`; all 0 for indices out of range."""
-    _refuse_sparse(sparse)
-    return nn.one_hot(convert_to_tensor(x), num_classes, axis, find_dtype(dtype or floatx()))
+    run = rules.one_hot if sparse else nn.one_hot
+    return run(convert_to_tensor(x), num_classes, axis, find_dtype(dtype or floatx()))
 
 
 def multi_hot(x, num_classes, axis=-1, dtype=None, sparse=False) -> Array:
     """The union of the one-hot codes of each row."""
-    _refuse_sparse(sparse)
-    return nn.multi_hot(convert_to_tensor(x), num_classes, axis, find_dtype(dtype or floatx()))
+    run = rules.multi_hot if sparse else nn.multi_hot
+    return run(convert_to_tensor(x), num_classes, axis, find_dtype(dtype or floatx()))
 
 
 def categorical_crossentropy(target, output, from_logits=False, axis=-1) -> Array:
@@ -267,9 +268,7 @@ def moments(x, axes, keepdims=False, synchronized=False) -> tuple[Array, Array]:
     return nn.moments(convert_to_tensor(x), axes, keepdims)
 
 
-def batch_normalization(
-    x, mean, variance, axis, offset=None, scale=None, epsilon=1e-3
-) -> Array:
+def batch_normalization(x, mean, variance, axis, offset=None, scale=None, epsilon=1e-3) -> Array:
     """(x - mean) / sqrt(variance + epsilon) * scale + offset, with vectors along `axis`."""
     return nn.batch_normalization(
         convert_to_tensor(x),
@@ -299,7 +298,8 @@ def dot_product_attention(
 ) -> Array:  # fmt: skip
     """softmax(query @ key^T * scale + bias) @ value, for each head; see `keras.ops`.
 
-    There is one implementation, so `flash_attention` changes nothing.
+    `flash_attention` changes nothing: kernels that keep no logits serve whatever they can.  A soft
+    cap is refused as in every Keras backend but JAX on TPUs.
     """
     if attn_logits_soft_cap is not None:
         raise ValueError("`attn_logits_soft_cap` is not supported in the kerascl backend.")

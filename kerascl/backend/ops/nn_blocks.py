@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerascl.backend.ops.core import convert_to_tensor
+from kerascl.backend.ops.conversion import convert_to_tensor
 from kerascl.core.array import Array, apply
 from kerascl.core.tape import pause
 from kerascl.ops.declare import reshape_to

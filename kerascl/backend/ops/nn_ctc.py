@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 
-from kerascl.backend.ops.core import convert_to_tensor
+from kerascl.backend.ops.conversion import convert_to_tensor
 from kerascl.core.array import Array
 from kerascl.dtypes import float32, int32, promote
 from kerascl.ops.control import loop

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kerascl.backend.ops.core import convert_to_tensor, find_dtype
+from kerascl.backend.ops import sparse as rules
+from kerascl.backend.ops.conversion import convert_to_tensor, find_dtype
 from kerascl.backend.ops.promotion import (
     as_float,
     at_least_float,
-    floatx,
     named,
     operands,
+    pair,
     resolve,
     statistics_dtype,
     tensors,
 )
 from kerascl.core.array import Array
 from kerascl.dtypes import bool_, int32
-from kerascl.ops import bits, indexing, pointwise
+from kerascl.ops import bits, indexing, pointwise, sparse
 from kerascl.ops.declare import cast_to
+from kerascl.ops.sparse import SparseArray
 
 __all__ = [
     "abs",
@@ -126,11 +128,18 @@ __all__ = [
 # -- one argument -------------------------------------------------------------
 def _unary(name: str, prepare: Callable, source: Callable | None = None) -> Callable:
     run = source or getattr(pointwise, name)
+    linear = name in rules.LINEAR
 
     def function(x) -> Array:
         return run(prepare(x))
 
-    return named(name, function, run.__doc__)
+    def keeping(x) -> Array | SparseArray:
+        if type(x) is SparseArray:
+            return sparse.mapped(function, x, linear=linear)
+        return run(prepare(x))
+
+    keeps = linear or name in rules.ZERO_PRESERVING
+    return named(name, keeping if keeps else function, run.__doc__)
 
 
 def _wide_float(x) -> Array:
@@ -143,7 +152,7 @@ def _no_bool(x) -> Array:
     return cast_to(x, int32) if x.dtype.is_bool else x
 
 
-angle = _unary("angle", lambda x: _complex_or(x, as_float))
+angle = _unary("angle", as_float)
 arccos = _unary("arccos", as_float)
 arccosh = _unary("arccosh", as_float)
 arcsin = _unary("arcsin", as_float)
@@ -154,14 +163,14 @@ ceil = _unary("ceil", as_float)
 cos = _unary("cos", as_float)
 cosh = _unary("cosh", as_float)
 floor = _unary("floor", as_float)
-log = _unary("log", lambda x: _complex_or(x, as_float))
+log = _unary("log", as_float)
 log10 = _unary("log10", as_float)
 log1p = _unary("log1p", as_float)
 log2 = _unary("log2", as_float)
 sin = _unary("sin", as_float)
 sinc = _unary("sinc", as_float)
 sinh = _unary("sinh", as_float)
-sqrt = _unary("sqrt", lambda x: _complex_or(x, as_float))
+sqrt = _unary("sqrt", as_float)
 tan = _unary("tan", as_float)
 tanh = _unary("tanh", as_float)
 exp = _unary("exp", at_least_float)
@@ -195,25 +204,34 @@ signbit = _unary("signbit", convert_to_tensor)
 trunc = _unary("trunc", convert_to_tensor)
 
 
-def _complex_or(x, prepare: Callable) -> Array:
-    x = convert_to_tensor(x)
-    return x if x.dtype.is_complex else prepare(x)
-
-
 # -- two arguments ------------------------------------------------------------
 def _binary(name: str, *more, prepare: Callable = operands, source: Callable | None = None):
     run = source or getattr(pointwise, name)
 
+    rule = rules.BINARY.get(name)
+
     def function(x1, x2) -> Array:
         return run(*prepare(x1, x2, *more))
 
-    return named(name, function, run.__doc__)
+    def keeping(x1, x2) -> Array | SparseArray:
+        if type(x1) is SparseArray or type(x2) is SparseArray:
+            return rule(function, x1, x2)
+        return run(*prepare(x1, x2, *more))
+
+    return named(name, function if rule is None else keeping, run.__doc__)
 
 
 def _numbers(x1, x2) -> tuple[Array, Array]:
     """Two tensors in their common dtype; bools count as int32."""
-    a, b = tensors(x1, x2)
+    a, b = pair(x1, x2)
     return (cast_to(a, int32), cast_to(b, int32)) if a.dtype.is_bool else (a, b)
+
+
+def _floats(x1, x2) -> tuple[Array, Array]:
+    """Two tensors in their common floating dtype."""
+    a, b = pair(x1, x2)
+    dtype = resolve(a.dtype, float)
+    return cast_to(a, dtype), cast_to(b, dtype)
 
 
 def _shift_operands(x, y) -> tuple:
@@ -224,7 +242,7 @@ def _shift_operands(x, y) -> tuple:
 
 def _geometric(x1, x2) -> tuple[Array, Array]:
     """Integers as floatx, 64-bit ones as float64."""
-    a, b = tensors(x1, x2)
+    a, b = pair(x1, x2)
     dtype = a.dtype if a.dtype.is_float else statistics_dtype(a.dtype)
     return cast_to(a, dtype), cast_to(b, dtype)
 
@@ -252,12 +270,12 @@ power = _binary("power")
 floor_divide = _binary("floor_divide")
 mod = _binary("mod", prepare=_numbers)
 fmod = _binary("fmod", prepare=_numbers)
-gcd = _binary("gcd", prepare=tensors)
-lcm = _binary("lcm", prepare=tensors)
+gcd = _binary("gcd", prepare=pair)
+lcm = _binary("lcm", prepare=pair)
 arctan2 = _binary("arctan2", float, prepare=tensors)
 logaddexp = _binary("logaddexp", float, prepare=tensors)
 logaddexp2 = _binary("logaddexp2", float, prepare=tensors)
-nextafter = _binary("nextafter", float, prepare=tensors, source=bits.nextafter)
+nextafter = _binary("nextafter", prepare=_floats, source=bits.nextafter)
 heaviside = _binary("heaviside", prepare=_geometric)
 hypot = _binary("hypot", prepare=_geometric)
 equal = _binary("equal", prepare=_plain)
@@ -271,7 +289,7 @@ logical_or = _binary("logical_or", prepare=_plain)
 logical_xor = _binary("logical_xor", prepare=_plain)
 
 
-def _bitwise(name: str, run: Callable, prepare: Callable = tensors) -> Callable:
+def _bitwise(name: str, run: Callable, prepare: Callable = pair) -> Callable:
     def function(x, y) -> Array:
         return run(*prepare(x, y))
 
@@ -318,15 +336,18 @@ def nan_to_num(x, nan=0.0, posinf=None, neginf=None) -> Array:
     return pointwise.nan_to_num(convert_to_tensor(x), nan, posinf, neginf)
 
 
-def round(x, decimals=0) -> Array:
+def round(x, decimals=0) -> Array | SparseArray:
     """`x` rounded to `decimals` places, halves to even."""
+    if type(x) is SparseArray:
+        return sparse.mapped(round, x, decimals)
     x = convert_to_tensor(x)
     return cast_to(x, int32) if x.dtype.is_bool else pointwise.round(x, decimals)
 
 
 def view(x, dtype=None) -> Array:
     """The bytes of `x` read as another dtype; the last axis grows or shrinks with its size."""
-    return bits.view(convert_to_tensor(x), floatx() if dtype is None else find_dtype(dtype))
+    x = convert_to_tensor(x)
+    return x if dtype is None else bits.view(x, find_dtype(dtype))
 
 
 def where(condition, x1=None, x2=None):

@@ -8,13 +8,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kerascl.backend.ops.core import convert_to_tensor, find_dtype
-from kerascl.backend.ops.promotion import floatx, named, resolve, several, tensors
-from kerascl.core import rules
+from kerascl.backend.ops import sparse as rules
+from kerascl.backend.ops.conversion import convert_to_tensor, find_dtype
+from kerascl.backend.ops.promotion import floatx, named, pair, resolve, several
 from kerascl.core.array import Array
+from kerascl.core.rules import broadcast, normalize_shape
 from kerascl.dtypes import DType
 from kerascl.ops import creation, host, indexing, linalg, movement, sorting
 from kerascl.ops.declare import cast_to, expand_to, reshape_to
+from kerascl.ops.sparse import SparseArray
 
 __all__ = [
     "append", "arange", "array", "array_split", "bartlett", "blackman", "broadcast_to",
@@ -63,7 +65,7 @@ empty_like = named("empty_like", _filled_like(0), "Zeros with the shape of `x`."
 
 def full(shape, fill_value, dtype=None) -> Array:
     """An array of one value."""
-    return expand_to(convert_to_tensor(fill_value, _dtype(dtype)), rules.normalize_shape(shape))
+    return expand_to(convert_to_tensor(fill_value, _dtype(dtype)), normalize_shape(shape))
 
 
 def full_like(x, fill_value, dtype=None) -> Array:
@@ -118,8 +120,9 @@ def logspace(start, stop, num=50, endpoint=True, base=10, dtype=None, axis=0) ->
 
 def geomspace(start, stop, num=50, endpoint=True, dtype=None, axis=0) -> Array:
     """`num` values from start to stop with a constant ratio."""
-    start, stop, _ = _ends(start, stop)
-    return creation.geomspace(start, stop, num, endpoint, _dtype(dtype), axis)
+    start, stop, common = _ends(start, stop)
+    dtype = common if dtype is None else find_dtype(dtype)
+    return creation.geomspace(start, stop, num, endpoint, dtype, axis)
 
 
 def eye(N, M=None, k=0, dtype=None) -> Array:
@@ -181,6 +184,8 @@ def size(x) -> int:
 
 def reshape(x, newshape) -> Array:
     """`x` with another shape of the same size."""
+    if type(x) is SparseArray:
+        return rules.reshaped(x, newshape)
     return movement.reshape(convert_to_tensor(x), newshape)
 
 
@@ -191,11 +196,13 @@ def ravel(x) -> Array:
 
 def copy(x) -> Array:
     """`x`; arrays never change, so nothing is copied."""
-    return convert_to_tensor(x)
+    return x if type(x) is SparseArray else convert_to_tensor(x)
 
 
 def transpose(x, axes=None) -> Array:
     """`x` with its axes permuted."""
+    if type(x) is SparseArray:
+        return rules.transposed(x, axes)
     return movement.transpose(convert_to_tensor(x), axes)
 
 
@@ -216,11 +223,15 @@ def broadcast_to(x, shape) -> Array:
 
 def expand_dims(x, axis) -> Array:
     """`x` with dimensions of size 1 inserted at `axis`."""
+    if type(x) is SparseArray:
+        return rules.expanded(x, axis)
     return movement.expand_dims(convert_to_tensor(x), _axis(axis))
 
 
 def squeeze(x, axis=None) -> Array:
     """`x` without dimensions of size 1."""
+    if type(x) is SparseArray:
+        return rules.squeezed(x, axis)
     return movement.squeeze(convert_to_tensor(x), _axis(axis))
 
 
@@ -244,13 +255,10 @@ def rot90(array, k=1, axes=(0, 1)) -> Array:
     array = convert_to_tensor(array)
     if array.ndim < 2:
         raise ValueError(
-            "Input array must have at least 2 dimensions. "
-            f"Received: array.ndim={array.ndim}"
+            f"Input array must have at least 2 dimensions. Received: array.ndim={array.ndim}"
         )
     if len(axes) != 2 or axes[0] == axes[1]:
-        raise ValueError(
-            f"Invalid axes: {axes}. Axes must be a tuple of two different dimensions."
-        )
+        raise ValueError(f"Invalid axes: {axes}. Axes must be a tuple of two different dimensions.")
     return movement.rot90(array, k, axes)
 
 
@@ -318,6 +326,8 @@ def meshgrid(*x, indexing="xy") -> list[Array]:
 # -- joining and splitting ----------------------------------------------------
 def concatenate(xs, axis=0) -> Array:
     """Join arrays along an existing axis."""
+    if all(type(x) is SparseArray for x in xs) and xs:
+        return rules.joined(xs, axis, resolve(*{x.dtype for x in xs}))
     return movement.concatenate(several(xs), axis)
 
 
@@ -343,7 +353,7 @@ def dstack(xs) -> Array:
 
 def append(x1, x2, axis=None) -> Array:
     """`x2` joined to the end of `x1`."""
-    return movement.concatenate(tensors(x1, x2), axis)
+    return movement.concatenate(pair(x1, x2), axis)
 
 
 def split(x, indices_or_sections, axis=0) -> list[Array]:
@@ -419,7 +429,7 @@ def vectorize(pyfunc, *, excluded=None, signature=None) -> Callable:
         cores = list(ranks or ())[: len(values)]
         cores += [0] * (len(values) - len(cores))
         loops = [x.shape[: x.ndim - c] for x, c in zip(values, cores, strict=True)]
-        loop = rules.broadcast(*loops) if loops else ()
+        loop = broadcast(*loops) if loops else ()
         flat = [
             reshape_to(
                 expand_to(x, (*loop, *x.shape[x.ndim - c :])),

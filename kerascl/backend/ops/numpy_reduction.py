@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kerascl.backend.ops.core import convert_to_tensor, find_dtype
+from kerascl.backend.ops import sparse as rules
+from kerascl.backend.ops.conversion import convert_to_tensor, find_dtype
 from kerascl.backend.ops.promotion import (
     as_float,
     at_least_float,
     float_dtype,
     floatx,
     named,
+    pair,
     resolve,
     several,
     statistics_dtype,
@@ -19,8 +21,9 @@ from kerascl.backend.ops.promotion import (
 )
 from kerascl.core.array import Array
 from kerascl.dtypes import int8, int32
-from kerascl.ops import calculus, contraction, indexing, pointwise, reduction, scan, sorting
+from kerascl.ops import calculus, contraction, indexing, pointwise, reduction, scan, sorting, sparse
 from kerascl.ops.declare import cast_to
+from kerascl.ops.sparse import SparseArray
 
 __all__ = [
     "all", "allclose", "amax", "amin", "any", "argmax", "argmin", "argpartition", "argsort",
@@ -69,7 +72,6 @@ nanmax = _reduction("nanmax")
 nanmin = _reduction("nanmin")
 nanargmax = _reduction("nanargmax")
 nanargmin = _reduction("nanargmin")
-sum = _reduction("sum", _summed)
 nansum = _reduction("nansum", _summed)
 nanprod = _reduction("nanprod", lambda x: _narrowed(_summed(x)))
 std = _reduction("std", at_least_float)
@@ -79,8 +81,18 @@ nanstd = _reduction("nanstd", _weak_float)
 nanvar = _reduction("nanvar", _weak_float)
 
 
-def mean(x, axis=None, keepdims=False) -> Array:
+def sum(x, axis=None, keepdims=False) -> Array | SparseArray:
+    """Sum over `axis`."""
+    if type(x) is SparseArray:
+        return rules.summed(sparse.like(x, _summed(x.values)), axis, keepdims)
+    return reduction.sum(_summed(x), _axis(axis), keepdims)
+
+
+def mean(x, axis=None, keepdims=False) -> Array | SparseArray:
     """Arithmetic mean over `axis`."""
+    if type(x) is SparseArray:
+        kind = resolve(x.dtype, "float32") if x.dtype.is_integer or x.dtype.is_bool else x.dtype
+        return rules.averaged(x.astype(kind), axis, keepdims)
     x = convert_to_tensor(x)
     if not (x.dtype.is_float or x.dtype.is_complex):
         x = cast_to(x, resolve(x.dtype, "float32"))
@@ -213,6 +225,8 @@ def searchsorted(sorted_sequence, values, side="left") -> Array:
 
 def digitize(x, bins) -> Array:
     """int32 number of the bin of each element."""
+    if type(x) is SparseArray:
+        return rules.digitized(digitize, x, convert_to_tensor(bins))
     return sorting.digitize(convert_to_tensor(x), convert_to_tensor(bins))
 
 
@@ -228,18 +242,33 @@ def nonzero(x) -> tuple[Array, ...]:
 
 def bincount(x, weights=None, minlength=0, sparse=False) -> Array:
     """How often each of 0, 1, … occurs; the largest is read on the host."""
-    if sparse:
-        raise ValueError("`sparse=True` is not supported with the kerascl backend")
+    if type(x) is SparseArray:
+        return _sparse_bincount(x, weights, minlength)
     x = convert_to_tensor(x)
+    if sparse:
+        return rules.counts(x, None if weights is None else convert_to_tensor(weights), minlength)
     if weights is None:
         return sorting.bincount(x, None, minlength)
     weights = convert_to_tensor(weights)
     return sorting.bincount(x, cast_to(weights, resolve(x.dtype, weights.dtype)), minlength)
 
 
+def _sparse_bincount(x: SparseArray, weights, minlength: int) -> SparseArray:
+    """Counts of the values that are listed, as with JAX: zeros that are not are left out."""
+    if weights is not None:
+        same = type(weights) is SparseArray and weights.indices.shape == x.indices.shape
+        if not same or not bool(pointwise.equal(weights.indices, x.indices).all().item()):
+            raise ValueError("bincount: `x` and `weights` must be sparse with the same indices")
+        weights = weights.values
+    if x.n_dense or x.ndim not in (1, 2):
+        raise ValueError(f"bincount of a sparse array needs 1 or 2 sparse axes, not {x.shape}")
+    return rules.counts_in_rows(x, weights, minlength)
+
+
 def histogram(x, bins=10, range=None) -> tuple[Array, Array]:
-    """int32 counts in each bin, and the bins' edges."""
-    return sorting.histogram(convert_to_tensor(x), bins, range)
+    """Counts in each bin, in the floating dtype of the edges as with JAX, and the bins' edges."""
+    counts, edges = sorting.histogram(convert_to_tensor(x), bins, range)
+    return cast_to(counts, edges.dtype), edges
 
 
 def unique(
@@ -277,8 +306,11 @@ def diff(a, n=1, axis=-1) -> Array:
 
 def trapezoid(y, x=None, dx=1.0, axis=-1) -> Array:
     """Integral of samples along `axis` by the trapezoidal rule."""
+    y = convert_to_tensor(y)
+    if x is not None:
+        y, x = pair(y, x)
+        x = _weak_float(x)
     y = _weak_float(y)
-    x = None if x is None else cast_to(convert_to_tensor(x), y.dtype)
     dx = dx if type(dx) in (int, float) else convert_to_tensor(dx, y.dtype)
     return calculus.trapezoid(y, x, dx, axis)
 
@@ -300,11 +332,20 @@ def correlate(x1, x2, mode="valid") -> Array:
 # -- products -----------------------------------------------------------------
 def matmul(x1, x2) -> Array:
     """Matrix product; of int8 arrays in int32."""
+    if type(x1) is SparseArray or type(x2) is SparseArray:
+        return _sparse_matmul(matmul, x1, x2)
     x1, x2 = convert_to_tensor(x1), convert_to_tensor(x2)
     if x1.dtype is int8 and x2.dtype is int8:
         return contraction.matmul(x1, x2, int32)
     dtype = resolve(x1.dtype, x2.dtype)
     return contraction.matmul(cast_to(x1, dtype), cast_to(x2, dtype), dtype)
+
+
+def _sparse_matmul(function: Callable, x1, x2) -> Array | SparseArray:
+    x1, x2 = (x if type(x) is SparseArray else convert_to_tensor(x) for x in (x1, x2))
+    small = x1.dtype is int8 and x2.dtype is int8
+    dtype = int32 if small else resolve(x1.dtype, x2.dtype)
+    return rules.matrix_product(function, x1, x2, dtype)
 
 
 def einsum(subscripts, *operands, **kwargs) -> Array:
@@ -318,17 +359,19 @@ def einsum(subscripts, *operands, **kwargs) -> Array:
 
 def dot(x1, x2) -> Array:
     """The last axis of x1 with the last but one of x2."""
-    return contraction.dot(*tensors(x1, x2))
+    if (type(x1) is SparseArray or type(x2) is SparseArray) and len(x1.shape) == len(x2.shape) == 2:
+        return _sparse_matmul(dot, x1, x2)
+    return contraction.dot(*pair(x1, x2))
 
 
 def inner(x1, x2) -> Array:
     """Sum of products over the last axes."""
-    return contraction.inner(*tensors(x1, x2))
+    return contraction.inner(*pair(x1, x2))
 
 
 def outer(x1, x2) -> Array:
     """All products of the elements of two flattened arrays."""
-    return contraction.outer(*tensors(x1, x2))
+    return contraction.outer(*pair(x1, x2))
 
 
 def vdot(x1, x2) -> Array:
@@ -338,7 +381,7 @@ def vdot(x1, x2) -> Array:
 
 def kron(x1, x2) -> Array:
     """Kronecker product."""
-    return contraction.kron(*tensors(x1, x2))
+    return contraction.kron(*pair(x1, x2))
 
 
 def tensordot(x1, x2, axes=2) -> Array:

@@ -19,6 +19,22 @@ __kernel void gemm_direct(__global const A_T* restrict pA, __global const B_T* r
 }
 #endif
 
+#ifdef FOLD4
+// As gemm_fold, four results a work-item; TOTAL is a multiple of four.
+__kernel void gemm_fold4(__global const ACC_T* restrict part, const INDEX_T TOTAL,
+    const int SPLITS EPILOGUE_PARAMS) {
+  const INDEX_T at = (INDEX_T)get_global_id(0) * 4;
+  if (at >= TOTAL) return;
+  float4 sum = 0;
+  // Few work-items, so each needs many loads in flight.
+#pragma unroll 16
+  for (int s = 0; s < SPLITS; ++s)
+    sum += *(__global const float4*)(part + (INDEX_T)s * TOTAL + at);
+  const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
+  EPILOGUE_VECTOR(4, sums, at)
+}
+#endif
+
 #ifdef FOLD
 // part[split][total] -> out[total]; the order of the sum is fixed, so results repeat exactly.
 __kernel void gemm_fold(__global const ACC_T* restrict part, const INDEX_T TOTAL,

@@ -25,12 +25,21 @@
 
 #define END_EACH_RESULT }
 
+#if defined(EPILOGUE_VECTOR) && LANES == 4
+#define STORE(v_, i_) { \
+    ACC_T lanes_[LANES]; \
+    ACC_SPILL((v_), lanes_); \
+    const INDEX_T first_ = (i_); \
+    EPILOGUE_VECTOR(4, lanes_, first_) \
+  }
+#else
 #define STORE(v_, i_) { \
     ACC_T lanes_[LANES]; \
     ACC_SPILL((v_), lanes_); \
     const INDEX_T first_ = (i_); \
     for (int lane_ = 0; lane_ < LANES; lane_++) EPILOGUE(lanes_[lane_], first_ + lane_) \
   }
+#endif
 
 #define INSIDE(z_, size_) ((uint)(z_) < (uint)(size_))
 
@@ -93,7 +102,7 @@ __kernel void pool_max(const __global A_T* restrict k_x SIZES_PARAMS EPILOGUE_PA
 // The first maximum's place in each window (row-major, of the whole window), for pool_max_place_grad.
 #if POOL_MAX_PLACE
 __kernel void pool_max_place(const __global A_T* restrict k_x,
-                             __global ushort* restrict k_places SIZES_PARAMS) {
+                             __global PLACE_T* restrict k_places SIZES_PARAMS) {
   FOR_EACH_RESULT(od, oh, ow)
     A_CV best = A_SPLAT(0);
     MASK_T place = (MASK_T)(0);
@@ -122,7 +131,7 @@ __kernel void pool_max_place(const __global A_T* restrict k_x,
 #endif
 
 #if POOL_MAX_PLACE_GRAD
-__kernel void pool_max_place_grad(const __global ushort* restrict k_places,
+__kernel void pool_max_place_grad(const __global PLACE_T* restrict k_places,
                                   const __global A_T* restrict k_dy SIZES_PARAMS EPILOGUE_PARAMS) {
   FOR_EACH_RESULT(id, ih, iw)
     A_CV sum = A_SPLAT(0);

@@ -1,0 +1,81 @@
+"""From recurrence nodes to the problem that `kernels/recurrent.py` solves."""
+
+from __future__ import annotations
+
+import string
+
+from kerascl.compiler.emit import Scope, Writer
+from kerascl.compiler.symbolic import number, variable
+from kerascl.core.node import Node
+from kerascl.kernels import recurrent
+from kerascl.kernels.solver import Plan
+
+
+def lower(node: Node, wanted: set[int], info) -> Plan:
+    """The Plan of a recurrence: inputs are slots "a", "b", …, output k is slot "out<k>".
+
+    Args:
+        wanted: the outputs that have memory; the others are not stored.
+
+    Raises:
+        NotImplementedError: when no kernel applies on this device.
+    """
+    (spec,) = node.attrs
+    body = spec.body
+    units = body.carry[0].shape[-1]
+    count = len(body.carry)
+    letters = string.ascii_lowercase
+    acc = body.carry[0].dtype
+    writer = Writer(False, False)
+    scope = Scope(writer)
+    place = (number(0), variable("u", units))
+
+    def know(leaves: list[Node], form: str) -> None:
+        for k, leaf in enumerate(leaves):
+            name = scope.define(leaf.dtype.compute, f"({leaf.dtype.compute}){form.format(k)}")
+            scope.memo[id(leaf), place, ()] = name
+
+    know(body.slices, "x[{}]")
+    know(body.captured, "P({})")
+    know(body.carry, "c{}")
+
+    def value(root: Node) -> str:
+        return scope.value(root, place if root.shape else (), (), set())
+
+    carried = tuple(value(n) for n in body.next_carry)
+    operand = tuple(value(n) for n in body.results[: spec.operand])
+    stored, position = [], spec.operand
+    for output, blocks in enumerate(spec.groups):
+        for block in range(blocks):
+            name = value(body.results[position])
+            position += 1
+            if output in wanted:
+                dtype = spec.dtypes[output]
+                stored.append(recurrent.Stored(f"out{output}", dtype, name, block, blocks))
+    first = len(spec.groups)
+    length, batch, _ = node.shape
+    problem = recurrent.RecurrentProblem(
+        steps=length,
+        batch=batch,
+        units=units,
+        fan_in=node.inputs[0].shape[0] // units,
+        fan_out=node.inputs[0].shape[1] // units,
+        weights=node.inputs[0].dtype,
+        acc=acc,
+        state=node.inputs[1].dtype,
+        initial=tuple(letters[1 + k] for k in range(count)),
+        final=tuple(f"out{first + k}" if first + k in wanted else None for k in range(count)),
+        fetches=tuple(
+            recurrent.Fetch(
+                letters[s.source], node.inputs[s.source].dtype, s.kind, s.block, s.blocks
+            )
+            for s in spec.streams
+        ),
+        reverse=spec.reverse,
+        cell=scope.text(0),
+        carried=carried,
+        operand=operand or None,
+        stored=tuple(stored),
+        helpers="".join(writer.helpers),
+    )
+    return recurrent.plan(problem, info)

@@ -1,0 +1,255 @@
+"""Functions traced once: a graph from inputs to outputs, which can be run again and differentiated.
+
+The derivative of a `Closed` is another `Closed`, made by taking gradients symbolically along what
+the trace recorded; so derivatives of one's own inside it count, to any order.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+
+from kerascl.core import node as graph
+from kerascl.core.array import Array, apply, apply_multi
+from kerascl.core.batch import as_lanes, note
+from kerascl.core.errors import CaptureError
+from kerascl.core.node import Node
+from kerascl.core.op import ARGUMENT, CONST, PICK, Kind, Op, register
+from kerascl.core.overlay import Overlay
+from kerascl.core.scope import current
+from kerascl.core.structure import flatten
+from kerascl.core.tape import backward, private_tapes, stop_gradient
+
+# The same value; what is computed from it is not taken from what was computed without it.
+BARRIER = register(Op("barrier", Kind.VIEW, vjp=lambda g, y, x: (g,)))
+
+
+class Closed:
+    """A traced function.
+
+    Attributes:
+        arguments: stand-ins for its inputs.
+        outputs: what they become.
+        records: what a tape noted on the way; empty when it was traced without derivatives.
+        captured: Arrays from outside that it reads.
+        nodes: what lies between, inputs first.
+        found: of a gradient: which of the function's arguments and captured Arrays have one.
+    """
+
+    def __init__(self, arguments, outputs, records: list, start: int):
+        self.arguments: list[Array] = list(arguments)
+        self.outputs: list[Array] = list(outputs)
+        self.records = records
+        self._start = start
+        self.nodes, self.captured = self._inside()
+        self.found: list[bool] = []
+        self._gradient: Closed | None = None
+
+    def _inside(self) -> tuple[list[Node], list[Array]]:
+        """The nodes to run, inputs first, and the Arrays from outside that they read."""
+        own = {id(x._node) for x in self.arguments}
+        nodes, captured, seen = [], {}, set(own)
+        stack = [y._node for y in self.outputs]
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if node.op.kind is Kind.LEAF or (node.serial < self._start and self._is_source(node)):
+                captured[id(node)] = node
+            else:
+                nodes.append(node)
+                stack.extend(node.inputs)
+        nodes.sort(key=lambda n: n.serial)
+        outside = sorted(captured.values(), key=lambda n: n.serial)
+        return nodes, [_handle(n) for n in outside]
+
+    def _is_source(self, node: Node) -> bool:
+        """Whether a gradient for a node from outside may be asked: of constants, if held."""
+        if node.op is not CONST:
+            return True
+        return bool(self.records) and node.dtype.is_float and _held(node) is not None
+
+    def replay(self, inputs: Sequence[Array], captured: dict[int, Array]) -> list[Array]:
+        """The outputs for other inputs, operation by operation.
+
+        Args:
+            captured: by the id of its node, what to read instead of a captured Array.
+        """
+        value: dict = {id(x._node): x for x in self.captured} | captured
+        value |= {id(a._node): x for a, x in zip(self.arguments, inputs, strict=True)}
+        for node in self.nodes:
+            if node.op is CONST:
+                value[id(node)] = _handle(node)
+            elif node.op is PICK:
+                value[id(node)] = value[id(node.inputs[0])][node.attrs[0]]
+            else:
+                read = tuple([value[id(x)] for x in node.inputs])
+                if node.op.outputs > 1:
+                    value[id(node)] = apply_multi(node.op, read, node.attrs, node.results)
+                else:
+                    value[id(node)] = apply(node.op, read, node.attrs, node.shape, node.dtype)
+        return [value[id(y._node)] for y in self.outputs]
+
+    def gradient(self) -> Closed:
+        """From the inputs and an upstream gradient for each floating output to the gradients of
+        the inputs and of the captured Arrays; `found` tells which of these there are."""
+        if self._gradient is None:
+            smooth = [y for y in self.outputs if is_smooth(y)]
+            upstream = [_argument(y) for y in smooth]
+            sources = [*self.arguments, *self.captured]
+            tape, tapes = private_tapes(current.tapes)
+            tape.records.extend(self.records)
+
+            def run():
+                return backward(self.records, smooth, list(upstream), sources)
+
+            grads, _ = _apart(run, tapes)
+            closed = Closed(
+                [*self.arguments, *upstream],
+                [g for g in grads if g is not None],
+                tape.records,
+                self._start,
+            )
+            closed.found = [g is not None for g in grads]
+            self._gradient = closed
+        return self._gradient
+
+    def call(
+        self,
+        inputs: Sequence[Array],
+        captured: dict[int, Array] | None = None,
+        again: bool = False,
+        finish: Callable[[Array], Array] | None = None,
+        context: Sequence[Array] = (),
+    ) -> list[Array]:
+        """The outputs for other inputs; active tapes note the call as a whole.
+
+        Tapes keep the inputs only: the derivative computes what is between once more.
+
+        Args:
+            captured: by the id of its node, what to read instead of a captured Array.
+            again: that computation happens in the backward pass, even if its values are known
+                from the forward pass.
+            finish: what to do to each gradient before it leaves the function.
+            context: what `finish` reads.
+        """
+        captured = captured or {}
+        reads = [captured.get(id(x._node), x) for x in self.captured]
+        tapes, current.tapes = current.tapes, ()
+        try:
+            outputs = [stop_gradient(y) for y in self.replay(inputs, captured)]
+            known = (*inputs, *reads)
+            outputs = as_lanes((*known, *context), outputs)
+        finally:
+            current.tapes = tapes
+        if tapes and outputs:
+            smooth = [is_smooth(y) for y in outputs]
+
+            def vjp(g, y, *arrays):
+                if again:
+                    arrays = [apply(BARRIER, (x,), (), x.shape, x.dtype) for x in arrays]
+                g = [d for d, used in zip(g, smooth, strict=True) if used]
+                closed = self.gradient()
+                inner = {id(c._node): x for c, x in
+                         zip(self.captured, arrays[len(inputs) :], strict=True)}  # fmt: skip
+                grads = closed.call([*arrays[: len(inputs)], *g], inner)
+                grads = iter(grads if finish is None else [finish(d) for d in grads])
+                return tuple([next(grads) if found else None for found in closed.found])
+
+            note(tapes, vjp, known, tuple(outputs))
+        return outputs
+
+
+def is_smooth(x: Array) -> bool:
+    """Whether an array can have a gradient, by its dtype."""
+    return x.dtype.is_float or x.dtype.is_complex
+
+
+def _held(node: Node) -> Array | None:
+    return node.handle() if node.handle is not None else None
+
+
+def _handle(node: Node) -> Array:
+    """The Array of a node: the one in use, if there is one, since tapes know it."""
+    array = _held(node)
+    return Array(node) if array is None else array
+
+
+def _argument(like: Array) -> Array:
+    node = like._node
+    return Array(Node(ARGUMENT, (), ("closed",), node.shape, node.dtype, node.device))
+
+
+def _apart(run: Callable, private: tuple):
+    """`run()` in a trace of its own, with tapes of its own, and what it assigned."""
+    tapes, lanes = current.tapes, current.lanes
+    # elements of batches outside are inputs here
+    current.tapes, current.lanes = private, ()
+    try:
+        with Overlay() as overlay:
+            return run(), overlay.written
+    finally:
+        current.tapes, current.lanes = tapes, lanes
+
+
+def trace(function: Callable, inputs: Sequence[Array]):
+    """A `Closed` of `function(list of Arrays) -> list of Arrays`, for inputs of these shapes.
+
+    It can be differentiated where tapes are active.
+
+    Returns:
+        The Closed, whose last outputs are the values that the function assigned to States; and
+        these States.
+
+    Raises:
+        CaptureError: when the function needs a value on the host.
+    """
+    start = graph.new_serial()
+    arguments = [_argument(x) for x in inputs]
+    tape, tapes = private_tapes(current.tapes)
+    outputs, written = _apart(lambda: function(arguments), tapes)
+    outputs = [*outputs, *(value for _, value in written.values())]
+    closed = Closed(arguments, outputs, tape.records, start)
+    return closed, [state for state, _ in written.values()]
+
+
+def remat(function: Callable) -> Callable:
+    """A function whose intermediate values are not kept for the backward pass, but computed again.
+
+    What it does in between needs memory only while it runs; the backward pass takes the inputs
+    and runs the forward computation once more, with the same random numbers. Without a tape it is
+    the function itself, and so it is where the function needs a value on the host.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        if not current.tapes:
+            return function(*args, **kwargs)
+        leaves: list = []
+        rebuild = flatten((list(args), kwargs), leaves)[1]
+        inputs = [x for x in leaves if isinstance(x, Array)]
+        structure: list = []
+
+        def plain(arrays):
+            arrays = iter(arrays)
+            new_args, new_kwargs = rebuild(
+                iter([next(arrays) if isinstance(x, Array) else x for x in leaves])
+            )
+            results: list = []
+            structure[:] = [flatten(function(*new_args, **new_kwargs), results)[1], results]
+            return [y for y in results if isinstance(y, Array)]
+
+        try:
+            closed, states = trace(plain, inputs)
+        except CaptureError:
+            return function(*args, **kwargs)
+        outputs = closed.call(inputs, again=True)
+        split = len(outputs) - len(states)
+        for state, value in zip(states, outputs[split:], strict=True):
+            state.assign(value)
+        rebuild_result, results = structure
+        found = iter(outputs[:split])
+        return rebuild_result(iter([next(found) if isinstance(y, Array) else y for y in results]))
+
+    return wrapped

@@ -1,0 +1,39 @@
+"""Which part of a model each node of a trace belongs to: marks along the serial numbers."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+
+from kerascl.core.node import new_serial
+from kerascl.core.scope import current
+
+GRADIENT = " (gradient)"
+
+
+class Labels:
+    """Names for ranges of serial numbers, from each mark to the next."""
+
+    def __init__(self):
+        self._starts: list[int] = [-1]
+        self._names: list[str] = [""]
+
+    def mark(self, name: str) -> None:
+        """Nodes made from now on belong to `name`."""
+        if name != self._names[-1]:
+            self._starts.append(new_serial())
+            self._names.append(name)
+
+    def at(self, serial: int) -> str:
+        """The name of the node with this serial number."""
+        return self._names[bisect_right(self._starts, serial) - 1]
+
+    @property
+    def last(self) -> str:
+        """The name in force."""
+        return self._names[-1]
+
+
+def mark(name: str) -> None:
+    """What this thread traces from now on belongs to `name`; without a trace, nothing."""
+    if current.labels is not None:
+        current.labels.mark(name)

@@ -1,0 +1,58 @@
+"""Traces on top of the current one: assignments to States that can be taken back."""
+
+from __future__ import annotations
+
+from kerascl.core.array import Array, State
+from kerascl.core.node import Node, is_closed
+from kerascl.core.scope import current
+
+
+class Overlay:
+    """A trace on top of the current one (or of none): assignments to States stay in it.
+
+    ```python
+    with Overlay() as overlay:
+        ...                     # State.assign changes nothing outside
+    overlay.written             # {id(state): (state, value)}
+    ```
+
+    While it is active nothing is computed, unless the host asks for a value that is known.
+    """
+
+    def __init__(self):
+        self.outer = None
+        self.written: dict[int, tuple[State, Array]] = {}
+
+    def __enter__(self) -> Overlay:
+        self.outer = current.trace
+        current.trace = self
+        return self
+
+    def __exit__(self, *exception) -> None:
+        current.trace = self.outer
+
+    def read(self, state: State) -> Array:
+        """The value of a state as seen inside."""
+        entry = self.written.get(id(state))
+        if entry is not None:
+            return entry[1]
+        current.trace = self.outer
+        try:
+            return state.value
+        finally:
+            current.trace = self
+
+    def write(self, state: State, value: Array) -> None:
+        """Note an assignment."""
+        self.written[id(state)] = (state, value)
+
+    def commit(self) -> None:
+        """Make the assignments outside; called after the end."""
+        for state, value in self.written.values():
+            state.assign(value)
+
+    def knows_value(self, node: Node) -> bool:
+        """Whether the host can have the value of a node."""
+        if self.outer is not None:
+            return self.outer.knows_value(node)
+        return is_closed(node)

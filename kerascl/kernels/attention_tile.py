@@ -1,0 +1,180 @@
+"""Attention for GPUs, in portable OpenCL C: tiles of queries and keys in local memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kerascl.dtypes import float32
+from kerascl.kernels.attention_problem import (
+    LOG2_E,
+    AttentionProblem,
+    Tensor,
+    extra_refs,
+    extra_strides,
+    prelude_types,
+    shared_defines,
+)
+from kerascl.kernels.solver import (
+    Arg,
+    Epilogue,
+    Launch,
+    Plan,
+    Ref,
+    Scalar,
+    Solver,
+    cl_source,
+    prelude,
+)
+from kerascl.kernels.tiles import ceil_div, load4, round_up
+
+
+@dataclass(frozen=True)
+class Block:
+    """A work-group of tx x ty work-items owns `br` rows and takes `bc` columns at a time."""
+
+    br: int
+    bc: int
+    tx: int
+    ty: int
+
+    @property
+    def threads(self) -> int:
+        return self.tx * self.ty
+
+    def _stride(self, features: int) -> int:
+        return round_up(features, 4 * self.tx) + 4
+
+    def local_bytes(self, p: AttentionProblem) -> int:
+        """Bytes of local memory of the hungriest kernel."""
+        width, depth, line = self._stride(p.width), self._stride(p.depth), self.bc + 4
+        if p.grad is None:
+            tiles = self.br * width + self.bc * max(width, depth)
+            return 4 * (tiles + self.br * (line + self.tx) + 4)
+        return 4 * ((self.br + self.bc) * (width + depth) + 2 * self.br * line + 2 * self.bc + 4)
+
+    def fits(self, p: AttentionProblem, info) -> bool:
+        # constants and the driver may need a little, too
+        room = info.local_mem_bytes - 256
+        return self.threads <= info.max_work_group_size and self.local_bytes(p) <= room
+
+
+# (most features, block), measured on an H200: for each head size the fastest first, then smaller
+# ones for little work or little local memory.
+FORWARD = (
+    (32, Block(128, 32, 8, 16)),
+    (64, Block(64, 32, 8, 8)),
+    (128, Block(64, 16, 4, 16)),
+    (256, Block(32, 32, 8, 8)),
+    (256, Block(16, 16, 8, 8)),
+    (256, Block(8, 8, 8, 8)),
+    (256, Block(4, 4, 4, 4)),
+)
+BACKWARD = (
+    (32, Block(64, 32, 8, 16)),
+    (64, Block(32, 32, 8, 8)),
+    (256, Block(16, 16, 8, 8)),
+    (256, Block(8, 8, 8, 8)),
+    (256, Block(4, 4, 4, 4)),
+)
+
+
+def block_for(p: AttentionProblem, info) -> Block | None:
+    """The first block of the table that the device has room for and that keeps it busy."""
+    features = max(p.width, p.depth)
+    table = FORWARD if p.grad is None else BACKWARD
+    fitting = [b for most, b in table if features <= most and b.fits(p, info)]
+    rows, owners = (p.length, p.heads) if p.grad is None else (p.source, p.groups)
+
+    def busy(b: Block) -> bool:
+        return p.batch * owners * ceil_div(rows, b.br) >= info.compute_units
+
+    return next((b for b in fitting if busy(b) or b.br <= 32), next(iter(fitting), None))
+
+
+def _in_fours(x: Tensor, features: int) -> bool:
+    """Whether rows may be read four neighbours at a time."""
+    whole = all(n % 4 == 0 for n in (*x.strides[:3], x.offset, features))
+    return whole and x.strides[3] == 1
+
+
+def _source(p: AttentionProblem, block: Block, epilogue: Epilogue, **names: int) -> str:
+    pairs = [(p.q, p.width), (p.k, p.width), (p.v, p.depth)]
+    pairs += [(p.grad, p.depth)] if p.grad is not None else []
+    vectors = all(_in_fours(x, n) for x, n in pairs)
+    names |= dict(BR=block.br, BC=block.bc, TX=block.tx, TY=block.ty, VECTORS=int(vectors))
+    return (
+        prelude(p.index, X=p.q.dtype, OUT=p.dtype, **prelude_types(p))
+        + load4("X", p.q.dtype, float32)
+        + shared_defines(p)
+        + "".join(f"#define {k} {v}\n" for k, v in names.items())
+        + epilogue.defines
+        + cl_source("attention_tile.cl")
+    )
+
+
+def _strides(p: AttentionProblem, *tensors: Tensor) -> list[Arg]:
+    return [Scalar(p.index, n) for x in tensors for n in (x.offset, *x.strides)]
+
+
+class _Tile(Solver):
+    backward: bool
+
+    def applies(self, problem: AttentionProblem, info) -> bool:
+        p = problem
+        return p.usable and (p.grad is not None) == self.backward and block_for(p, info) is not None
+
+    def cost(self, problem: AttentionProblem, info) -> float:
+        return 10.0 if info.kind == "cpu" else 1.0
+
+
+class Forward(_Tile):
+    """A work-group owns a block of queries."""
+
+    name = "tile"
+    backward = False
+
+    def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        block = block_for(p, info)
+        args = (
+            Ref("a"), Ref("b"), Ref("c"), *extra_refs(p, "d"), Ref("stat"),
+            Scalar("int", p.length), Scalar("int", p.source), Scalar("int", p.heads // p.groups),
+            Scalar("float", p.scale * LOG2_E), *_strides(p, p.q, p.k, p.v), *extra_strides(p),
+            *epilogue.args,
+        )  # fmt: skip
+        size = (ceil_div(p.length, block.br) * block.threads, p.heads, p.batch)
+        source = _source(p, block, epilogue, FORWARD=1)
+        return Plan([Launch(source, "attention_tile", args, size, (block.threads, 1, 1))])
+
+
+class Backward(_Tile):
+    """One kernel owns blocks of queries, another blocks of keys; both compute the probabilities."""
+
+    name = "tile_grad"
+    backward = True
+
+    def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        block = block_for(p, info)
+        launches = []
+        for keys in (False, True):
+            rows, count = (p.source, p.groups) if keys else (p.length, p.heads)
+            args = (
+                *(Ref(x) for x in "abcd"), *extra_refs(p, "g"), Ref("e"), Ref("f"),
+                *((Ref("dk"), Ref("dv")) if keys else ()),
+                Scalar("int", p.length), Scalar("int", p.source),
+                Scalar("int", p.heads // p.groups), Scalar("float", p.scale),
+                Scalar("float", p.scale * LOG2_E), Scalar("float", 1 / p.source),
+                *_strides(p, p.q, p.k, p.v, p.grad), *extra_strides(p),
+                *(() if keys else epilogue.args),
+            )  # fmt: skip
+            size = (ceil_div(rows, block.br) * block.threads, count, p.batch)
+            inner = Epilogue("", (), "") if keys else epilogue
+            source = _source(p, block, inner, BACKWARD=1, KEYS=int(keys))
+            launches.append(
+                Launch(source, "attention_tile_grad", args, size, (block.threads, 1, 1))
+            )
+        return Plan(launches)
+
+
+SOLVERS: tuple[Solver, ...] = (Forward(), Backward())

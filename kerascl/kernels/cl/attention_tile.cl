@@ -1,0 +1,324 @@
+// Attention for GPUs: a work-group of TX x TY work-items owns BR rows and walks over blocks of BC
+// columns (rows are queries and columns keys, except in the keys' gradient).  Each work-item holds
+// the logits of RR rows ty, ty + TY, … by RC columns tx, tx + TX, …, and of every result the same rows
+// by 4 features out of each 4 * TX.  Logits are kept times log2(e); the row statistic is log2 of the
+// sum of their powers of two.
+#define THREADS (TX * TY)
+#define RR (BR / TY)
+#define RC (BC / TX)
+#define WP ((WIDTH + 4 * TX - 1) / (4 * TX) * (4 * TX))  // features, whole rounds of loads
+#define DP ((DEPTH + 4 * TX - 1) / (4 * TX) * (4 * TX))
+#define WS (WP + 4)  // row strides in local memory: neighbours start in other banks
+#define DS (DP + 4)
+#define PS (BC + 4)
+#define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
+#define TENSOR(x) const INDEX_T x##Off, const INDEX_T x##0, const INDEX_T x##1, const INDEX_T x##2, const INDEX_T x##3
+
+#if HAS_BIAS
+#define BIAS_PARAM , __global const BIAS_T* restrict pBias
+#define BIAS_SIZES , TENSOR(bias)
+#else
+#define BIAS_PARAM
+#define BIAS_SIZES
+#endif
+#if HAS_MASK
+#define MASK_PARAM , __global const uchar* restrict pMask
+#define MASK_SIZES , TENSOR(mask)
+#else
+#define MASK_PARAM
+#define MASK_SIZES
+#endif
+
+// rows x features at `from` into a local tile; what lies outside is zero.
+inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T row,
+    const INDEX_T step, const int left, const int rows, const int features, const int padded,
+    const int lid) {
+#if VECTORS
+  for (int i = lid; i < rows * (padded / 4); i += THREADS) {
+    const int r = i / (padded / 4), c = i % (padded / 4) * 4;
+    float4 x = (float4)(0);
+    if (r < left && c < features) x = X_LOAD4(from, r * row + c);
+    vstore4(x, 0, to + r * (padded + 4) + c);
+  }
+#else
+  for (int i = lid; i < rows * padded; i += THREADS) {
+    const int r = i / padded, c = i % padded;
+    to[r * (padded + 4) + c] = r < left && c < features ? X_LOAD(from, r * row + c * step) : 0.0f;
+  }
+#endif
+}
+
+// s[RR][RC] = products of rows and columns of two tiles.
+#define PRODUCTS(s, a, c, stride, features) \
+  float s[RR][RC]; \
+  EACH(i, RR) EACH(j, RC) s[i][j] = 0; \
+  for (int d = 0; d < (features); d += 4) { \
+    float4 x_[RR], y_[RC]; \
+    EACH(i, RR) x_[i] = vload4(0, (a) + (ty + i * TY) * (stride) + d); \
+    EACH(j, RC) y_[j] = vload4(0, (c) + (tx + j * TX) * (stride) + d); \
+    EACH(i, RR) EACH(j, RC) s[i][j] += dot4(x_[i], y_[j]); \
+  }
+inline float dot4(float4 x, float4 y) {
+  return fma(x.s0, y.s0, fma(x.s1, y.s1, fma(x.s2, y.s2, x.s3 * y.s3)));
+}
+
+// sums[RR][parts] += weights[BR][BC] times columns' features.
+#define ADD_PRODUCT(sums, parts, weights, tile, stride) \
+  for (int c = 0; c < BC; c += 4) { \
+    float4 w_[RR]; \
+    EACH(i, RR) w_[i] = vload4(0, (weights) + (ty + i * TY) * PS + c); \
+    EACH(k, parts) { \
+      __local const float* from_ = (tile) + c * (stride) + 4 * (tx + k * TX); \
+      const float4 y0 = vload4(0, from_), y1 = vload4(0, from_ + (stride)); \
+      const float4 y2 = vload4(0, from_ + 2 * (stride)), y3 = vload4(0, from_ + 3 * (stride)); \
+      EACH(i, RR) sums[i][k] = fma((float4)(w_[i].s0), y0, fma((float4)(w_[i].s1), y1, \
+          fma((float4)(w_[i].s2), y2, fma((float4)(w_[i].s3), y3, sums[i][k])))); \
+    } \
+  }
+
+// The logit of query t and key s from their product.
+#define FINISH_LOGIT(x, t, s) \
+  x *= logScale; \
+  if ((t) < T && (s) < S) { \
+    ADD_BIAS(x, t, s) \
+    HIDE_MASKED(x, t, s) \
+    if (CAUSAL && (s) > (t)) x = NEGATIVE; \
+  }
+#if HAS_BIAS
+#define ADD_BIAS(x, t, s) x += BIAS_LOAD(pBias, biasOff + b * bias0 + h * bias1 + (t) * bias2 + (s) * bias3) * LOG2E;
+#else
+#define ADD_BIAS(x, t, s)
+#endif
+#if HAS_MASK
+#define HIDE_MASKED(x, t, s) if (!pMask[maskOff + b * mask0 + h * mask1 + (t) * mask2 + (s) * mask3]) x = NEGATIVE;
+#else
+#define HIDE_MASKED(x, t, s)
+#endif
+
+#ifdef FORWARD
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_tile(
+    __global const X_T* restrict pQ, __global const X_T* restrict pK,
+    __global const X_T* restrict pV BIAS_PARAM MASK_PARAM, __global float* restrict pStat,
+    const int T, const int S, const int REPEAT, const float logScale, TENSOR(q), TENSOR(k),
+    TENSOR(v) BIAS_SIZES MASK_SIZES EPILOGUE_PARAMS) {
+  __local float q[BR * WS], kv[BC * (WS > DS ? WS : DS)], p[BR * PS], part[BR * TX];
+#if CAUSAL && HAS_MASK
+  __local int blind;
+#endif
+  const int lid = get_local_id(0), tx = lid % TX, ty = lid / TX;
+  // later queries of a causal problem see more keys: they start first
+  const int t0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR;
+  const int h = get_group_id(1), b = get_group_id(2), heads = get_num_groups(1);
+  __global const X_T* k = pK + kOff + b * k0 + h / REPEAT * k2;
+  __global const X_T* v = pV + vOff + b * v0 + h / REPEAT * v2;
+  load_tile(q, pQ + qOff + b * q0 + h * q2 + t0 * q1, q1, q3, T - t0, BR, WIDTH, WP, lid);
+  float4 o[RR][DP / (4 * TX)];
+  float top[RR], sum[RR];
+  EACH(i, RR) {
+    top[i] = LOWEST;
+    sum[i] = 0;
+    EACH(j, DP / (4 * TX)) o[i][j] = (float4)(0);
+  }
+  int end = CAUSAL ? min(S, t0 + BR) : S;
+  for (int s0 = 0; s0 < end; s0 += BC) {
+    load_tile(kv, k + s0 * k1, k1, k3, S - s0, BC, WIDTH, WP, lid);
+    barrier(CLK_LOCAL_MEM_FENCE);
+    PRODUCTS(x, q, kv, WS, WP)
+    EACH(i, RR) {
+      const int t = t0 + ty + i * TY;
+      float most = LOWEST;
+      EACH(j, RC) {
+        const int s = s0 + tx + j * TX;
+        FINISH_LOGIT(x[i][j], t, s)
+        if (s >= end) x[i][j] = -INFINITY;
+        most = fmax(most, x[i][j]);
+      }
+      part[(ty + i * TY) * TX + tx] = most;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    load_tile(kv, v + s0 * v1, v1, v3, S - s0, BC, DEPTH, DP, lid);
+    EACH(i, RR) {
+      const int row = ty + i * TY;
+      float most = top[i];
+      EACH(j, TX) most = fmax(most, part[row * TX + j]);
+      const float keep = exp2(top[i] - most);
+      top[i] = most;
+      sum[i] *= keep;
+      EACH(j, DP / (4 * TX)) o[i][j] *= keep;
+      EACH(j, RC) {
+        const float w = exp2(x[i][j] - most);
+        sum[i] += w;
+        p[row * PS + tx + j * TX] = w;
+      }
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    ADD_PRODUCT(o, DP / (4 * TX), p, kv, DS)
+#if CAUSAL && HAS_MASK
+    // A row that sees nothing at all is uniform over every key, the future ones too.
+    if (s0 + BC >= end && end < S) {
+      if (lid == 0) blind = 0;
+      barrier(CLK_LOCAL_MEM_FENCE);
+      EACH(i, RR) if (t0 + ty + i * TY < T && top[i] == NEGATIVE) atomic_or(&blind, 1);
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (blind) { s0 = end - BC; end = S; }
+    }
+#endif
+    barrier(CLK_LOCAL_MEM_FENCE);
+  }
+  EACH(i, RR) part[(ty + i * TY) * TX + tx] = sum[i];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  EACH(i, RR) {
+    const int row = ty + i * TY, t = t0 + row;
+    if (t < T) {
+      float total = 0;
+      EACH(j, TX) total += part[row * TX + j];
+      if (tx == 0) pStat[(INDEX_T)(b * heads + h) * T + t] = top[i] + log2(total);
+      const INDEX_T at = (((INDEX_T)b * T + t) * heads + h) * DEPTH;
+      EACH(j, DP / (4 * TX)) {
+        float y[4];
+        vstore4(o[i][j] / total, 0, y);
+        EACH(e, 4) {
+          const int d = 4 * (tx + j * TX) + e;
+          if (d < DEPTH) EPILOGUE(y[e], at + d)
+        }
+      }
+    }
+  }
+}
+#endif
+
+#ifdef BACKWARD
+// With KEYS the rows are keys and the results dk (through outK) and dv; else queries and dq, which
+// goes to the epilogue.
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_tile_grad(
+    __global const X_T* restrict pQ, __global const X_T* restrict pK,
+    __global const X_T* restrict pV, __global const X_T* restrict pG BIAS_PARAM MASK_PARAM,
+    __global const float* restrict pStat, __global const float* restrict pDelta,
+#if KEYS
+    __global OUT_T* restrict outK, __global OUT_T* restrict outV,
+#endif
+    const int T, const int S, const int REPEAT, const float scale, const float logScale,
+    const float weight, TENSOR(q), TENSOR(k), TENSOR(v), TENSOR(g) BIAS_SIZES MASK_SIZES
+#if !KEYS
+    EPILOGUE_PARAMS
+#endif
+    ) {
+  __local float own[BR * WS], ownV[BR * DS], other[BC * WS], otherV[BC * DS], ds[BR * PS];
+#if KEYS
+  __local float p[BR * PS];
+#define HEADS (get_num_groups(1) * REPEAT)
+#define QUERIES BC
+#else
+#define HEADS get_num_groups(1)
+#define QUERIES BR
+#endif
+  __local float stat[QUERIES], delta[QUERIES];
+  const int lid = get_local_id(0), tx = lid % TX, ty = lid / TX, b = get_group_id(2);
+  float4 sum[RR][WP / (4 * TX)];
+  EACH(i, RR) EACH(j, WP / (4 * TX)) sum[i][j] = (float4)(0);
+#if KEYS
+  const int r0 = (int)get_group_id(0) * BR, group = get_group_id(1);
+  float4 sumV[RR][DP / (4 * TX)];
+  EACH(i, RR) EACH(j, DP / (4 * TX)) sumV[i][j] = (float4)(0);
+  load_tile(own, pK + kOff + b * k0 + group * k2 + r0 * k1, k1, k3, S - r0, BR, WIDTH, WP, lid);
+  load_tile(ownV, pV + vOff + b * v0 + group * v2 + r0 * v1, v1, v3, S - r0, BR, DEPTH, DP, lid);
+  for (int h = group * REPEAT; h < (group + 1) * REPEAT; ++h) {
+    __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T;
+    for (int t0 = 0; t0 < T; t0 += BC) {
+      if (CAUSAL && t0 + BC <= r0) {
+        bool skip = true;
+        if (HAS_MASK)
+          for (int t = t0; t < min(T, t0 + BC); ++t) skip = skip && stats[t] > NEGATIVE;
+        if (skip) continue;
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      load_tile(other, pQ + qOff + b * q0 + h * q2 + t0 * q1, q1, q3, T - t0, BC, WIDTH, WP, lid);
+      load_tile(otherV, pG + gOff + b * g0 + h * g2 + t0 * g1, g1, g3, T - t0, BC, DEPTH, DP, lid);
+      const int first = t0;
+#else
+  const int r0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR, h = get_group_id(1);
+  const int group = h / REPEAT, first = r0;
+  __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T;
+  load_tile(own, pQ + qOff + b * q0 + h * q2 + r0 * q1, q1, q3, T - r0, BR, WIDTH, WP, lid);
+  load_tile(ownV, pG + gOff + b * g0 + h * g2 + r0 * g1, g1, g3, T - r0, BR, DEPTH, DP, lid);
+  int end = CAUSAL ? min(S, r0 + BR) : S;
+  if (CAUSAL && HAS_MASK)
+    for (int t = r0; t < min(T, r0 + BR); ++t)
+      if (stats[t] <= NEGATIVE) end = S;
+  {
+    for (int c0 = 0; c0 < end; c0 += BC) {
+      barrier(CLK_LOCAL_MEM_FENCE);
+      load_tile(other, pK + kOff + b * k0 + group * k2 + c0 * k1, k1, k3, S - c0, BC, WIDTH, WP, lid);
+      load_tile(otherV, pV + vOff + b * v0 + group * v2 + c0 * v1, v1, v3, S - c0, BC, DEPTH, DP, lid);
+#endif
+      for (int i = lid; i < QUERIES; i += THREADS) {
+        const int t = min(first + i, T - 1);
+        stat[i] = first + i < T ? stats[t] : INFINITY;
+        delta[i] = pDelta[((INDEX_T)b * T + t) * HEADS + h];
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      PRODUCTS(x, own, other, WS, WP)
+      PRODUCTS(y, ownV, otherV, DS, DP)
+      EACH(i, RR) EACH(j, RC) {
+        const int row = ty + i * TY, column = tx + j * TX;
+#if KEYS
+        const int at = column, t = t0 + column, s = r0 + row;
+#else
+        const int at = row, t = r0 + row, s = c0 + column;
+#endif
+        FINISH_LOGIT(x[i][j], t, s)
+        float w = s < S ? exp2(x[i][j] - stat[at]) : 0.0f;
+        float back = w * (y[i][j] - delta[at]) * scale;
+        // a row that sees nothing: all keys weigh the same
+        if (HAS_MASK && stat[at] <= NEGATIVE) { w *= weight; back = 0; }
+        ds[row * PS + column] = back;
+#if KEYS
+        p[row * PS + column] = w;
+#endif
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      ADD_PRODUCT(sum, WP / (4 * TX), ds, other, WS)
+#if KEYS
+      ADD_PRODUCT(sumV, DP / (4 * TX), p, otherV, DS)
+#endif
+    }
+  }
+#if KEYS
+#define ROWS S
+#define COUNT get_num_groups(1)
+#define PLACE group
+#else
+#define ROWS T
+#define COUNT HEADS
+#define PLACE h
+#endif
+  EACH(i, RR) {
+    const int row = r0 + ty + i * TY;
+    if (row < ROWS) {
+      const INDEX_T at = ((INDEX_T)b * ROWS + row) * COUNT + PLACE;
+      EACH(j, WP / (4 * TX)) {
+        float y[4];
+        vstore4(sum[i][j], 0, y);
+        EACH(e, 4) {
+          const int d = 4 * (tx + j * TX) + e;
+#if KEYS
+          if (d < WIDTH) OUT_STORE(outK, at * WIDTH + d, y[e]);
+#else
+          if (d < WIDTH) EPILOGUE(y[e], at * WIDTH + d)
+#endif
+        }
+      }
+#if KEYS
+      EACH(j, DP / (4 * TX)) {
+        float y[4];
+        vstore4(sumV[i][j], 0, y);
+        EACH(e, 4) {
+          const int d = 4 * (tx + j * TX) + e;
+          if (d < DEPTH) OUT_STORE(outV, at * DEPTH + d, y[e]);
+        }
+      }
+#endif
+    }
+  }
+}
+#endif

@@ -1,0 +1,371 @@
+// Matrix products on NVIDIA sm_90a: TMA loads, wgmma, one producer warp and NWG consumer warpgroups
+// in persistent work-groups.  wgmma.py puts the tile, the operands' layouts and the operation
+// (WGMMA) in front.  Lines that begin with //@ inside asm are switched on, and local memory gets
+// the size after //#shared, by the rewrite "sm_90a": OpenCL C is compiled for plain sm_90.
+//
+// Shared memory is a ring of STAGES pairs of tiles.  A tile lies in rows of 128 bytes, whose
+// 16-byte chunks TMA permutes: either a row of k for each row m (or n) of the tile (K-major), or in
+// panels of 64 columns m (or n), BK rows of k each (A_MN, B_MN; 16-bit types only).
+
+#define THREADS (NWG * 128 + 32)
+#define A_BYTES (BM * 128)
+#define B_ROWS (B_MN ? (BN + 63) / 64 * 64 : BN)
+#define B_BYTES (B_ROWS * 128)
+#define STAGE (A_BYTES + B_BYTES)
+
+#ifndef CONV
+#define A_BOX_BYTES A_BYTES
+#endif
+
+// wgmma's descriptors: 128-byte swizzle; 1024 bytes between groups of eight rows; panels.
+#define DESCRIPTOR(mn) ((1UL << 62) | (64UL << 32) | ((mn) ? (ulong)(BK * 8) << 16 : 1UL << 16))
+#define K_STEP(mn) ((mn) ? DEPTH * 8 : 2)
+#define A_BLOCK (A_MN ? BK * 8 : 512)
+
+// The operands of a product: k (or rows) and rows (or k), then batches if there are any.
+#if BATCHED
+#define TMA_MATRIX(to, map, bar, x, y, u, v, w) TMA5(to, map, bar, x, y, u, v, w)
+#else
+#define TMA_MATRIX(to, map, bar, x, y, u, v, w) TMA2(to, map, bar, x, y)
+#endif
+
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
+    __global const uchar* restrict pA, __global const uchar* restrict pB,
+    __global const uchar* restrict pA2, __global const uchar* restrict pB2,
+    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS EPILOGUE_PARAMS) {
+  __local uint ring[1024] __attribute__((aligned(1024)));
+  const int tid = get_local_id(0);
+  // One for all lanes of a warp, and known to be so.
+  int team;
+  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(team) : "r"(tid >> 7));
+  uint base;
+  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
+  asm volatile("//#shared %0" :: "n"(STAGES * STAGE + 16 * STAGES));
+  const uint full = base + STAGES * STAGE, empty = full + 8 * STAGES;
+  if (tid == 0) {
+    UNROLL for (int s = 0; s < STAGES; ++s) {
+      BAR_INIT(full + 8 * s, 1);
+      BAR_INIT(empty + 8 * s, 4 * NWG);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  asm volatile("bar.sync 0;" ::: "memory");
+  const int groups = get_num_groups(0);
+  int stage = 0;
+  uint phase = 0;
+
+  // Which part of the output: SPLITS * PLANES * TILES_N * TILES_M tiles, in bands of eight rows
+  // so that the tiles under way share operands in the cache.
+#define DECODE_TILE \
+    int tile_ = tile, pm, pn; \
+    const int plane_ = TILES_M * TILES_N; \
+    const int z = tile_ / plane_; \
+    tile_ -= z * plane_; \
+    const int split = z % SPLITS, plane = z / SPLITS; \
+    { const int band = tile_ / (8 * TILES_N), first = band * 8, high = min(TILES_M - first, 8); \
+      const int in = tile_ - band * (8 * TILES_N); \
+      pn = in / high; \
+      pm = first + in - pn * high; } \
+    const int n0 = pn * BN;
+
+#if defined(CONV) && !FILTER_GRAD
+  // Class (ch, cw): the output pixels of these remainders by the stride (data gradients only).
+  // Taps r = r0 + CLASSES * i, i < nr, reach it.  If none does, one reads zeros out of bounds.
+#define DECODE_DEPTH \
+    const int ch = plane / CLASSES, cw = plane - ch * CLASSES; \
+    const int r0 = DATA_GRAD ? (ch + PAD1) % CLASSES : 0, s0 = DATA_GRAD ? (cw + PAD2) % CLASSES : 0; \
+    const int none = r0 >= KER1 || s0 >= KER2; \
+    const int nr = none ? 1 : (KER1 - r0 + CLASSES - 1) / CLASSES; \
+    const int ns = none ? 1 : (KER2 - s0 + CLASSES - 1) / CLASSES; \
+    const int depth = none ? 1 : nr * ns * CHUNKS;
+#else
+#define DECODE_DEPTH const int depth = CHUNKS;
+#endif
+  // Where tap (i, j) reads: image (ih, iw) of every IMAGES-th pixel, shifted by (dh, dw).  Floor
+  // division; i and j less the padding may be negative by less than the padding.
+#define SHIFT(i, j, ih, iw, dh, dw) \
+    dh = (i - PAD1 + IMAGES * PAD1) / IMAGES - PAD1; \
+    dw = (j - PAD2 + IMAGES * PAD2) / IMAGES - PAD2; \
+    ih = i - PAD1 - dh * IMAGES; \
+    iw = j - PAD2 - dw * IMAGES;
+  // Filter gradients: k runs over boxes of 64 pixels.  Rows are blocks of 64 channels of one tap;
+  // so a tile's blocks may belong to several taps and read several boxes.
+#define BLOCKS (BM / 64)
+#define DECODE_BLOCK(b, tap, c0) \
+    const int tap = (b) / CHANNEL_BLOCKS, c0 = ((b) - tap * CHANNEL_BLOCKS) * 64;
+#define DECODE_SLICE \
+    const int k_begin = split * SLICE, k_end = min(depth * SEGMENTS, k_begin + SLICE);
+
+  if (team == NWG) {
+    if (tid == NWG * 128) {
+      __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL)
+          + get_group_id(0) * (16 * MAPS);
+      const ulong a = (ulong)pA + A_OFFSET, b = (ulong)pB + B_OFFSET;
+#ifdef CONV
+      // The pixels of each remainder by the stride are an image of their own.
+      for (int c = 0; c < IMAGES * IMAGES; ++c) {
+        const int ph = c / IMAGES, pw = c - ph * IMAGES;
+        ulong8 w = mapA;
+        w.s3 += (ulong)(uint)((IN2 - pw + IMAGES - 1) / IMAGES - 1) << 32;
+        w.s4 += (ulong)(uint)((IN1 - ph + IMAGES - 1) / IMAGES - 1);
+        const ulong shift = ((ulong)ph * IN2 + pw) * (ulong)(CIN * ITEM);
+        write_map(maps + 16 * c, a + shift, w);
+        if (SEGMENTS > 1) write_map(maps + 16 * (IMAGES * IMAGES + 1 + c), (ulong)pA2 + shift, w);
+      }
+      __global ulong* const map_b = maps + 16 * IMAGES * IMAGES;
+#else
+      write_map(maps, a, mapA);
+      if (SEGMENTS > 1) write_map(maps + 32, (ulong)pA2, mapA);
+      __global ulong* const map_b = maps + 16;
+#endif
+      write_map(map_b, b, mapB);
+      if (SEGMENTS > 1) write_map(map_b + 16 * (MAPS / 2), (ulong)pB2, mapB);
+      MAP_RELEASE;
+      for (int c = 0; c < MAPS; ++c) MAP_ACQUIRE(maps + 16 * c);
+
+      for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+        DECODE_TILE
+        DECODE_DEPTH
+        DECODE_SLICE
+        int segment = k_begin / depth, at = k_begin - segment * depth;
+#if defined(CONV) && FILTER_GRAD
+        int part[BLOCKS], dh[BLOCKS], dw[BLOCKS], outside[BLOCKS];
+        __global ulong* ma[BLOCKS];
+        UNROLL for (int p = 0; p < BLOCKS; ++p) {
+          DECODE_BLOCK(pm * BLOCKS + p, tap, c0)
+          const int i = tap / KER2, j = tap - i * KER2;
+          int ih, iw;
+          SHIFT(i, j, ih, iw, dh[p], dw[p])
+          part[p] = c0;
+          outside[p] = tap < KER1 * KER2 ? 0 : 1 << 24;
+          ma[p] = maps + 16 * (ih * IMAGES + iw);
+        }
+        const int across = TILES_W * TILES_H;
+        int tn = at / across, th = (at - tn * across) / TILES_W;
+        int tw = at - tn * across - th * TILES_W;
+#elif defined(CONV)
+        const int taps = TILES_W * TILES_H;
+        const int tn = pm / taps, th = (pm - tn * taps) / TILES_W;
+        const int h0 = th * BOX_H, w0 = (pm - tn * taps - th * TILES_W) * BOX_W, image0 = tn * BOX_N;
+        const int tap = at / CHUNKS;
+        int chunk = at - tap * CHUNKS, i = tap / ns, j = tap - i * ns;
+        int ih, iw, dh, dw, rs, moved = 1;
+#else
+        const int m0 = pm * BM;
+        const int i2 = plane % BATCH2, i1 = plane / BATCH2 % BATCH1, i0 = plane / BATCH2 / BATCH1;
+        const int a2 = i2 * A_BATCH2, a1 = i1 * A_BATCH1, a0 = i0 * A_BATCH0;
+        const int b2 = i2 * B_BATCH2, b1 = i1 * B_BATCH1, b0 = i0 * B_BATCH0;
+#endif
+        for (int kt = k_begin; kt < k_end; ++kt) {
+          // Small parts first: (a2, b), (a, b2), (a, b).
+          const int low_a = SEGMENTS > 1 && segment == 0, low_b = SEGMENTS > 1 && segment == 1;
+          __global ulong* const mb = map_b + (low_b ? 16 * (MAPS / 2) : 0);
+          BAR_WAIT(empty + 8 * stage, phase ^ 1);
+          const uint to = base + stage * STAGE, bar = full + 8 * stage;
+          BAR_EXPECT(bar, A_BOX_BYTES + B_BYTES);
+#if defined(CONV) && FILTER_GRAD
+          const int image0 = tn * BOX_N, h0 = th * BOX_H, w0 = tw * BOX_W;
+          UNROLL for (int p = 0; p < BLOCKS; ++p)
+            TMA4(to + p * (BK * 128), ma[p], bar, part[p], w0 + dw[p], h0 + dh[p],
+                 image0 + outside[p]);
+          UNROLL for (int p = 0; p < B_ROWS / 64; ++p)
+            TMA4(to + A_BYTES + p * (BK * 128), mb, bar, n0 + 64 * p, w0, h0, image0);
+          if (++tw == TILES_W) {
+            tw = 0;
+            if (++th == TILES_H) { th = 0; ++tn; }
+          }
+#elif defined(CONV)
+          if (moved) {
+            if (DATA_GRAD) {
+              ih = iw = 0;
+              dh = (ch + PAD1 - r0) / CLASSES - i;
+              dw = (cw + PAD2 - s0) / CLASSES - j;
+            } else {
+              SHIFT(i, j, ih, iw, dh, dw)
+            }
+            rs = (r0 + CLASSES * i) * KER2 + s0 + CLASSES * j;
+            if (DATA_GRAD && none) dh = rs = 1 << 24;
+            moved = 0;
+          }
+          __global ulong* const ma =
+              maps + 16 * (ih * IMAGES + iw + (low_a ? IMAGES * IMAGES + 1 : 0));
+          const int k0 = chunk * BK;
+          TMA4(to, ma, bar, k0, w0 + dw, h0 + dh, image0);
+#if B_MN
+          UNROLL for (int p = 0; p < B_ROWS / 64; ++p)
+            TMA3(to + A_BYTES + p * (BK * 128), mb, bar, n0 + 64 * p, k0, rs);
+#elif B_TAPS_INNER
+          TMA3(to + A_BYTES, mb, bar, k0, rs, n0);
+#else
+          TMA3(to + A_BYTES, mb, bar, k0, n0, rs);
+#endif
+          if (++chunk == CHUNKS) {
+            chunk = 0;
+            moved = 1;
+            if (++j == ns) {
+              j = 0;
+              if (++i == nr) { i = 0; ++segment; }
+            }
+          }
+#else
+          __global ulong* const ma = maps + (low_a ? 32 : 0);
+          const int k0 = at * BK;
+#if A_MN
+          UNROLL for (int p = 0; p < BM / 64; ++p)
+            TMA_MATRIX(to + p * (BK * 128), ma, bar, m0 + 64 * p, k0, a2, a1, a0);
+#else
+          TMA_MATRIX(to, ma, bar, k0, m0, a2, a1, a0);
+#endif
+#if B_MN
+          UNROLL for (int p = 0; p < B_ROWS / 64; ++p)
+            TMA_MATRIX(to + A_BYTES + p * (BK * 128), mb, bar, n0 + 64 * p, k0, b2, b1, b0);
+#else
+          TMA_MATRIX(to + A_BYTES, mb, bar, k0, n0, b2, b1, b0);
+#endif
+          if (++at == depth) { at = 0; ++segment; }
+#endif
+          if (++stage == STAGES) { stage = 0; phase ^= 1; }
+        }
+      }
+    }
+    return;
+  }
+
+  float products[MI][BN / 2];
+  UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) products[i][j] = 0;
+  const int lane = tid & 31, quad = lane >> 2, pair = lane & 3;
+  const ulong desc_a = DESCRIPTOR(A_MN) + (ulong)((base >> 4) + team * (MI * A_BLOCK));
+  const ulong desc_b = DESCRIPTOR(B_MN) + (ulong)((base + A_BYTES) >> 4);
+  for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+    DECODE_TILE
+    DECODE_DEPTH
+    DECODE_SLICE
+    int before = 0;
+#ifdef PROMOTE
+    float sum[MI][BN / 2];
+    UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) sum[i][j] = 0;
+    _Pragma("unroll 1") for (int k_part = k_begin; k_part < k_end; k_part += PROMOTE) {
+      const int k_count = min(PROMOTE, k_end - k_part);
+#else
+      const int k_count = k_end - k_begin;
+#endif
+      _Pragma("unroll 1") for (int kt = 0; kt < k_count; ++kt) {
+        BAR_WAIT(full + 8 * stage, phase);
+        WG_FENCE;
+        const ulong da = desc_a + (ulong)(stage * (STAGE >> 4));
+        const ulong db = desc_b + (ulong)(stage * (STAGE >> 4));
+        UNROLL for (int s = 0; s < BK / DEPTH; ++s)
+          UNROLL for (int i = 0; i < MI; ++i)
+            WGMMA(products[i], da + (ulong)(i * A_BLOCK + s * K_STEP(A_MN)),
+                  db + (ulong)(s * K_STEP(B_MN)), (int)((kt | s) != 0));
+        WG_COMMIT;
+        WG_WAIT(1);
+        if (kt > 0 && lane == 0) BAR_ARRIVE(empty + 8 * before);
+        before = stage;
+        if (++stage == STAGES) { stage = 0; phase ^= 1; }
+      }
+      WG_WAIT(0);
+      UNROLL for (int i = 0; i < MI; ++i) { WGMMA_KEEP(products[i]); }
+      if (lane == 0) BAR_ARRIVE(empty + 8 * before);
+#ifdef PROMOTE
+      UNROLL for (int i = 0; i < MI; ++i)
+        UNROLL for (int j = 0; j < BN / 2; ++j) sum[i][j] += products[i][j];
+    }
+#define RESULT sum
+#else
+#define RESULT products
+#endif
+
+#if defined(CONV) && !FILTER_GRAD
+    const int taps = TILES_W * TILES_H;
+    const int tn = pm / taps, th = (pm - tn * taps) / TILES_W;
+    const int h0 = th * BOX_H, w0 = (pm - tn * taps - th * TILES_W) * BOX_W, image0 = tn * BOX_N;
+#endif
+    UNROLL for (int i = 0; i < MI; ++i) {
+      const int row = team * (64 * MI) + i * 64 + ((tid >> 5) & 3) * 16 + quad;
+#if defined(CONV) && FILTER_GRAD
+#define PLACE(row, live, at) \
+      int live; INDEX_T at; \
+      { DECODE_BLOCK(pm * BLOCKS + (row) / 64, tap_, c0_) \
+        const int c_ = c0_ + (row) % 64; \
+        live = tap_ < KER1 * KER2 && c_ < CIN; \
+        at = ((INDEX_T)tap_ * CIN + c_) * COUT + n0; }
+#define COLUMNS COUT
+#elif defined(CONV)
+#define PLACE(row, live, at) \
+      int live; INDEX_T at; \
+      { const int line_ = (row) / BOX_W, dn_ = line_ / BOX_H; \
+        const int x_ = (w0 + (row) - line_ * BOX_W) * CLASSES + cw; \
+        const int y_ = (h0 + line_ - dn_ * BOX_H) * CLASSES + ch; \
+        live = dn_ < BOX_N && image0 + dn_ < BATCH && y_ < OUT1 && x_ < OUT2; \
+        at = (((INDEX_T)(image0 + dn_) * OUT1 + y_) * OUT2 + x_) * COUT + n0; }
+#define COLUMNS COUT
+#else
+#define PLACE(row, live, at) \
+      const int live = pm * BM + (row) < M; \
+      const INDEX_T at = ((INDEX_T)plane * M + pm * BM + (row)) * N + n0;
+#define COLUMNS N
+#endif
+      PLACE(row, live0, at0)
+      PLACE(row + 8, live1, at1)
+#if defined(EPILOGUE_VECTOR) && VECTOR == 8
+      // The four lanes of a row exchange their pairs of columns: each ends with one of four tiles.
+#define GIVE(p, q, bit, dist) { \
+        float give_, got_; \
+        SELECT(give_, p, q, bit); \
+        SHUFFLE(got_, give_, dist); \
+        SELECT(p, got_, p, bit); \
+        SELECT(q, q, got_, bit); }
+#define EIGHT(d, o) { \
+        UNROLL for (int v = 0; v < 4; ++v) { \
+          d[2 * v] = RESULT[i][4 * (j + v) + o]; \
+          d[2 * v + 1] = RESULT[i][4 * (j + v) + o + 1]; \
+        } \
+        GIVE(d[0], d[2], low, 1) GIVE(d[1], d[3], low, 1) \
+        GIVE(d[4], d[6], low, 1) GIVE(d[5], d[7], low, 1) \
+        GIVE(d[0], d[4], high, 2) GIVE(d[1], d[5], high, 2) \
+        GIVE(d[2], d[6], high, 2) GIVE(d[3], d[7], high, 2) }
+      const int low = pair & 1, high = pair & 2;
+      UNROLL for (int j = 0; j < BN / 8; j += 4) {
+        float eight[8];
+        const int col = (j + pair) * 8, inside = n0 + col < COLUMNS;
+        EIGHT(eight, 0)
+        if (live0 && inside) EPILOGUE_VECTOR(8, eight, at0 + col)
+        EIGHT(eight, 2)
+        if (live1 && inside) EPILOGUE_VECTOR(8, eight, at1 + col)
+      }
+#elif defined(EPILOGUE_VECTOR) && VECTOR == 4
+      // Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
+      const int odd = pair & 1, right = odd * 8 + (pair >> 1) * 4;
+#define FOUR(d, o) { \
+        float give0, give1, got0, got1; \
+        SELECT(give0, RESULT[i][4 * j + o], RESULT[i][4 * j + 4 + o], odd); \
+        SELECT(give1, RESULT[i][4 * j + o + 1], RESULT[i][4 * j + 5 + o], odd); \
+        SHUFFLE(got0, give0, 1); \
+        SHUFFLE(got1, give1, 1); \
+        SELECT(d[0], got0, RESULT[i][4 * j + o], odd); \
+        SELECT(d[1], got1, RESULT[i][4 * j + o + 1], odd); \
+        SELECT(d[2], RESULT[i][4 * j + 4 + o], got0, odd); \
+        SELECT(d[3], RESULT[i][4 * j + 5 + o], got1, odd); }
+      UNROLL for (int j = 0; j < BN / 8; j += 2) {
+        float four[4];
+        const int col = j * 8 + right, inside = n0 + col < COLUMNS;
+        FOUR(four, 0)
+        if (live0 && inside) EPILOGUE_VECTOR(4, four, at0 + col)
+        FOUR(four, 2)
+        if (live1 && inside) EPILOGUE_VECTOR(4, four, at1 + col)
+      }
+#else
+      UNROLL for (int j = 0; j < BN / 8; ++j) {
+        const int col = j * 8 + 2 * pair;
+        const int inside0 = n0 + col < COLUMNS, inside1 = n0 + col + 1 < COLUMNS;
+        if (live0 && inside0) EPILOGUE(RESULT[i][4 * j], at0 + col)
+        if (live0 && inside1) EPILOGUE(RESULT[i][4 * j + 1], at0 + col + 1)
+        if (live1 && inside0) EPILOGUE(RESULT[i][4 * j + 2], at1 + col)
+        if (live1 && inside1) EPILOGUE(RESULT[i][4 * j + 3], at1 + col + 1)
+      }
+#endif
+    }
+  }
+}

@@ -1,0 +1,113 @@
+"""Which solver to take: rows that were measured, before cost models.
+
+A row says for one problem on one device which solver was the fastest.  The user's own rows (written
+by `python -m kerascl tune` into the cache folder) come before those shipped in `rows/*.json`; where
+there is neither, the solvers' cost models decide.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kerascl.dtypes import DType
+from kerascl.kernels import solver as contract
+from kerascl.kernels.solver import Solver
+from kerascl.runtime.diskcache import DiskCache
+
+ROWS_FOLDER = Path(__file__).parent / "rows"
+
+# While a list, every problem that a solver is chosen for is appended, once.
+_recorded: list | None = None
+
+
+def key(problem) -> str:
+    """The problem in one line of text, the same in every process."""
+    return " ".join(_text(getattr(problem, f.name)) for f in dataclasses.fields(problem))
+
+
+def _text(value) -> str:
+    if isinstance(value, DType):
+        return value.name
+    if isinstance(value, tuple):
+        return "x".join(map(_text, value)) or "-"
+    return str(int(value) if isinstance(value, bool) else value)
+
+
+def choose(
+    kind: str, solvers: Iterable[Solver], variants: Iterable[Solver], problem, info
+) -> Solver:
+    """The measured best of `solvers` and `variants`, else the cheapest applicable of `solvers`.
+
+    Raises:
+        NotImplementedError: when none applies; it names the problem.
+    """
+    if _recorded is not None and (kind, problem) not in _recorded:
+        _recorded.append((kind, problem))
+    return _choose(kind, tuple(solvers), tuple(variants), problem, info)
+
+
+@functools.lru_cache(maxsize=4096)
+def _choose(kind: str, solvers: tuple, variants: tuple, problem, info) -> Solver:
+    name = rows(info).get(f"{kind} {key(problem)}")
+    if name is not None:
+        for candidate in (*solvers, *variants):
+            if candidate.name == name and candidate.applies(problem, info):
+                return candidate
+    return contract.choose(solvers, problem, info)
+
+
+@functools.cache
+def rows(info) -> dict[str, str]:
+    """Solver names by "<kind> <key>" for a device: shipped rows, overridden by the user's."""
+    found: dict[str, str] = {}
+    for entry in sorted(_shipped(), key=lambda entry: len(entry["device"])):
+        if all(_matches(info, fact, text) for fact, text in entry["device"].items()):
+            found.update(entry["rows"])
+    return found | own_rows(info)
+
+
+def _matches(info, fact: str, text: str) -> bool:
+    return text.lower() in str(getattr(info, fact, "")).lower()
+
+
+@functools.cache
+def _shipped() -> list[dict]:
+    return [json.loads(file.read_text()) for file in sorted(ROWS_FOLDER.glob("*.json"))]
+
+
+def _cache(info) -> DiskCache | None:
+    return DiskCache.open("tuned", info.cache_key)
+
+
+def own_rows(info) -> dict[str, str]:
+    """The user's rows for a device."""
+    cache = _cache(info)
+    data = cache.get(cache.key("rows")) if cache is not None else None
+    return json.loads(data) if data else {}
+
+
+def keep(info, found: dict[str, str]) -> bool:
+    """Add rows to the user's; whether there is a cache folder to keep them in."""
+    cache = _cache(info)
+    if cache is None:
+        return False
+    cache.put(cache.key("rows"), json.dumps(own_rows(info) | found).encode())
+    rows.cache_clear()
+    _choose.cache_clear()
+    return True
+
+
+@contextmanager
+def recording() -> Iterator[list]:
+    """Inside, the list given gets every (kind, problem) that a solver is chosen for."""
+    global _recorded
+    before, _recorded = _recorded, []
+    try:
+        yield _recorded
+    finally:
+        _recorded = before

@@ -1,0 +1,103 @@
+"""One plan alone on a device: on fresh random inputs and poisoned memory, checked and timed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kerascl import dtypes
+from kerascl.dtypes import DType
+from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, ConvProblem
+from kerascl.kernels.gemm import GemmProblem, reach
+from kerascl.kernels.run import enqueue
+from kerascl.kernels.solver import Plan, store_epilogue
+from kerascl.runtime.device import Device
+from kerascl.runtime.profile import profile
+
+_POISON = b"\xff"  # NaN in every float dtype
+# Relative error allowed against true float32, by what the inputs are rounded to.
+_BOUNDS = {"highest": 2e-5, "high": 2e-3}
+
+
+class Trial:
+    """Inputs and a reference for one problem; tries solvers on it.
+
+    Args:
+        problem: a GemmProblem or ConvProblem with floating inputs.
+        reference: a solver that is right beyond doubt.
+        dev: where to run.
+    """
+
+    def __init__(self, problem, reference, dev: Device):
+        self.problem = problem
+        self.dev = dev
+        self.out = dtypes.float32 if problem.acc.itemsize <= 4 else problem.acc
+        rng = np.random.default_rng()
+        self._slots = {
+            name: self._upload(_random(rng, count, dtype))
+            for name, (count, dtype) in _inputs(problem).items()
+        }
+        self._result = dev.buffers.allocate(problem.total * self.out.itemsize)
+        self._wanted = self._output(self.plan(reference))
+
+    def plan(self, solver) -> Plan:
+        """The solver's plan with nothing but a store behind it."""
+        return solver.plan(self.problem, self.dev.info, store_epilogue(self.out))
+
+    def error(self, plan: Plan) -> float:
+        """Relative error by norm against the reference; NaN where something was not written."""
+        difference = np.linalg.norm(self._output(plan) - self._wanted)
+        return float(difference / (np.linalg.norm(self._wanted) or 1.0))
+
+    @property
+    def bound(self) -> float:
+        """The largest error that is still right."""
+        exact = self.problem.precision == "highest" and self.problem.a is dtypes.float32
+        return _BOUNDS["highest" if exact else "high"]
+
+    def seconds(self, plan: Plan, repeats: int) -> float:
+        """Median seconds of device time."""
+        self._launch(plan)
+        self.dev.queue.finish()
+        times = []
+        for _ in range(repeats):
+            with profile(self.dev, show=False) as recorded:
+                self._launch(plan)
+            times.append(sum(s.end - s.start for s in recorded.spans if s.name != "fill"))
+        return float(np.median(times)) * 1e-9
+
+    def _output(self, plan: Plan) -> np.ndarray:
+        self.dev.queue.fill(self._result, _POISON)
+        self._launch(plan)
+        host = np.empty(self.problem.total, self.out.numpy)
+        return self.dev.queue.read(self._result, host).astype(np.float64)
+
+    def _launch(self, plan: Plan) -> None:
+        slots = self._slots | {"out": self._result}
+        for k, nbytes in enumerate(plan.workspace):
+            slots[f"ws{k}"] = self.dev.buffers.allocate(nbytes)
+        enqueue(plan, slots, self.dev)
+
+    def _upload(self, array: np.ndarray):
+        buffer = self.dev.buffers.allocate(max(array.nbytes, 16))
+        self.dev.queue.write(buffer, array)
+        return buffer
+
+
+def _random(rng: np.random.Generator, count: int, dtype: DType) -> np.ndarray:
+    return rng.standard_normal(count, np.float32).astype(dtype.numpy)
+
+
+def _inputs(problem) -> dict[str, tuple[int, DType]]:
+    """Elements and dtype of each input's memory."""
+    p = problem
+    if isinstance(p, ConvProblem):
+        a = p.y_shape if p.kind == DATA_GRAD else p.x_shape
+        b = p.y_shape if p.kind == FILTER_GRAD else p.w_shape
+        return {"a": (math.prod(a), p.a), "b": (math.prod(b), p.b)}
+    assert isinstance(p, GemmProblem)
+    return {
+        "a": (reach((*p.batch, p.m, p.k), p.a_strides, p.a_offset), p.a),
+        "b": (reach((*p.batch, p.k, p.n), p.b_strides, p.b_offset), p.b),
+    }

@@ -1,0 +1,376 @@
+"""NVIDIA's warpgroup matrix instructions (compute capability 9.0) from OpenCL C.
+
+OpenCL C is compiled for sm_90, which has TMA and mbarriers but not wgmma (sm_90a).  So the source
+holds wgmma as comments in inline PTX; the rewrite "sm_90a" takes the PTX that the driver gives as
+the program's binary, names the other target, switches the comments on, enlarges local memory
+beyond 48 KiB, and the driver builds that text.  None of it is documented for OpenCL, hence the
+self-test in `wgmma_probe`.
+
+TMA's descriptors (tensor maps) hold an address, which OpenCL never tells the host: each work-group
+writes its own into workspace from words that the host computed and its pointer arguments.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from kerascl import dtypes
+from kerascl.dtypes import DType
+from kerascl.kernels.conv_problem import Params
+from kerascl.kernels.solver import Epilogue, Launch, Ref, Scalar, VectorStore, cl_source, prelude
+from kerascl.kernels.tiles import ceil_div, fold_launch, round_up
+from kerascl.runtime import programs
+
+REWRITE = "sm_90a"
+SHARED_LIMIT = 231_424  # bytes of the array: 227 KiB a work-group less what the driver reserves
+PRODUCER = 32
+PACK_SIDE = 64  # SIDE of wgmma_pack.cl
+
+# One unit of a solver's cost is one product of one compute unit in gemm_tile.cl, about 5.5 ps.
+COST_PER_MICROSECOND = 1.8e5
+LAUNCH = 4.5  # microseconds that one more launch costs
+COPY_RATE = 4.0e6  # bytes a microsecond that a pass over memory reads and writes
+
+
+def sm_90a(binary: bytes) -> bytes:
+    """PTX for sm_90 with markers -> PTX for sm_90a.
+
+    `//@ instruction` becomes the instruction; `//#shared n` sets the size of the first array in
+    shared memory to n bytes; `//#entry text` adds a directive to the entry.
+
+    Raises:
+        ValueError: it is no such PTX.
+    """
+    text = binary.decode("utf-8", "replace").rstrip("\0")
+    text, count = re.subn(r"(?m)^(\s*\.target\s+)sm_90[a-z]?\b", r"\1sm_90a", text)
+    size = re.search(r"//#shared (\d+)", text)
+    if count != 1 or size is None:
+        raise ValueError("the program's binary is no PTX for sm_90 with its markers")
+    text, count = re.subn(
+        r"(\.shared\s+\.align\s+\d+\s+\.b8\s+[\w$]+)\[\d+\]", rf"\1[{size[1]}]", text, count=1
+    )
+    if not count:
+        raise ValueError("the PTX has no array in shared memory")
+    entry = re.search(r"//#entry ([^\n]+)", text)
+    if entry:
+        text = re.sub(r"(\.reqntid[^\n]*)", rf"\1\n{entry[1]}", text, count=1)
+    return text.replace("//@", "").encode()
+
+
+programs.REWRITES[REWRITE] = sm_90a
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One tile of wgmma.cl.
+
+    Attributes:
+        bn: columns, a multiple of 16 up to 256.
+        blocks: 64-row blocks of one consumer warpgroup.
+        teams: consumer warpgroups.
+        stages: pairs of tiles in the ring.
+        groups: work-groups that one compute unit is to hold.
+        speed, speed_tf32: the share of the peak rate that a large problem of 16-bit floats and
+            of float32 reaches.
+    """
+
+    bn: int
+    blocks: int
+    teams: int
+    stages: int
+    groups: int
+    speed: float
+    speed_tf32: float
+
+    @property
+    def bm(self) -> int:
+        return 64 * self.blocks * self.teams
+
+    @property
+    def name(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.stages}"
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.teams + PRODUCER
+
+    def shared_bytes(self, panels: bool) -> int:
+        """Bytes of local memory; `panels` as the second operand is MN-major."""
+        rows = round_up(self.bn, 64) if panels else self.bn
+        return self.stages * (128 * (self.bm + rows) + 16)
+
+
+SHAPES = (
+    Shape(256, 1, 2, 4, 1, 1.0, 1.0),
+    Shape(128, 2, 2, 4, 1, 0.98, 0.99),
+    Shape(128, 1, 2, 3, 2, 0.94, 0.94),
+    Shape(128, 1, 2, 6, 1, 0.94, 0.96),
+    Shape(64, 1, 2, 4, 2, 0.68, 0.6),
+    Shape(64, 1, 2, 8, 1, 0.72, 0.6),
+    Shape(128, 1, 1, 4, 2, 0.75, 0.77),
+    Shape(64, 1, 1, 6, 2, 0.58, 0.52),
+    Shape(32, 1, 2, 4, 2, 0.35, 0.3),
+)
+# Sums in double registers (3xTF32) leave room for 64 columns of 64 rows a warpgroup and team.
+PROMOTED = (
+    Shape(128, 1, 2, 6, 1, 0.96, 0.96),
+    Shape(64, 1, 2, 4, 2, 0.6, 0.6),
+    Shape(64, 1, 1, 6, 2, 0.52, 0.52),
+)
+MAX_PARTIAL_BYTES = 128 * 2**20
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+PROMOTE_DEPTH = 256  # k between promotions, which bound the tensor cores' truncated sums
+
+
+@dataclass(frozen=True)
+class Kind:
+    """How wgmma multiplies one input dtype.
+
+    Attributes:
+        name: the type's name in PTX.
+        code: TMA's number of the element type, with the bit that rounds float32 to tf32.
+        depth: k of one instruction.
+        rate: products a compute unit makes in a microsecond at the peak that GEMMs reach.
+    """
+
+    name: str
+    code: int
+    depth: int
+    rate: float
+
+
+_TF32 = Kind("tf32", 7 << 7 | 1 << 16, 8, 1.52e6)
+KINDS = {
+    "float32": _TF32,
+    "bfloat16": Kind("bf16", 10 << 7, 16, 2.95e6),
+    "float16": Kind("f16", 6 << 7, 16, 2.95e6),
+}
+
+
+def depth_of(dtype: DType) -> int:
+    """Elements of k in one stage: 128 bytes."""
+    return 128 // dtype.itemsize
+
+
+def map_words(
+    dtype: DType, sizes: tuple[int, ...], steps: tuple[int, ...], box: tuple[int, ...]
+) -> tuple[int, ...]:
+    """Words 1 to 8 of a tensor map (word 0 is the address).
+
+    Tiled, 128-byte swizzle, zeros outside, L2 promotion to 128 bytes.
+
+    Args:
+        sizes: elements of each dimension, innermost first.
+        steps: bytes between neighbours of dimensions 1 and up, multiples of 16.
+        box: elements of a box, at most 256 each; box[0] is 128 bytes.
+    """
+    s = [step >> 4 for step in steps] + [0] * (5 - len(sizes))
+    d = [size - 1 for size in sizes] + [0] * (5 - len(sizes))
+    b = [size - 1 for size in box] + [0] * (5 - len(box))
+    nbytes = dtype.itemsize
+    for size in box:
+        nbytes *= size
+    head = (len(sizes) - 1) << 4 | KINDS[dtype.name].code | 3 << 13 | 2 << 17
+    return (
+        head | s[0] << 32,
+        s[1] | s[2] << 32,
+        s[3],
+        d[0] | d[1] << 32,
+        d[2] | d[3] << 32,
+        d[4] | b[0] << 56,
+        b[1] | b[2] << 8 | b[3] << 16 | b[4] << 24,
+        nbytes,
+    )
+
+
+def instruction(shape: Shape, kind: Kind, a_mn: bool, b_mn: bool) -> str:
+    """The macros WGMMA(d, a, b, add) and WGMMA_KEEP(d) over BN / 2 accumulators."""
+    count = shape.bn // 2
+    registers = ", ".join(f"%{k}" for k in range(count))
+    places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
+    turned = f", {int(a_mn)}, {int(b_mn)}" if kind.depth == 16 else ""
+    name = f"wgmma.mma_async.sync.aligned.m64n{shape.bn}k{kind.depth}.f32.{kind.name}.{kind.name}"
+    text = (
+        f"{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0;\\n"
+        f"//@ {name} {{{registers}}}, %{count}, %{count + 1}, p, 1, 1{turned};\\n}}"
+    )
+    return (
+        f'#define WGMMA(d, a, b, add) asm volatile("{text}" : {places} '
+        ': "l"(a), "l"(b), "r"(add))\n'
+        f'#define WGMMA_KEEP(d) asm volatile("" : {places} :: "memory")\n'
+    )
+
+
+# One instruction for what takes several in portable code.
+_CONVERSIONS = """\
+inline ushort kcl_cvt_bf16(float v) {
+  ushort r;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(r) : "f"(v));
+  return r;
+}
+#define kcl_to_bf16 kcl_cvt_bf16
+"""
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a launch of wgmma.cl needs besides its parameters.
+
+    `a`, `b` (and `a_low`, `b_low` for 3xTF32) are slots; `a_mn`, `b_mn` say that the operand is
+    contiguous along rows or columns instead of k.
+    """
+
+    shape: Shape
+    dtype: DType
+    index: str
+    a: str
+    b: str
+    a_words: tuple[int, ...]
+    b_words: tuple[int, ...]
+    a_mn: bool = False
+    b_mn: bool = False
+    a_low: str | None = None
+    b_low: str | None = None
+    a_maps: int = 1
+    columns: int = 0
+    flags: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def maps(self) -> int:
+        return (self.a_maps + 1) * (2 if self.a_low else 1)
+
+    def workspace(self, groups: int) -> int:
+        """Bytes of tensor maps for so many work-groups."""
+        return 128 * (groups * self.maps + 1)
+
+    def launch(self, tiles: int, params: Params, epilogue: Epilogue, slot: str, info) -> Launch:
+        """The launch over `tiles` tiles with tensor maps in `slot`."""
+        shape, kind = self.shape, KINDS[self.dtype.name]
+        names = dict(
+            BM=shape.bm, BN=shape.bn, BK=depth_of(self.dtype), MI=shape.blocks, NWG=shape.teams,
+            STAGES=shape.stages, DEPTH=kind.depth, ITEM=self.dtype.itemsize, A_MN=int(self.a_mn),
+            B_MN=int(self.b_mn), MAPS=self.maps, SEGMENTS=3 if self.a_low else 1,
+            VECTOR=self._vector(epilogue), **dict(self.flags),
+        )  # fmt: skip
+        if self.a_low:
+            names["PROMOTE"] = PROMOTE_DEPTH // depth_of(self.dtype)
+        source = (
+            prelude(self.index, ACC=dtypes.float32)
+            + _CONVERSIONS
+            + "".join(f"#define {k} {v}\n" for k, v in names.items())
+            + instruction(shape, kind, self.a_mn, self.b_mn)
+            + params.source
+            + epilogue.defines
+            + cl_source("wgmma_common.cl")
+            + cl_source("wgmma.cl")
+        )
+        args = (
+            Ref(self.a), Ref(self.b), Ref(self.a_low or self.a), Ref(self.b_low or self.b),
+            Ref(slot), Scalar("ulong8", self.a_words), Scalar("ulong8", self.b_words),
+            *params.args, *epilogue.args,
+        )  # fmt: skip
+        groups = self.groups(tiles, info)
+        return Launch(
+            source, "wgmma", args, (groups * shape.threads,), (shape.threads,),
+            (f"--rewrite={REWRITE}",),
+        )  # fmt: skip
+
+    def _vector(self, epilogue: Epilogue) -> int:
+        """Neighbouring results that a lane stores at once: 16 bytes where the columns allow it."""
+        small = all(store.dtype.itemsize <= 2 for store in epilogue.stores)
+        wide = 8 if small and self.shape.bn % 32 == 0 else 4
+        return next((w for w in (wide, 4) if self.columns % w == 0), 0)
+
+    def groups(self, tiles: int, info) -> int:
+        return min(tiles, info.compute_units * self.shape.groups)
+
+
+def pack_launch(
+    dtype: DType,
+    index: str,
+    source: str,
+    out: str | None,
+    low: str | None,
+    rows: int,
+    k: int,
+    offset: int,
+    row: int,
+    depth: int,
+    batch: tuple[int, int, int] = (1, 1, 1),
+    steps: tuple[int, int, int] = (0, 0, 0),
+) -> Launch:
+    """Copies an operand to out[batch][row][k] with rows of `packed_step` elements, and what tf32
+    loses of it to `low`; either may be None."""
+    step = packed_step(dtype, k)
+    along_k = abs(depth) <= abs(row) or rows == 1
+    text = (
+        f"#define INDEX_T {index}\n#define WORD {'uint' if dtype.itemsize == 4 else 'ushort'}\n"
+        f"#define ALONG_K {int(along_k)}\n#define HIGH {int(out is not None)}\n"
+        f"#define LOW {int(low is not None)}\n" + cl_source("wgmma_pack.cl")
+    )
+    args = (
+        Ref(source), Ref(out or low), Ref(low or out),
+        *(Scalar("int", v) for v in (rows, k, step, *batch[1:])),
+        *(Scalar(index, v) for v in (offset, row, depth, *steps)),
+    )  # fmt: skip
+    groups = ceil_div(step, PACK_SIDE) * ceil_div(rows, PACK_SIDE) * batch[0] * batch[1] * batch[2]
+    return Launch(text, "wgmma_pack", args, (groups * 256,), (256,))
+
+
+def packed_step(dtype: DType, k: int) -> int:
+    """Elements from row to row of a packed operand: whole units of 16 bytes."""
+    return round_up(k, 16 // dtype.itemsize)
+
+
+def pack_time(nbytes: int) -> float:
+    """Microseconds to pack an operand of so many bytes."""
+    return LAUNCH + 2 * nbytes / COPY_RATE
+
+
+def tiles_time(shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info) -> float:
+    """Microseconds for `tiles` tiles of so much k each: rounds over the compute units."""
+    whole, rest = divmod(tiles, info.compute_units * shape.groups)
+    rounds = whole * shape.groups + ceil_div(rest, info.compute_units)
+    if shape.groups == 2 and whole and 0 < rest <= info.compute_units:
+        rounds += 0.4  # a work-group left alone with a compute unit does not fill it
+    speed = shape.speed if kind.depth == 16 else shape.speed_tf32
+    one = shape.bm * shape.bn * (passes * round_up(depth, 128) / (kind.rate * speed))
+    # Filling the ring and storing the tile, which a second work-group hides in part.
+    store = 1.2 * shape.bm * shape.bn / 32768 / shape.groups
+    return rounds * (one + store) + 2.0
+
+
+def slice_counts(wanted: int | None, total: int, chunks: int) -> tuple[int, ...]:
+    """Numbers of slices to consider for a depth of so many stages: where none is `wanted`, those
+    of at least four stages each.  Their partial sums stay below MAX_PARTIAL_BYTES."""
+    most = max(1, min(MAX_PARTIAL_BYTES // (4 * total), chunks))
+    if wanted is not None:
+        return (min(wanted, most),)
+    return tuple(s for s in SPLITS if s == 1 or (s <= most and 4 * s <= chunks))
+
+
+def fold_time(total: int, splits: int) -> float:
+    """Microseconds to sum the parts of a split depth."""
+    return 0.0 if splits == 1 else LAUNCH + 4 * total * (2 * splits + 1) / COPY_RATE
+
+
+def fold(total: int, splits: int, index: str, epilogue: Epilogue, slot: str) -> Launch:
+    """Sums the slices that `partial` stored, in order, four results a work-item where possible."""
+    head = prelude(index, ACC=dtypes.float32) + epilogue.defines
+    if total % 4 or "EPILOGUE_VECTOR" not in head:
+        return fold_launch(total, splits, dtypes.float32, index, epilogue, slot)
+    args = (Ref(slot), Scalar(index, total), Scalar("int", splits), *epilogue.args)
+    source = head + "#define FOLD4\n" + cl_source("gemm_small.cl")
+    return Launch(source, "gemm_fold4", args, (round_up(total // 4, 128),), (128,))
+
+
+def partial(split_step: int, index: str, slot: str) -> Epilogue:
+    """Stores the sums of slice `split` (a variable of wgmma.cl), `split_step` elements apart."""
+    from_ = "part + (INDEX_T)split * part_step"
+    return Epilogue(
+        ", __global float* restrict part, const INDEX_T part_step",
+        (Ref(slot), Scalar(index, split_step)),
+        f"({from_})[i] = acc;",
+        stores=(VectorStore(from_, dtypes.float32, "acc"),),
+    )

@@ -1,0 +1,217 @@
+"""Convolutions with warpgroup matrix instructions: implicit products, see `wgmma`.
+
+TMA reads a box of pixels (images x rows x columns) for each tap, shifted by the tap's place;
+outside the image it gives the zeros of the padding.  A stride of s makes s * s images of every
+s-th pixel (forward), or s * s classes of outputs, each with the taps that reach it (data gradient).
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+
+from kerascl.kernels import wgmma, wgmma_probe
+from kerascl.kernels.conv_problem import (
+    DATA_GRAD,
+    FILTER_GRAD,
+    FORWARD,
+    ConvProblem,
+    conv_index,
+    geometry,
+)
+from kerascl.kernels.solver import Epilogue, Launch, Plan, Solver
+from kerascl.kernels.tiles import ceil_div, round_up
+from kerascl.kernels.wgmma import KINDS, Shape
+
+MAX_STRIDE = 3
+
+
+@functools.lru_cache(maxsize=4096)
+def box(images: int, height: int, width: int, rows: int) -> tuple[int, int, int, int]:
+    """(tiles, images, height, width): the box of at most `rows` pixels that covers with the
+    fewest tiles; of equals the widest."""
+    best = (math.inf, 0, 0, 0)
+    for w in range(min(width, rows), 0, -1):
+        across = ceil_div(width, w)
+        for h in range(min(height, rows // w), 0, -1):
+            n = min(images, rows // (w * h))
+            tiles = across * ceil_div(height, h) * ceil_div(images, n)
+            if tiles < best[0]:
+                best = (tiles, n, h, w)
+    return best
+
+
+class Wgmma(Solver):
+    """Forward and data gradient of one- and two-dimensional convolutions, channels last."""
+
+    def __init__(self, shape: Shape | None = None, splits: int | None = None):
+        self.shape = shape
+        self.splits = splits
+        self.name = "wgmma"
+        if shape:
+            self.name += shape.name
+        if splits:
+            self.name += f"s{splits}"
+
+    def takes(self, p: ConvProblem) -> bool:
+        """Whether the kernel can compute this problem, whatever the device."""
+        stride = p.strides[-1]
+        gathered = p.y_shape if p.kind == DATA_GRAD else p.x_shape
+        return (
+            p.a is p.b
+            and p.a.name in KINDS
+            and p.acc.name == "float32"
+            and p.kind != FILTER_GRAD
+            and p.rank == 2
+            and p.groups == 1
+            and not p.channels_first
+            and set(p.dilation) == {1}
+            and all(low >= 0 for low, _ in p.pads)
+            and stride <= MAX_STRIDE
+            # A dimension of one pixel has one remainder whatever the stride.
+            and p.strides == (stride, stride)
+            and (p.kind == DATA_GRAD or min(gathered[1:3]) >= stride)
+            and gathered[-1] * p.a.itemsize % 16 == 0
+            and (p.kind == DATA_GRAD or self._packs(p) or p.w_shape[-1] * p.b.itemsize % 16 == 0)
+            and (p.kind == FORWARD or p.w_shape[-1] * p.b.itemsize % 16 == 0)
+            and not (self.shape and _low(p) and self.shape not in wgmma.PROMOTED)
+        )
+
+    def applies(self, problem: ConvProblem, info) -> bool:
+        return self.takes(problem) and wgmma_probe.available(info)
+
+    @staticmethod
+    def _packs(p: ConvProblem) -> bool:
+        """Whether the weights are turned first: tf32 wants k contiguous, forward they are not."""
+        return p.kind == FORWARD and p.a.itemsize == 4
+
+    def cost(self, problem: ConvProblem, info) -> float:
+        return self._best(problem, info)[0] * wgmma.COST_PER_MICROSECOND
+
+    def _best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
+        low = _low(p)
+        gathered, out = _sides(p)
+        stride = p.strides[0]
+        classes = stride**2 if p.kind == DATA_GRAD else 1
+        deep = wgmma.depth_of(p.a)
+        # Channels are read in whole boxes for each tap.
+        k = math.prod(p.w_shape[:2]) * round_up(gathered[-1], deep)
+        packing = 0.0
+        if low or self._packs(p):
+            packing += wgmma.pack_time(math.prod(p.w_shape) * p.a.itemsize * (2 if low else 1))
+        if low:
+            packing += wgmma.pack_time(math.prod(gathered) * p.a.itemsize)
+        choices = []
+        shapes = (self.shape,) if self.shape else wgmma.PROMOTED if low else wgmma.SHAPES
+        for shape in shapes:
+            grid = _grid(p)
+            tiles = box(*grid, shape.bm)[0] * ceil_div(out[-1], shape.bn) * classes
+            wanted = 1 if classes > 1 else self.splits
+            for splits in wgmma.slice_counts(wanted, p.total, k // deep):
+                time = wgmma.tiles_time(
+                    shape, KINDS[p.a.name], tiles * splits, ceil_div(k // classes, splits),
+                    3 if low else 1, info,
+                )  # fmt: skip
+                choices.append((time + wgmma.fold_time(p.total, splits) + packing, shape, splits))
+        return min(choices, key=lambda c: c[0])
+
+    def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        _, shape, splits = self._best(p, info)
+        low, index = _low(p), conv_index(p)
+        forward = p.kind == FORWARD
+        stride = p.strides[0]
+        images, classes = (stride, 1) if forward else (1, stride)
+        gathered, out = _sides(p)
+        batch, height, width, channels = gathered
+        taps, columns = math.prod(p.w_shape[:2]), out[-1]
+        size, deep = p.a.itemsize, wgmma.depth_of(p.a)
+        launches: list[Launch] = []
+        workspace: list[int] = []
+
+        def room(nbytes: int) -> str:
+            workspace.append(nbytes)
+            return f"ws{len(workspace) - 1}"
+
+        weights, a_low, b_low, turned = "b", None, None, False
+        c, f = p.w_shape[-2:]
+        nbytes = math.prod(p.w_shape) * size
+        if low:
+            a_low = room(math.prod(gathered) * size)
+            pixels = math.prod(gathered[:-1])
+            launches.append(
+                wgmma.pack_launch(p.a, index, "a", None, a_low, pixels, channels, 0, channels, 1)
+            )
+        if self._packs(p):
+            # [taps * c][f] -> [f][taps * c]
+            weights, b_low = room(nbytes), room(nbytes) if low else None
+            launches.append(
+                wgmma.pack_launch(p.a, index, "b", weights, b_low, f, taps * c, 0, 1, f)
+            )
+        elif low:
+            b_low = room(nbytes)
+            launches.append(wgmma.pack_launch(p.a, index, "b", None, b_low, taps * c, f, 0, f, 1))
+        if not forward:
+            sizes, steps, b_box = (f, c, taps), (f * size, c * f * size), (deep, shape.bn, 1)
+        elif self._packs(p):
+            sizes, steps = (c, taps, f), (c * size, taps * c * size)
+            b_box = (deep, 1, shape.bn)
+        else:
+            sizes, steps, b_box = (f, c, taps), (f * size, c * f * size), (64, deep, 1)
+            turned = True
+        b_words = wgmma.map_words(p.a, sizes, steps, b_box)
+        tiles_m, bn_, bh, bw = box(*_grid(p), shape.bm)
+        # Width and height are those of the remainder's image, which the kernel adds.
+        pixel = channels * size
+        a_words = wgmma.map_words(
+            p.a, (channels, 1, 1, batch),
+            (images * pixel, images * width * pixel, height * width * pixel), (deep, bw, bh, bn_),
+        )  # fmt: skip
+        chunks = ceil_div(channels, deep)
+        depth = taps * chunks * (3 if low else 1)
+        slice_ = ceil_div(depth, splits)
+        splits = ceil_div(depth, slice_)
+        tiles_n = ceil_div(columns, shape.bn)
+        tiles = tiles_m * tiles_n * splits * classes**2
+        run = wgmma.Run(
+            shape, p.a, index, "a", weights, a_words, b_words, False, turned, a_low, b_low,
+            a_maps=images**2, columns=columns,
+            flags=(
+                ("CONV", 1), ("FILTER_GRAD", 0), ("DATA_GRAD", int(not forward)),
+                ("IMAGES", images), ("CLASSES", classes), ("B_TAPS_INNER", int(self._packs(p))),
+            ),
+        )  # fmt: skip
+        _, grid_h, grid_w = _grid(p)
+        params = geometry(p).add(
+            "int", BATCH=batch, CIN=channels, COUT=columns, TILES=tiles, TILES_M=tiles_m,
+            TILES_N=tiles_n, TILES_H=ceil_div(grid_h, bh), TILES_W=ceil_div(grid_w, bw),
+            SPLITS=splits, CHUNKS=chunks, SLICE=slice_, BOX_N=bn_, BOX_H=bh, BOX_W=bw,
+            A_BOX_BYTES=bn_ * bh * bw * 128,
+        )  # fmt: skip
+        params.add("long", A_OFFSET=0, B_OFFSET=0)
+        inner = epilogue
+        if splits > 1:
+            partial_slot = room(4 * splits * p.total)
+            inner = wgmma.partial(p.total, index, partial_slot)
+        maps = room(run.workspace(run.groups(tiles, info)))
+        launches.append(run.launch(tiles, params, inner, maps, info))
+        if splits > 1:
+            launches.append(wgmma.fold(p.total, splits, index, epilogue, partial_slot))
+        return Plan(launches, workspace)
+
+
+def _sides(p: ConvProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shapes of what is gathered and of the output."""
+    return (p.y_shape, p.x_shape) if p.kind == DATA_GRAD else (p.x_shape, p.y_shape)
+
+
+def _grid(p: ConvProblem) -> tuple[int, int, int]:
+    """Images, height and width that boxes cover: the output's, or the largest class's."""
+    _, (images, height, width, _) = _sides(p)
+    stride = p.strides[0] if p.kind == DATA_GRAD else 1
+    return images, ceil_div(height, stride), ceil_div(width, stride)
+
+
+def _low(p: ConvProblem) -> bool:
+    """Whether float32 inputs are to be multiplied as exactly as float32 allows."""
+    return p.a.name == "float32" and p.precision == "highest"

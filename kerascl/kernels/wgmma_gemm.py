@@ -1,0 +1,232 @@
+"""Matrix products with warpgroup matrix instructions: see `wgmma`."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from kerascl.kernels import wgmma, wgmma_probe
+from kerascl.kernels.conv_problem import Params
+from kerascl.kernels.solver import Epilogue, Launch, Plan, Solver
+from kerascl.kernels.tiles import ceil_div, index_type
+from kerascl.kernels.wgmma import KINDS, Shape
+
+if TYPE_CHECKING:
+    from kerascl.kernels.gemm import GemmProblem
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One operand: `rows` by k with element strides, and how the kernel is to read it."""
+
+    rows: int
+    k: int
+    offset: int
+    row: int
+    depth: int
+    batch: tuple[int, int, int]
+    steps: tuple[int, int, int]
+
+    def layout(self, itemsize: int, turnable: bool) -> str:
+        """ "k" or "mn" where TMA can take it as it lies, else "pack"."""
+        whole = 16 // itemsize
+
+        def fits(unit: int, other: int, length: int) -> bool:
+            return (
+                (unit == 1 or length == 1)
+                and all(s % whole == 0 and s >= 0 for s in self.steps)
+                and self.offset % whole == 0
+                and other % whole == 0
+                and other > 0
+            )
+
+        if fits(self.depth, self.row if self.rows > 1 else whole, self.k):
+            return "k"
+        if turnable and fits(self.row, self.depth if self.k > 1 else whole, self.rows):
+            return "mn"
+        return "pack"
+
+    @property
+    def distinct(self) -> tuple[int, int, int]:
+        """Sizes of the batch dimensions without the repeated ones."""
+        return tuple(n if s else 1 for n, s in zip(self.batch, self.steps, strict=True))
+
+    @property
+    def batches(self) -> int:
+        a, b, c = self.distinct
+        return a * b * c
+
+    def packed(self, dtype) -> _Side:
+        """The operand after `wgmma.pack_launch`, batch by batch."""
+        step = wgmma.packed_step(dtype, self.k)
+        _, n1, n2 = self.distinct
+        size = self.rows * step
+        full = (n1 * n2 * size, n2 * size, size)
+        steps = tuple(f if s else 0 for f, s in zip(full, self.steps, strict=True))
+        return _Side(self.rows, self.k, 0, step, 1, self.batch, steps)
+
+    def words(self, dtype, box_rows: int, mn: bool, batched: bool) -> tuple[int, ...]:
+        size, deep = dtype.itemsize, wgmma.depth_of(dtype)
+        if mn:
+            sizes, steps, box = (self.rows, self.k), (self.depth,), (64, deep)
+        else:
+            sizes, steps, box = (self.k, self.rows), (self.row,), (deep, box_rows)
+        if batched:
+            sizes, box = (*sizes, *reversed(self.distinct)), (*box, 1, 1, 1)
+            steps = (*steps, *reversed(self.steps))
+        # A dimension of one element may have any step; TMA wants multiples of 16 bytes.
+        steps = tuple(s * size if n > 1 else 16 for s, n in zip(steps, sizes[1:], strict=True))
+        return wgmma.map_words(dtype, sizes, steps, box)
+
+
+def _sides(p: GemmProblem) -> tuple[_Side, _Side]:
+    batch = tuple(p.batch)
+    a = _Side(p.m, p.k, p.a_offset, *p.a_strides[-2:], batch, tuple(p.a_strides[:3]))
+    b = _Side(p.n, p.k, p.b_offset, p.b_strides[-1], p.b_strides[-2], batch, tuple(p.b_strides[:3]))
+    return a, b
+
+
+@functools.lru_cache(maxsize=4096)
+def _layouts(p: GemmProblem) -> tuple[str, str]:
+    turnable = p.a.itemsize == 2
+    a, b = _sides(p)
+    return a.layout(p.a.itemsize, turnable), b.layout(p.b.itemsize, turnable)
+
+
+class Wgmma(Solver):
+    """TMA and wgmma: large products of bfloat16, float16 and (rounded to tf32) float32.
+
+    float32 in precision "highest" is the sum of three tf32 products (3xTF32): of the rounded
+    operands and of each with what the other lost.
+
+    Args:
+        shape, splits: fixed choices, for tests; by default the fastest by estimate.
+    """
+
+    def __init__(self, shape: Shape | None = None, splits: int | None = None):
+        self.shape = shape
+        self.splits = splits
+        self.name = "wgmma"
+        if shape:
+            self.name += shape.name
+        if splits:
+            self.name += f"s{splits}"
+
+    def takes(self, p: GemmProblem) -> bool:
+        """Whether the kernel can compute this problem, whatever the device."""
+        return (
+            p.a is p.b
+            and p.a.name in KINDS
+            and p.acc.name == "float32"
+            and min(p.m, p.n, p.k) > 0
+            and len(p.batch) == 3
+            and p.batches < 65536
+            and not (self.shape and _low(p) and self.shape not in wgmma.PROMOTED)
+        )
+
+    def applies(self, problem: GemmProblem, info) -> bool:
+        return self.takes(problem) and wgmma_probe.available(info)
+
+    def cost(self, problem: GemmProblem, info) -> float:
+        return self._best(problem, info)[0] * wgmma.COST_PER_MICROSECOND
+
+    def _best(self, p: GemmProblem, info) -> tuple[float, Shape, int]:
+        """(microseconds, shape, splits) of the fastest choice."""
+        low = _low(p)
+        passes = 3 if low else 1
+        deep = wgmma.depth_of(p.a)
+        packing = 0.0
+        for side, layout in zip(_sides(p), _layouts(p), strict=True):
+            if layout == "pack" or low:
+                nbytes = side.batches * side.rows * side.k * p.a.itemsize
+                packing += wgmma.pack_time(nbytes * (2 if low else 1))
+        choices = []
+        shapes = (self.shape,) if self.shape else wgmma.PROMOTED if low else wgmma.SHAPES
+        for shape in shapes:
+            tiles = ceil_div(p.m, shape.bm) * ceil_div(p.n, shape.bn) * p.batches
+            for splits in wgmma.slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
+                time = wgmma.tiles_time(
+                    shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info
+                )
+                choices.append((time + wgmma.fold_time(p.total, splits) + packing, shape, splits))
+        return min(choices, key=lambda c: c[0])
+
+    def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        _, shape, splits = self._best(p, info)
+        low = _low(p)
+        launches: list[Launch] = []
+        workspace: list[int] = []
+
+        def room(nbytes: int) -> str:
+            workspace.append(nbytes)
+            return f"ws{len(workspace) - 1}"
+
+        index = index_type(
+            p.total + 2**16,
+            *(
+                abs(s.offset)
+                + sum((n - 1) * abs(t) for n, t in zip(s.batch, s.steps, strict=True))
+                + (s.rows + 32) * max(abs(s.row), 1)
+                + (s.k + 32) * max(abs(s.depth), 1)
+                for s in _sides(p)
+            ),
+        )
+        sides, slots, lows, turned = [], [], [], []
+        for slot, side, layout in zip("ab", _sides(p), _layouts(p), strict=True):
+            packed = side.packed(p.a)
+            # What tf32 loses of an operand is read like the operand itself.
+            dense = (side.row, side.steps) == (packed.row, packed.steps)
+            copied = layout == "pack" or (low and not dense)
+            nbytes = packed.batches * side.rows * packed.row * p.a.itemsize
+            copy_slot = room(nbytes) if copied else None
+            low_slot = room(nbytes) if low else None
+            if copied or low:
+                launches.append(
+                    wgmma.pack_launch(
+                        p.a, index, slot, copy_slot, low_slot, side.rows, side.k, side.offset,
+                        side.row, side.depth, side.distinct, side.steps,
+                    )
+                )  # fmt: skip
+            sides.append(packed if copied else side)
+            slots.append(copy_slot or slot)
+            lows.append(low_slot)
+            turned.append(layout == "mn" and not copied)
+        a, b = sides
+        batched = p.batches > 1
+        deep = wgmma.depth_of(p.a)
+        chunks = ceil_div(p.k, deep)
+        depth = chunks * (3 if low else 1)
+        slice_ = ceil_div(depth, splits)
+        splits = ceil_div(depth, slice_)
+        tiles_m, tiles_n = ceil_div(p.m, shape.bm), ceil_div(p.n, shape.bn)
+        tiles = tiles_m * tiles_n * p.batches * splits
+        run = wgmma.Run(
+            shape, p.a, index, slots[0], slots[1],
+            a.words(p.a, shape.bm, turned[0], batched), b.words(p.a, shape.bn, turned[1], batched),
+            turned[0], turned[1], lows[0], lows[1], columns=p.n,
+            flags=(("BATCHED", int(batched)),),
+        )  # fmt: skip
+        params = Params().add(
+            "int", M=p.m, N=p.n, TILES=tiles, TILES_M=tiles_m, TILES_N=tiles_n, SPLITS=splits,
+            CHUNKS=chunks, SLICE=slice_, BATCH1=p.batch[1], BATCH2=p.batch[2],
+        )  # fmt: skip
+        for name, side in (("A", a), ("B", b)):
+            flags = {f"{name}_BATCH{n}": int(s != 0) for n, s in enumerate(side.steps)}
+            params.add("int", **flags)
+        params.add("long", A_OFFSET=a.offset * p.a.itemsize, B_OFFSET=b.offset * p.a.itemsize)
+        inner = epilogue
+        if splits > 1:
+            partial_slot = room(4 * splits * p.total)
+            inner = wgmma.partial(p.total, index, partial_slot)
+        maps = room(run.workspace(run.groups(tiles, info)))
+        launches.append(run.launch(tiles, params, inner, maps, info))
+        if splits > 1:
+            launches.append(wgmma.fold(p.total, splits, index, epilogue, partial_slot))
+        return Plan(launches, workspace)
+
+
+def _low(p: GemmProblem) -> bool:
+    """Whether float32 inputs are to be multiplied as exactly as float32 allows."""
+    return p.a.name == "float32" and p.precision == "highest"

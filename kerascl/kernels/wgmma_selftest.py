@@ -1,0 +1,124 @@
+"""Computes products and convolutions with wgmma.cl on one device, in a process of its own.
+
+`python -m kerascl.kernels.wgmma_selftest <index>` exits 0 and prints OK, or fails in whatever way
+the driver fails.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from kerascl import dtypes
+from kerascl.kernels import wgmma_conv, wgmma_filter, wgmma_gemm, wgmma_probe, wgmma_taps
+from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.gemm import GemmProblem, normalise
+from kerascl.kernels.run import enqueue
+from kerascl.kernels.solver import Plan, store_epilogue
+from kerascl.runtime import device
+from kerascl.runtime.errors import OutOfDeviceMemory
+
+POISON = 0xFF  # NaN in every float dtype
+
+
+def run(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: device.Device) -> None:
+    """Run a plan on poisoned memory; `out` gets what slot "out" then holds."""
+    slots = {}
+    for name, array in inputs.items():
+        slots[name] = dev.buffers.allocate(array.nbytes)
+        dev.queue.write(slots[name], array)
+    sizes = {f"ws{k}": n for k, n in enumerate(plan.workspace)} | {"out": out.nbytes}
+    for name, nbytes in sizes.items():
+        slots[name] = dev.buffers.allocate(nbytes)
+        dev.queue.fill(slots[name], bytes([POISON]), 0, nbytes)
+    enqueue(plan, slots, dev)
+    dev.queue.read(slots["out"], out)
+
+
+def _check(name: str, got: np.ndarray, want: np.ndarray, bound: float) -> None:
+    error = np.linalg.norm(got - want) / np.linalg.norm(want)
+    if not error <= bound:
+        raise device.DeviceError(f"{name} is wrong: relative error {error:.2e}")
+
+
+def products(dev: device.Device) -> None:
+    """Products of each dtype and layout, with sizes no tile divides.
+
+    Raises:
+        DeviceError: of any step, or a result is wrong.
+    """
+    rng = np.random.default_rng()
+    m, n, k = 200, 136, 424
+    cases = (
+        ("float32", "high", 1e-3), ("float32", "highest", 2e-6),
+        ("bfloat16", "high", 2e-5), ("float16", "high", 2e-5),
+    )  # fmt: skip
+    for name, precision, bound in cases:
+        dtype = dtypes.as_dtype(name)
+        for turn_a, turn_b in ((False, False), (True, True), (False, True)):
+            a = rng.standard_normal((k, m) if turn_a else (m, k)).astype(dtype.numpy)
+            b = rng.standard_normal((n, k) if turn_b else (k, n)).astype(dtype.numpy)
+            problem = normalise(
+                GemmProblem(
+                    m, n, k, (), (1, m) if turn_a else (k, 1), (1, k) if turn_b else (n, 1),
+                    dtype, dtype, dtypes.float32, precision=precision,
+                )
+            )  # fmt: skip
+            wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+            want = (wide_a.T if turn_a else wide_a) @ (wide_b.T if turn_b else wide_b)
+            got = np.empty((m, n), np.float32)
+            plan = wgmma_gemm.Wgmma().plan(problem, dev.info, store_epilogue(dtypes.float32))
+            run(plan, {"a": a, "b": b}, got, dev)
+            _check(f"a product of {name} ({precision})", got, want, bound)
+
+
+def convolutions(dev: device.Device) -> None:
+    """A convolution and its gradients, with sizes no box divides.
+
+    Raises:
+        DeviceError: of any step, or a result is wrong.
+    """
+    rng = np.random.default_rng()
+    images, size, c, f = 3, 13, 40, 24
+    for dtype in (dtypes.float32, dtypes.bfloat16):
+        x = rng.standard_normal((images, size, size, c)).astype(dtype.numpy)
+        w = rng.standard_normal((3, 3, c, f)).astype(dtype.numpy)
+        dy = rng.standard_normal((images, size, size, f)).astype(dtype.numpy)
+        filter_grad = wgmma_taps if dtype is dtypes.float32 else wgmma_filter
+        for kind, image, other, room in (
+            (FORWARD, x, w, wgmma_conv), (DATA_GRAD, dy, w, wgmma_conv),
+            (FILTER_GRAD, x, dy, filter_grad),
+        ):  # fmt: skip
+            problem = ConvProblem(
+                kind, x.shape, w.shape, dy.shape, (1, 1), ((1, 1), (1, 1)), (1, 1), 1, False,
+                dtype, dtype, dtypes.float32, "high",
+            )  # fmt: skip
+            taps = w.astype(np.float64)
+            if kind == DATA_GRAD:  # the convolution with the filters turned round
+                taps = taps[::-1, ::-1].swapaxes(2, 3)
+            padded = np.pad(image.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
+            places = [(i, j) for i in range(3) for j in range(3)]
+            shifted = [padded[:, i : i + size, j : j + size] for i, j in places]
+            if kind == FILTER_GRAD:
+                axes = ((0, 1, 2), (0, 1, 2))
+                grads = [np.tensordot(s, dy.astype(np.float64), axes) for s in shifted]
+                want = np.stack(grads).reshape(w.shape)
+            else:
+                want = sum(s @ taps[i, j] for s, (i, j) in zip(shifted, places, strict=True))
+            got = np.empty(want.shape, np.float32)
+            plan = room.Wgmma().plan(problem, dev.info, store_epilogue(dtypes.float32))
+            run(plan, {"a": image, "b": other}, got, dev)
+            _check(f"{kind} of {dtype.name}", got, want, 1e-3)
+
+
+if __name__ == "__main__":
+    try:
+        chosen = device.get(sys.argv[1])
+        products(chosen)
+        convolutions(chosen)
+    except OutOfDeviceMemory:
+        sys.exit(wgmma_probe.FULL)
+    except Exception as failure:  # whatever it was, the verdict is one line
+        sys.exit(str(failure).splitlines()[0])
+    print(wgmma_probe.OK)

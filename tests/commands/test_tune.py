@@ -1,0 +1,99 @@
+"""The tuner: what it keeps, what it refuses, and that its rows are used."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels import database, gemm
+from kerascl.kernels.conv_problem import FORWARD, ConvProblem
+from kerascl.kernels.solver import choose, store_epilogue
+from kerascl.kernels.trial import Trial
+from kerascl.runtime import device
+
+F32 = dtypes.float32
+PRODUCT = gemm.normalise(gemm.GemmProblem(40, 24, 56, (), (56, 1), (24, 1), F32, F32, F32))
+SCRIPT = """
+import numpy as np, keras
+inputs = keras.Input((6, 6, 3))
+x = keras.layers.Flatten()(keras.layers.Conv2D(4, 3)(inputs))
+model = keras.Model(inputs, keras.layers.Dense(5)(x))
+model.predict(np.ones((2, 6, 6, 3), "f4"), verbose=0)
+"""
+
+
+@pytest.fixture
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    database.rows.cache_clear()
+    database._choose.cache_clear()
+    yield tmp_path
+    database.rows.cache_clear()
+    database._choose.cache_clear()
+
+
+def test_a_key_tells_problems_apart():
+    conv = ConvProblem(
+        FORWARD, (1, 8, 8, 3), (3, 3, 3, 4), (1, 6, 6, 4), (1, 1), ((0, 0), (0, 0)), (1, 1), 1,
+        False, F32, F32, F32,
+    )  # fmt: skip
+    others = [
+        dataclasses.replace(conv, strides=(2, 1)),
+        dataclasses.replace(conv, channels_first=True),
+        dataclasses.replace(conv, pads=((0, 1), (0, 0))),
+        dataclasses.replace(conv, b=dtypes.bfloat16),
+        dataclasses.replace(conv, precision="high"),
+    ]
+    assert len({database.key(p) for p in (conv, *others)}) == 1 + len(others)
+
+
+def test_own_rows_win_and_survive(own_cache):
+    info = device.default().info
+    usual = database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info)
+    other = next(
+        s for s in gemm.VARIANTS if s.name != usual.name and s.applies(PRODUCT, info)
+    )
+    assert database.keep(info, {f"gemm {database.key(PRODUCT)}": other.name})
+    assert database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info) is other
+    # a row for a solver that is gone, or does not apply, is passed over
+    database.keep(info, {f"gemm {database.key(PRODUCT)}": "a solver of another version"})
+    assert database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info) is usual
+
+
+def test_a_wrong_plan_is_seen():
+    dev = device.default()
+    trial = Trial(PRODUCT, choose(gemm.REFERENCES, PRODUCT, dev.info), dev)
+    right = trial.plan(gemm.Direct())
+    assert trial.error(right) <= trial.bound
+    # the same product with one depth less, and one that leaves the last row unwritten
+    short = dataclasses.replace(PRODUCT, k=PRODUCT.k - 1)
+    wrong = gemm.Direct().plan(short, dev.info, store_epilogue(F32))
+    assert not trial.error(wrong) <= trial.bound
+    unwritten = dataclasses.replace(PRODUCT, m=PRODUCT.m - 1)
+    wrong = gemm.Direct().plan(unwritten, dev.info, store_epilogue(F32))
+    assert np.isnan(trial.error(wrong))
+
+
+def test_the_command(tmp_path):
+    script, rows = tmp_path / "net.py", tmp_path / "rows.json"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "kerascl", "tune", "--seconds", "20", "--repeats", "1"]
+    environment = dict(os.environ, COLUMNS="200", KERASCL_CACHE_DIR=str(tmp_path / "cache"))
+    done = subprocess.run(
+        [*command, "--export", rows, script], capture_output=True, text=True, env=environment
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Tuned on" in done.stdout
+    assert all(row.split()[0] in ("gemm", "conv") for row in json.loads(rows.read_text())["rows"])
+
+
+def test_the_command_without_work():
+    done = subprocess.run(
+        [sys.executable, "-m", "kerascl", "tune"], capture_output=True, text=True
+    )
+    assert done.returncode == 2 and "--network" in done.stdout

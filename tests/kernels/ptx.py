@@ -1,0 +1,72 @@
+"""Compiles sources with inline PTX where there is no NVIDIA card: clang to PTX, ptxas to code."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+# What the OpenCL compiler of NVIDIA's driver supplies and clang alone does not.
+HEADER = """\
+#define asm __asm__
+#define vstore_half_rte(v, i, p) ((void)0)
+#define vload_half(i, p) 0.0f
+#define get_local_id(d) ({ int r_; __asm__("mov.u32 %0, %%tid.x;" : "=r"(r_)); r_; })
+#define get_group_id(d) ({ int r_; __asm__("mov.u32 %0, %%ctaid.x;" : "=r"(r_)); r_; })
+#define get_num_groups(d) ({ int r_; __asm__("mov.u32 %0, %%nctaid.x;" : "=r"(r_)); r_; })
+#define barrier(f) __asm__ volatile("bar.sync 0;" ::: "memory")
+#define min(a, b) ({ __typeof__(a) a_ = (a), b_ = (b); a_ < b_ ? a_ : b_; })
+#define max(a, b) ({ __typeof__(a) a_ = (a), b_ = (b); a_ > b_ ? a_ : b_; })
+"""
+
+
+def available() -> bool:
+    """Whether both compilers are there."""
+    return bool(shutil.which("clang") and shutil.which("ptxas"))
+
+
+def resources(
+    source: str,
+    arch: str = "sm_80",
+    threads: int | None = None,
+    rewrite: Callable[[bytes], bytes] | None = None,
+) -> dict[str, int]:
+    """Registers, bytes of stack, spill stores and local memory of a source's one kernel, and how
+    many warnings of lost performance ("lost") ptxas gives.
+
+    `threads` of a group, which clang leaves out of the PTX, bound the registers; `rewrite` is what
+    the runtime does to the PTX.
+
+    Raises:
+        AssertionError: either compiler refuses the source; the text says why.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        cl, ptx, out = (Path(folder) / name for name in ("k.cl", "k.ptx", "k.cubin"))
+        cl.write_text(HEADER + source)
+        _run("clang", "-x", "cl", "-cl-std=CL2.0", "-target", "nvptx64-nvidia-nvcl",
+             "-Xclang", "-finclude-default-header", "-Xclang", "-target-feature", "-Xclang",
+             "+ptx72", "-Xclang", "-target-cpu", "-Xclang", "sm_80", "-O3", "-w", "-S", str(cl),
+             "-o", str(ptx))  # fmt: skip
+        text = re.sub(r"\.version \S+", ".version 7.8", ptx.read_text())
+        text = re.sub(r"\.target .*", f".target {arch}", text)
+        if threads:
+            text = re.sub(r"(\.entry [^{]*?\n\))", rf"\1\n.reqntid {threads}, 1, 1", text, count=1)
+        if rewrite:
+            text = rewrite(text.encode()).decode()
+            text, arch = text.replace(".version 7.8", ".version 8.3"), arch + "a"
+        ptx.write_text(text)
+        report = _run("ptxas", f"-arch={arch}", "-v", str(ptx), "-o", str(out))
+    used = {"registers": r"Used (\d+) registers", "stack": r"(\d+) bytes stack",
+            "spills": r"(\d+) bytes spill stores", "local": r"(\d+) bytes smem"}  # fmt: skip
+    found = {name: re.search(pattern, report) for name, pattern in used.items()}
+    used = {name: int(match[1]) if match else 0 for name, match in found.items()}
+    return used | {"lost": len(re.findall(r"\(C75\d\d\)", report))}
+
+
+def _run(*command: str) -> str:
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout + done.stderr

@@ -1,0 +1,231 @@
+"""Attention kernels against the plain formula in float64."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels import attention, attention_cpu, attention_tile
+from kerascl.kernels.attention import AttentionProblem, Tensor
+from kerascl.kernels.solver import store_epilogue
+from tests.kernels.harness import devices, poisoned, random_array, run_outputs
+
+DEVICES = list(devices().values())
+SOLVERS = {
+    "cpu": (attention_cpu.Forward(), attention_cpu.Backward()),
+    "cpu_chunks": (attention_cpu.Forward(), attention_cpu.Backward(chunks=3)),
+    "tile": (attention_tile.Forward(), attention_tile.Backward()),
+}
+
+
+@pytest.fixture(params=DEVICES, ids=list(devices()), scope="module")
+def dev(request):
+    return request.param
+
+
+def contiguous(shape):
+    strides = [1] * len(shape)
+    for axis in range(len(shape) - 1, 0, -1):
+        strides[axis - 1] = strides[axis] * shape[axis]
+    return tuple(strides)
+
+
+def tensor(shape, dtype, full=None):
+    """Contiguous memory, repeated along axes where `full` is larger."""
+    full = full or shape
+    steps = zip(shape, full, contiguous(shape), strict=True)
+    return Tensor(dtype, tuple(0 if n < m else s for n, m, s in steps))
+
+
+class Case:
+    """Random inputs of one problem, and what the float64 formula gives."""
+
+    def __init__(
+        self, sizes, rng, causal=False, bias=None, mask=None, dtype=dtypes.float32, swapped=False
+    ):
+        batch, length, source, heads, groups, width, depth = sizes
+        q_shape = (batch, length, heads, width)
+        k_shape = (batch, source, groups, width)
+        v_shape = (batch, source, groups, depth)
+        y_shape = (batch, length, heads, depth)
+        full = (batch, heads, length, source)
+        q, k, v, g = (random_array(rng, s, dtype) for s in (q_shape, k_shape, v_shape, y_shape))
+        self.extra = {}
+        problem = dict(
+            batch=batch, length=length, source=source, heads=heads, groups=groups, width=width,
+            depth=depth, scale=0.8 * width**-0.5, causal=causal, dtype=dtype,
+            q=tensor(q_shape, dtype), k=tensor(k_shape, dtype), v=tensor(v_shape, dtype),
+        )  # fmt: skip
+        if bias is not None:
+            shape = tuple(n if keep else 1 for n, keep in zip(full, bias, strict=True))
+            self.extra["bias"] = random_array(rng, shape, dtype)
+            problem["bias"] = tensor(shape, dtype, full)
+        if mask is not None:
+            shape = tuple(n if keep else 1 for n, keep in zip(full, mask, strict=True))
+            visible = rng.random(shape) > 0.4
+            visible[..., -1:, :] = False  # rows that see nothing
+            visible[..., : shape[-2] // 2, :1] = False
+            self.extra["mask"] = visible
+            problem["mask"] = tensor(shape, dtypes.bool_, full)
+        self.inputs = {"a": q, "b": k, "c": v}
+        if swapped:  # keys lie as (batch, groups, width, source), one element further on
+            moved = np.ascontiguousarray(k.transpose(0, 2, 3, 1))
+            self.inputs["b"] = np.concatenate([moved.ravel()[:1], moved.ravel()])
+            s = contiguous(moved.shape)
+            problem["k"] = Tensor(dtype, (s[0], s[3], s[1], s[2]), 1)
+        self.g = g
+        self.forward = AttentionProblem(**problem)
+        self.backward = dataclasses.replace(self.forward, grad=tensor(y_shape, dtype))
+        self._expect(q, k, v, g, full)
+
+    def _expect(self, q, k, v, g, full):
+        p = self.forward
+        q, k, v, g = (x.astype(np.float64) for x in (q, k, v, g))
+        repeat = p.heads // p.groups
+        k, v = (np.repeat(x, repeat, 2) for x in (k, v))
+        logits = np.einsum("bthd,bshd->bhts", q, k) * p.scale
+        if "bias" in self.extra:
+            logits = logits + self.extra["bias"].astype(np.float64)
+        visible = np.broadcast_to(self.extra.get("mask", True), full).copy()
+        if p.causal:
+            visible &= np.tril(np.ones(full[2:], bool))
+        logits = np.where(visible, logits, -1e38)
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        self.y = np.einsum("bhts,bshd->bthd", weights, v)
+        back = np.einsum("bthd,bshd->bhts", g, v)
+        total = (weights * back).sum(-1, keepdims=True)
+        self.delta = np.ascontiguousarray(total[..., 0].transpose(0, 2, 1)).astype(np.float32)
+        slope = np.where(visible, weights * (back - total), 0) * p.scale
+
+        def shared(x):
+            return x.reshape(p.batch, p.source, p.groups, repeat, -1).sum(3)
+
+        self.dq = np.einsum("bhts,bshd->bthd", slope, k)
+        self.dk = shared(np.einsum("bhts,bthd->bshd", slope, q))
+        self.dv = shared(np.einsum("bhts,bthd->bshd", weights, g))
+
+    def check(self, solvers, dev):
+        p = self.forward
+        forward, backward = solvers
+        extras = dict(zip("de", self.extra.values(), strict=False))
+        outs = {
+            "out": poisoned(self.y.shape, p.dtype),
+            "stat": poisoned((p.batch, p.heads, p.length), dtypes.float32),
+        }
+        plan = forward.plan(p, dev.info, store_epilogue(p.dtype))
+        got = run_outputs(plan, self.inputs | extras, outs, dev)
+        close(got["out"], self.y)
+        inputs = self.inputs | {"d": self.g, "e": got["stat"], "f": self.delta}
+        inputs |= dict(zip("gh", self.extra.values(), strict=False))
+        outs = {"out": self.dq, "dk": self.dk, "dv": self.dv}
+        outs = {name: poisoned(x.shape, p.dtype) for name, x in outs.items()}
+        plan = backward.plan(self.backward, dev.info, store_epilogue(p.dtype))
+        got = run_outputs(plan, inputs, outs, dev)
+        close(got["out"], self.dq)
+        close(got["dk"], self.dk)
+        close(got["dv"], self.dv)
+
+
+def close(got, want):
+    bound = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[got.dtype.name]
+    got = got.astype(np.float64)
+    assert np.isfinite(got).all(), "poison or overflow in the output"
+    norm = np.linalg.norm(want)
+    error = np.linalg.norm(got - want)
+    # a gradient that vanishes (one key) has nothing to be relative to
+    assert error <= bound * norm + 1e-6, f"relative error {error / norm:.2e}"
+
+
+# (batch, length, source, heads, groups, width, depth)
+SIZES = [
+    (1, 1, 1, 1, 1, 1, 1),
+    (2, 16, 16, 2, 2, 16, 16),
+    (1, 65, 40, 3, 1, 33, 64),
+    (2, 9, 129, 2, 1, 40, 8),
+]
+RAGGED = (2, 37, 70, 4, 2, 10, 13)
+WAYS = {
+    "plain": {},
+    "causal": dict(causal=True),
+    "bias": dict(bias=(0, 1, 1, 1)),
+    "bias_keys": dict(bias=(1, 0, 0, 1), causal=True),
+    "mask": dict(mask=(1, 0, 1, 1)),
+    "mask_keys": dict(mask=(1, 0, 0, 1), bias=(0, 0, 1, 1)),
+    "mask_causal": dict(mask=(1, 1, 1, 1), causal=True),
+}
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+@pytest.mark.parametrize("solvers", list(SOLVERS))
+def test_sizes(solvers, sizes, dev, rng):
+    Case(sizes, rng).check(SOLVERS[solvers], dev)
+
+
+@pytest.mark.parametrize("way", list(WAYS))
+@pytest.mark.parametrize("solvers", list(SOLVERS))
+def test_ways(solvers, way, dev, rng):
+    Case(RAGGED, rng, **WAYS[way]).check(SOLVERS[solvers], dev)
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("solvers", list(SOLVERS))
+def test_halves(solvers, dtype, dev, rng):
+    case = Case((1, 20, 35, 2, 1, 24, 12), rng, True, (0, 1, 1, 1), (1, 0, 0, 1), dtype)
+    case.check(SOLVERS[solvers], dev)
+
+
+@pytest.mark.parametrize("solvers", list(SOLVERS))
+def test_strides(solvers, dev, rng):
+    Case((2, 18, 21, 4, 2, 12, 20), rng, swapped=True).check(SOLVERS[solvers], dev)
+
+
+def test_rows_far_apart_are_copied(dev, rng):
+    case = Case((1, 260, 257, 2, 2, 128, 144), rng, causal=True)
+    plan = SOLVERS["cpu"][1].plan(case.backward, dev.info, store_epilogue(dtypes.float32))
+    assert any(launch.name == "attention_store" for launch in plan.launches)
+    case.check(SOLVERS["cpu"], dev)
+
+
+@pytest.mark.parametrize("solvers", ["cpu", "tile"])
+def test_most_features(solvers, dev, rng):
+    Case((1, 12, 10, 1, 1, 256, 256), rng, causal=True).check(SOLVERS[solvers], dev)
+
+
+def test_large_logits_do_not_overflow(dev, rng):
+    case = Case((1, 33, 70, 1, 1, 16, 16), rng)
+    for solvers in SOLVERS.values():
+        q = case.inputs["a"] * 1e4
+        case.inputs["a"] = q
+        outs = {
+            "out": poisoned(case.y.shape, dtypes.float32),
+            "stat": poisoned((1, 1, 33), dtypes.float32),
+        }
+        plan = solvers[0].plan(case.forward, dev.info, store_epilogue(dtypes.float32))
+        got = run_outputs(plan, case.inputs, outs, dev)["out"]
+        k, v = case.inputs["b"], case.inputs["c"]
+        best = np.einsum("bthd,bshd->bts", q.astype(np.float64), k.astype(np.float64)).argmax(-1)
+        np.testing.assert_allclose(got[0, :, 0], v[0, best[0], 0], rtol=1e-5)
+        case.inputs["a"] = q / 1e4
+
+
+def test_blocks_fit_small_local_memory():
+    info = dataclasses.replace(
+        DEVICES[0].info, kind="gpu", local_mem_bytes=32768, max_work_group_size=256
+    )
+    for features in (8, 32, 64, 128, 256):
+        shape = (1, 64, 1, features)
+        x = tensor(shape, dtypes.float32)
+        p = AttentionProblem(1, 64, 64, 1, 1, features, features, 1.0, False, x.dtype, x, x, x)
+        for problem in (p, dataclasses.replace(p, grad=x)):
+            block = attention_tile.block_for(problem, info)
+            assert block.local_bytes(problem) <= 32768 - 256
+            assert attention.choose(attention.SOLVERS, problem, info).name.startswith("tile")
+
+
+def test_other_dtypes_are_refused():
+    x = tensor((1, 8, 1, 8), dtypes.float64)
+    p = AttentionProblem(1, 8, 8, 1, 1, 8, 8, 1.0, False, dtypes.float64, x, x, x)
+    with pytest.raises(NotImplementedError, match="float64"):
+        attention.plan(p, DEVICES[0].info, store_epilogue(dtypes.float64))

@@ -1,0 +1,209 @@
+"""Solvers on NVIDIA's matrix units: numbers where a device has them, compiled sources elsewhere."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels import conv, gemm, mma
+from kerascl.kernels.solver import choose, store_epilogue
+from kerascl.runtime import device
+from tests.kernels import ptx, test_conv, test_gemm
+from tests.kernels.harness import devices, poisoned, random_array, run_plan
+
+KINDS = test_conv.KINDS
+# dtype, precision, largest relative error of a product of well-scaled values
+MODES = {
+    "tf32": ("float32", "high", 2e-6),
+    "bfloat16": ("bfloat16", "high", 4e-3),
+    "float16": ("float16", "high", 6e-4),
+}
+# A square tile, one of each orientation, and depth in slices: each takes a second to build.
+TILES = (mma.TILES[0], mma.TILES[1], mma.TILES[5])
+GEMM = (*map(mma.MmaGemm, TILES), mma.MmaGemm(mma.TILES[3], split=3))
+CONV = (mma.MmaConv(mma.TILES[1]), mma.MmaConv(mma.TILES[3], split=3))
+
+
+@pytest.fixture(scope="module")
+def dev():
+    found = [d for d in devices().values() if d.info.matrix in mma.UNITS]
+    if not found:
+        pytest.skip("no device offers mma.sync")
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def card():
+    """Facts of a device with matrix units, present or not."""
+    real = next(found.info for found in device.find_devices() if found.info)
+    return dataclasses.replace(
+        real, kind="gpu", matrix="mma80", local_mem_bytes=49152, max_work_group_size=1024,
+        compute_units=108,
+    )  # fmt: skip
+
+
+def held_by_tf32(rng, shape, dtype):
+    """Random values; float32 ones with the 10 bits of mantissa that TF32 holds, so that products
+    of them are exact."""
+    x = random_array(rng, shape, dtype)
+    if dtype is dtypes.float32:
+        x.view(np.uint32)[...] &= 0xFFFFE000
+    return x
+
+
+@pytest.fixture
+def exact_inputs(monkeypatch):
+    monkeypatch.setattr(test_gemm, "random_array", held_by_tf32)
+    monkeypatch.setattr(test_conv, "random_array", held_by_tf32)
+
+
+def with_mode(problem, mode):
+    return dataclasses.replace(problem, precision=MODES[mode][1])
+
+
+def check(solver, problem, inputs, want, dev, mode):
+    out = problem.a
+    plan = solver.plan(problem, dev.info, store_epilogue(out))
+    got = run_plan(plan, inputs, poisoned(want.shape, out), dev).astype(np.float64)
+    assert np.isfinite(got).all(), "poison in the output"
+    error = np.linalg.norm((got - want).ravel()) / np.linalg.norm(want.ravel())
+    assert error <= MODES[mode][2], f"{solver.name} {problem}: relative error {error:.2e}"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_products(dev, mode, exact_inputs):
+    rng = np.random.default_rng()
+    orders = ("normal", "transposed", "strided")
+    for m, n, k in ((129, 33, 65), (64, 64, 32), (65, 132, 260), (256, 256, 512), (3, 200, 1000)):
+        for a in orders:
+            for b in orders:
+                batch = (3,) if k < 100 else ()
+                problem, inputs, want = test_gemm.make(
+                    rng, m, n, k, batch, a, b, MODES[mode][0]
+                )  # fmt: skip
+                problem = gemm.normalise(with_mode(problem, mode))
+                for solver in GEMM:
+                    if solver.applies(problem, dev.info):
+                        check(solver, problem, inputs, want, dev, mode)
+
+
+@pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", MODES)
+def test_convolution(dev, mode, kind, channels_first, exact_inputs):
+    rng = np.random.default_rng()
+    for case in test_conv.CASES.values():
+        problem, inputs, want = test_conv.make(
+            rng, kind, **case, channels_first=channels_first, dtype=MODES[mode][0]
+        )
+        problem = conv.normalise(with_mode(problem, mode))
+        for solver in CONV:
+            if solver.applies(problem, dev.info):
+                check(solver, problem, inputs, want, dev, mode)
+
+
+def test_rounding_to_tf32_is_to_nearest_in_the_mean(dev):
+    rng = np.random.default_rng()
+    problem, inputs, want = test_gemm.make(rng, 512, 512, 512)
+    problem = gemm.normalise(with_mode(problem, "tf32"))
+    plan = GEMM[0].plan(problem, dev.info, store_epilogue(problem.a))
+    got = run_plan(plan, inputs, poisoned(want.shape, problem.a), dev).astype(np.float64)
+    # Rounding to nearest gives 2.9e-4, cutting off 7.8e-4 and results 7e-4 too small.
+    assert np.linalg.norm(got - want) <= 3.3e-4 * np.linalg.norm(want)
+    assert abs((got * want).sum() / (want * want).sum() - 1) < 3e-5
+
+
+def test_nan_and_infinity_pass_through(dev):
+    a = np.ones((64, 64), np.float32)
+    a.view(np.uint32)[1, 2] = 0x7FFFFFFF  # the NaN that arithmetic on these devices gives
+    a.view(np.uint32)[2, 3] = 0xFFFFFFFF
+    a[3, 4], a[4, 5] = np.inf, -np.inf
+    f32 = dtypes.float32
+    problem = gemm.normalise(gemm.GemmProblem(
+        64, 64, 64, (), (64, 1), (64, 1), f32, f32, f32, precision="high"
+    ))  # fmt: skip
+    for solver in GEMM[:3]:
+        if solver.applies(problem, dev.info):
+            plan = solver.plan(problem, dev.info, store_epilogue(f32))
+            inputs = {"a": a, "b": np.ones((64, 64), np.float32)}
+            got = run_plan(plan, inputs, poisoned((64, 64), f32), dev)
+            assert np.isnan(got[1:3]).all()
+            assert (got[3] == np.inf).all() and (got[4] == -np.inf).all()
+            assert (got[5:] == 64).all() and (got[0] == 64).all()
+
+
+def test_precision_and_dtypes_decide(card):
+    f32, bf16, f16, i32 = (dtypes.as_dtype(n) for n in ("float32", "bfloat16", "float16", "int32"))
+    assert mma.takes(f32, f32, f32, "high") and not mma.takes(f32, f32, f32, "highest")
+    assert mma.takes(bf16, bf16, f32, "highest") and mma.takes(f16, f16, f32, "high")
+    assert not mma.takes(bf16, f32, f32, "high") and not mma.takes(i32, i32, i32, "high")
+    problem = gemm.normalise(gemm.GemmProblem(
+        512, 512, 512, (), (512, 1), (512, 1), f32, f32, f32, precision="high"
+    ))  # fmt: skip
+    assert "mma" in choose(gemm.SOLVERS, problem, card).name
+    assert "mma" not in choose(gemm.SOLVERS, problem, dataclasses.replace(card, matrix="")).name
+
+
+@pytest.mark.parametrize(
+    "strides, offset, sizes, side",
+    [
+        ((0, 0, 0, 64, 1), 0, (128, 64), mma.Side(True, 4, "FULL")),
+        ((0, 0, 0, 64, 1), 0, (128, 60), mma.Side(True, 4, "SOME")),
+        ((0, 0, 0, 64, 1), 0, (128, 63), mma.Side(True, 4, "PART")),
+        ((0, 0, 0, 63, 1), 0, (128, 64), mma.Side(True, 1, "FULL")),
+        ((0, 0, 0, 64, 1), 2, (128, 64), mma.Side(True, 2, "FULL")),
+        ((0, 0, 6, 64, 1), 0, (128, 64), mma.Side(True, 2, "FULL")),
+        ((0, 0, 0, 1, 128), 0, (128, 64), mma.Side(False, 4, "FULL")),
+        ((0, 0, 0, 1, 128), 0, (127, 64), mma.Side(False, 4, "PART")),
+        ((0, 0, 0, 7, 3), 0, (128, 64), mma.Side(True, 1, "FULL")),
+    ],
+)
+def test_copies_follow_alignment(strides, offset, sizes, side):
+    got = mma.gemm_side(dtypes.float32, strides, offset, *strides[-2:], *sizes, 16)
+    assert got == side
+
+
+def test_divisions_by_multiplication():
+    rng = np.random.default_rng()
+    for n in (1, 2, 3, 7, 56, 112 * 112, 2**20 + 1, 2**31 - 1):
+        factor, shift = mma._divisor(n)
+        assert factor < 2**32
+        for i in (0, 1, n - 1, n, 2**31 - 1, *map(int, rng.integers(0, 2**31, 200))):
+            assert i * factor >> shift == i // n
+
+
+COMPILED = {
+    "gemm_tf32": (dict(a="normal", b="normal"), "tf32", 0),
+    "gemm_tf32_transposed": (dict(a="transposed", b="transposed"), "tf32", 1),
+    "gemm_bf16_strided": (dict(a="strided", b="transposed"), "bfloat16", 3),
+}
+
+
+@pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
+@pytest.mark.parametrize("name", COMPILED)
+def test_gemm_sources_compile(card, name):
+    orders, mode, tile = COMPILED[name]
+    rng = np.random.default_rng()
+    problem, _, _ = test_gemm.make(rng, 256, 256, 256, **orders, dtype=MODES[mode][0])
+    problem = gemm.normalise(with_mode(problem, mode))
+    solver = mma.MmaGemm(mma.TILES[tile])
+    assert solver.applies(problem, card)
+    source = solver.plan(problem, card, store_epilogue(problem.a)).launches[0].source
+    assert ptx.resources(source)["spills"] <= 64
+
+
+@pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
+@pytest.mark.parametrize("case", ["3x3", "stem", "3d_groups"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_convolution_sources_compile(card, kind, case):
+    rng = np.random.default_rng()
+    mode, first = ("tf32", False) if case != "3d_groups" else ("float16", True)
+    problem, _, _ = test_conv.make(
+        rng, kind, **test_conv.CASES[case], dtype=MODES[mode][0], channels_first=first
+    )
+    problem = conv.normalise(with_mode(problem, mode))
+    solver = mma.MmaConv(mma.TILES[3])
+    assert solver.applies(problem, card)
+    source = solver.plan(problem, card, store_epilogue(problem.a)).launches[0].source
+    assert ptx.resources(source)["spills"] <= 64
