@@ -17,8 +17,18 @@ from dataclasses import dataclass
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
+from kerascl.kernels import wgmma_probe
 from kerascl.kernels.conv_problem import Params
-from kerascl.kernels.solver import Epilogue, Launch, Ref, Scalar, VectorStore, cl_source, prelude
+from kerascl.kernels.solver import (
+    Epilogue,
+    Launch,
+    Ref,
+    Scalar,
+    Solver,
+    VectorStore,
+    cl_source,
+    prelude,
+)
 from kerascl.kernels.tiles import ceil_div, fold_launch, round_up
 from kerascl.runtime import programs
 
@@ -284,6 +294,36 @@ class Run:
 
     def groups(self, tiles: int, info) -> int:
         return min(tiles, info.compute_units * self.shape.groups)
+
+
+class WgmmaSolver(Solver):
+    """What these solvers share: they apply where the self-test passed, and cost what they estimate.
+
+    Args:
+        tile, splits: fixed choices of a tile and of the slices of the depth, for tests and tuning;
+            by default the fastest by estimate.
+    """
+
+    family = "wgmma"
+
+    def __init__(self, tile=None, splits: int | None = None):
+        self.tile = tile
+        self.splits = splits
+        self.name = self.family + (tile.name if tile else "") + (f"s{splits}" if splits else "")
+
+    def takes(self, problem) -> bool:
+        """Whether the kernel can compute this problem, whatever the device."""
+        raise NotImplementedError
+
+    def best(self, problem, info) -> tuple:
+        """(microseconds, tile, splits) of the fastest choice."""
+        raise NotImplementedError
+
+    def applies(self, problem, info) -> bool:
+        return self.takes(problem) and wgmma_probe.available(info)
+
+    def cost(self, problem, info) -> float:
+        return self.best(problem, info)[0] * COST_PER_MICROSECOND
 
 
 def pack_launch(

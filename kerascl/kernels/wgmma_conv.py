@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 
-from kerascl.kernels import wgmma, wgmma_probe
+from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import (
     DATA_GRAD,
     FILTER_GRAD,
@@ -19,7 +19,7 @@ from kerascl.kernels.conv_problem import (
     conv_index,
     geometry,
 )
-from kerascl.kernels.solver import Epilogue, Launch, Plan, Solver
+from kerascl.kernels.solver import Epilogue, Launch, Plan
 from kerascl.kernels.tiles import ceil_div, round_up
 from kerascl.kernels.wgmma import KINDS, Shape
 
@@ -41,20 +41,10 @@ def box(images: int, height: int, width: int, rows: int) -> tuple[int, int, int,
     return best
 
 
-class Wgmma(Solver):
+class Wgmma(wgmma.WgmmaSolver):
     """Forward and data gradient of one- and two-dimensional convolutions, channels last."""
 
-    def __init__(self, shape: Shape | None = None, splits: int | None = None):
-        self.shape = shape
-        self.splits = splits
-        self.name = "wgmma"
-        if shape:
-            self.name += shape.name
-        if splits:
-            self.name += f"s{splits}"
-
     def takes(self, p: ConvProblem) -> bool:
-        """Whether the kernel can compute this problem, whatever the device."""
         stride = p.strides[-1]
         gathered = p.y_shape if p.kind == DATA_GRAD else p.x_shape
         return (
@@ -74,21 +64,15 @@ class Wgmma(Solver):
             and gathered[-1] * p.a.itemsize % 16 == 0
             and (p.kind == DATA_GRAD or self._packs(p) or p.w_shape[-1] * p.b.itemsize % 16 == 0)
             and (p.kind == FORWARD or p.w_shape[-1] * p.b.itemsize % 16 == 0)
-            and not (self.shape and _low(p) and self.shape not in wgmma.PROMOTED)
+            and not (self.tile and _low(p) and self.tile not in wgmma.PROMOTED)
         )
-
-    def applies(self, problem: ConvProblem, info) -> bool:
-        return self.takes(problem) and wgmma_probe.available(info)
 
     @staticmethod
     def _packs(p: ConvProblem) -> bool:
         """Whether the weights are turned first: tf32 wants k contiguous, forward they are not."""
         return p.kind == FORWARD and p.a.itemsize == 4
 
-    def cost(self, problem: ConvProblem, info) -> float:
-        return self._best(problem, info)[0] * wgmma.COST_PER_MICROSECOND
-
-    def _best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
+    def best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
         low = _low(p)
         gathered, out = _sides(p)
         stride = p.strides[0]
@@ -102,7 +86,7 @@ class Wgmma(Solver):
         if low:
             packing += wgmma.pack_time(math.prod(gathered) * p.a.itemsize)
         choices = []
-        shapes = (self.shape,) if self.shape else wgmma.PROMOTED if low else wgmma.SHAPES
+        shapes = (self.tile,) if self.tile else wgmma.PROMOTED if low else wgmma.SHAPES
         for shape in shapes:
             grid = _grid(p)
             tiles = box(*grid, shape.bm)[0] * ceil_div(out[-1], shape.bn) * classes
@@ -117,7 +101,7 @@ class Wgmma(Solver):
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        _, shape, splits = self._best(p, info)
+        _, shape, splits = self.best(p, info)
         low, index = _low(p), conv_index(p)
         forward = p.kind == FORWARD
         stride = p.strides[0]

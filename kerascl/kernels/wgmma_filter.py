@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import math
 
-from kerascl.kernels import wgmma, wgmma_probe
+from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import FILTER_GRAD, ConvProblem, conv_index, geometry
-from kerascl.kernels.solver import Epilogue, Launch, Plan, Solver
+from kerascl.kernels.solver import Epilogue, Launch, Plan
 from kerascl.kernels.tiles import ceil_div
 from kerascl.kernels.wgmma import KINDS, Shape
 from kerascl.kernels.wgmma_conv import MAX_STRIDE
@@ -36,20 +36,12 @@ def box(images: int, height: int, width: int) -> tuple[int, int, int, int]:
     return count, n, -h, -w
 
 
-class Wgmma(Solver):
+class Wgmma(wgmma.WgmmaSolver):
     """Filter gradient of two-dimensional convolutions of 16-bit floats, channels last."""
 
-    def __init__(self, shape: Shape | None = None, splits: int | None = None):
-        self.shape = shape
-        self.splits = splits
-        self.name = "wgmma_filter"
-        if shape:
-            self.name += shape.name
-        if splits:
-            self.name += f"s{splits}"
+    family = "wgmma_filter"
 
     def takes(self, p: ConvProblem) -> bool:
-        """Whether the kernel can compute this problem, whatever the device."""
         stride = p.strides[-1]
         return (
             p.kind == FILTER_GRAD
@@ -68,16 +60,10 @@ class Wgmma(Solver):
             and p.y_shape[-1] % 8 == 0
         )
 
-    def applies(self, problem: ConvProblem, info) -> bool:
-        return self.takes(problem) and wgmma_probe.available(info)
-
-    def cost(self, problem: ConvProblem, info) -> float:
-        return self._best(problem, info)[0] * wgmma.COST_PER_MICROSECOND
-
-    def _best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
+    def best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
         boxes = box(*p.y_shape[:3])[0]
         choices = []
-        for shape in (self.shape,) if self.shape else wgmma.SHAPES:
+        for shape in (self.tile,) if self.tile else wgmma.SHAPES:
             tiles = ceil_div(_blocks(p), shape.bm // BLOCK) * ceil_div(p.y_shape[-1], shape.bn)
             for splits in wgmma.slice_counts(self.splits, p.total, boxes):
                 depth = ceil_div(boxes, splits) * BLOCK
@@ -90,7 +76,7 @@ class Wgmma(Solver):
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        _, shape, splits = self._best(p, info)
+        _, shape, splits = self.best(p, info)
         index = conv_index(p)
         size, images = p.a.itemsize, p.strides[0]
         batch, height, width, channels = p.x_shape

@@ -6,9 +6,9 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kerascl.kernels import wgmma, wgmma_probe
+from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import Params
-from kerascl.kernels.solver import Epilogue, Launch, Plan, Solver
+from kerascl.kernels.solver import Epilogue, Launch, Plan
 from kerascl.kernels.tiles import ceil_div, index_type
 from kerascl.kernels.wgmma import KINDS, Shape
 
@@ -94,27 +94,14 @@ def _layouts(p: GemmProblem) -> tuple[str, str]:
     return a.layout(p.a.itemsize, turnable), b.layout(p.b.itemsize, turnable)
 
 
-class Wgmma(Solver):
+class Wgmma(wgmma.WgmmaSolver):
     """TMA and wgmma: large products of bfloat16, float16 and (rounded to tf32) float32.
 
     float32 in precision "highest" is the sum of three tf32 products (3xTF32): of the rounded
     operands and of each with what the other lost.
-
-    Args:
-        shape, splits: fixed choices, for tests; by default the fastest by estimate.
     """
 
-    def __init__(self, shape: Shape | None = None, splits: int | None = None):
-        self.shape = shape
-        self.splits = splits
-        self.name = "wgmma"
-        if shape:
-            self.name += shape.name
-        if splits:
-            self.name += f"s{splits}"
-
     def takes(self, p: GemmProblem) -> bool:
-        """Whether the kernel can compute this problem, whatever the device."""
         return (
             p.a is p.b
             and p.a.name in KINDS
@@ -122,17 +109,10 @@ class Wgmma(Solver):
             and min(p.m, p.n, p.k) > 0
             and len(p.batch) == 3
             and p.batches < 65536
-            and not (self.shape and _low(p) and self.shape not in wgmma.PROMOTED)
+            and not (self.tile and _low(p) and self.tile not in wgmma.PROMOTED)
         )
 
-    def applies(self, problem: GemmProblem, info) -> bool:
-        return self.takes(problem) and wgmma_probe.available(info)
-
-    def cost(self, problem: GemmProblem, info) -> float:
-        return self._best(problem, info)[0] * wgmma.COST_PER_MICROSECOND
-
-    def _best(self, p: GemmProblem, info) -> tuple[float, Shape, int]:
-        """(microseconds, shape, splits) of the fastest choice."""
+    def best(self, p: GemmProblem, info) -> tuple[float, Shape, int]:
         low = _low(p)
         passes = 3 if low else 1
         deep = wgmma.depth_of(p.a)
@@ -142,7 +122,7 @@ class Wgmma(Solver):
                 nbytes = side.batches * side.rows * side.k * p.a.itemsize
                 packing += wgmma.pack_time(nbytes * (2 if low else 1))
         choices = []
-        shapes = (self.shape,) if self.shape else wgmma.PROMOTED if low else wgmma.SHAPES
+        shapes = (self.tile,) if self.tile else wgmma.PROMOTED if low else wgmma.SHAPES
         for shape in shapes:
             tiles = ceil_div(p.m, shape.bm) * ceil_div(p.n, shape.bn) * p.batches
             for splits in wgmma.slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
@@ -154,7 +134,7 @@ class Wgmma(Solver):
 
     def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        _, shape, splits = self._best(p, info)
+        _, shape, splits = self.best(p, info)
         low = _low(p)
         launches: list[Launch] = []
         workspace: list[int] = []

@@ -11,9 +11,9 @@ import functools
 from dataclasses import dataclass
 
 from kerascl import dtypes
-from kerascl.kernels import wgmma, wgmma_probe
+from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import FILTER_GRAD, ConvProblem, conv_index, geometry
-from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, Solver, cl_source, prelude
+from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, cl_source, prelude
 from kerascl.kernels.tiles import ceil_div, round_up
 from kerascl.kernels.wgmma import SHARED_LIMIT
 
@@ -35,6 +35,10 @@ class Box:
 
     height: int
     time: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.height}x{WIDTH}"
 
     @property
     def images(self) -> int:
@@ -79,24 +83,12 @@ def instruction() -> str:
     )
 
 
-class Wgmma(Solver):
-    """Filter gradient of two-dimensional convolutions of float32 with stride one, channels last.
+class Wgmma(wgmma.WgmmaSolver):
+    """Filter gradient of two-dimensional convolutions of float32 with stride one, channels last."""
 
-    Args:
-        box, splits: fixed choices, for tests; by default the fastest by estimate.
-    """
-
-    def __init__(self, box: Box | None = None, splits: int | None = None):
-        self.box = box
-        self.splits = splits
-        self.name = "wgmma_taps"
-        if box:
-            self.name += f"{box.height}x{WIDTH}"
-        if splits:
-            self.name += f"s{splits}"
+    family = "wgmma_taps"
 
     def takes(self, p: ConvProblem) -> bool:
-        """Whether the kernel can compute this problem, whatever the device."""
         return (
             p.kind == FILTER_GRAD
             and p.a is p.b is dtypes.float32
@@ -111,17 +103,10 @@ class Wgmma(Solver):
             and p.y_shape[-1] % 4 == 0
         )
 
-    def applies(self, problem: ConvProblem, info) -> bool:
-        return self.takes(problem) and wgmma_probe.available(info)
-
-    def cost(self, problem: ConvProblem, info) -> float:
-        return self._best(problem, info)[0] * wgmma.COST_PER_MICROSECOND
-
-    def _best(self, p: ConvProblem, info) -> tuple[float, Box, int]:
-        """(microseconds, box, splits) of the fastest choice."""
+    def best(self, p: ConvProblem, info) -> tuple[float, Box, int]:
         choices = []
         tiles, units = _tiles(p), info.compute_units
-        for box in (self.box,) if self.box else BOXES:
+        for box in (self.tile,) if self.tile else BOXES:
             boxes = box.count(*p.y_shape[:3])
             counts = set(wgmma.slice_counts(self.splits, p.total, boxes))
             if self.splits is None and tiles < units:
@@ -136,7 +121,7 @@ class Wgmma(Solver):
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        _, box, splits = self._best(p, info)
+        _, box, splits = self.best(p, info)
         index = conv_index(p)
         batch, out_h, out_w, filters = p.y_shape
         boxes = box.count(batch, out_h, out_w)
