@@ -30,6 +30,7 @@ from kerascl.kernels.conv_problem import (
     image_strides,
     kind_defines,
     normalise,
+    product_params,
     usable,
 )
 from kerascl.kernels.cpu import Micro
@@ -147,22 +148,7 @@ class Tiled(Solver):
             )  # fmt: skip
         a_along_k, av, b_along_k, bv = loads
         tiles_m = ceil_div(shape.m, tile.bm)
-        params = geometry(p).add(
-            "int", BATCH=p.x_shape[0], CIN=shape.channels, COUT=shape.n, GROUPS=p.groups,
-            SPLITS=splits, KSLICE=slice_, TILES_M=tiles_m,
-        )  # fmt: skip
-        gathered = p.y_shape if p.kind == DATA_GRAD else p.x_shape
-        names = zip(("aN", "aP", "aC"), image_strides(gathered, p.channels_first))
-        params.add(index, **dict(names))
-        if p.kind == FILTER_GRAD:
-            names = zip(("bN", "bP", "bC"), image_strides(p.y_shape, p.channels_first))
-            params.add(index, **dict(names))
-        else:
-            names = zip(("oN", "oP", "oC"), image_strides(p.out_shape, p.channels_first))
-            params.add(index, **dict(names))
-            depth, column = (filters, 1) if p.kind == FORWARD else (1, filters)
-            wide = filters // p.groups
-            params.add(index, wTap=p.w_shape[-2] * filters, wC=depth, wN=column, wG=wide)
+        params = product_params(p, index, tiles_m, splits, slice_)
         inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
         source = (
             prelude(index, A=p.a, B=p.b, ACC=p.acc)

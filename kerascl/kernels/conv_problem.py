@@ -191,3 +191,25 @@ def gemm_shape(p: ConvProblem) -> GemmShape:
         ceil_div(k, t // math.gcd(t, d)) for k, t, d in zip(p.w_shape, p.strides, p.dilation)
     )
     return GemmShape(rows, channels, deep * filters, math.prod(p.strides), filters)
+
+
+def product_params(p: ConvProblem, index: str, tiles_m: int, splits: int, slice_: int) -> Params:
+    """Parameters of conv_simt.cl: geometry, sizes of the implicit GEMM and steps in memory."""
+    shape = gemm_shape(p)
+    params = geometry(p).add(
+        "int", BATCH=p.x_shape[0], CIN=shape.channels, COUT=shape.n, GROUPS=p.groups,
+        SPLITS=splits, KSLICE=slice_, TILES_M=tiles_m,
+    )  # fmt: skip
+
+    def image(names: tuple[str, str, str], sides: tuple[int, ...]) -> None:
+        params.add(index, **dict(zip(names, image_strides(sides, p.channels_first))))
+
+    image(("aN", "aP", "aC"), p.y_shape if p.kind == DATA_GRAD else p.x_shape)
+    if p.kind == FILTER_GRAD:
+        image(("bN", "bP", "bC"), p.y_shape)
+        return params
+    image(("oN", "oP", "oC"), p.out_shape)
+    filters = p.w_shape[-1]
+    depth, column = (filters, 1) if p.kind == FORWARD else (1, filters)
+    wide = filters // p.groups
+    return params.add(index, wTap=p.w_shape[-2] * filters, wC=depth, wN=column, wG=wide)

@@ -21,9 +21,8 @@ from kerascl.kernels.conv_problem import (
     ConvProblem,
     conv_index,
     gemm_shape,
-    geometry,
-    image_strides,
     kind_defines,
+    product_params,
 )
 from kerascl.kernels.gemm_problem import GemmProblem, problem_index, stride_args
 from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, Solver, cl_source, prelude
@@ -300,31 +299,14 @@ class MmaConv(_Mma):
 
         def launch_of(head, splits, slice_, inner):
             tiles_m = ceil_div(shape.m, tile.bm)
-            params = geometry(p).add(
-                "int", BATCH=p.x_shape[0], CIN=shape.channels, COUT=shape.n, GROUPS=p.groups,
-                SPLITS=splits, KSLICE=slice_, TILES_M=tiles_m,
-            )  # fmt: skip
-            gathered = p.y_shape if p.kind == DATA_GRAD else p.x_shape
-            steps = zip(("aN", "aP", "aC"), image_strides(gathered, p.channels_first))
-            params.add(index, **dict(steps))
+            params = product_params(p, index, tiles_m, splits, slice_)
             if p.kind == FILTER_GRAD:
-                steps = zip(("bN", "bP", "bC"), image_strides(p.y_shape, p.channels_first))
-                params.add(index, **dict(steps))
                 out = (1,) * (3 - p.rank) + p.y_shape[1:-1]
                 for name, n in (*zip(("div0", "div1", "div2"), out), ("divP", math.prod(out))):
                     factor, shift = _divisor(n)
                     params.add("uint", **{f"{name}Mul": factor}).add(
                         "int", **{f"{name}Shift": shift}
                     )
-            else:
-                steps = zip(("oN", "oP", "oC"), image_strides(p.out_shape, p.channels_first))
-                params.add(index, **dict(steps))
-                filters = p.w_shape[-1]
-                depth, column = (filters, 1) if p.kind == FORWARD else (1, filters)
-                params.add(
-                    index, wTap=p.w_shape[-2] * filters, wC=depth, wN=column,
-                    wG=filters // p.groups,
-                )  # fmt: skip
             source = (
                 head
                 + kind_defines(p)
