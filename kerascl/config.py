@@ -9,6 +9,7 @@
 | KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch |
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
 | KERASCL_WGMMA | 1 | 0 leaves out the kernels for NVIDIA's warpgroup matrix instructions |
+| KERASCL_SOLVERS | none | parts of solvers' names, with commas, that come first where they apply (for comparisons) |
 | KERASCL_BUILD_THREADS | number of cores | threads that build OpenCL programs |
 """
 
@@ -62,6 +63,12 @@ def capture() -> bool:
 def wgmma() -> bool:
     """Whether kernels with warpgroup matrix instructions may be tried."""
     return _integer("KERASCL_WGMMA", 1) != 0
+
+
+def solvers() -> tuple[str, ...]:
+    """Parts of the names of solvers that come before cost models and measured rows."""
+    text = os.environ.get("KERASCL_SOLVERS", "")
+    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def build_threads() -> int:

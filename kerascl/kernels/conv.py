@@ -18,6 +18,7 @@ from kerascl.kernels import (
     wgmma_conv,
     wgmma_filter,
     wgmma_taps,
+    winograd,
 )
 from kerascl.kernels.conv_problem import (
     DATA_GRAD,
@@ -297,6 +298,7 @@ SOLVERS: tuple[Solver, ...] = (
     Pointwise(),
     *depthwise.SOLVERS,
     Panels(),
+    *winograd.SOLVERS,
     wgmma_conv.Wgmma(),
     wgmma_filter.Wgmma(),
     wgmma_taps.Wgmma(),

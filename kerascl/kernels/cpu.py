@@ -45,9 +45,14 @@ class Micro:
         sums = self.mr * self.nv
         return min(1.0, sums / 10) / (1 + 0.1 * (self.mr + self.nv) / sums)
 
-    def work(self, m: int, n: int) -> float:
-        """Time for each depth, in products of one element at full speed."""
-        return round_up(m, self.mr) * round_up(n, self.nr) / self.speed
+    def work(self, m: int, n: int, streams: bool = False) -> float:
+        """Time for each depth, in products of one element at full speed.
+
+        Columns that are streamed where they lie come from the second-level cache: the more rows
+        share them, the better.
+        """
+        reading = 1 + 1 / self.mr if streams else 1.0
+        return round_up(m, self.mr) * round_up(n, self.nr) / self.speed * reading
 
     def source(self, acc: DType, info) -> str:
         fma = "#define NO_FMA\n" if "no_fma16" in info.quirks else ""
@@ -66,13 +71,14 @@ def shapes(acc: DType, simd_width: int) -> tuple[Micro, ...]:
 
 
 def best(
-    acc: DType, info, m: int, n: int, most_rows: int | None = None, most_columns: int | None = None
-) -> Micro:
+    acc: DType, info, m: int, n: int, most_rows: int | None = None,
+    most_columns: int | None = None, streams: bool = False,
+) -> Micro:  # fmt: skip
     """The shape with the least work for an m x n product, within the bounds where possible."""
     every = shapes(acc, info.simd_width)
     fitting = [s for s in every if most_rows is None or s.mr <= most_rows]
     narrow = [s for s in fitting if most_columns is None or s.nr <= most_columns]
-    return min(narrow or fitting, key=lambda s: s.work(m, n))
+    return min(narrow or fitting, key=lambda s: s.work(m, n, streams))
 
 
 def packing(

@@ -53,6 +53,9 @@ def choose(
 
 @functools.lru_cache(maxsize=4096)
 def _choose(kind: str, solvers: tuple, variants: tuple, problem, info) -> Solver:
+    forced = contract.forced((*solvers, *variants), problem, info)
+    if forced is not None:
+        return forced
     name = rows(info).get(f"{kind} {key(problem)}")
     if name is not None:
         for candidate in (*solvers, *variants):

@@ -215,6 +215,7 @@ class Panels(Solver):
     # streamed where they lie, one depth after the other, out of the first-level one.
     DEPTH = 3072
     DEPTH_TRANSPOSED = 512
+    ROWS_TO_PACK = 256
 
     def __init__(self, micro: Micro | None = None, pack: bool | None = None):
         self.micro = micro
@@ -228,8 +229,16 @@ class Panels(Solver):
 
     def cost(self, problem: GemmProblem, info) -> float:
         p = problem
-        work = cpu.best(p.acc, info, p.m, p.n).work(p.m, p.n) * p.k / 16 + p.total
+        work = cpu.best(p.acc, info, p.m, p.n).work(p.m, p.n) * p.k / 16 + p.m * p.n
         return p.batches * work / info.compute_units + 3e4
+
+    def _shape(self, p: GemmProblem, info) -> Micro:
+        if self.micro:
+            return self.micro
+        micro = cpu.best(p.acc, info, p.m, p.n)
+        if self._pack_b(p, micro):
+            return micro
+        return cpu.best(p.acc, info, p.m, p.n, most_columns=p.n, streams=True)
 
     def _pack_b(self, p: GemmProblem, micro: Micro) -> bool:
         streams = p.b.storage == p.acc.compute and p.b_strides[-1] == 1 and p.n >= micro.nr
@@ -238,8 +247,11 @@ class Panels(Solver):
         if self._mode_a(p, micro) == 1:
             return False
         # Every row panel rereads b: packed panels are read faster unless all of b stays cached.
+        # Many rows pay for the packing; fewer do where rows of b fall into the same cache sets.
         cached = p.k * p.n * p.b.itemsize <= 2**16
-        return self.pack is None and p.m > 2 * micro.mr and not cached
+        clash = p.b_strides[-2] * p.b.itemsize % 4096 == 0
+        rows = 2 * micro.mr if clash else self.ROWS_TO_PACK
+        return self.pack is None and p.m > rows and not cached
 
     def _mode_a(self, p: GemmProblem, micro: Micro) -> int | None:
         """A_MODE for streaming a where it lies, or None to pack it."""
@@ -260,7 +272,7 @@ class Panels(Solver):
     def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
         index = problem_index(p)
-        micro = self.micro or cpu.best(p.acc, info, p.m, p.n)
+        micro = self._shape(p, info)
         row_panels, panels = ceil_div(p.m, micro.mr), ceil_div(p.n, micro.nr)
         launches: list[Launch] = []
         workspace: list[int] = []

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from kerascl import dtypes
+from kerascl import config, dtypes
 from kerascl.dtypes import DType
 
 CL_FOLDER = Path(__file__).parent / "cl"
@@ -220,13 +220,22 @@ class Solver(ABC):
         return 1.0
 
 
+def forced(solvers: Iterable[Solver], problem, info) -> Solver | None:
+    """The cheapest applicable solver of those that KERASCL_SOLVERS names first, if any."""
+    for part in config.solvers():
+        named = [s for s in solvers if part in s.name and s.applies(problem, info)]
+        if named:
+            return min(named, key=lambda s: s.cost(problem, info))
+    return None
+
+
 def choose(solvers: Iterable[Solver], problem, info) -> Solver:
-    """The cheapest applicable solver.
+    """The cheapest applicable solver, or the forced one.
 
     Raises:
         NotImplementedError: when none applies; it names the problem.
     """
-    best = min(
+    best = forced(solvers, problem, info) or min(
         (s for s in solvers if s.applies(problem, info)),
         key=lambda s: s.cost(problem, info),
         default=None,

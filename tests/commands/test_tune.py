@@ -65,6 +65,14 @@ def test_own_rows_win_and_survive(own_cache):
     assert database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info) is usual
 
 
+def test_forced_solvers_come_before_rows(own_cache, monkeypatch):
+    info = device.default().info
+    database.keep(info, {f"gemm {database.key(PRODUCT)}": "direct"})
+    monkeypatch.setenv("KERASCL_SOLVERS", "no such solver, tiled32")
+    assert "tiled32" in database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info).name
+    assert "tiled32" in choose(gemm.SOLVERS, PRODUCT, info).name
+
+
 def test_a_wrong_plan_is_seen():
     dev = device.default()
     trial = Trial(PRODUCT, choose(gemm.REFERENCES, PRODUCT, dev.info), dev)

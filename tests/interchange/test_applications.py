@@ -22,7 +22,11 @@ MODELS = [
 @pytest.mark.parametrize("name", MODELS)
 def test_application(name):
     args = argparse.Namespace(
-        python=sys.executable, reference=sys.executable, reference_backend="jax", seed=1
+        python=sys.executable,
+        reference=sys.executable,
+        reference_backend="jax",
+        seed=1,
+        quick=False,
     )
     row = applications.check(name, args)
     assert applications.passed(row), row

@@ -8,9 +8,9 @@ import numpy as np
 
 from kerascl import config
 from kerascl.dtypes import DType
-from kerascl.kernels.solver import Local, Plan, Ref, Scalar
+from kerascl.kernels.run import enqueue
+from kerascl.kernels.solver import Plan
 from kerascl.runtime import device
-from kerascl.runtime.device import LocalMemory
 
 POISON = 0xA5
 
@@ -59,10 +59,7 @@ def run_outputs(
         slots[name] = _upload(dev, out.tobytes() + bytes([POISON]) * guard)
     for number, nbytes in enumerate(plan.workspace):
         slots[f"ws{number}"] = _upload(dev, bytes([POISON]) * nbytes)
-    for launch in plan.launches:
-        kernel = dev.programs.kernel(launch.source, launch.name, launch.options)
-        args = [_argument(arg, slots) for arg in launch.args]
-        dev.queue.launch(kernel, launch.global_size, launch.local_size, args)
+    enqueue(plan, slots, dev)
     results = {}
     for name, out in outs.items():
         raw = np.empty(out.nbytes + guard, np.uint8)
@@ -77,16 +74,6 @@ def _upload(dev: device.Device, data: bytes):
     buffer = dev.buffers.allocate(array.nbytes)
     dev.queue.write(buffer, array)
     return buffer
-
-
-def _argument(arg, slots):
-    if isinstance(arg, Ref):
-        buffer = slots[arg.slot]
-        return buffer.view(arg.offset, buffer.nbytes - arg.offset) if arg.offset else buffer
-    if isinstance(arg, Scalar):
-        return arg.host
-    assert isinstance(arg, Local)
-    return LocalMemory(arg.nbytes)
 
 
 def random_array(rng: np.random.Generator, shape, dtype: DType) -> np.ndarray:

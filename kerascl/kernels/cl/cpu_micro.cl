@@ -36,9 +36,11 @@
     _Pragma("unroll") for (int v_ = 0; v_ < NV; ++v_) VSTORE(c_[r_][v_], v_, t_[r_]);
 
 // Hands columns [from, to) of row r to the epilogue, at output index `at` + column * `step`.  Whole
-// rows have a loop of their own, which compilers turn into vectors.
+// rows have a loop of their own, which compilers turn into vectors; they have to be told that an
+// output may be one of the inputs only element by element.
 #define MICRO_ROW(r, from, to, at, step) \
   if ((to) - (from) == NR) { \
+    _Pragma("clang loop vectorize(assume_safety)") \
     for (int j_ = 0; j_ < NR; ++j_) EPILOGUE(t_[r][j_], (at) + j_ * (step)) \
   } else { \
     for (int j_ = (from); j_ < (to); ++j_) EPILOGUE(t_[r][j_], (at) + j_ * (step)) \
