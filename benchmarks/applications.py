@@ -12,8 +12,10 @@ over all variables), and which operations read on the host.
 Batch normalisation over a few values and chains of ReLUs magnify the last bit of float32, so two
 right answers may differ by more than a percent in the gradients.  Hence everything runs in float64
 too, where they must agree closely, and float32 gradients may lie as far from the float64 ones as
-twice the reference's own float32 gradients do.  With --quick models whose float32 gradients are
-near the reference's are not run in float64.  A device without float64 is not for this script.
+twice the reference's own float32 gradients do.  One ReLU that ends on the other side of zero can
+decide that: a model that lies farther off is run with four more seeds, and then the medians count.
+With --quick models whose float32 gradients are near the reference's are not run in float64.  A
+device without float64 is not for this script.
 
 The results file is kept after each model; models that are in it are not run again.  The exit status
 is 1 where a model failed or lies farther off than the limits.
@@ -26,6 +28,7 @@ import inspect
 import json
 import os
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -42,6 +45,7 @@ ROOT = Path(__file__).resolve().parent.parent
 SMALLEST = {"Inception": 75, "Xception": 71}  # of names that start so; 32 pixels for the others
 CLASSES = 10
 BATCH = 4
+SEEDS = 5  # for a model that lies far off with one
 LIMITS = {"logits": 1e-4, "gradients": 1e-3, "logits64": 1e-9, "gradients64": 1e-6}
 
 
@@ -166,6 +170,23 @@ def run_backend(python: str, backend: str, name: str, dtype: str, seed: int, fil
 
 def check(name: str, args) -> dict:
     """The result row of one model."""
+    row = check_seed(name, args, args.seed)
+    if passed(row) or "error" in row:
+        return row
+    rows = [row, *(check_seed(name, args, args.seed + k) for k in range(1, SEEDS))]
+    failed = [r for r in rows if "error" in r]
+    if failed:
+        return failed[0]
+    row["gradients_by_seed"] = [(r["gradients"], r["reference_gradients"]) for r in rows]
+    for key in ("logits", "logits64", "gradients64"):
+        row[key] = max(r[key] for r in rows)
+    for key in ("gradients", "reference_gradients"):
+        row[key] = statistics.median(r[key] for r in rows)
+    return row
+
+
+def check_seed(name: str, args, seed: int) -> dict:
+    """The result row of one model with these weights and images."""
     rows, values = {}, {}
 
     def run(dtype: str) -> None:
@@ -174,7 +195,7 @@ def check(name: str, args) -> dict:
         ):  # fmt: skip
             key = who + dtype[-2:]
             file = os.path.join(folder, key)
-            rows[key] = run_backend(python, backend, name, dtype, args.seed, file)
+            rows[key] = run_backend(python, backend, name, dtype, seed, file)
             values[key] = np.load(file + ".npz")
 
     with tempfile.TemporaryDirectory() as folder:
@@ -186,7 +207,7 @@ def check(name: str, args) -> dict:
                 "logits": relative(ours["logits"], theirs["logits"]),
                 "gradients": gradient_distance(ours, theirs),
             }
-            if args.quick and passed(row):
+            if args.quick and seed == args.seed and passed(row):
                 return row
             run("float64")
         except RuntimeError as error:

@@ -9,6 +9,7 @@
 | KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch |
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
 | KERASCL_WGMMA | 1 | 0 leaves out the kernels for NVIDIA's warpgroup matrix instructions |
+| KERASCL_ADDRESSES | 1 | 0 passes memory objects to kernels also where addresses are cheaper (NVIDIA) |
 | KERASCL_SOLVERS | none | parts of solvers' names, with commas, that come first where they apply (for comparisons) |
 | KERASCL_BUILD_THREADS | number of cores | threads that build OpenCL programs |
 """
@@ -63,6 +64,11 @@ def capture() -> bool:
 def wgmma() -> bool:
     """Whether kernels with warpgroup matrix instructions may be tried."""
     return _integer("KERASCL_WGMMA", 1) != 0
+
+
+def addresses() -> int:
+    """Device addresses as kernel arguments: 0 never, 1 where a self-test passes, 2 untested."""
+    return _integer("KERASCL_ADDRESSES", 1)
 
 
 def solvers() -> tuple[str, ...]:

@@ -257,8 +257,17 @@ class Captured:
         program = self.program
         free = [k for k, b in enumerate(buffers) if b is None and program.first[k] >= 0]
         lives = [(program.slots[k].nbytes, program.first[k], program.last[k]) for k in free]
+        allocate = self.device.buffers.allocate
+        if self.device.addresses is not None:
+            offsets, total = memory.arena(lives)
+            if total <= self.device.info.max_alloc_bytes:
+                block = allocate(total)
+                self.planned_bytes = total
+                for k, offset in zip(free, offsets, strict=True):
+                    buffers[k] = block.view(offset, program.slots[k].nbytes)
+                return
         places, sizes = memory.plan(lives)
-        blocks = [self.device.buffers.allocate(nbytes) for nbytes in sizes]
+        blocks = [allocate(nbytes) for nbytes in sizes]
         self.planned_bytes = sum(sizes)
         for k, place in zip(free, places, strict=True):
             buffers[k] = blocks[place]

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 
 from kerascl import dtypes
 from kerascl.compiler import views
-from kerascl.compiler.symbolic import LOOP_INDEX, Expr, Quotient, Remainder, Var, linear, number
+from kerascl.compiler.symbolic import (
+    LOOP_INDEX,
+    Expr,
+    Quotient,
+    Remainder,
+    Var,
+    linear,
+    number,
+    variables,
+)
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.dtypes import DType
@@ -259,11 +268,19 @@ def rounded(value: str, dtype: DType) -> str:
 
 
 class Scope:
-    """A block of C statements that remembers the values it has computed."""
+    """A block of C statements that remembers the values it has computed.
 
-    def __init__(self, writer: Writer, parent: Scope | None = None):
+    Args:
+        own: names of the variables that change from one run of the block to the next, if it is a
+            loop's body: what depends on none of them is computed before the loop, by the parent.
+    """
+
+    def __init__(
+        self, writer: Writer, parent: Scope | None = None, own: Iterable[str] | None = None
+    ):
         self.writer = writer
         self.parent = parent
+        self.own = None if own is None else set(own)
         self.lines: list[str] = []
         self.stores: list[str] = []
         self.memo: dict[tuple, str] = {}
@@ -287,7 +304,16 @@ class Scope:
     def define(self, ctype: str, value: str) -> str:
         name = self.writer.name()
         self.lines.append(f"const {ctype} {name} = {value};")
+        if self.own is not None:
+            self.own.add(name)
         return name
+
+    def _varies(self, coords: Iterable[Expr], guards: tuple) -> bool:
+        """Whether an element at `coords` may differ from one run of this block to the next."""
+        if self.own is None:
+            return True
+        exprs = (*coords, *(expr for expr, _ in guards))
+        return any(var.name in self.own for expr in exprs for var, _ in variables(expr))
 
     def know(self, node: Node, index: Expr, name: str) -> None:
         """The element of a node's memory at linear `index` is in variable `name`."""
@@ -295,6 +321,8 @@ class Scope:
 
     def element(self, node: Node, index: Expr, guards: tuple) -> str:
         """The element of a storage node at a linear index."""
+        if not self._varies((index,), guards):
+            return self.parent.element(node, index, guards)
         key = (id(node), index, guards)
         found = self.find(key) or self.find((id(node), index, ()))
         if found is not None:
@@ -330,6 +358,8 @@ class Scope:
         op = node.op
         if op is CONST:
             return self.writer.constant(node.attrs[0], node.dtype)
+        if not self._varies(coords, guards):
+            return self.parent.compute(node, coords, guards, stored)
         key = (id(node), coords, guards)
         found = self.find(key)
         if found is not None:

@@ -17,7 +17,10 @@ from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 
 INLINE_LIMIT = 160  # arithmetic cost of one kernel's expression before it is cut
-RECOMPUTE_LIMIT = 3  # cost up to which a value with several readers is computed again
+# Cost up to which a value with several readers is computed again, from several values in memory
+# and from one: then its readers read no more than if it were stored.
+RECOMPUTE_LIMIT = 3
+RECOMPUTE_ONE_LIMIT = 8
 EXPAND_LIMIT = 30  # cost up to which a value is recomputed for each element it is broadcast to
 ROW_LIMIT = 1 << 16  # longest row that one work-group reduces and then reads again
 ROW_ALONE_LIMIT = 8192  # longest row that is worth it when there are few rows
@@ -138,8 +141,10 @@ def choose_targets(nodes: list[Node], roots: Iterable[Node]) -> tuple[list[Node]
             for read in operands(node):
                 target.add(id(read.base))
     cost: dict[int, int] = {}
+    whole: dict[int, frozenset[int]] = {}  # what is read from memory, but for rows; two say "many"
     for node in nodes:
         key, kind = id(node), node.op.kind
+        whole[key] = frozenset((key,))
         if kind is Kind.LEAF:
             stored.add(key)
             cost[key] = 0
@@ -147,6 +152,8 @@ def choose_targets(nodes: list[Node], roots: Iterable[Node]) -> tuple[list[Node]
         if kind is Kind.CONST:
             if key in target:
                 stored.add(key)
+            else:
+                whole[key] = frozenset()
             cost[key] = 0
             continue
         if kind in (Kind.FAMILY, Kind.PICK):
@@ -154,26 +161,34 @@ def choose_targets(nodes: list[Node], roots: Iterable[Node]) -> tuple[list[Node]
         elif kind is Kind.FOLD:
             target.add(key)
         inline = node.op.cost if kind is Kind.POINTWISE else 0
+        sources: frozenset[int] = frozenset()
         for x in node.inputs:
-            own = cost[id(x)]
+            own, reads = cost[id(x)], whole[id(x)]
             if kind is Kind.VIEW and node.op.name == "expand":
                 spread = node.size > 4 * x.size
                 if own > EXPAND_LIMIT and spread and x.op.kind is not Kind.VIEW:
                     _demand(x, target, stored, cost)
-                    own = 0
+                    whole[id(x)] = frozenset((id(x),))
+                if spread:  # computed once for a row, or nearly so
+                    own, reads = 0, frozenset()
             elif kind is Kind.GATHER and own > GATHER_LIMIT and x is node.inputs[0]:
                 _demand(x, target, stored, cost)
-                own = 0
+                own, reads = 0, frozenset((id(x),))
+                whole[id(x)] = reads
             inline += own
+            sources |= reads
         if kind is Kind.POINTWISE and len(node.inputs) > 1:
             inline += 1
-        if readers.get(key, 0) > 1 and kind is Kind.POINTWISE and inline > RECOMPUTE_LIMIT:
+        again = RECOMPUTE_LIMIT if len(sources) > 1 else RECOMPUTE_ONE_LIMIT
+        if readers.get(key, 0) > 1 and kind is Kind.POINTWISE and inline > again:
             target.add(key)
         if inline > INLINE_LIMIT and kind in (Kind.POINTWISE, Kind.GATHER):
             target.add(key)
         if key in target:
             stored.add(key)
             inline = 0
+        else:
+            whole[key] = sources if len(sources) <= 2 else frozenset(list(sources)[:2])
         cost[key] = inline
     return [n for n in nodes if id(n) in target and n.op.kind is not Kind.LEAF], stored
 
@@ -190,9 +205,7 @@ def _demand(x: Node, target: set[int], stored: set[int], cost: dict[int, int]) -
 class Grouping:
     """Builds clusters greedily, in topological order, keeping the order of clusters acyclic."""
 
-    def __init__(
-        self, stored: set[int], alone: set[int], fold_capacity: int, update_limit: float
-    ):
+    def __init__(self, stored: set[int], alone: set[int], fold_capacity: int, update_limit: float):
         self.stored = stored
         self.alone = alone  # ids of targets that an earlier attempt could not fuse
         self.fold_capacity = fold_capacity

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from kerascl.compiler import codegen, families, fuse, multi, recurrent, views
+from kerascl.compiler import families, folds, fuse, maps, multi, packing, recurrent, schedule, views
 from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, Source, WorkArg, unit
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.operands import operands
@@ -123,7 +123,7 @@ class _Lowering:
                         self.aliases.add((self.slot_of[key], self.slot(member)))
 
     def _generated(self, cluster: Cluster) -> None:
-        make = codegen.map_kernel if cluster.kind == "map" else codegen.fold_kernels
+        make = maps.map_kernel if cluster.kind == "map" else folds.fold_kernels
         kernels = make(cluster, self.stored, self.info, self.generic)
         work = [self.work(nbytes) for nbytes in kernels.workspace]
         for launch in kernels.launches:
@@ -181,7 +181,7 @@ class _Lowering:
                 names[name] = self.slot(member)
                 return name
 
-            epilogue = codegen.epilogue(cluster, self.stored, self.info, self.generic, slot_name)
+            epilogue = maps.epilogue(cluster, self.stored, self.info, self.generic, slot_name)
             plan = families.lower(node, reads, self.info, epilogue)
         for k, nbytes in enumerate(plan.workspace):
             names[f"ws{k}"] = self.work(nbytes)
@@ -295,8 +295,10 @@ class _Lowering:
 
     def finish(self) -> Program:
         if not self.generic:
+            self.steps = packing.gather(self.steps, self.slots, self.info)
             self.steps, self.generated = multi.merge(
                 self.steps, self.generated, self.aliases, self.info
             )
             self._share_units()
+            self.steps = schedule.early(self.steps, self.slots)
         return Program(self.steps, self.slots, self.aliases)

@@ -1,8 +1,11 @@
-"""The memory plan: temporaries of a program share blocks of memory."""
+"""The memory plan: temporaries of a program share blocks of memory, or parts of one arena."""
 
 from __future__ import annotations
 
+from bisect import insort
 from collections.abc import Sequence
+
+ALIGNMENT = 512  # bytes; more than any kernel asks for
 
 
 def plan(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
@@ -14,8 +17,8 @@ def plan(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
     Values share a block when they are never alive at the same step.  Larger
     values choose first, each the smallest block that is free during its life
     (shared objects, greedy by size: Pisarchyk and Lee, 2020,
-    https://arxiv.org/abs/2001.03288).  Whole blocks, not offsets into one
-    arena: sub-buffers make some drivers slow, and NVIDIA's crash.
+    https://arxiv.org/abs/2001.03288).  For devices whose kernels take memory
+    objects: sub-buffers make some drivers slow, and NVIDIA's crash.
     """
     order = sorted(range(len(lives)), key=lambda k: (-lives[k][0], lives[k][1]))
     places = [0] * len(lives)
@@ -34,3 +37,34 @@ def plan(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], list[int]]:
         places[k] = block
         taken[block].append((first, last))
     return places, sizes
+
+
+def arena(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
+    """The offset of each value in one block, and the block's size, in bytes.
+
+    Args:
+        lives: as for `plan`.
+
+    As `plan`, but values may lie anywhere in the block: larger ones choose
+    first, each the smallest gap between those that live at the same time
+    (greedy by size for offsets, ibid.).  For devices whose kernels take
+    addresses.
+    """
+    order = sorted(range(len(lives)), key=lambda k: (-lives[k][0], lives[k][1]))
+    offsets = [0] * len(lives)
+    placed: list[tuple[int, int, int, int]] = []  # offset, end, first step, last step
+    total = ALIGNMENT
+    for k in order:
+        nbytes, first, last = lives[k]
+        size = -(-max(nbytes, 1) // ALIGNMENT) * ALIGNMENT
+        best, room, free = -1, 0, 0
+        for begin, end, start, stop in placed:  # in order of their offsets
+            if start > last or stop < first:
+                continue
+            if begin - free >= size and (best < 0 or begin - free < room):
+                best, room = free, begin - free
+            free = max(free, end)
+        offsets[k] = free if best < 0 else best
+        insort(placed, (offsets[k], offsets[k] + size, first, last))
+        total = max(total, offsets[k] + size)
+    return offsets, total

@@ -30,17 +30,15 @@ from kerascl.kernels.solver import (
     prelude,
 )
 from kerascl.kernels.tiles import ceil_div, fold_launch, round_up
+from kerascl.kernels.wgmma_pack import COPY_RATE, LAUNCH
 from kerascl.runtime import programs
 
 REWRITE = "sm_90a"
 SHARED_LIMIT = 231_424  # bytes of the array: 227 KiB a work-group less what the driver reserves
 PRODUCER = 32
-PACK_SIDE = 64  # SIDE of wgmma_pack.cl
 
 # One unit of a solver's cost is one product of one compute unit in gemm_tile.cl, about 5.5 ps.
 COST_PER_MICROSECOND = 1.8e5
-LAUNCH = 4.5  # microseconds that one more launch costs
-COPY_RATE = 4.0e6  # bytes a microsecond that a pass over memory reads and writes
 
 
 def sm_90a(binary: bytes) -> bytes:
@@ -324,48 +322,6 @@ class WgmmaSolver(Solver):
 
     def cost(self, problem, info) -> float:
         return self.best(problem, info)[0] * COST_PER_MICROSECOND
-
-
-def pack_launch(
-    dtype: DType,
-    index: str,
-    source: str,
-    out: str | None,
-    low: str | None,
-    rows: int,
-    k: int,
-    offset: int,
-    row: int,
-    depth: int,
-    batch: tuple[int, int, int] = (1, 1, 1),
-    steps: tuple[int, int, int] = (0, 0, 0),
-) -> Launch:
-    """Copies an operand to out[batch][row][k] with rows of `packed_step` elements, and what tf32
-    loses of it to `low`; either may be None."""
-    step = packed_step(dtype, k)
-    along_k = abs(depth) <= abs(row) or rows == 1
-    text = (
-        f"#define INDEX_T {index}\n#define WORD {'uint' if dtype.itemsize == 4 else 'ushort'}\n"
-        f"#define ALONG_K {int(along_k)}\n#define HIGH {int(out is not None)}\n"
-        f"#define LOW {int(low is not None)}\n" + cl_source("wgmma_pack.cl")
-    )
-    args = (
-        Ref(source), Ref(out or low), Ref(low or out),
-        *(Scalar("int", v) for v in (rows, k, step, *batch[1:])),
-        *(Scalar(index, v) for v in (offset, row, depth, *steps)),
-    )  # fmt: skip
-    groups = ceil_div(step, PACK_SIDE) * ceil_div(rows, PACK_SIDE) * batch[0] * batch[1] * batch[2]
-    return Launch(text, "wgmma_pack", args, (groups * 256,), (256,))
-
-
-def packed_step(dtype: DType, k: int) -> int:
-    """Elements from row to row of a packed operand: whole units of 16 bytes."""
-    return round_up(k, 16 // dtype.itemsize)
-
-
-def pack_time(nbytes: int) -> float:
-    """Microseconds to pack an operand of so many bytes."""
-    return LAUNCH + 2 * nbytes / COPY_RATE
 
 
 def tiles_time(shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info) -> float:

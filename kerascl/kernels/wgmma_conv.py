@@ -22,6 +22,7 @@ from kerascl.kernels.conv_problem import (
 from kerascl.kernels.solver import Epilogue, Launch, Plan
 from kerascl.kernels.tiles import ceil_div, round_up
 from kerascl.kernels.wgmma import KINDS, Shape
+from kerascl.kernels.wgmma_pack import pack_launch, pack_time
 
 MAX_STRIDE = 3
 
@@ -82,9 +83,9 @@ class Wgmma(wgmma.WgmmaSolver):
         k = math.prod(p.w_shape[:2]) * round_up(gathered[-1], deep)
         packing = 0.0
         if low or self._packs(p):
-            packing += wgmma.pack_time(math.prod(p.w_shape) * p.a.itemsize * (2 if low else 1))
+            packing += pack_time(math.prod(p.w_shape) * p.a.itemsize * (2 if low else 1))
         if low:
-            packing += wgmma.pack_time(math.prod(gathered) * p.a.itemsize)
+            packing += pack_time(math.prod(gathered) * p.a.itemsize)
         choices = []
         shapes = (self.tile,) if self.tile else wgmma.PROMOTED if low else wgmma.SHAPES
         for shape in shapes:
@@ -124,17 +125,15 @@ class Wgmma(wgmma.WgmmaSolver):
             a_low = room(math.prod(gathered) * size)
             pixels = math.prod(gathered[:-1])
             launches.append(
-                wgmma.pack_launch(p.a, index, "a", None, a_low, pixels, channels, 0, channels, 1)
+                pack_launch(p.a, index, "a", None, a_low, pixels, channels, 0, channels, 1)
             )
         if self._packs(p):
             # [taps * c][f] -> [f][taps * c]
             weights, b_low = room(nbytes), room(nbytes) if low else None
-            launches.append(
-                wgmma.pack_launch(p.a, index, "b", weights, b_low, f, taps * c, 0, 1, f)
-            )
+            launches.append(pack_launch(p.a, index, "b", weights, b_low, f, taps * c, 0, 1, f))
         elif low:
             b_low = room(nbytes)
-            launches.append(wgmma.pack_launch(p.a, index, "b", None, b_low, taps * c, f, 0, f, 1))
+            launches.append(pack_launch(p.a, index, "b", None, b_low, taps * c, f, 0, f, 1))
         if not forward:
             sizes, steps, b_box = (f, c, taps), (f * size, c * f * size), (deep, shape.bn, 1)
         elif self._packs(p):

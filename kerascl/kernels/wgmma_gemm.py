@@ -11,6 +11,7 @@ from kerascl.kernels.conv_problem import Params
 from kerascl.kernels.solver import Epilogue, Launch, Plan
 from kerascl.kernels.tiles import ceil_div, index_type
 from kerascl.kernels.wgmma import KINDS, Shape
+from kerascl.kernels.wgmma_pack import pack_launch, pack_time, packed_step
 
 if TYPE_CHECKING:
     from kerascl.kernels.gemm import GemmProblem
@@ -58,8 +59,8 @@ class _Side:
         return a * b * c
 
     def packed(self, dtype) -> _Side:
-        """The operand after `wgmma.pack_launch`, batch by batch."""
-        step = wgmma.packed_step(dtype, self.k)
+        """The operand after `pack_launch`, batch by batch."""
+        step = packed_step(dtype, self.k)
         _, n1, n2 = self.distinct
         size = self.rows * step
         full = (n1 * n2 * size, n2 * size, size)
@@ -120,7 +121,7 @@ class Wgmma(wgmma.WgmmaSolver):
         for side, layout in zip(_sides(p), _layouts(p), strict=True):
             if layout == "pack" or low:
                 nbytes = side.batches * side.rows * side.k * p.a.itemsize
-                packing += wgmma.pack_time(nbytes * (2 if low else 1))
+                packing += pack_time(nbytes * (2 if low else 1))
         choices = []
         shapes = (self.tile,) if self.tile else wgmma.PROMOTED if low else wgmma.SHAPES
         for shape in shapes:
@@ -164,7 +165,7 @@ class Wgmma(wgmma.WgmmaSolver):
             low_slot = room(nbytes) if low else None
             if copied or low:
                 launches.append(
-                    wgmma.pack_launch(
+                    pack_launch(
                         p.a, index, slot, copy_slot, low_slot, side.rows, side.k, side.offset,
                         side.row, side.depth, side.distinct, side.steps,
                     )

@@ -11,12 +11,12 @@ import sys
 import numpy as np
 
 from kerascl import dtypes
-from kerascl.kernels import wgmma_conv, wgmma_filter, wgmma_gemm, wgmma_probe, wgmma_taps
+from kerascl.kernels import wgmma_conv, wgmma_filter, wgmma_gemm, wgmma_taps
 from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.gemm import GemmProblem, normalise
 from kerascl.kernels.run import enqueue
 from kerascl.kernels.solver import Plan, store_epilogue
-from kerascl.runtime import device
+from kerascl.runtime import device, selftest
 from kerascl.runtime.errors import OutOfDeviceMemory
 
 POISON = 0xFF  # NaN in every float dtype
@@ -118,7 +118,7 @@ if __name__ == "__main__":
         products(chosen)
         convolutions(chosen)
     except OutOfDeviceMemory:
-        sys.exit(wgmma_probe.FULL)
+        sys.exit(selftest.FULL)
     except Exception as failure:  # whatever it was, the verdict is one line
         sys.exit(str(failure).splitlines()[0])
-    print(wgmma_probe.OK)
+    print(selftest.OK)

@@ -138,7 +138,7 @@ def _cast_vjp(g, y, x):
     return (cast_to(g, x.dtype) if x.dtype.is_float or x.dtype.is_complex else None,)
 
 
-CAST = register(Op("cast", Kind.POINTWISE, "{0}", vjp=_cast_vjp))
+CAST = register(Op("cast", Kind.POINTWISE, "{0}", vjp=_cast_vjp, cost=0))
 
 
 def spread(arrays: Sequence[Array]) -> tuple[list[Array], tuple[int, ...]]:

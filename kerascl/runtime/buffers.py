@@ -35,9 +35,12 @@ _MEMORY_CODES = (
 
 
 def size_class(nbytes: int) -> int:
-    """The size really allocated for a request: at most 1/8 more (1/16 from a megabyte on)."""
+    """The size really allocated for a request: at most 1/8 more (1/16 from a megabyte on, whole
+    units of 2 MiB from 64 MiB on)."""
     if nbytes <= MINIMUM:
         return MINIMUM
+    if nbytes >= 64 << 20:
+        return -(-nbytes // (2 << 20)) * (2 << 20)
     bits = 4 if nbytes >= 1 << 20 else 3
     step = max(1 << (nbytes.bit_length() - 1 - bits), 32)
     return -(-nbytes // step) * step
@@ -51,23 +54,37 @@ class Buffer:
     """Device memory.
 
     Attributes:
-        handle: the pyopencl.Buffer.
         nbytes: the size asked for; the memory behind may be larger.
-        key: a number that no other OpenCL memory object of this process ever had.
+        key: a number that no other memory of this process ever had.
+        arg: reference to what a kernel's argument is set to: the OpenCL memory object or, where
+            `address` is given, that.
+        address: of the first byte on the device, or None.
     """
 
-    __slots__ = ("_capacity", "_home", "_offset", "_value", "arg", "handle", "key", "nbytes")
+    __slots__ = (
+        "_capacity", "_handle", "_home", "_offset", "_value", "address", "arg", "key", "nbytes",
+    )  # fmt: skip
 
-    def __init__(self, handle, nbytes: int, capacity: int, key: int, home, offset: int = 0):
-        self.handle = handle
+    def __init__(
+        self, handle, nbytes: int, capacity: int, key: int, home, offset: int = 0, address=None
+    ):
+        self._handle = handle
         self.nbytes = nbytes
         self.key = key
-        self._value = ctypes.c_void_p(handle.int_ptr)
+        self.address = address
+        self._value = ctypes.c_void_p(handle.int_ptr if address is None else address)
         self.arg = ctypes.byref(self._value)
         self._capacity = capacity
         self._offset = offset
         # A list of dropped blocks for a whole buffer, the parent Buffer for a view.
         self._home = home
+
+    @property
+    def handle(self):
+        """The pyopencl.Buffer."""
+        if self._handle is None:
+            self._handle = self._home.handle.get_sub_region(self._offset, max(self.nbytes, 1))
+        return self._handle
 
     @property
     def capacity(self) -> int:
@@ -87,6 +104,9 @@ class Buffer:
         # OpenCL has no sub-buffers of sub-buffers: a view of a view belongs to the root.
         root = self._home if type(self._home) is Buffer else self
         start = self._offset + (offset if nbytes else 0)
+        if root.address is not None:
+            address = root.address + start
+            return Buffer(None, nbytes, max(nbytes, 1), next(_keys), root, start, address)
         try:
             handle = root.handle.get_sub_region(start, max(nbytes, 1))
         except cl.LogicError as error:
@@ -102,12 +122,15 @@ class Buffer:
         # May run in any thread, inside any allocation (garbage collection) and at shutdown:
         # one atomic append and nothing else.
         try:
-            _exit.keep(self.handle)
+            handle = self._handle
+            if handle is None:
+                return
+            _exit.keep(handle)
             home = self._home
             if type(home) is Buffer:
-                home._home.append((0, self.handle, self.key))
+                home._home.append((0, handle, self.key, None))
             else:
-                home.append((self._capacity, self.handle, self.key))
+                home.append((self._capacity, handle, self.key, self.address))
         except Exception:
             pass
 
@@ -146,6 +169,7 @@ class Allocator:
             # A CPU driver hands out more than there is, and the system kills the process later.
             self.limit = int(min(info.global_mem_bytes, _container_limit()) * 0.9)
         self._touch = "lazy_buffers" in info.quirks
+        self._addresses = device.addresses
 
     def allocate(self, nbytes: int) -> Buffer:
         """A buffer of `nbytes` bytes with unspecified contents.
@@ -172,10 +196,10 @@ class Allocator:
             self._collect()
             blocks = self._free.get(size)
             if blocks:
-                handle, key = blocks.pop()
+                handle, key, address = blocks.pop()
                 self._cached -= size
             else:
-                handle, key = self._from_driver(nbytes, size), next(_keys)
+                (handle, address), key = self._from_driver(nbytes, size), next(_keys)
             self._in_use += size
             self._allocations += 1
             if self._in_use > self._peak:
@@ -183,7 +207,7 @@ class Allocator:
             reserved = self._in_use + self._cached
             if reserved > self._peak_reserved:
                 self._peak_reserved = reserved
-            return Buffer(handle, nbytes, size, key, self._dropped)
+            return Buffer(handle, nbytes, size, key, self._dropped, 0, address)
 
     def counters(self, count: int) -> Buffer:
         """At least `count` uints that are zero whenever no kernel runs.
@@ -201,6 +225,8 @@ class Allocator:
         with self._device.lock:
             self._collect()
             self._release_views()
+            if self._addresses is not None:
+                self._device.queue.finish()  # the driver does not know which kernels use them
             freed = self._cached
             self._free.clear()
             self._cached = 0
@@ -237,11 +263,11 @@ class Allocator:
     def _collect(self) -> None:
         dropped = self._dropped
         while dropped:
-            size, handle, key = dropped.popleft()
+            size, *block = dropped.popleft()
             if not size:
-                self._views.append(handle)
+                self._views.append(block[0])
                 continue
-            self._free.setdefault(size, []).append((handle, key))
+            self._free.setdefault(size, []).append(block)
             self._in_use -= size
             self._cached += size
         if len(self._views) > _MOST_VIEWS:
@@ -254,15 +280,15 @@ class Allocator:
             self._device.queue.finish()
             self._views.clear()
 
-    def _from_driver(self, nbytes: int, size: int):
+    def _from_driver(self, nbytes: int, size: int) -> tuple:
         cause: Exception | None = None
         for attempt in range(2):
             over = self.limit is not None and self._in_use + self._cached + size > self.limit
             if not over:
                 try:
-                    handle = self._create(size)
+                    block = self._create(size)
                     self._driver_allocations += 1
-                    return handle
+                    return block
                 except cl.Error as error:
                     if error.code not in _MEMORY_CODES:
                         queue = self._device.queue
@@ -277,14 +303,17 @@ class Allocator:
             f"{limit}"
         ) from cause
 
-    def _create(self, size: int):
+    def _create(self, size: int) -> tuple:
+        """A memory object and its address, None where addresses are not used."""
         handle = cl.Buffer(self._device.context, cl.mem_flags.READ_WRITE, size)
+        if self._addresses is not None:
+            return handle, self._addresses.of(handle)
         if self._touch and size >= _TOUCH_FROM:
             # Fails here, where it can be retried, and not at the first launch.
             queue = self._device.queue.handle
             cl.enqueue_fill_buffer(queue, handle, b"\0", 0, 16)
             queue.flush()
-        return handle
+        return handle, None
 
 
 def _container_limit() -> float:

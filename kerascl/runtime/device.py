@@ -15,7 +15,8 @@ import threading
 from dataclasses import dataclass
 
 from kerascl import config
-from kerascl.runtime import icd, quirks
+from kerascl.runtime import addresses, icd, quirks
+from kerascl.runtime.addresses import Addresses
 from kerascl.runtime.buffers import Allocator
 from kerascl.runtime.errors import DeviceError
 from kerascl.runtime.launch import LocalMemory, Queue
@@ -250,6 +251,17 @@ class Device:
                     _opened.append(self)
         return self._queue
 
+    @functools.cached_property
+    def addresses(self) -> Addresses | None:
+        """What knows the addresses of memory, where kernels take these as arguments, or None."""
+        with self.lock:
+            return Addresses(self) if addresses.usable(self.info, self.index) else None
+
+    @property
+    def index(self) -> int | None:
+        """Its number in the order of `find_devices`, or that of a device just like it."""
+        return index_of(self.info)
+
     @property
     def buffers(self) -> Allocator:
         """The allocator."""
@@ -377,6 +389,12 @@ def _offers(library: str, platforms: list) -> bool:
     """Whether a driver library's platform is there; True when the library is not known."""
     names = " ".join(platform.name.lower() for platform in platforms)
     return all(name in names for part, name in _MAKERS.items() if part in library.lower())
+
+
+def index_of(info: DeviceInfo) -> int | None:
+    """The index of a device like this one in the order of `find_devices`, None if there is none."""
+    found = [f.info for f in find_devices() if f.device]
+    return next((k for k, other in enumerate(found) if other.cache_key == info.cache_key), None)
 
 
 def get(name: str) -> Device:

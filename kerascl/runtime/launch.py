@@ -560,11 +560,16 @@ def bind(kernel: Kernel, args: Sequence[Argument]) -> None:
     bound = kernel.bound
     for index, arg in enumerate(args):
         if type(arg) is Buffer:
-            key = arg.key
-            if bound[index] != key:
-                set_argument(kernel, index, POINTER_SIZE, arg.arg, arg.handle, key)
+            if bound[index] != arg.key:
+                bind_buffer(kernel, index, arg)
         else:
             bind_value(kernel, index, arg)
+
+
+def bind_buffer(kernel: Kernel, index: int, buffer: Buffer) -> None:
+    """Set an argument that is a Buffer."""
+    slow_value = buffer.handle if RAW is None else None
+    set_argument(kernel, index, POINTER_SIZE, buffer.arg, slow_value, buffer.key)
 
 
 def bind_value(kernel: Kernel, index: int, arg) -> None:

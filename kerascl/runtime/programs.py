@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from kerascl import config
+from kerascl.runtime import addresses, build_apart
 from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.errors import LOST, CompileError
 from kerascl.runtime.opencl import EXIT, RAW, cl, code_name
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 #: Binary-to-binary steps by name.  The option "--rewrite=<name>" builds the source, passes its
 #: binary through the function and builds the result (NVIDIA: text of PTX in, text of PTX out).
-REWRITES: dict[str, Callable[[bytes], bytes]] = {}
+REWRITES: dict[str, Callable[[bytes], bytes]] = {addresses.REWRITE: addresses.plain}
 
 _REWRITE_OPTION = "--rewrite="
 
@@ -93,6 +94,8 @@ class Programs:
         # Division is approximate by default on GPUs; NumPy's and the host's is not.
         exact = device.info.exact_division and device.info.kind == "gpu"
         self._always = (EXACT_DIVISION,) if exact else ()
+        # Memory objects become addresses last of all rewrites, in every program.
+        self._rewrites = (addresses.REWRITE,) if device.addresses is not None else ()
         self.built_from_source = 0
         self.loaded_from_disk = 0
 
@@ -119,6 +122,7 @@ class Programs:
         """
         todo = {(source, tuple(options)) for source, options in programs}
         todo = [key for key in todo if key not in self._entries]
+        self._build_apart(todo)
         threads = min(config.build_threads(), len(todo))
         if threads <= 1:
             for source, options in todo:
@@ -128,6 +132,18 @@ class Programs:
             futures = [pool.submit(self._entry, *key) for key in todo]
         for future in futures:
             future.result()
+
+    def _build_apart(self, todo: list[tuple[str, tuple[str, ...]]]) -> None:
+        """Have other processes build what is not on disk, where threads would take turns."""
+        if self._disk is None or "builds_in_turn" not in self._device.info.quirks:
+            return
+        missing = [key for key in todo if not self._disk.path(self._key(*key)).exists()]
+        if len(missing) >= build_apart.FEWEST:
+            build_apart.build(self._device.index, missing, config.build_threads())
+
+    def _key(self, source: str, options: tuple[str, ...]) -> str:
+        """Where the disk cache keeps a program."""
+        return self._disk.key(source, "\0".join((*options, *self._always, *self._rewrites)))
 
     def clear(self) -> None:
         """Forget every program in memory (the disk cache stays)."""
@@ -158,11 +174,11 @@ class Programs:
             print(f"kerascl: building {names} {' '.join(options)}", file=sys.stderr)
             if debug > 1:
                 print(_numbered(source), file=sys.stderr)
-        rewrites = [o[len(_REWRITE_OPTION) :] for o in options if o.startswith(_REWRITE_OPTION)]
+        rewrites = [*_rewrites(options), *self._rewrites]
         plain = tuple(o for o in options if not o.startswith(_REWRITE_OPTION)) + self._always
         key = None
         if self._disk is not None:
-            key = self._disk.key(source, "\0".join((*options, *self._always)))
+            key = self._key(source, options)
             binary = self._disk.get(key)
             if binary is not None:
                 try:
@@ -174,11 +190,15 @@ class Programs:
                         raise self._device.queue.failure(error.code, "a build") from error
                     self._disk.remove(key)
         program = self._from_source(source, plain)
-        for name in rewrites:
+        if rewrites:
+            binary = _binary(program)
             try:
-                program = self._from_binary(REWRITES[name](_binary(program)), plain)
+                for name in rewrites:
+                    binary = REWRITES[name](binary)
+                program = self._from_binary(binary, plain)
             except cl.Error as error:
-                raise CompileError(f"the rewrite {name!r} gave no program: {error}") from error
+                names = ", ".join(rewrites)
+                raise CompileError(f"rewriting ({names}) gave no program: {error}") from error
         self.built_from_source += 1
         light = "sources_weigh" in self._device.info.quirks
         binary = _binary(program) if light or key is not None else b""
@@ -228,6 +248,10 @@ class Programs:
 _KERNEL = re.compile(
     r"\b(?:__)?kernel\b(?:\s*__attribute__\s*\(\(.*?\)\)\s*)*\s+void\s+(\w+)", re.S
 )
+
+
+def _rewrites(options: Sequence[str]) -> list[str]:
+    return [o[len(_REWRITE_OPTION) :] for o in options if o.startswith(_REWRITE_OPTION)]
 
 
 def kernel_names(source: str) -> list[str]:

@@ -71,6 +71,16 @@ TABLE = (
         lambda info: info.kind == "gpu",
     ),
     Quirk(
+        "dear_arguments",
+        "each memory object among a kernel's arguments costs every launch 0.4 us of the host's",
+        _nvidia,
+    ),
+    Quirk(
+        "builds_in_turn",
+        "one process compiles one program at a time, whatever its threads do",
+        _nvidia,
+    ),
+    Quirk(
         "simulator",
         "a simulator: never chosen by itself, and no binaries of it are kept",
         _oclgrind,

@@ -8,8 +8,8 @@ from itertools import starmap
 from typing import TYPE_CHECKING
 
 from kerascl.runtime.buffers import Buffer
-from kerascl.runtime.launch import bind, bind_value, set_argument, size_array
-from kerascl.runtime.opencl import POINTER_SIZE, RAW
+from kerascl.runtime.launch import bind, bind_buffer, bind_value, size_array
+from kerascl.runtime.opencl import RAW
 from kerascl.runtime.programs import Kernel
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Replay:
         kernel = self._kernels[launch]
         with self._queue.lock:
             if type(value) is Buffer:
-                set_argument(kernel, argument, POINTER_SIZE, value.arg, value.handle, value.key)
+                bind_buffer(kernel, argument, value)
                 self._buffers[launch][argument] = value
             else:
                 bind_value(kernel, argument, value)

@@ -7,6 +7,7 @@ import pytest
 
 import kerascl as kc
 from kerascl.compiler import capture as captures
+from kerascl.compiler import memory
 
 
 def mlp(rng):
@@ -165,7 +166,8 @@ def test_the_train_step_of_an_mlp_is_few_launches():
     # the loss, and a column sum for each bias; everything else rides on the products
     assert sum(step.label != "matmul" for step in captured.program.steps) == 3
     assert captured.copies == 0
-    assert captured.planned_bytes <= captured.program.intermediate_bytes
+    rounding = memory.ALIGNMENT * len(captured.program.slots)  # parts of an arena begin at such
+    assert captured.planned_bytes <= captured.program.intermediate_bytes + rounding
 
 
 @pytest.mark.parametrize("reverse", [False, True])

@@ -4,16 +4,21 @@ import random
 
 import pytest
 
-from kerascl.compiler.memory import plan
+from kerascl.compiler.memory import ALIGNMENT, arena, plan
 
 
-@pytest.mark.parametrize("seed", range(100))
-def test_live_values_never_share(seed):
+def random_lives(seed) -> list[tuple[int, int, int]]:
     rng = random.Random(seed)
     lives = []
     for _ in range(rng.randrange(1, 60)):
         first = rng.randrange(0, 40)
         lives.append((rng.randrange(0, 5000), first, first + rng.randrange(0, 12)))
+    return lives
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_live_values_never_share(seed):
+    lives = random_lives(seed)
     places, sizes = plan(lives)
     for i, (nbytes, first, last) in enumerate(lives):
         assert nbytes <= sizes[places[i]]
@@ -39,3 +44,24 @@ def test_small_values_leave_large_blocks_to_large_ones():
     places, sizes = plan([(4000, 0, 1), (100, 0, 1), (4000, 2, 3), (100, 2, 3)])
     assert sizes == [4000, 100]
     assert places == [0, 1, 0, 1]
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_live_values_never_overlap_in_an_arena(seed):
+    lives = random_lives(seed)
+    offsets, total = arena(lives)
+    for i, (nbytes, first, last) in enumerate(lives):
+        assert offsets[i] % ALIGNMENT == 0
+        assert 0 <= offsets[i] <= offsets[i] + nbytes <= total
+        for j in range(i):
+            other, begin, end = lives[j]
+            if first <= end and begin <= last:
+                assert offsets[i] + nbytes <= offsets[j] or offsets[j] + other <= offsets[i]
+
+
+def test_an_arena_is_no_larger_than_what_lives_at_once():
+    # 3000 and 1000 bytes die before 2000 and 2000 are born: whole blocks would take 5000
+    lives = [(3072, 0, 1), (1024, 0, 1), (2048, 2, 3), (2048, 2, 3)]
+    assert arena(lives)[1] == 4096
+    assert sum(plan(lives)[1]) == 5120
+    assert arena([])[1] > 0

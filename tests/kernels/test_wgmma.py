@@ -28,6 +28,7 @@ from kerascl.kernels.solver import (
     prelude,
     store_epilogue,
 )
+from kerascl.kernels.wgmma_pack import pack_launch, packed_step
 from tests.kernels import ptx
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
@@ -213,9 +214,9 @@ def test_packing(dev, turned, high):
     steps = tuple(s // 4 for s in data.strides)
     row, depth = (1, rows) if turned else (k, 1)
     view = data.swapaxes(-1, -2) if turned else data
-    step = wgmma.packed_step(dtypes.float32, k)
+    step = packed_step(dtypes.float32, k)
     assert step == 48
-    launch = wgmma.pack_launch(
+    launch = pack_launch(
         dtypes.float32, "int", "a", "out" if high else "ws0", "ws0" if high else "out", rows, k,
         0, row, depth, batch, steps[:3],
     )  # fmt: skip

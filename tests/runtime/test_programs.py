@@ -10,7 +10,7 @@ import time
 import numpy as np
 import pytest
 
-from kerascl.runtime import diskcache, programs
+from kerascl.runtime import build_apart, diskcache, programs
 from kerascl.runtime.errors import CompileError
 from kerascl.runtime.programs import Programs
 
@@ -182,6 +182,37 @@ def test_building_several(dev, monkeypatch):
     assert owner.built_from_source == made + 1
 
 
+def test_other_processes_build_what_is_not_on_disk(dev, cache, monkeypatch):
+    """Where a driver compiles one program at a time in a process."""
+    if "no_binaries" in dev.info.quirks:
+        pytest.skip("a simulator, whose binaries are not kept")
+    taken = dataclasses.replace(dev.info, quirks=dev.info.quirks | {"builds_in_turn"})
+    monkeypatch.setattr(dev, "info", taken)
+    monkeypatch.setenv("KERASCL_BUILD_THREADS", "3")
+    wanted = [(SOURCE, (f"-DOFFSET={k}",)) for k in range(build_apart.FEWEST)]
+    wanted.append((BROKEN, ()))
+    store = Programs(dev)
+    with pytest.raises(CompileError, match="undeclared_name"):
+        store.build(wanted)
+    assert (store.built_from_source, store.loaded_from_disk) == (0, build_apart.FEWEST)
+    buffer = dev.buffers.allocate(4)
+    dev.queue.write(buffer, np.zeros(1, np.int32))
+    kernel = store.kernel(SOURCE, "add", ("-DOFFSET=7",))
+    dev.queue.launch(kernel, (1,), (1,), (buffer, np.int32(5)))
+    assert dev.queue.read(buffer, np.empty(1, np.int32))[0] == 12
+
+
+def test_few_programs_are_built_here(dev, cache, monkeypatch):
+    monkeypatch.setattr(build_apart, "build", lambda *a: pytest.fail("a process was begun"))
+    taken = dataclasses.replace(dev.info, quirks=dev.info.quirks | {"builds_in_turn"})
+    few = [(SOURCE, (f"-DOFFSET={k}",)) for k in range(build_apart.FEWEST)]
+    store = Programs(dev)
+    store.build(few[1:])
+    monkeypatch.setattr(dev, "info", taken)
+    store = Programs(dev)
+    store.build(few)  # all but one are on disk
+
+
 def test_threads_that_want_one_program_build_it_once(dev):
     owner = Programs(dev)
     source = unique()
@@ -295,8 +326,6 @@ def test_a_light_program_takes_the_place_of_a_heavy_one(dev, monkeypatch):
     monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, quirks=quirks))
     made = []
     original = Programs._from_binary
-    monkeypatch.setattr(
-        Programs, "_from_binary", lambda *a: made.append(original(*a)) or made[-1]
-    )
+    monkeypatch.setattr(Programs, "_from_binary", lambda *a: made.append(original(*a)) or made[-1])
     run(dev, unique())
     assert len(made) == 1

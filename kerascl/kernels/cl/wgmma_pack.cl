@@ -2,15 +2,15 @@
 // long (k behind K is zero).  With LOW also what rounding to tf32 (to nearest, ties to even, as TMA
 // does) loses of each element.  A group moves SIDE x SIDE elements through local memory.
 #define SIDE 64
-__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void wgmma_pack(
-    __global const WORD* restrict in, __global WORD* restrict out, __global WORD* restrict low,
-    const int ROWS, const int K, const int STEP, const int B1, const int B2, const INDEX_T OFFSET,
-    const INDEX_T ROW, const INDEX_T DEPTH, const INDEX_T S0, const INDEX_T S1, const INDEX_T S2) {
-  __local WORD tile[SIDE][SIDE + 1];
+inline void pack_tile(
+    __local WORD (*tile)[SIDE + 1], const int group, __global const WORD* restrict in,
+    __global WORD* restrict out, __global WORD* restrict low, const int ROWS, const int K,
+    const int STEP, const int B1, const int B2, const INDEX_T OFFSET, const INDEX_T ROW,
+    const INDEX_T DEPTH, const INDEX_T S0, const INDEX_T S1, const INDEX_T S2) {
   const int x = get_local_id(0) % SIDE, y = get_local_id(0) / SIDE;
   const int wide = (STEP + SIDE - 1) / SIDE, high = (ROWS + SIDE - 1) / SIDE;
-  const int line = get_group_id(0) / wide, batch = line / high;
-  const int k0 = (get_group_id(0) - line * wide) * SIDE, row0 = (line - batch * high) * SIDE;
+  const int line = group / wide, batch = line / high;
+  const int k0 = (group - line * wide) * SIDE, row0 = (line - batch * high) * SIDE;
   const INDEX_T start = OFFSET + batch / B2 / B1 * S0 + batch / B2 % B1 * S1 + batch % B2 * S2;
   WORD v[SIDE * SIDE / 256];
   _Pragma("unroll") for (int j = 0; j < SIDE * SIDE / 256; ++j) {
@@ -37,3 +37,26 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void wgmma_pack(
 #endif
   }
 }
+
+#ifndef JOBS
+__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void wgmma_pack(
+    __global const WORD* restrict in, __global WORD* restrict out, __global WORD* restrict low,
+    const int ROWS, const int K, const int STEP, const int B1, const int B2, const INDEX_T OFFSET,
+    const INDEX_T ROW, const INDEX_T DEPTH, const INDEX_T S0, const INDEX_T S1, const INDEX_T S2) {
+  __local WORD tile[SIDE][SIDE + 1];
+  pack_tile(tile, get_group_id(0), in, out, low, ROWS, K, STEP, B1, B2, OFFSET, ROW, DEPTH, S0, S1,
+            S2);
+}
+#else
+// The same for many matrices: JOB_PARAMS are their in, out and low, JOBS sets what follows.
+__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void wgmma_pack_many(JOB_PARAMS) {
+  __local WORD tile[SIDE][SIDE + 1];
+  const int group = get_group_id(0);
+  int first, rows, k, step;
+  INDEX_T row, depth;
+  __global const WORD* in;
+  __global WORD *out, *low;
+  JOBS
+  pack_tile(tile, group - first, in, out, low, rows, k, step, 1, 1, 0, row, depth, 0, 0, 0);
+}
+#endif

@@ -1,132 +1,22 @@
-"""Clusters to generated kernels: one schedule for maps, one for folds, and epilogues."""
+"""Fold clusters to kernels: reductions, with what feeds them and what follows."""
 
 from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from kerascl.compiler import space
-from kerascl.compiler.emit import BufferArg, Scope, Source, Writer, rounded
+from kerascl.compiler.builder import Builder, Generated, Kernels, power_of_two
+from kerascl.compiler.emit import Scope, Writer, rounded
 from kerascl.compiler.fuse import Cluster
-from kerascl.compiler.symbolic import LOOP_INDEX, Expr, linear, strides_of, unravel
+from kerascl.compiler.symbolic import Expr, linear, strides_of, unravel, variable
 from kerascl.core.node import Node
 from kerascl.core.op import FoldSpec, Kind
 from kerascl.kernels import arrival
-from kerascl.kernels.solver import Epilogue, Ref, VectorStore
 
-
-@dataclass
-class Generated:
-    """A kernel launch whose buffers are still nodes."""
-
-    source: Source
-    args: list
-    global_size: tuple[int, ...]
-    local_size: tuple[int, ...]
-
-
-@dataclass
-class Kernels:
-    """All launches of one cluster, and the bytes of workspace they share."""
-
-    launches: list[Generated] = field(default_factory=list)
-    workspace: list[int] = field(default_factory=list)
-
-
-def _is_wide(cluster: Cluster) -> bool:
-    largest = cluster.size
-    for member in cluster.members:
-        stack = list(member.inputs)
-        for x in stack:
-            largest = max(largest, x.size)
-    return largest >= 2**31
-
-
-def _shapes(cluster: Cluster, stored: set[int]) -> list[tuple[int, ...]]:
-    """Shapes met inside the cluster, for choosing dimensions that avoid divisions."""
-    found: dict[tuple[int, ...], None] = {}
-    seen: set[int] = set()
-    stack = list(cluster.members)
-    members = {id(m) for m in cluster.members}
-    while stack:
-        node = stack.pop()
-        if id(node) in seen or (id(node) in stored and id(node) not in members):
-            continue
-        seen.add(id(node))
-        if node.op.kind is Kind.FAMILY:
-            found.setdefault(node.shape)
-            continue
-        found.setdefault(node.shape)
-        if node.op.name == "reshape":
-            found.setdefault(node.inputs[0].shape)
-        stack.extend(node.inputs)
-    return list(found)
-
-
-def _power_of_two(n: int) -> int:
-    return 1 << max(0, math.ceil(n) - 1).bit_length()
-
-
-class _Builder:
-    """State shared by the three schedules."""
-
-    def __init__(self, cluster: Cluster, stored: set[int], info, generic: bool):
-        self.cluster = cluster
-        self.info = info
-        self.generic = generic
-        self.wide = _is_wide(cluster)
-        self.members = {id(m) for m in cluster.members}
-        self.outside = stored - self.members
-        self.writes = {id(m) for m in cluster.stores}
-        self.shapes = _shapes(cluster, stored)
-        self.name = cluster.kind + "_" + "_".join(m.op.name for m in cluster.members[:4])
-
-    def writer(self) -> Writer:
-        return Writer(self.generic, self.wide)
-
-    def store(self, scope: Scope, node: Node, index: Expr, value: str, condition: str = "") -> None:
-        """Store an element; it happens at `scope.flush()`, after everything has been read."""
-        writer = scope.writer
-        pointer = writer.buffer(node)
-        if id(node) in self.cluster.streamed:
-            index = index + Expr(((LOOP_INDEX, node.size),), 0)
-        text = node.dtype.store.format(p=pointer, i=writer.index(index), v=value)
-        scope.stores.append(f"if ({condition}) {{ {text}; }}" if condition else f"{text};")
-
-
-def map_kernel(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:
-    """One work-item for each element."""
-    build = _Builder(cluster, stored, info, generic)
-    total = cluster.size
-    if total == 0:
-        return Kernels()
-    dims = space.refine(cluster.shape, build.shapes) or (1,)
-    for _ in range(2):
-        writer = build.writer()
-        scope = Scope(writer)
-        index = linear(space.axes(dims), dims)
-        known: set[int] = set()
-        for node in cluster.members:
-            value = scope.compute(node, unravel(index, node.shape), (), build.outside)
-            known.add(id(node))
-            if id(node) in build.writes:
-                build.store(scope, node, index, value)
-        scope.flush()
-        merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
-        if merged == dims:
-            break
-        dims = merged
-    ctype = writer.index_type
-    body = f"  const {ctype} i = get_global_id(0);\n  if (i >= {writer.number(total)}) return;\n"
-    for line in space.decode("i", dims, space.names(len(dims)), writer.number, ctype):
-        body += f"  {line}\n"
-    body += scope.text()
-    limit = 1024 if info.kind == "cpu" else 256
-    local = min(limit, info.max_work_group_size, _power_of_two(total))
-    groups = -(-total // local)
-    source = writer.source(build.name, body)
-    return Kernels([Generated(source, writer.args, (groups * local,), (local,))])
+# Elements of a fold that a work-item of a GPU reads at once; twice as many of up to 4 bytes.
+TOGETHER = 4
 
 
 @dataclass
@@ -148,17 +38,17 @@ def _layout(rows: int, length: int, lanes_first: bool, whole: bool, info) -> _Sh
         most = min(256, most)
         if cpu:
             lanes = 16 if length >= 32 else 1
-            outs = 1 if lanes > 1 else min(64, _power_of_two(rows))
+            outs = 1 if lanes > 1 else min(64, power_of_two(rows))
         else:
-            lanes = min(most, max(1, _power_of_two(length) // 4))
-            outs = max(1, min(most // lanes, _power_of_two(rows)))
+            lanes = min(most, max(1, power_of_two(length) // 4))
+            outs = max(1, min(most // lanes, power_of_two(rows)))
     elif cpu:
-        outs, lanes = min(64, _power_of_two(rows)), 1
+        outs, lanes = min(64, power_of_two(rows)), 1
     else:
         # 32 neighbours read whole lines of memory: a third faster than eight on an H200
         most = min(512, most)
-        outs = min(32, _power_of_two(rows))
-        lanes = max(1, min(most // outs, _power_of_two(length) // 4))
+        outs = min(32, power_of_two(rows))
+        lanes = max(1, min(most // outs, power_of_two(length) // 4))
     splits = 1
     if not whole:
         groups = -(-rows // outs)
@@ -174,7 +64,7 @@ class _Fold:
     """Generates the kernels of a fold cluster."""
 
     def __init__(self, cluster: Cluster, stored: set[int], info, generic: bool):
-        self.build = _Builder(cluster, stored, info, generic)
+        self.build = Builder(cluster, stored, info, generic)
         self.cluster = cluster
         self.info = info
         self.shape = cluster.shape
@@ -253,15 +143,25 @@ class _Fold:
         kept = [d for d, m in enumerate(marks) if not m]
         reduced = [d for d, m in enumerate(marks) if m]
         kept_dims = tuple(dims[d] for d in kept)
-        full = linear(variables, dims)
         row = linear(tuple(variables[d] for d in kept), kept_dims)
         ctype = writer.index_type
         head = self._header(writer, layout, self.rows, self.length)
         head += space.decode("o", kept_dims, [names[d] for d in kept], writer.number, ctype)
         outer.lines.extend(head)
-        inner_decode = space.decode(
-            "r", tuple(dims[d] for d in reduced), [names[d] for d in reduced], writer.number, ctype
-        )
+        reduced_dims = tuple(dims[d] for d in reduced)
+
+        def place(copy: int) -> tuple[str, Expr, list[str], list[str]]:
+            """Of the element `copy` strides on: the variable of its place along the reduction, its
+            index over the full space, the variables it has and the lines that set them."""
+            suffix = f"_{copy}" if copy else ""
+            own = [names[d] + suffix for d in reduced]
+            coords = list(variables)
+            for d, name in zip(reduced, own, strict=True):
+                coords[d] = variable(name, dims[d])
+            r = "r" + suffix
+            lines = space.decode(r, reduced_dims, own, writer.number, ctype)
+            return r, linear(tuple(coords), dims), own, lines
+
         result = Kernels()
         local_lines: list[str] = []
         folds = [m for m in self.cluster.members if m.op.kind is Kind.FOLD]
@@ -277,15 +177,11 @@ class _Fold:
                 and id(m) in self.build.writes
             ]
             if now or side:
-                self._loop(outer, now, side, registers, full, inner_decode, layout)
+                self._loop(outer, now, side, registers, place, layout)
             if layout.splits > 1:
                 break
             for fold in now:
-                self._combine(outer, registers[id(fold)], layout, local_lines)
-                spec, states = registers[id(fold)]
-                value = outer.define(writer.ctype(fold.dtype), self._finish(fold, spec, states))
-                outer.know(fold, row, value)
-                self.results[id(fold)] = value
+                self._complete(outer, fold, registers[id(fold)], row, layout, local_lines)
             self._row_members(outer, stage + 1, row, layout)
         arrives = layout.splits > 1 and arrival.supported(self.info)
         if layout.splits > 1:
@@ -354,7 +250,7 @@ class _Fold:
             made.append((ctype, name))
         return made
 
-    def _loop(self, outer: Scope, folds, side, registers, full, inner_decode, layout) -> None:
+    def _loop(self, outer: Scope, folds, side, registers, place, layout) -> None:
         writer = outer.writer
         for fold in folds:
             registers[id(fold)] = self._declare(outer, fold)
@@ -364,28 +260,68 @@ class _Fold:
         for fold in folds:
             made = self._registers(outer, fold, registers[id(fold)][0].scratch)
             scratch[id(fold)] = {f"u{k}": name for k, (_, name) in enumerate(made)}
-        inner = Scope(writer, outer)
-        inner.lines.extend(inner_decode)
-        for node in side:
-            value = inner.compute(node, unravel(full, node.shape), (), self.visible)
-            self.build.store(inner, node, full, value, "live")
-        for fold in folds:
-            x = fold.inputs[0]
-            value = inner.value(x, unravel(full, x.shape), (), self.visible)
-            spec, states = registers[id(fold)]
-            acc = states[0][0]
-            text = _rename(spec.step, states, {"x": f"(({acc}){value})"} | scratch[id(fold)])
-            inner.lines.append(text)
-        inner.flush()
-        outer.lines.append(
-            f"for ({writer.index_type} r = r_begin + rl; r < r_end; r += {layout.lanes}) {{"
-        )
-        outer.lines.extend("  " + line for line in inner.lines)
+        ctype, lanes = writer.index_type, layout.lanes
+
+        def elements(count: int) -> list[str]:
+            """The lines for so many elements: they are all read before the first is stored."""
+            reads, steps, stores = [], [], []
+            for copy in range(count):
+                r, full, own, decode = place(copy)
+                inner = Scope(writer, outer, own)
+                if copy:
+                    inner.lines.append(f"const {ctype} {r} = r + {copy * lanes};")
+                inner.lines.extend(decode)
+                for node in side:
+                    value = inner.compute(node, unravel(full, node.shape), (), self.visible)
+                    self.build.store(inner, node, full, value, "live")
+                for fold in folds:
+                    x = fold.inputs[0]
+                    value = inner.value(x, unravel(full, x.shape), (), self.visible)
+                    spec, states = registers[id(fold)]
+                    acc = states[0][0]
+                    others = {"x": f"(({acc}){value})"} | scratch[id(fold)]
+                    text = _rename(spec.step, states, others)
+                    steps.append(f"{{ const {ctype} r = {r}; {text} }}" if copy else text)
+                reads += inner.lines
+                stores += inner.stores
+            return reads + steps + stores
+
+        together = self._together(layout)
+        loops = [(together, f"r_end - r > {(together - 1) * lanes}")] if together > 1 else []
+        loops.append((1, "r < r_end"))
+        bodies = [(elements(count), count, condition) for count, condition in loops]
+        outer.lines += ["{", f"  {ctype} r = r_begin + rl;"]
+        for lines, count, condition in bodies:
+            outer.lines.append(f"  for (; {condition}; r += {count * lanes}) {{")
+            outer.lines += [f"    {line}" for line in lines] + ["  }"]
         outer.lines.append("}")
         for fold in folds:
             spec, states = registers[id(fold)]
             if spec.close:
                 outer.lines.append(_rename(spec.close, states, scratch[id(fold)]))
+
+    def _together(self, layout: _Shape) -> int:
+        """How many elements a work-item reads before it goes on: a GPU's memory is busy only
+        while several reads of each are under way."""
+        turns = self.length // (layout.splits * layout.lanes)
+        width = sum(x.dtype.itemsize for x in self._read_whole())
+        count = 2 * TOGETHER if width <= 4 else TOGETHER
+        return count if self.info.kind == "gpu" and turns >= 2 * count else 1
+
+    def _read_whole(self) -> list[Node]:
+        """The values in memory of which the loop reads every element."""
+        found, seen = [], set()
+        stack = [x for member in self.cluster.members for x in member.inputs]
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            if id(node) not in self.build.outside:
+                stack.extend(node.inputs)
+            elif node.size == self.cluster.size:
+                found.append(node)
+        return found
 
     def _combine(self, scope: Scope, register, layout: _Shape, local_lines: list[str]) -> None:
         """Merge the registers of a row's lanes; all lanes then hold the result."""
@@ -416,8 +352,14 @@ class _Fold:
             f"{name} = {a}[{base}];" for a, (_, name) in zip(arrays, states, strict=True)
         ]
 
-    def _finish(self, fold: Node, spec: FoldSpec, states) -> str:
-        return rounded(_rename(spec.finish, states, {}), fold.dtype)
+    def _complete(self, scope: Scope, fold, register, row: Expr, layout, local_lines) -> None:
+        """Merge a fold's lanes and know its result."""
+        self._combine(scope, register, layout, local_lines)
+        spec, states = register
+        value = rounded(_rename(spec.finish, states, {}), fold.dtype)
+        name = scope.define(scope.writer.ctype(fold.dtype), value)
+        scope.know(fold, row, name)
+        self.results[id(fold)] = name
 
     def _row_members(self, outer: Scope, level: int, row: Expr, layout: _Shape) -> None:
         """Store the folds that are complete at `level`, and the members over the kept axes that
@@ -493,11 +435,7 @@ class _Fold:
             scope.lines.append("  " + _rename(spec.combine, states, others))
         scope.lines.append("}")
         for fold in folds:
-            self._combine(scope, registers[id(fold)], layout, local_lines)
-            spec, states = registers[id(fold)]
-            value = scope.define(writer.ctype(fold.dtype), self._finish(fold, spec, states))
-            scope.know(fold, row, value)
-            self.results[id(fold)] = value
+            self._complete(scope, fold, registers[id(fold)], row, layout, local_lines)
         self._row_members(scope, 1, row, layout)
 
     def _second(
@@ -541,48 +479,3 @@ def _rename(text: str, states: list[tuple[str, str]], others: dict[str, str]) ->
 def fold_kernels(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:
     """Reductions, with what feeds them and what follows."""
     return _Fold(cluster, stored, info, generic).kernels()
-
-
-def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -> Epilogue:
-    """What follows a heavy kernel, as the statements it runs on each result.
-
-    `slot_of(node)` names the slot of a node's memory.
-    """
-    build = _Builder(cluster, stored, info, generic)
-    head = cluster.head
-    dims = space.refine(cluster.shape, build.shapes) or (1,)
-    for _ in range(2):
-        writer = build.writer()
-        writer.members = {id(head)}
-        scope = Scope(writer)
-        index = linear(space.axes(dims), dims)
-        value = rounded(f"({head.dtype.compute})acc", head.dtype)
-        value = scope.define(writer.ctype(head.dtype), value)
-        scope.know(head, index, value)
-        stores = []
-        if id(head) in build.writes:
-            build.store(scope, head, index, value)
-            stores.append(VectorStore(writer.buffer(head), head.dtype, value))
-        for node in cluster.members[1:]:
-            coords = unravel(index, node.shape)
-            value = scope.compute(node, coords, (), build.outside | {id(head)})
-            if id(node) in build.writes:
-                build.store(scope, node, index, value)
-                stores.append(VectorStore(writer.buffer(node), node.dtype, value))
-        computed = len(scope.lines)
-        scope.flush()
-        merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
-        if merged == dims:
-            break
-        dims = merged
-    lines = space.decode("i", dims, space.names(len(dims)), writer.number, writer.index_type)
-    compute = lines + scope.lines[:computed]
-    lines += scope.lines
-    if cluster.streamed:  # what each step of a loop stores may begin anywhere
-        stores = []
-    args = tuple(Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args)
-    params = "".join(f", {p}" for p in writer.params)
-    helpers = "".join(writer.helpers)
-    if writer.uses_double:
-        helpers = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + helpers
-    return Epilogue(params, args, "\n".join(lines), helpers, "\n".join(compute), tuple(stores))

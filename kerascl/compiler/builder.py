@@ -1,0 +1,91 @@
+"""What the generated kernels share: maps, folds and epilogues."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from kerascl.compiler.emit import Scope, Source, Writer
+from kerascl.compiler.fuse import Cluster
+from kerascl.compiler.symbolic import LOOP_INDEX, Expr
+from kerascl.core.node import Node
+from kerascl.core.op import Kind
+
+
+@dataclass
+class Generated:
+    """A kernel launch whose buffers are still nodes."""
+
+    source: Source
+    args: list
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+
+
+@dataclass
+class Kernels:
+    """All launches of one cluster, and the bytes of workspace they share."""
+
+    launches: list[Generated] = field(default_factory=list)
+    workspace: list[int] = field(default_factory=list)
+
+
+def _is_wide(cluster: Cluster) -> bool:
+    largest = cluster.size
+    for member in cluster.members:
+        stack = list(member.inputs)
+        for x in stack:
+            largest = max(largest, x.size)
+    return largest >= 2**31
+
+
+def _shapes(cluster: Cluster, stored: set[int]) -> list[tuple[int, ...]]:
+    """Shapes met inside the cluster, for choosing dimensions that avoid divisions."""
+    found: dict[tuple[int, ...], None] = {}
+    seen: set[int] = set()
+    stack = list(cluster.members)
+    members = {id(m) for m in cluster.members}
+    while stack:
+        node = stack.pop()
+        if id(node) in seen or (id(node) in stored and id(node) not in members):
+            continue
+        seen.add(id(node))
+        if node.op.kind is Kind.FAMILY:
+            found.setdefault(node.shape)
+            continue
+        found.setdefault(node.shape)
+        if node.op.name == "reshape":
+            found.setdefault(node.inputs[0].shape)
+        stack.extend(node.inputs)
+    return list(found)
+
+
+def power_of_two(n: int) -> int:
+    return 1 << max(0, math.ceil(n) - 1).bit_length()
+
+
+class Builder:
+    """State shared by the three schedules."""
+
+    def __init__(self, cluster: Cluster, stored: set[int], info, generic: bool):
+        self.cluster = cluster
+        self.info = info
+        self.generic = generic
+        self.wide = _is_wide(cluster)
+        self.members = {id(m) for m in cluster.members}
+        self.outside = stored - self.members
+        self.writes = {id(m) for m in cluster.stores}
+        self.shapes = _shapes(cluster, stored)
+        self.name = cluster.kind + "_" + "_".join(m.op.name for m in cluster.members[:4])
+
+    def writer(self) -> Writer:
+        return Writer(self.generic, self.wide)
+
+    def store(self, scope: Scope, node: Node, index: Expr, value: str, condition: str = "") -> None:
+        """Store an element; it happens at `scope.flush()`, after everything has been read."""
+        writer = scope.writer
+        pointer = writer.buffer(node)
+        if id(node) in self.cluster.streamed:
+            index = index + Expr(((LOOP_INDEX, node.size),), 0)
+        text = node.dtype.store.format(p=pointer, i=writer.index(index), v=value)
+        scope.stores.append(f"if ({condition}) {{ {text}; }}" if condition else f"{text};")

@@ -1,0 +1,194 @@
+"""Elementwise clusters: kernels of their own, and epilogues of heavy kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kerascl.compiler import space
+from kerascl.compiler.builder import Builder, Generated, Kernels, power_of_two
+from kerascl.compiler.emit import BufferArg, Scope, Writer, rounded
+from kerascl.compiler.fuse import Cluster
+from kerascl.compiler.symbolic import linear, unravel, variable
+from kerascl.kernels.solver import Epilogue, Ref, VectorStore
+
+# Elements of a map that a work-item of a GPU reads at once, of 16 bits and of more: the memory is
+# busy only while enough bytes are under way.
+TOGETHER_NARROW = 4
+TOGETHER_WIDE = 2
+GROUPS = 8  # work-groups of a compute unit from which a map is large enough for that
+FARTHEST = 1 << 13  # elements that those of a work-item may lie apart
+LONGEST = 120  # statements of an element up to which it is written out several times
+
+
+@dataclass
+class _Laid:
+    """A map's kernel: its lines, the work-items of a group, and how many elements, how far apart,
+    each has."""
+
+    writer: Writer
+    lines: list[str]
+    local: int
+    count: int
+    stride: int
+
+
+def map_kernel(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:
+    """A work-item for each element or, on GPUs, for a few that lie apart."""
+    build = Builder(cluster, stored, info, generic)
+    total = cluster.size
+    if total == 0:
+        return Kernels()
+    limit = 1024 if info.kind == "cpu" else 256
+    local = min(limit, info.max_work_group_size, power_of_two(total))
+    count = _together(build, local)
+    dims = space.refine(cluster.shape, build.shapes) or (1,)
+    for _ in range(2):
+        laid = _single(build, dims, local)
+        if count > 1 and len(laid.lines) <= LONGEST:
+            laid = _several(build, dims, local, count)
+        merged = space.merge(dims, space.mergeable(dims, laid.writer.indices, set()))
+        if merged == dims:
+            break
+        dims = merged
+    body = "".join(f"  {line}\n" for line in laid.lines)
+    groups = -(-total // (laid.count * laid.stride)) * (laid.stride // laid.local)
+    source = laid.writer.source(build.name, body)
+    return Kernels([Generated(source, laid.writer.args, (groups * laid.local,), (laid.local,))])
+
+
+def _together(build: Builder, local: int) -> int:
+    """How many elements a work-item reads before it stores one."""
+    if build.info.kind != "gpu":
+        return 1
+    widest = max((node.dtype.itemsize for node in build.cluster.stores), default=8)
+    count = TOGETHER_NARROW if widest <= 2 else TOGETHER_WIDE
+    enough = build.info.compute_units * GROUPS * local * count
+    # The last group's indices go past the end, and must still be numbers of their type.
+    fits = build.wide or build.cluster.size + count * FARTHEST < 2**31
+    return count if build.cluster.size >= enough and fits else 1
+
+
+def _compute(build: Builder, scope: Scope, dims: tuple[int, ...], names: list[str]) -> None:
+    """Every member at the element with these variables."""
+    coords = tuple(variable(name, n) for name, n in zip(names, dims, strict=True))
+    index = linear(coords, dims)
+    for node in build.cluster.members:
+        value = scope.compute(node, unravel(index, node.shape), (), build.outside)
+        if id(node) in build.writes:
+            build.store(scope, node, index, value)
+
+
+def _single(build: Builder, dims: tuple[int, ...], local: int) -> _Laid:
+    """One element a work-item."""
+    writer = build.writer()
+    scope = Scope(writer)
+    ctype, names = writer.index_type, space.names(len(dims))
+    total = writer.number(build.cluster.size)
+    scope.lines = [f"const {ctype} i = get_global_id(0);", f"if (i >= {total}) return;"]
+    scope.lines += space.decode("i", dims, names, writer.number, ctype)
+    _compute(build, scope, dims, names)
+    scope.flush()
+    return _Laid(writer, scope.lines, local, 1, local)
+
+
+def _several(build: Builder, dims: tuple[int, ...], local: int, count: int) -> _Laid:
+    """`count` elements a work-item, all read before the first is stored."""
+    writer = build.writer()
+    ctype, number = writer.index_type, writer.number
+    names = space.names(len(dims))
+    total = number(build.cluster.size)
+    # In a table of rows: so far apart that all have the same column, where that is possible.
+    columns = dims[-1] if len(dims) == 2 else 1
+    local = _matching(columns, local, build.info.max_work_group_size)
+    stride = columns if columns % local == 0 and columns <= FARTHEST else local
+    one_column = len(dims) == 2 and stride % columns == 0
+
+    def element(outer: Scope, copy: int) -> Scope:
+        """The block of the element `copy` strides on."""
+        suffix = f"_{copy}" if copy else ""
+        own = [name + suffix for name in (names[:1] if one_column else names)]
+        scope = Scope(writer, outer, own)
+        if copy and one_column:
+            step = number(copy * (stride // columns))
+            scope.lines.append(f"const {ctype} {own[0]} = {names[0]} + {step};")
+        elif copy:
+            scope.lines.append(f"const {ctype} i{suffix} = i + {number(copy * stride)};")
+            scope.lines += space.decode(f"i{suffix}", dims, own, number, ctype)
+        _compute(build, scope, dims, [*own, *names[len(own) :]])
+        return scope
+
+    def block(copies: int) -> list[str]:
+        outer = Scope(writer)
+        outer.lines += space.decode("i", dims, names, number, ctype)
+        scopes = [element(outer, copy) for copy in range(copies)]
+        lines = outer.lines + [line for scope in scopes for line in scope.lines]
+        return lines + [line for scope in scopes for line in scope.stores]
+
+    group, parts = "get_group_id(0)", stride // local
+    first = f"({ctype}){group} * {number(count * stride)}"
+    if parts > 1:
+        within = f"{group} % {number(parts)} * {number(local)}"
+        first = f"({ctype})({group} / {number(parts)}) * {number(count * stride)} + {within}"
+    lines = [
+        f"{ctype} i = {first} + get_local_id(0);",
+        f"if ({total} - i > {number((count - 1) * stride)}) {{",
+        *(f"  {line}" for line in block(count)),
+        "}",
+        f"else for (; i < {total}; i += {number(stride)}) {{",
+        *(f"  {line}" for line in block(1)),
+        "}",
+    ]
+    return _Laid(writer, lines, local, count, stride)
+
+
+def _matching(columns: int, local: int, most: int) -> int:
+    """A work-group's size near `local`, at most `most`, of which rows are multiples or parts, else
+    `local`."""
+    near = range(local // 2, min(2 * local, most + 1), 32)
+    sizes = [n for n in near if n % columns == 0 or columns % n == 0]
+    return min(sizes, key=lambda n: abs(n - local), default=local)
+
+
+def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -> Epilogue:
+    """What follows a heavy kernel, as the statements it runs on each result.
+
+    `slot_of(node)` names the slot of a node's memory.
+    """
+    build = Builder(cluster, stored, info, generic)
+    head = cluster.head
+    dims = space.refine(cluster.shape, build.shapes) or (1,)
+    for _ in range(2):
+        writer = build.writer()
+        writer.members = {id(head)}
+        scope = Scope(writer)
+        index = linear(space.axes(dims), dims)
+        value = rounded(f"({head.dtype.compute})acc", head.dtype)
+        value = scope.define(writer.ctype(head.dtype), value)
+        scope.know(head, index, value)
+        stores = []
+        if id(head) in build.writes:
+            build.store(scope, head, index, value)
+            stores.append(VectorStore(writer.buffer(head), head.dtype, value))
+        for node in cluster.members[1:]:
+            coords = unravel(index, node.shape)
+            value = scope.compute(node, coords, (), build.outside | {id(head)})
+            if id(node) in build.writes:
+                build.store(scope, node, index, value)
+                stores.append(VectorStore(writer.buffer(node), node.dtype, value))
+        computed = len(scope.lines)
+        scope.flush()
+        merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
+        if merged == dims:
+            break
+        dims = merged
+    lines = space.decode("i", dims, space.names(len(dims)), writer.number, writer.index_type)
+    compute = lines + scope.lines[:computed]
+    lines += scope.lines
+    if cluster.streamed:  # what each step of a loop stores may begin anywhere
+        stores = []
+    args = tuple(Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args)
+    params = "".join(f", {p}" for p in writer.params)
+    helpers = "".join(writer.helpers)
+    if writer.uses_double:
+        helpers = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + helpers
+    return Epilogue(params, args, "\n".join(lines), helpers, "\n".join(compute), tuple(stores))

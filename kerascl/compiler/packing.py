@@ -1,0 +1,66 @@
+"""Weights that a step lays out anew for its kernels: many small launches become few.
+
+A weight is there from the start, so its new layout can be made long before it is used; a launch
+costs several microseconds whatever it does.
+"""
+
+from __future__ import annotations
+
+from kerascl.compiler.program import Slot, Step, Use
+from kerascl.kernels import wgmma_pack
+
+MOST_JOBS = 16  # matrices in one launch: all of them take memory until the last is used
+MOST_BYTES = 8 << 20  # larger ones gain nothing from company
+
+
+def gather(steps: list[Step], slots: list[Slot], info) -> list[Step]:
+    """Join the packing of weights of the same kind, in groups, where the first of each group was.
+
+    Args:
+        steps: in order.
+        slots: what their arguments use.
+        info: the device's facts.
+    """
+    times: dict[int, int] = {}
+    for step in steps:
+        times[id(step)] = times.get(id(step), 0) + 1
+    room = (info.max_parameter_bytes - 64) // 24
+    open_groups: dict[str, list[Step]] = {}
+    groups: list[list[Step]] = []
+    for step in steps:
+        if times[id(step)] > 1 or not _can_join(step, slots):
+            continue
+        group = open_groups.get(step.source)
+        if group is None or len(group) >= min(MOST_JOBS, room):
+            group = open_groups[step.source] = []
+            groups.append(group)
+        group.append(step)
+    groups = [group for group in groups if len(group) > 1]
+    joined = {id(group[0]): _joined(group) for group in groups}
+    gone = {id(step) for group in groups for step in group[1:]}
+    return [joined.get(id(step), step) for step in steps if id(step) not in gone]
+
+
+def _can_join(step: Step, slots: list[Slot]) -> bool:
+    if step.name != wgmma_pack.NAME:
+        return False
+    source, out, _ = step.args[:3]
+    return (
+        slots[source.index].kind == "input"
+        and slots[out.index].nbytes <= MOST_BYTES
+        and all(type(a) is Use and not a.offset for a in step.args[:3])
+        and wgmma_pack.job_of(step.args, step.global_size) is not None
+    )
+
+
+def _joined(group: list[Step]) -> Step:
+    first = group[0]
+    jobs = [wgmma_pack.job_of(step.args, step.global_size) for step in group]
+    source, name, groups = wgmma_pack.many(first.source, jobs)
+    args = [arg for step in group for arg in step.args[:3]]
+    layer = first.layer if len({step.layer for step in group}) == 1 else "several layers"
+    joined = Step(
+        source, name, first.options, args, (256 * groups,), first.local_size, name, layer=layer
+    )
+    joined.writes = frozenset().union(*(step.writes for step in group))
+    return joined

@@ -1,0 +1,64 @@
+"""What OpenCL does not promise is tried in a child process first, and its verdict kept on disk.
+
+A kernel that faults takes the context with it, so the trial cannot run in the process that asks.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kerascl.runtime.diskcache import DiskCache
+
+if TYPE_CHECKING:
+    from kerascl.runtime.device import DeviceInfo
+
+OK = "kerascl-selftest-ok"
+FULL = 3  # a self-test's exit status where it found no memory
+SECONDS = 120
+
+
+def kept(info: DeviceInfo, name: str, version: str, test: Callable[[], tuple[str, bool]]) -> str:
+    """The verdict of `test` on a device and driver: "" or what failed.
+
+    Args:
+        version: raise it when what the test tries has changed.
+        test: gives the verdict, and whether it says something about the device and not about this
+            moment; only then it is kept.
+    """
+    cache = DiskCache.open("probes", info.cache_key)
+    key = cache.key(name, version) if cache else ""
+    known = cache.get(key) if cache else None
+    if known is not None:
+        return known.decode()
+    text, lasting = test()
+    if cache and lasting:
+        cache.put(key, text.encode())
+    return text
+
+
+def in_child(module: str, index: int | None, **environment: str) -> tuple[str, bool]:
+    """Run `python -m module index`; gives what `kept` wants of a test.
+
+    Args:
+        index: of the device in the order of `find_devices`.
+        environment: variables that the child has besides this process'.
+    """
+    if index is None:
+        return "the device is not listed", False
+    command = [sys.executable, "-m", module, str(index)]
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=SECONDS, env=os.environ | environment
+        )
+    except (OSError, subprocess.TimeoutExpired) as failure:
+        return f"the self-test did not end: {type(failure).__name__}", False
+    if done.returncode == 0 and done.stdout.strip().endswith(OK):
+        return "", True
+    if done.returncode == FULL:
+        return "the device's memory was full at the self-test", False
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return (lines[-1][:200] if lines else f"the self-test ended with {done.returncode}"), True

@@ -1,0 +1,114 @@
+"""Folds as they are laid out for GPUs, run on whatever device there is."""
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import kerascl as kc
+
+FOLDS = {
+    "sum": (kc.sum, np.sum),
+    "mean": (kc.mean, np.mean),
+    "max": (kc.max, np.max),
+    "prod": (kc.prod, np.prod),
+    "any": (lambda x, axes: kc.any(x > 3, axes), lambda x, axes: np.any(x > 3, axes)),
+}
+PLACES = [((640, 33), (0,)), ((33, 640), (1,)), ((9, 7, 11, 40), (0, 1, 2)), ((5, 300, 7), (1,)),
+          ((4, 13, 100), (0, 2)), ((6000,), (0,)), ((35, 3), (0,))]  # fmt: skip
+
+
+@pytest.fixture(params=[1, 200], ids=["one group a row", "many groups"])
+def gpu(as_gpu, request):
+    """The device, as if it were a small or a large GPU."""
+    as_gpu(request.param)
+
+
+@pytest.fixture
+def folds_made(launches):
+    """The launches of every fold that is generated."""
+    return launches["fold_kernels"]
+
+
+@pytest.mark.parametrize("shape, axes", PLACES)
+@pytest.mark.parametrize("name", FOLDS)
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_folds(gpu, rng, shape, axes, name, captured):
+    ours, reference = FOLDS[name]
+    host = rng.normal(1, 0.01 if name == "prod" else 1, shape).astype(np.float32)
+    function = (lambda x: ours(x, axes)) if not captured else kc.jit(lambda x: ours(x, axes))
+    found = function(kc.array(host)).numpy()
+    expected = reference(host.astype(np.float64), axes)
+    if name == "any":
+        np.testing.assert_array_equal(found, expected)
+    else:
+        # a product of thousands rounds thousands of times
+        np.testing.assert_allclose(found, expected, rtol=1e-5 if name == "prod" else 3e-6)
+
+
+@pytest.mark.parametrize("shape, axes", [place for place in PLACES if len(place[1]) == 1])
+def test_places_of_extremes(gpu, rng, shape, axes):
+    host = rng.integers(0, 50, shape).astype(np.int32)  # with ties
+    found = kc.argmax(kc.array(host), axes[0]).numpy()
+    np.testing.assert_array_equal(found, np.argmax(host, axes[0]))
+
+
+@pytest.mark.parametrize("shape, axes", PLACES)
+@pytest.mark.parametrize("mean", [0.0, 1000.0])
+def test_moments(gpu, rng, shape, axes, mean):
+    host = rng.normal(mean, 1, shape).astype(np.float32)
+    means, variances = kc.nn.moments(kc.array(host), axes)
+    wide = host.astype(np.float64)
+    np.testing.assert_allclose(means.numpy(), wide.mean(axes), rtol=3e-6, atol=1e-6)
+    np.testing.assert_allclose(variances.numpy(), wide.var(axes), rtol=2e-5)
+
+
+def test_what_is_stored_on_the_way_and_what_a_row_needs(gpu, rng, folds_made):
+    """A map, its sum and its update: row values are read once, several elements at a time."""
+    x, y = (rng.normal(size=(700, 36)).astype(np.float32) for _ in range(2))
+    scale, shift = (rng.uniform(1, 2, 36).astype(np.float32) for _ in range(2))
+
+    @kc.jit
+    def function(x, y, scale, shift):
+        z = x * kc.sqrt(scale) / shift + y
+        return z, kc.sum(z, 0), kc.sum(z * x, 0) + shift
+
+    z, total, product = (a.numpy() for a in function(*map(kc.array, (x, y, scale, shift))))
+    wide = x.astype(np.float64) * np.sqrt(scale.astype(np.float64)) / shift + y
+    np.testing.assert_allclose(z, wide, rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(total, wide.sum(0), rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(product, (wide * x).sum(0) + shift, rtol=1e-4, atol=1e-3)
+    (text,) = (x.source.text for x in folds_made if "sqrt" in x.source.text)
+    assert "sqrt" not in text[text.index("for (;") :]
+    assert "r_3" in text and "r_4" not in text
+
+
+def test_narrow_values_are_read_eight_at_a_time(gpu, rng, folds_made):
+    host = rng.integers(-4, 5, (5000, 33)).astype(ml_dtypes.bfloat16)
+    x = kc.array(host)
+    found = kc.jit(lambda x: kc.sum(x.astype("float32") * 2, 0))(x)
+    np.testing.assert_array_equal(found.numpy(), 2 * host.astype(np.float32).sum(0))
+    texts = [x.source.text for x in folds_made]
+    assert any("r_7" in text and "r_8" not in text for text in texts)
+
+
+def test_rows_that_are_read_again(gpu, rng):
+    host = rng.normal(size=(70, 500)).astype(np.float32)
+    found = kc.nn.softmax(kc.array(host)).numpy()
+    wide = np.exp(host.astype(np.float64))
+    np.testing.assert_allclose(found, wide / wide.sum(1, keepdims=True), rtol=1e-5)
+
+
+def test_an_update_in_place_beside_its_fold(gpu, rng):
+    host = rng.normal(size=(900, 20)).astype(np.float32)
+    state = kc.State(kc.array(host))
+
+    @kc.jit
+    def step():
+        total = kc.sum(state.value * state.value, 0)
+        state.assign(state.value * 0.5)
+        return total
+
+    for turn in range(3):
+        wide = host.astype(np.float64) * 0.5**turn
+        np.testing.assert_allclose(step().numpy(), (wide**2).sum(0), rtol=1e-5)
+    np.testing.assert_allclose(state.value.numpy(), host * 0.125, rtol=1e-6)

@@ -1,0 +1,92 @@
+"""Packs of many weights in one launch."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.compiler import packing
+from kerascl.compiler.program import Slot, Step, Use, value_of
+from kerascl.kernels.solver import Ref
+from kerascl.kernels.wgmma_pack import pack_launch, packed_step
+from kerascl.runtime.launch import bind
+
+SHAPES = [(5, 7), (64, 64), (130, 70), (1, 200), (200, 3), (33, 129)]
+
+
+def pack_step(k: int, n: int, source: int, out: int, low: int | None) -> Step:
+    """The Step that turns a (k, n) matrix in slot `source`."""
+    names = {"b": source, "high": out, "low": low}
+    launch = pack_launch(
+        dtypes.float32, "int", "b", "high", "low" if low is not None else None, n, k, 0, 1, n
+    )
+    args = [Use(names[a.slot]) if isinstance(a, Ref) else value_of(a) for a in launch.args]
+    step = Step(launch.source, launch.name, launch.options, args, launch.global_size,
+                launch.local_size, "conv")  # fmt: skip
+    step.writes = frozenset({out} if low is None else {out, low})
+    return step
+
+
+def program(kinds=None, low=False) -> tuple[list[Step], list[Slot]]:
+    """Slots 3j, 3j + 1 and 3j + 2: the j-th matrix, its layout, what tf32 loses of it."""
+    steps, slots = [], []
+    for j, (k, n) in enumerate(SHAPES):
+        nbytes = 4 * n * packed_step(dtypes.float32, k)
+        slots.append(Slot(kinds[j] if kinds else "input", 4 * k * n, j))
+        slots += [Slot("temporary", nbytes, -1)] * 2
+        steps.append(pack_step(k, n, 3 * j, 3 * j + 1, 3 * j + 2 if low else None))
+    return steps, slots
+
+
+def run(steps: list[Step], slots: list[Slot], matrices, dev) -> list[np.ndarray]:
+    """What the slots hold afterwards; they are poisoned before."""
+    buffers = [dev.buffers.allocate(slot.nbytes) for slot in slots]
+    for buffer in buffers:
+        dev.queue.fill(buffer, b"\xff", 0, buffer.nbytes)
+    for j, matrix in enumerate(matrices):
+        dev.queue.write(buffers[3 * j], matrix)
+    for step in steps:
+        kernel = dev.programs.kernel(step.source, step.name, step.options).clone()
+        args = [buffers[a.index] if isinstance(a, Use) else a for a in step.args]
+        bind(kernel, args)
+        dev.queue.launch(kernel, step.global_size, step.local_size, args)
+    return [dev.queue.read(b, np.empty(b.nbytes // 4, np.float32)) for b in buffers]
+
+
+@pytest.mark.parametrize("low", [False, True])
+def test_one_launch_does_what_many_did(dev, rng, low):
+    steps, slots = program(low=low)
+    matrices = [rng.normal(size=shape).astype(np.float32) for shape in SHAPES]
+    joined = packing.gather(steps, slots, dev.info)
+    assert len(joined) == 1
+    assert joined[0].writes == frozenset().union(*(s.writes for s in steps))
+    apart, together = (run(s, slots, matrices, dev) for s in (steps, joined))
+    for j, (matrix, (k, n)) in enumerate(zip(matrices, SHAPES, strict=True)):
+        found = together[3 * j + 1].reshape(n, -1)
+        np.testing.assert_array_equal(found[:, :k], matrix.T)
+        assert not found[:, k:].any()
+        if low:
+            np.testing.assert_array_equal(together[3 * j + 2], apart[3 * j + 2])
+
+
+def test_what_is_made_in_the_step_stays_where_it_is(dev):
+    kinds = ["input", "temporary", "input", "output", "input", "input"]
+    steps, slots = program(kinds)
+    joined = packing.gather(steps, slots, dev.info)
+    assert [s.name for s in joined] == ["wgmma_pack_many", "wgmma_pack", "wgmma_pack"]
+    assert joined[1:] == [steps[1], steps[3]]
+
+
+def test_groups_are_small_enough(dev, monkeypatch):
+    steps, slots = program()
+    monkeypatch.setattr(packing, "MOST_JOBS", 2)
+    assert [len(s.args) for s in packing.gather(steps, slots, dev.info)] == [6, 6, 6]
+    few = dataclasses.replace(dev.info, max_parameter_bytes=64 + 3 * 24)
+    monkeypatch.setattr(packing, "MOST_JOBS", 16)
+    assert [len(s.args) for s in packing.gather(steps, slots, few)] == [9, 9]
+    slots[4] = Slot("temporary", packing.MOST_BYTES + 1, -1)  # a large one goes alone
+    found = packing.gather(steps, slots, dev.info)
+    assert sorted(len(s.args) for s in found) == [14, 15]
+    # a loop launches one step many times
+    assert packing.gather([steps[0]] * 3, slots, dev.info) == [steps[0]] * 3
