@@ -442,9 +442,11 @@ def binary_crossentropy(
 def _deviations(d: DType) -> FoldSpec:
     """Variance in one pass, as accurate as two and without a division for each element.
 
-    Deviations from a shift (s3) and their squares are summed over blocks of 32 elements; blocks
-    and lanes are merged as T. F. Chan, G. H. Golub and R. J. LeVeque say (1979).  The shift is the
-    first element, then the mean so far, so little is lost when a block's mean is taken off.
+    Deviations from a shift (s3) and their squares are summed over blocks; blocks and lanes are
+    merged as T. F. Chan, G. H. Golub and R. J. LeVeque say (1979).  The shift is the first
+    element, then the mean so far.  A block has no more elements (u3) than came before it, 32 at
+    most: were its mean far from the shift, what rounding loses when the mean is taken off would
+    be small beside the squares that this distance adds.
     Registers: s0 the mean less the shift, s1 squares about the mean, s2 the count.
     """
     real = d.accumulator.compute
@@ -452,17 +454,18 @@ def _deviations(d: DType) -> FoldSpec:
         f"const {real} mean = u0 / ({real})u2, gap = mean - s0;"
         f" const {real} part = ({real})u2 / ({real})(s2 + u2), shift = s3;"
         f" s1 += fmax(u1 - u0 * mean, ({real})0) + gap * gap * part * ({real})s2;"
-        " s0 += gap * part; s2 += u2; s3 += s0; s0 -= s3 - shift; u0 = 0; u1 = 0; u2 = 0;"
+        " s0 += gap * part; s2 += u2; s3 += s0; s0 -= s3 - shift;"
+        " u0 = 0; u1 = 0; u2 = 0; u3 = s2 < 32 ? s2 : 32;"
     )
     return FoldSpec(
         (("acc", "0"), ("acc", "0"), ("index", "0"), ("acc", "0")),
-        f"{{ if (u2 == 32) {{ {block} }} if (s2 + u2 == 0) s3 = x;"
+        f"{{ if (u2 == u3) {{ {block} }} if (s2 + u2 == 0) s3 = x;"
         f" const {real} own = x - s3; u0 += own; u1 += own * own; u2 += 1; }}",
         f"if (s2 == 0) {{ s0 = t0; s1 = t1; s2 = t2; s3 = t3; }} else if (t2 > 0) {{"
         f" const {real} gap = (t3 - s3) + (t0 - s0), part = ({real})t2 / ({real})(s2 + t2);"
         f" s0 += gap * part; s1 += t1 + gap * gap * part * ({real})s2; s2 += t2; }}",
         f"s1 / ({real})s2",
-        scratch=(("acc", "0"), ("acc", "0"), ("index", "0")),
+        scratch=(("acc", "0"), ("acc", "0"), ("index", "0"), ("index", "1")),
         close=f"if (u2 > 0) {{ {block} }}",
     )
 

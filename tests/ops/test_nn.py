@@ -256,6 +256,20 @@ def test_moments_of_many_elements(rng):
         assert relative(nn.moments(x, axes)[1].numpy(), x64.var(axes)) < 1e-5
 
 
+@pytest.mark.parametrize("shape", [(4, 64), (10, 64), (128, 64), (5000, 16)])
+@pytest.mark.parametrize("kind", ["normal", "rectified", "late"])
+def test_variance_is_as_exact_as_in_two_passes(shape, kind, rng):
+    x = rng.standard_normal((20, *shape))
+    if kind == "rectified":
+        x = np.maximum(x - 0.5, 0) + 1e-3 * rng.standard_normal(x.shape)
+    elif kind == "late":  # the first elements are far from the others
+        x[:, :3] -= 100
+    x = x.astype(np.float32)
+    exact = x.astype(np.float64).var(1)
+    off = np.abs(nn.moments(x, 1)[1].numpy() - exact) / exact
+    assert off.max() < 6e-7  # five units in the last place
+
+
 def test_moments_gradients(rng):
     def both(x):
         mean, variance = nn.moments(x, (0, 2))

@@ -53,6 +53,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("-n", type=int, default=2, help="processes, default 2")
     parser.add_argument("--timeout", type=float, default=300, help="seconds a test may take")
     parser.add_argument("-k", default="", help="pytest's -k")
+    parser.add_argument("--seed", type=int, default=0, help="of each test's random data")
     parser.add_argument("--failures", type=Path, help="folder for a file of failures by folder")
     parser.add_argument("--slowest", type=int, default=0, help="how many slow files to list")
     parser.add_argument("--skips", action="store_true", help="list the reasons of skipped tests")
@@ -105,7 +106,7 @@ def run(root: Path, arguments: argparse.Namespace, console: Console) -> res.Resu
     with tempfile.TemporaryDirectory(prefix="kerascl-upstream-") as work:
         pool = Pool(
             targets(root, arguments), arguments.n, arguments.timeout, job,
-            environment(arguments.backend, Path(work)), Path(work), results.add,
+            environment(arguments, Path(work)), Path(work), results.add,
         )  # fmt: skip
         try:
             follow(pool, results, console)
@@ -115,12 +116,13 @@ def run(root: Path, arguments: argparse.Namespace, console: Console) -> res.Resu
     return results
 
 
-def environment(backend: str, work: Path) -> dict[str, str]:
+def environment(arguments: argparse.Namespace, work: Path) -> dict[str, str]:
     """One thread for the other frameworks, nothing read from the home folder."""
     import_paths = [str(res.HERE), str(res.HERE.parent.parent), os.environ.get("PYTHONPATH", "")]
     changes = {
         "PYTHONPATH": os.pathsep.join(filter(None, import_paths)),
-        "KERAS_BACKEND": backend,
+        "KERAS_BACKEND": arguments.backend,
+        "UPSTREAM_SEED": str(arguments.seed),
         "KERAS_HOME": str(work / "keras"),
         "OMP_NUM_THREADS": "1",
         "JAX_PLATFORMS": "cpu",

@@ -7,12 +7,14 @@ torch loaded before TensorFlow (the other way round crashes).
 import contextlib
 import inspect
 import os
+import random
 import socket
 import types
 
 with contextlib.suppress(ImportError):
     import torch  # noqa: F401
 
+import numpy as np
 import pytest
 from keras.src import backend as keras_backend
 from keras.src.backend import backend
@@ -36,6 +38,13 @@ def pytest_configure(config):
 def pytest_sessionstart():
     if backend() == "kerascl":
         sparse_data.install()  # in front of pytest's own finder
+
+
+def pytest_runtest_setup():
+    """Each test draws its data from one seed, so that a failure comes again."""
+    seed = int(os.environ.get("UPSTREAM_SEED", 0))
+    random.seed(seed)  # of which Keras makes its own seeds
+    np.random.seed(seed)
 
 
 def pytest_collection_modifyitems(items):
