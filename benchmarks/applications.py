@@ -44,7 +44,7 @@ from rich.table import Table
 ROOT = Path(__file__).resolve().parent.parent
 SMALLEST = {"Inception": 75, "Xception": 71}  # of names that start so; 32 pixels for the others
 CLASSES = 10
-BATCH = 4
+BATCH = 16
 SEEDS = 5  # for a model that lies far off with one
 LIMITS = {"logits": 1e-4, "gradients": 1e-3, "logits64": 1e-9, "gradients64": 1e-6}
 

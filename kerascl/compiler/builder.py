@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
-from kerascl.compiler.emit import Scope, Source, Writer
+from kerascl.compiler.emit import Scope, Writer
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.symbolic import LOOP_INDEX, Expr
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
+from kerascl.kernels.source import Source
 
 
 @dataclass

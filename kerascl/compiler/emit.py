@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kerascl import dtypes
 from kerascl.compiler import views
 from kerascl.compiler.symbolic import (
     LOOP_INDEX,
@@ -23,6 +22,7 @@ from kerascl.core.op import CONST, Kind
 from kerascl.dtypes import DType
 from kerascl.kernels import arrival
 from kerascl.kernels.solver import Counters, Scalar
+from kerascl.kernels.source import Source
 
 # A double as a float that rounds further as the double itself would: cut off, and where something
 # was lost the last bit set (rounding to odd, Boldo and Melquiond 2008).
@@ -198,33 +198,6 @@ class Writer:
         """The kernel and all that it needs."""
         helpers = tuple(self.helpers)
         return Source(name, tuple(self.params), body, helpers, self.uses_double, self.options)
-
-
-@dataclass(frozen=True)
-class Source:
-    """One generated kernel: its text, the C functions it calls, and the build options it needs."""
-
-    name: str
-    params: tuple[str, ...]
-    body: str
-    helpers: tuple[str, ...]
-    uses_double: bool
-    options: tuple[str, ...] = ()
-
-    @property
-    def text(self) -> str:
-        return f"__kernel void {self.name}({', '.join(self.params)}) {{\n{self.body}}}\n"
-
-
-def unit(sources: Iterable[Source]) -> str:
-    """One translation unit of several kernels of different names."""
-    sources = list(sources)
-    parts = [dtypes.PRELUDE]
-    if any(s.uses_double for s in sources):
-        parts.insert(0, "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n")
-    parts.extend(dict.fromkeys(h for s in sources for h in s.helpers))
-    parts.extend(s.text for s in sources)
-    return "".join(parts)
 
 
 def literal(value, dtype: DType) -> str:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from kerascl.compiler import families, folds, fuse, maps, multi, packing, recurrent, schedule, views
-from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, Source, WorkArg, unit
+from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, WorkArg
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.operands import operands
 from kerascl.compiler.program import Program, Slot, Step, Use, copy_step, value_of
@@ -18,8 +18,9 @@ from kerascl.core.labels import Labels
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.solver import Ref, store_epilogue
+from kerascl.kernels.source import Source, unit
 
-_HELPERS = ("gemm_pack", "gemm_fold", "gemm_fold4", "wgmma_pack")
+_HELPERS = ("gemm_pack", "gemm_fold", "gemm_fold4", "wgmma_pack", "wgmma_planes")
 # Elements of a product from which its update runs in a kernel of its own, by kind of device.
 UPDATE_LIMIT = {"gpu": 1 << 20}
 UNIT_KERNELS = 24  # generated kernels in one translation unit of a captured program
@@ -163,6 +164,7 @@ class _Lowering:
         for k, read in enumerate(reads):
             names[string.ascii_lowercase[k]] = self.slot(read.base)
         inputs = list(names)
+        beside: set[int] = set()  # slots that the epilogue reads or stores
         picks = {m.attrs[0]: m for m in cluster.members if m.op.kind is Kind.PICK}
         if node.op.name == "recurrence":
             names |= {f"out{k}": self.slot(m) for k, m in picks.items()}
@@ -177,14 +179,16 @@ class _Lowering:
         else:
 
             def slot_name(member: Node) -> str:
-                name = f"e{self.slot(member)}"
-                names[name] = self.slot(member)
-                return name
+                slot = names[f"e{self.slot(member)}"] = self.slot(member)
+                beside.add(slot)
+                return f"e{slot}"
 
             epilogue = maps.epilogue(cluster, self.stored, self.info, self.generic, slot_name)
             plan = families.lower(node, reads, self.info, epilogue)
         for k, nbytes in enumerate(plan.workspace):
             names[f"ws{k}"] = self.work(nbytes)
+        only_read = beside.difference(self.slot(m) for m in cluster.stores)
+        writes = frozenset(names.values()).difference((names[k] for k in inputs), only_read)
         flops = families.flops(node)
         # the first launch that neither packs operands nor folds what others left
         work = next((x for x in plan.launches if x.name not in _HELPERS), None)
@@ -204,8 +208,10 @@ class _Lowering:
                 layer=self.layer,
                 flops=flops if launch is work else 0,
             )
-            step.writes = frozenset(names.values()).difference(names[k] for k in inputs)
+            step.writes = writes
             self.steps.append(step)
+            if launch.text is not None:
+                self.generated.append((step, launch.text))
 
     def _loop(self, cluster: Cluster, inputs: list[int]) -> None:
         """The launches of a loop: its body's, once for each step."""
@@ -297,7 +303,7 @@ class _Lowering:
         if not self.generic:
             self.steps = packing.gather(self.steps, self.slots, self.info)
             self.steps, self.generated = multi.merge(
-                self.steps, self.generated, self.aliases, self.info
+                self.steps, self.generated, self.slots, self.aliases, self.info
             )
             self._share_units()
             self.steps = schedule.early(self.steps, self.slots)

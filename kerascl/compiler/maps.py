@@ -188,7 +188,7 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
         stores = []
     args = tuple(Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args)
     params = "".join(f", {p}" for p in writer.params)
-    helpers = "".join(writer.helpers)
-    if writer.uses_double:
-        helpers = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n" + helpers
-    return Epilogue(params, args, "\n".join(lines), helpers, "\n".join(compute), tuple(stores))
+    return Epilogue(
+        params, args, "\n".join(lines), tuple(writer.helpers), "\n".join(compute), tuple(stores),
+        writer.uses_double,
+    )  # fmt: skip

@@ -7,22 +7,28 @@ whatever it does.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import replace
 
 import numpy as np
 
-from kerascl.compiler.emit import LoopStep, Source
-from kerascl.compiler.program import Step, Use
+from kerascl.compiler import schedule
+from kerascl.compiler.program import Slot, Step, Use
 from kerascl.kernels.solver import Counters
+from kerascl.kernels.source import Source
 
 MOST_SEGMENTS = 48
 MOST_ITEMS = 1 << 18  # larger launches gain nothing from company
+SMALL = 1 << 12  # bytes of temporaries that a step may hold longer even where memory is tight
+# More that waits for the last part of a launch is no longer in any cache by then.
+MOST_BYTES = 128 << 20
 
 
 def merge(
     steps: list[Step],
     generated: list[tuple[Step, Source]],
+    slots: list[Slot],
     aliases: set[tuple[int, int]],
     info,
 ) -> tuple[list[Step], list[tuple[Step, Source]]]:
@@ -31,6 +37,7 @@ def merge(
     Args:
         steps: in order.
         generated: the steps whose source may be changed, with it.
+        slots: what their arguments use.
         aliases: pairs that may share memory; those that a merge makes unsafe are taken out.
         info: the device's facts.
 
@@ -46,15 +53,19 @@ def merge(
         source = source_of.get(id(step))
         if source is None or seen[id(step)] > 1 or not _can_join(step):
             continue
-        key = (source.params, source.body, source.helpers, step.global_size, step.local_size)
+        key = (
+            source.params, source.body, source.helpers, step.global_size[1:], step.local_size
+        )  # fmt: skip
         kinds.setdefault(key, []).append(k)
     kinds = {key: members for key, members in kinds.items() if len(members) > 1}
     if not kinds:
         return steps, generated
     before = _dependencies(steps)
+    memory = _Memory(steps, slots)
     groups: list[list[int]] = []
     for members in kinds.values():
-        groups.extend(_independent(members, before, _capacity(steps[members[0]], info)))
+        capacity = _capacity(steps[members[0]], info)
+        groups.extend(_independent(members, before, capacity, memory))
     return _rebuild(steps, groups, before, source_of, aliases)
 
 
@@ -63,12 +74,36 @@ def _can_join(step: Step) -> bool:
     for n in step.global_size:
         size *= n
     plain = all(
-        (type(a) is Use and not a.offset)
-        or type(a) is Counters
-        or (k > 0 and type(step.args[k - 1]) is Counters)
-        for k, a in enumerate(step.args)
+        (type(a) is Use and not a.offset) or type(a) is Counters or isinstance(a, np.generic)
+        for a in step.args
     )
-    return plain and size <= MOST_ITEMS and not any(type(a) is LoopStep for a in step.args)
+    return plain and size <= MOST_ITEMS
+
+
+class _Memory:
+    """What lives when, as steps are put off: what dies with them has to live on."""
+
+    def __init__(self, steps: list[Step], slots: list[Slot]):
+        known = schedule.lives(steps, slots)
+        self.during, self.peak = known.during, known.peak
+        self.dying: list[int] = []
+        for k, step in enumerate(steps):
+            used = {a.index for a in step.args if type(a) is Use}
+            temporary = (s for s in used if slots[s].kind == "temporary" and known.last[s] == k)
+            self.dying.append(sum(slots[s].nbytes for s in temporary))
+
+    def put_off(self, members: list[int], until: int) -> bool:
+        """Let steps that run together, the last at its own place, run at a later one's place, if
+        the peak does not grow by that."""
+        after, nbytes = max(members), sum(self.dying[m] for m in members)
+        if nbytes > MOST_BYTES:
+            return False
+        if nbytes > SMALL * len(members):
+            if max(self.during[after + 1 : until + 1], default=0) + nbytes > self.peak:
+                return False
+            for k in range(after + 1, until + 1):
+                self.during[k] += nbytes
+        return True
 
 
 def _capacity(step: Step, info) -> int:
@@ -107,14 +142,16 @@ def _dependencies(steps: list[Step]) -> list[int]:
     return before
 
 
-def _independent(members: list[int], before: list[int], capacity: int) -> list[list[int]]:
+def _independent(
+    members: list[int], before: list[int], capacity: int, memory: _Memory
+) -> list[list[int]]:
     """Split members into groups without dependencies inside; updates `before` for each merge."""
     groups: list[list[int]] = []
     for k in members:
         for group in groups:
             bits = sum(1 << m for m in group)
             if len(group) < capacity and not before[k] & bits:
-                if not any(before[m] >> k & 1 for m in group):
+                if not any(before[m] >> k & 1 for m in group) and memory.put_off(group, k):
                     group.append(k)
                     _contract(group, before)
                     break
@@ -137,35 +174,26 @@ def _contract(group: list[int], before: list[int]) -> None:
 
 
 def _rebuild(steps, groups, before, source_of, aliases):
-    leader = {m: group for group in groups for m in group}
+    joined = {m for group in groups for m in group}
+    units = [(k,) for k in range(len(steps)) if k not in joined] + [tuple(g) for g in groups]
+    waiting = sorted(units, key=max)
     done = 0
-    order: list[int | tuple[int, ...]] = []
-    waiting = list(range(len(steps)))
+    order: list[tuple[int, ...]] = []
     while waiting:
-        rest = []
-        for k in waiting:
-            group = leader.get(k)
-            if done >> k & 1:
-                continue
-            if before[k] & ~done or (group is not None and k != max(group)):
-                rest.append(k)
-            elif group is None:
-                order.append(k)
-                done |= 1 << k
-            else:
-                order.append(tuple(group))
-                for m in group:
-                    done |= 1 << m
-        if len(rest) == len(waiting):
+        # the first that is ready, so that steps keep their order where nothing forces another
+        unit = next((unit for unit in waiting if _ready(unit, before, done)), None)
+        if unit is None:
             raise AssertionError("merged steps depend on each other in a circle")
-        waiting = rest
+        waiting.remove(unit)
+        order.append(unit)
+        done |= sum(1 << m for m in unit)
     new_steps, new_generated = [], []
     for entry in order:
-        if isinstance(entry, tuple):
+        if len(entry) > 1:
             step, source = _joined([steps[m] for m in entry], source_of[id(steps[entry[0]])])
             _drop_unsafe(step, [steps[m] for m in entry], aliases)
         else:
-            step = steps[entry]
+            step = steps[entry[0]]
             source = source_of.get(id(step))
         new_steps.append(step)
         if source is not None:
@@ -173,16 +201,24 @@ def _rebuild(steps, groups, before, source_of, aliases):
     return new_steps, new_generated
 
 
+def _ready(unit: tuple[int, ...], before: list[int], done: int) -> bool:
+    needed = own = 0
+    for m in unit:
+        needed |= before[m]
+        own |= 1 << m
+    return not needed & ~(done | own)
+
+
 def _joined(parts: list[Step], source: Source) -> tuple[Step, Source]:
     """One step that runs a kernel for each part in its own work-groups."""
     first = parts[0]
     local = first.local_size[0]
-    groups = first.global_size[0] // local
+    counts = [part.global_size[0] // local for part in parts]
     declarations, params = [], []
     names = []
     for param in source.params:
         ctype, name = param.rsplit(" ", 1)
-        declarations.append(f"  {param};")
+        declarations.append(f"  {param.removeprefix('const ')};")
         names.append((ctype, name))
     cases = []
     for k in range(len(parts)):
@@ -190,13 +226,25 @@ def _joined(parts: list[Step], source: Source) -> tuple[Step, Source]:
         sets = " ".join(f"{name} = {name}_{k};" for _, name in names)
         head = "default" if k == len(parts) - 1 else f"case {k}"
         cases.append(f"    {head}: {sets} break;")
+    if len(set(counts)) == 1:
+        place = [
+            f"  const int segment = get_group_id(0) / {counts[0]};",
+            f"  const int segment_start = segment * {counts[0]};",
+        ]
+    else:
+        ends = list(itertools.accumulate(counts))
+        place = ["  int segment = 0, segment_start = 0;"]
+        place += [
+            f"  if (get_group_id(0) >= {end}) {{ segment = {k + 1}; segment_start = {end}; }}"
+            for k, end in enumerate(ends[:-1])
+        ]
     body = re.sub(
-        r"get_global_id\(0\)", f"(get_global_id(0) - segment * {groups * local})", source.body
+        r"get_global_id\(0\)", f"(get_global_id(0) - segment_start * {local})", source.body
     )
-    body = re.sub(r"get_group_id\(0\)", f"(get_group_id(0) - segment * {groups})", body)
+    body = re.sub(r"get_group_id\(0\)", "(get_group_id(0) - segment_start)", body)
     text = "\n".join(
         [
-            f"  const int segment = get_group_id(0) / {groups};",
+            *place,
             *declarations,
             "  switch (segment) {",
             *cases,
@@ -210,7 +258,7 @@ def _joined(parts: list[Step], source: Source) -> tuple[Step, Source]:
         joined.name,
         joined.options,
         [a for k, part in enumerate(parts) for a in _arguments(part, k, len(parts))],
-        (first.global_size[0] * len(parts), *first.global_size[1:]),
+        (local * sum(counts), *first.global_size[1:]),
         first.local_size,
         joined.name,
         layer=first.layer if len({part.layer for part in parts}) == 1 else "several layers",

@@ -2,9 +2,53 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kerascl.compiler.program import Slot, Step, Use
 
 WORTH = 1 << 20  # bytes from which a change of order pays
+
+
+@dataclass
+class Lives:
+    """When the temporaries of a program live.
+
+    Attributes:
+        first, last: for each slot used, the numbers of the steps that use it first and last.
+        during: bytes of temporaries that live while each step runs.
+        across: those of them that lived before it.
+    """
+
+    first: dict[int, int]
+    last: dict[int, int]
+    during: list[int]
+    across: list[int]
+
+    @property
+    def peak(self) -> int:
+        return max(self.during, default=0)
+
+
+def lives(steps: list[Step], slots: list[Slot]) -> Lives:
+    """See `Lives`; steps in order."""
+    first: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for k, step in enumerate(steps):
+        for s in {a.index for a in step.args if type(a) is Use}:
+            last[s] = k
+            first.setdefault(s, k)
+    born, dead = [0] * (len(steps) + 1), [0] * (len(steps) + 1)
+    for s, k in first.items():
+        if slots[s].kind == "temporary":
+            born[k] += slots[s].nbytes
+            dead[last[s] + 1] += slots[s].nbytes
+    during, across, live = [], [], 0
+    for k in range(len(steps)):
+        live -= dead[k]
+        across.append(live)
+        live += born[k]
+        during.append(live)
+    return Lives(first, last, during, across)
 
 
 def early(steps: list[Step], slots: list[Slot]) -> list[Step]:
@@ -22,27 +66,8 @@ def early(steps: list[Step], slots: list[Slot]) -> list[Step]:
         times[id(step)] = times.get(id(step), 0) + 1
     used = [frozenset(a.index for a in step.args if type(a) is Use) for step in steps]
     written = [u if s.writes is None else u & s.writes for u, s in zip(used, steps, strict=True)]
-    first: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for k, slots_of in enumerate(used):
-        last.update(dict.fromkeys(slots_of, k))
-        for s in slots_of:
-            first.setdefault(s, k)
-    # bytes of temporaries that live during a step, and from the step before on
-    changes, during = [0] * (len(steps) + 1), [0] * len(steps)
-    for s, k in first.items():
-        if slots[s].kind == "temporary":
-            changes[k] += slots[s].nbytes
-            changes[last[s] + 1] -= slots[s].nbytes
-    across = [0] * len(steps)
-    live = 0
-    for k in range(len(steps)):
-        born = sum(
-            slots[s].nbytes for s in used[k] if first[s] == k and slots[s].kind == "temporary"
-        )
-        live += changes[k]
-        during[k], across[k] = live, live - born
-    peak = max(during, default=0)
+    known = lives(steps, slots)
+    last, across, peak = known.last, known.across, known.peak
     last_use: dict[int, int] = {}  # before the step at hand
     last_write: dict[int, int] = {}
     keys = []

@@ -17,6 +17,7 @@ from kerascl.kernels import (
     wgmma,
     wgmma_conv,
     wgmma_filter,
+    wgmma_planes,
     wgmma_taps,
     winograd,
 )
@@ -302,6 +303,7 @@ SOLVERS: tuple[Solver, ...] = (
     wgmma_conv.Wgmma(),
     wgmma_filter.Wgmma(),
     wgmma_taps.Wgmma(),
+    wgmma_planes.Wgmma(),
     *(Tiled(tile) for tile in TILES),
     *mma.CONV_SOLVERS,
 )
@@ -320,6 +322,11 @@ VARIANTS: tuple[Solver, ...] = (
         for split in gemm.SLICES
     ),
     *(wgmma_taps.Wgmma(box, split) for box in wgmma_taps.BOXES for split in gemm.SLICES),
+    *(
+        wgmma_planes.Wgmma(shape, split)
+        for shape in (*wgmma_planes.FUSED, *wgmma.SHAPES)
+        for split in gemm.SLICES
+    ),
 )
 
 

@@ -26,7 +26,7 @@ from kerascl.kernels.conv_problem import (
 )
 from kerascl.kernels.gemm_problem import GemmProblem, problem_index, stride_args
 from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, Solver, cl_source, prelude
-from kerascl.kernels.tiles import ceil_div, fold_launch, partial_epilogue, round_up
+from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, partial_epilogue, round_up
 
 MAX_PARTIAL_BYTES = 128 * 2**20
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
@@ -232,7 +232,7 @@ class _Mma(Solver):
         launch = launch_of(head, splits, slice_, inner)
         if splits == 1:
             return Plan([launch])
-        fold = fold_launch(p.total, splits, p.acc, index, epilogue)
+        fold = fold_vectors_launch(p.total, splits, p.acc, index, epilogue)
         return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
 
 

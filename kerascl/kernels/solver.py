@@ -21,6 +21,7 @@ import numpy as np
 
 from kerascl import config, dtypes
 from kerascl.dtypes import DType
+from kerascl.kernels.source import FP64, Source
 
 CL_FOLDER = Path(__file__).parent / "cl"
 
@@ -79,7 +80,12 @@ Arg = Ref | Scalar | Local | Counters
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel launch; sizes are in work-items, at most three dimensions."""
+    """One kernel launch; sizes are in work-items, at most three dimensions.
+
+    `text` is the kernel alone, where it may share a translation unit and its work-groups may share
+    a launch with others of the same text: it then asks for its place by get_global_id(0) or
+    get_group_id(0) only.
+    """
 
     source: str
     name: str
@@ -87,6 +93,7 @@ class Launch:
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
     options: tuple[str, ...] = ()
+    text: Source | None = None
 
 
 @dataclass(frozen=True)
@@ -107,7 +114,7 @@ class VectorStore:
 _WORDS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 # KCL_STORE_VECTOR<W>(word, to, from): W words from a private array to global memory at once.
-_STORE_VECTOR = """\
+STORE_VECTOR = """\
 #define KCL_STORE_VECTOR4(word, to, from) \\
   *(__global word##4*)(to) = (word##4)((from)[0], (from)[1], (from)[2], (from)[3]);
 #define KCL_STORE_VECTOR8(word, to, from) \\
@@ -130,14 +137,16 @@ class Epilogue:
         helpers: C functions that `body` calls.
         compute, stores: the same in two parts, where every store is at index `i`: statements that
             store nothing, and what is stored.  Without `stores` there is no vector form.
+        uses_double: whether `body` or `helpers` need fp64.
     """
 
     params: str
     args: tuple[Arg, ...]
     body: str
-    helpers: str = ""
+    helpers: tuple[str, ...] = ()
     compute: str = ""
     stores: tuple[VectorStore, ...] = ()
+    uses_double: bool = False
 
     @property
     def defines(self) -> str:
@@ -151,32 +160,50 @@ class Epilogue:
         """
         body = " ".join(line.strip() for line in self.body.splitlines())
         text = (
-            self.helpers + f"#define EPILOGUE_PARAMS {self.params}\n"
+            (FP64 if self.uses_double else "")
+            + "".join(self.helpers)
+            + f"#define EPILOGUE_PARAMS {self.params}\n"
             "#define EPILOGUE(acc_, i_) "
             f"{{ const ACC_T acc = (acc_); const INDEX_T i = (i_); {body} }}\n"
         )
-        fits = self.stores and all(s.dtype.itemsize in _WORDS for s in self.stores)
-        return text + self._vector if fits else text
+        if not self.has_vectors:
+            return text
+        vectors = self.vectors("##W_", "N_", "W_", "ACC_T", "INDEX_T", "acc_", "i_", "step_")
+        return (
+            text + STORE_VECTOR + f"#define EPILOGUE_VECTORS(N_, W_, acc_, i_, step_) {vectors}\n"
+            "#define EPILOGUE_VECTOR(W_, acc_, i_) EPILOGUE_VECTORS(1, W_, acc_, i_, 0)\n"
+        )
 
     @property
-    def _vector(self) -> str:
+    def param_list(self) -> tuple[str, ...]:
+        """Each of `params`."""
+        return tuple(p for p in self.params.split(", ") if p)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether there is a vector form."""
+        return bool(self.stores) and all(s.dtype.itemsize in _WORDS for s in self.stores)
+
+    def vectors(
+        self, suffix: str, n: str, w: str, acc: str, index: str, accs: str, at: str, step: str
+    ) -> str:
+        """The block of EPILOGUE_VECTORS(n, w, accs, at, step), in one line, for C types `acc` and
+        `index`; it calls STORE_VECTOR's macro with `suffix`, which is W."""
         arrays = inside = after = ""
         for k, store in enumerate(self.stores):
             word = _WORDS[store.dtype.itemsize]
-            arrays += f"{word} vec{k}_[(N_) * W_]; "
+            arrays += f"{word} vec{k}_[({n}) * {w}]; "
             place = f"(({store.dtype.storage}*)vec{k}_)"
-            inside += store.dtype.store.format(p=place, i="n_ * W_ + j_", v=store.value) + "; "
-            target = f"(__global {word}*)({store.pointer}) + (i_) + n_ * (step_)"
-            after += f"KCL_STORE_VECTOR##W_({word}, {target}, vec{k}_ + n_ * W_) "
+            inside += store.dtype.store.format(p=place, i=f"n_ * {w} + j_", v=store.value) + "; "
+            target = f"(__global {word}*)({store.pointer}) + ({at}) + n_ * ({step})"
+            after += f"KCL_STORE_VECTOR{suffix}({word}, {target}, vec{k}_ + n_ * {w}) "
         body = " ".join(line.strip() for line in self.compute.splitlines())
         unroll = '_Pragma("unroll") for (int'
         return (
-            _STORE_VECTOR + f"#define EPILOGUE_VECTORS(N_, W_, acc_, i_, step_) {{ {arrays}"
-            f"{unroll} n_ = 0; n_ < (N_); ++n_) {unroll} j_ = 0; j_ < W_; ++j_) {{ "
-            "const ACC_T acc = (acc_)[n_ * W_ + j_]; "
-            f"const INDEX_T i = (i_) + n_ * (step_) + j_; {body} {inside}}} "
-            f"{unroll} n_ = 0; n_ < (N_); ++n_) {{ {after}}}}}\n"
-            "#define EPILOGUE_VECTOR(W_, acc_, i_) EPILOGUE_VECTORS(1, W_, acc_, i_, 0)\n"
+            f"{{ {arrays}{unroll} n_ = 0; n_ < ({n}); ++n_) {unroll} j_ = 0; j_ < {w}; ++j_) {{ "
+            f"const {acc} acc = ({accs})[n_ * {w} + j_]; "
+            f"const {index} i = ({at}) + n_ * ({step}) + j_; {body} {inside}}} "
+            f"{unroll} n_ = 0; n_ < ({n}); ++n_) {{ {after}}}}}"
         )
 
 

@@ -7,7 +7,17 @@ from dataclasses import dataclass
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
-from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, cl_source, prelude
+from kerascl.kernels.solver import (
+    STORE_VECTOR,
+    Epilogue,
+    Launch,
+    Plan,
+    Ref,
+    Scalar,
+    cl_source,
+    prelude,
+)
+from kerascl.kernels.source import Source, unit
 
 FOLD_GROUP = 64
 
@@ -106,13 +116,56 @@ def partial_epilogue(acc: DType, offset: str, slot: str = "ws0") -> Epilogue:
 def fold_launch(
     total: int, splits: int, acc: DType, index: str, epilogue: Epilogue, slot: str = "ws0"
 ) -> Launch:
-    """Sums `splits` slices of `total` accumulators and hands each sum to the epilogue."""
-    source = (
-        prelude(index, ACC=acc) + epilogue.defines + "#define FOLD\n" + cl_source("gemm_small.cl")
+    """Sums `splits` slices of `total` accumulators, in order so that results repeat exactly, and
+    hands each sum to the epilogue."""
+    ctype = acc.compute
+    lines = (
+        f"const {index} i = get_global_id(0);",
+        "if (i < total) {",
+        f"  {ctype} sum = 0;",
+        f"  for (int s = 0; s < splits; ++s) sum += part[({index})s * total + i];",
+        f"  const {ctype} acc = sum;",
+        *(f"  {line}" for line in epilogue.body.splitlines()),
+        "}",
     )
-    args = (Ref(slot), Scalar(index, total), Scalar("int", splits), *epilogue.args)
     size = round_up(total, FOLD_GROUP)
-    return Launch(source, "gemm_fold", args, (size,), (FOLD_GROUP,))
+    return _fold("gemm_fold", lines, total, splits, acc, index, epilogue, slot, size, FOLD_GROUP)
+
+
+def fold_vectors_launch(
+    total: int, splits: int, acc: DType, index: str, epilogue: Epilogue, slot: str = "ws0"
+) -> Launch:
+    """The same with four sums a work-item where the epilogue allows that: a GPU's memory is busy
+    only while several reads of each work-item are under way."""
+    if total % 4 or acc.compute != "float" or not epilogue.has_vectors:
+        return fold_launch(total, splits, acc, index, epilogue, slot)
+    lines = (
+        f"const {index} at = ({index})get_global_id(0) * 4;",
+        "if (at < total) {",
+        "  float4 sum = 0;",
+        # Few work-items, so each needs many loads in flight.
+        "  _Pragma(\"unroll 16\") for (int s = 0; s < splits; ++s)",
+        f"    sum += *(__global const float4*)(part + ({index})s * total + at);",
+        "  const float sums[4] = {sum.x, sum.y, sum.z, sum.w};",
+        "  " + epilogue.vectors("4", "1", "4", "float", index, "sums", "at", "0"),
+        "}",
+    )
+    size = round_up(total // 4, 128)
+    return _fold("gemm_fold4", lines, total, splits, acc, index, epilogue, slot, size, 128)
+
+
+def _fold(name, lines, total, splits, acc, index, epilogue, slot, size, group) -> Launch:
+    params = (
+        f"__global const {acc.compute}* restrict part",
+        f"const {index} total",
+        "const int splits",
+        *epilogue.param_list,
+    )
+    helpers = (*epilogue.helpers, STORE_VECTOR)
+    body = "".join(f"  {line}\n" for line in lines)
+    text = Source(name, params, body, helpers, acc.is_double or epilogue.uses_double)
+    args = (Ref(slot), Scalar(index, total), Scalar("int", splits), *epilogue.args)
+    return Launch(unit([text]), name, args, (size,), (group,), text=text)
 
 
 def zero_plan(total: int, acc: DType, epilogue: Epilogue) -> Plan:

@@ -29,7 +29,7 @@ from kerascl.kernels.solver import (
     cl_source,
     prelude,
 )
-from kerascl.kernels.tiles import ceil_div, fold_launch, round_up
+from kerascl.kernels.tiles import ceil_div, round_up
 from kerascl.kernels.wgmma_pack import COPY_RATE, LAUNCH
 from kerascl.runtime import programs
 
@@ -349,16 +349,6 @@ def slice_counts(wanted: int | None, total: int, chunks: int) -> tuple[int, ...]
 def fold_time(total: int, splits: int) -> float:
     """Microseconds to sum the parts of a split depth."""
     return 0.0 if splits == 1 else LAUNCH + 4 * total * (2 * splits + 1) / COPY_RATE
-
-
-def fold(total: int, splits: int, index: str, epilogue: Epilogue, slot: str) -> Launch:
-    """Sums the slices that `partial` stored, in order, four results a work-item where possible."""
-    head = prelude(index, ACC=dtypes.float32) + epilogue.defines
-    if total % 4 or "EPILOGUE_VECTOR" not in head:
-        return fold_launch(total, splits, dtypes.float32, index, epilogue, slot)
-    args = (Ref(slot), Scalar(index, total), Scalar("int", splits), *epilogue.args)
-    source = head + "#define FOLD4\n" + cl_source("gemm_small.cl")
-    return Launch(source, "gemm_fold4", args, (round_up(total // 4, 128),), (128,))
 
 
 def partial(split_step: int, index: str, slot: str) -> Epilogue:

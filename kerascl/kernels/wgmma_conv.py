@@ -20,7 +20,7 @@ from kerascl.kernels.conv_problem import (
     geometry,
 )
 from kerascl.kernels.solver import Epilogue, Launch, Plan
-from kerascl.kernels.tiles import ceil_div, round_up
+from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, round_up
 from kerascl.kernels.wgmma import KINDS, Shape
 from kerascl.kernels.wgmma_pack import pack_launch, pack_time
 
@@ -179,7 +179,9 @@ class Wgmma(wgmma.WgmmaSolver):
         maps = room(run.workspace(run.groups(tiles, info)))
         launches.append(run.launch(tiles, params, inner, maps, info))
         if splits > 1:
-            launches.append(wgmma.fold(p.total, splits, index, epilogue, partial_slot))
+            launches.append(
+                fold_vectors_launch(p.total, splits, p.acc, index, epilogue, partial_slot)
+            )
         return Plan(launches, workspace)
 
 

@@ -13,7 +13,7 @@ import math
 from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import FILTER_GRAD, ConvProblem, conv_index, geometry
 from kerascl.kernels.solver import Epilogue, Launch, Plan
-from kerascl.kernels.tiles import ceil_div
+from kerascl.kernels.tiles import ceil_div, fold_vectors_launch
 from kerascl.kernels.wgmma import KINDS, Shape
 from kerascl.kernels.wgmma_conv import MAX_STRIDE
 
@@ -121,7 +121,7 @@ class Wgmma(wgmma.WgmmaSolver):
             inner = wgmma.partial(p.total, index, "ws1")
         launches.append(run.launch(tiles, params, inner, "ws0", info))
         if splits > 1:
-            launches.append(wgmma.fold(p.total, splits, index, epilogue, "ws1"))
+            launches.append(fold_vectors_launch(p.total, splits, p.acc, index, epilogue, "ws1"))
         return Plan(launches, workspace)
 
 

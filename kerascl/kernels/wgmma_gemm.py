@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import Params
 from kerascl.kernels.solver import Epilogue, Launch, Plan
-from kerascl.kernels.tiles import ceil_div, index_type
+from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, index_type
 from kerascl.kernels.wgmma import KINDS, Shape
 from kerascl.kernels.wgmma_pack import pack_launch, pack_time, packed_step
 
@@ -204,7 +204,9 @@ class Wgmma(wgmma.WgmmaSolver):
         maps = room(run.workspace(run.groups(tiles, info)))
         launches.append(run.launch(tiles, params, inner, maps, info))
         if splits > 1:
-            launches.append(wgmma.fold(p.total, splits, index, epilogue, partial_slot))
+            launches.append(
+                fold_vectors_launch(p.total, splits, p.acc, index, epilogue, partial_slot)
+            )
         return Plan(launches, workspace)
 
 

@@ -1,6 +1,7 @@
 """Whether warpgroup matrix instructions work here: asked once for a device and driver.
 
-A child process computes some products and convolutions; see `runtime.selftest`.
+A child process computes some products and convolutions; see `runtime.selftest`.  A family of
+kernels may have a verdict of its own, so that what fails there leaves the others in use.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from kerascl.runtime import selftest
 from kerascl.runtime.device import DeviceInfo
 
 #: Part of the verdict's key: raise it when the kernels change in what they rely on.
-VERSION = "2"
+VERSION = "3"
+BASE = "wgmma"  # the family of those that share a verdict
 
 
 def capable(info: DeviceInfo) -> bool:
@@ -22,15 +24,17 @@ def capable(info: DeviceInfo) -> bool:
 
 
 @functools.cache
-def verdict(info: DeviceInfo) -> str:
+def verdict(info: DeviceInfo, family: str = BASE) -> str:
     """ "" when the self-test passed, else why it did not; runs it where no verdict is kept."""
-    return selftest.kept(info, "wgmma", VERSION, lambda: _test(info))
+    return selftest.kept(info, family, VERSION, lambda: _test(info, family))
 
 
-def available(info: DeviceInfo) -> bool:
-    """Whether the kernels of wgmma.cl may be used."""
-    return capable(info) and verdict(info) == ""
+def available(info: DeviceInfo, family: str = BASE) -> bool:
+    """Whether the kernels of wgmma.cl, and those of a family with its own verdict, may be used."""
+    if not capable(info) or verdict(info):
+        return False
+    return family == BASE or verdict(info, family) == ""
 
 
-def _test(info: DeviceInfo) -> tuple[str, bool]:
-    return selftest.in_child("kerascl.kernels.wgmma_selftest", devices.index_of(info))
+def _test(info: DeviceInfo, family: str) -> tuple[str, bool]:
+    return selftest.in_child(f"kerascl.kernels.{family}_selftest", devices.index_of(info))

@@ -7,6 +7,7 @@ the driver fails.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 import numpy as np
 
@@ -36,7 +37,7 @@ def run(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: device.
     dev.queue.read(slots["out"], out)
 
 
-def _check(name: str, got: np.ndarray, want: np.ndarray, bound: float) -> None:
+def check(name: str, got: np.ndarray, want: np.ndarray, bound: float) -> None:
     error = np.linalg.norm(got - want) / np.linalg.norm(want)
     if not error <= bound:
         raise device.DeviceError(f"{name} is wrong: relative error {error:.2e}")
@@ -70,7 +71,7 @@ def products(dev: device.Device) -> None:
             got = np.empty((m, n), np.float32)
             plan = wgmma_gemm.Wgmma().plan(problem, dev.info, store_epilogue(dtypes.float32))
             run(plan, {"a": a, "b": b}, got, dev)
-            _check(f"a product of {name} ({precision})", got, want, bound)
+            check(f"a product of {name} ({precision})", got, want, bound)
 
 
 def convolutions(dev: device.Device) -> None:
@@ -109,16 +110,21 @@ def convolutions(dev: device.Device) -> None:
             got = np.empty(want.shape, np.float32)
             plan = room.Wgmma().plan(problem, dev.info, store_epilogue(dtypes.float32))
             run(plan, {"a": image, "b": other}, got, dev)
-            _check(f"{kind} of {dtype.name}", got, want, 1e-3)
+            check(f"{kind} of {dtype.name}", got, want, 1e-3)
 
 
-if __name__ == "__main__":
+def main(*tests: Callable[[device.Device], None]) -> None:
+    """Run the tests on the device that the command line names, and exit with the verdict."""
     try:
         chosen = device.get(sys.argv[1])
-        products(chosen)
-        convolutions(chosen)
+        for test in tests:
+            test(chosen)
     except OutOfDeviceMemory:
         sys.exit(selftest.FULL)
     except Exception as failure:  # whatever it was, the verdict is one line
         sys.exit(str(failure).splitlines()[0])
     print(selftest.OK)
+
+
+if __name__ == "__main__":
+    main(products, convolutions)

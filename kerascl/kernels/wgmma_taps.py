@@ -14,7 +14,7 @@ from kerascl import dtypes
 from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import FILTER_GRAD, ConvProblem, conv_index, geometry
 from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, cl_source, prelude
-from kerascl.kernels.tiles import ceil_div, round_up
+from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, round_up
 from kerascl.kernels.wgmma import SHARED_LIMIT
 
 TAPS = 3  # taps a side that a tile holds
@@ -163,7 +163,7 @@ class Wgmma(wgmma.WgmmaSolver):
                    (f"--rewrite={wgmma.REWRITE}",))
         ]  # fmt: skip
         if splits > 1:
-            launches.append(wgmma.fold(p.total, splits, index, epilogue, "ws1"))
+            launches.append(fold_vectors_launch(p.total, splits, p.acc, index, epilogue, "ws1"))
         return Plan(launches, workspace)
 
 

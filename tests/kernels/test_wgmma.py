@@ -15,6 +15,7 @@ from kerascl.kernels import (
     wgmma_conv,
     wgmma_filter,
     wgmma_gemm,
+    wgmma_planes,
     wgmma_probe,
     wgmma_taps,
 )
@@ -29,7 +30,7 @@ from kerascl.kernels.solver import (
     store_epilogue,
 )
 from kerascl.kernels.wgmma_pack import pack_launch, packed_step
-from tests.kernels import ptx
+from tests.kernels import ptx, test_wgmma_planes
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 DEVICES = list(devices().values())
@@ -172,7 +173,7 @@ def test_other_problems_are_left_to_others():
 
 def test_no_self_test_where_there_are_no_instructions(dev, monkeypatch):
     info = dataclasses.replace(dev.info, matrix="mma80")
-    monkeypatch.setattr(wgmma_probe, "_test", lambda info: pytest.fail("a self-test was run"))
+    monkeypatch.setattr(wgmma_probe, "_test", lambda *_: pytest.fail("a self-test was run"))
     assert not wgmma_probe.available(info)
     monkeypatch.setenv("KERASCL_WGMMA", "0")
     assert not wgmma_probe.available(dataclasses.replace(info, matrix="wgmma90"))
@@ -181,10 +182,10 @@ def test_no_self_test_where_there_are_no_instructions(dev, monkeypatch):
 def test_a_passing_trouble_is_not_kept(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=2)
-    monkeypatch.setattr(wgmma_probe, "_test", lambda info: ("the device was busy", False))
+    monkeypatch.setattr(wgmma_probe, "_test", lambda *_: ("the device was busy", False))
     assert not wgmma_probe.available(info)
     wgmma_probe.verdict.cache_clear()
-    monkeypatch.setattr(wgmma_probe, "_test", lambda info: ("", True))
+    monkeypatch.setattr(wgmma_probe, "_test", lambda *_: ("", True))
     assert wgmma_probe.available(info)
     wgmma_probe.verdict.cache_clear()
 
@@ -199,8 +200,19 @@ def test_the_verdict_of_the_self_test_is_kept(dev, monkeypatch, tmp_path):
     assert verdict
     assert not wgmma_probe.available(info)
     wgmma_probe.verdict.cache_clear()
-    monkeypatch.setattr(wgmma_probe, "_test", lambda info: pytest.fail("the verdict was not kept"))
+    monkeypatch.setattr(wgmma_probe, "_test", lambda *_: pytest.fail("the verdict was not kept"))
     assert wgmma_probe.verdict(info) == verdict
+
+
+def test_a_family_that_fails_leaves_the_others_in_use(dev, monkeypatch, tmp_path):
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=3)
+    verdicts = {wgmma_probe.BASE: "", wgmma_planes.Wgmma.family: "it is wrong"}
+    monkeypatch.setattr(wgmma_probe, "_test", lambda info, family: (verdicts[family], True))
+    p = test_wgmma_planes.CASES["same"]
+    assert wgmma_probe.available(info)
+    assert wgmma_planes.Wgmma().takes(p) and not wgmma_planes.Wgmma().applies(p, info)
+    wgmma_probe.verdict.cache_clear()
 
 
 @pytest.mark.parametrize("high", [True, False])
@@ -250,7 +262,7 @@ def test_vector_epilogue(dev, dtype, width):
         f", __global {dtype.storage}* restrict out, __global const float* more",
         (Ref("out"), Ref("b")),
         f"const float value = fabs(acc) + more[i]; {body};",
-        "",
+        (),
         "const float value = fabs(acc) + more[i];",
         (VectorStore("out", dtype, f"(({dtype.compute})value)"),),
     )
@@ -445,6 +457,57 @@ def test_filter_gradients_of_float32_repeat(hopper):
     assert plan.launches[-1].name == "gemm_fold4"
     out = poisoned(p.out_shape, dtypes.float32)
     assert len({run_plan(plan, {"a": a, "b": b}, out, hopper).tobytes() for _ in range(5)}) == 1
+
+
+PLANES = (
+    *test_wgmma_planes.CASES.values(),
+    test_wgmma_planes.filter_grad((8, 28, 28, 64), (3, 3), 64),
+    test_wgmma_planes.filter_grad((5, 7, 7, 128), (3, 3), 260),
+    test_wgmma_planes.filter_grad((2, 27, 31, 96), (3, 3), 40, (2, 2)),
+)
+
+
+@pytest.fixture
+def with_planes(hopper):
+    if not wgmma_probe.available(hopper.info, wgmma_planes.Wgmma.family):
+        pytest.skip("the device failed the self-test of this family")
+    return hopper
+
+
+@pytest.mark.parametrize("precision", ["high", "highest"])
+@pytest.mark.parametrize(
+    "shape", (*wgmma_planes.FUSED, *wgmma.SHAPES), ids=lambda s: f"{s.name}x{s.groups}"
+)
+def test_filter_gradients_of_planes(with_planes, shape, precision):
+    rng = np.random.default_rng()
+    for number, p in enumerate(PLANES):
+        p = dataclasses.replace(p, precision=precision)
+        solver = wgmma_planes.Wgmma(shape, 1 + number % 3)
+        if not solver.takes(p):
+            continue
+        a, b = operands(rng, p)
+        plan = solver.plan(p, with_planes.info, store_epilogue(dtypes.float32))
+        got = run_plan(plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), with_planes)
+        want = test_wgmma_planes.reference(p, a, b)
+        assert relative(got, want) < bound(dtypes.float32, precision)
+
+
+def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch):
+    rng = np.random.default_rng()
+    p = test_wgmma_planes.filter_grad((7, 15, 14, 64), (3, 3), 96)
+    wgmma_planes.layout.cache_clear()
+    monkeypatch.setattr(wgmma_planes, "MAX_BYTES", 3 << 18)
+    try:
+        assert wgmma_planes.layout(p).parts > 2
+        a, b = operands(rng, p)
+        plan = wgmma_planes.Wgmma().plan(p, with_planes.info, store_epilogue(dtypes.float32))
+    finally:
+        wgmma_planes.layout.cache_clear()
+    out = poisoned(p.out_shape, dtypes.float32)
+    results = [run_plan(plan, {"a": a, "b": b}, out, with_planes) for _ in range(4)]
+    want = test_wgmma_planes.reference(p, a, b)
+    assert relative(results[0], want) < bound(dtypes.float32, "highest")
+    assert len({r.tobytes() for r in results}) == 1
 
 
 @pytest.mark.parametrize("box", wgmma_taps.BOXES, ids=str)

@@ -1,5 +1,5 @@
-// Kernels around the tile products: one work-item per output element (tiny or odd problems), the
-// fold of partial sums, and results of an empty sum.
+// Kernels around the tile products: one work-item per output element (tiny or odd problems), and
+// results of an empty sum.
 #ifdef DIRECT
 __kernel void gemm_direct(__global const A_T* restrict pA, __global const B_T* restrict pB,
     const INDEX_T TOTAL, const int M, const int N, const int K, const int B1, const int B2,
@@ -15,34 +15,6 @@ __kernel void gemm_direct(__global const A_T* restrict pA, __global const B_T* r
   ACC_T sum = 0;
   for (int k = 0; k < K; ++k, ia += aK, ib += bK)
     sum += (ACC_T)A_LOAD(pA, ia) * (ACC_T)B_LOAD(pB, ib);
-  EPILOGUE(sum, at)
-}
-#endif
-
-#ifdef FOLD4
-// As gemm_fold, four results a work-item; TOTAL is a multiple of four.
-__kernel void gemm_fold4(__global const ACC_T* restrict part, const INDEX_T TOTAL,
-    const int SPLITS EPILOGUE_PARAMS) {
-  const INDEX_T at = (INDEX_T)get_global_id(0) * 4;
-  if (at >= TOTAL) return;
-  float4 sum = 0;
-  // Few work-items, so each needs many loads in flight.
-#pragma unroll 16
-  for (int s = 0; s < SPLITS; ++s)
-    sum += *(__global const float4*)(part + (INDEX_T)s * TOTAL + at);
-  const float sums[4] = {sum.x, sum.y, sum.z, sum.w};
-  EPILOGUE_VECTOR(4, sums, at)
-}
-#endif
-
-#ifdef FOLD
-// part[split][total] -> out[total]; the order of the sum is fixed, so results repeat exactly.
-__kernel void gemm_fold(__global const ACC_T* restrict part, const INDEX_T TOTAL,
-    const int SPLITS EPILOGUE_PARAMS) {
-  const INDEX_T at = get_global_id(0);
-  if (at >= TOTAL) return;
-  ACC_T sum = 0;
-  for (int s = 0; s < SPLITS; ++s) sum += part[(INDEX_T)s * TOTAL + at];
   EPILOGUE(sum, at)
 }
 #endif

@@ -5,13 +5,21 @@
 //
 // Shared memory is a ring of STAGES pairs of tiles.  A tile lies in rows of 128 bytes, whose
 // 16-byte chunks TMA permutes: either a row of k for each row m (or n) of the tile (K-major), or in
-// panels of 64 columns m (or n), BK rows of k each (A_MN, B_MN; 16-bit types only).
+// panels of 64 columns m (or n), BK rows of k each (A_MN, B_MN; 16-bit types only).  FUSED: a stage
+// holds a second pair, the low parts of 3xTF32, so that three products are made of one load.
 
 #define THREADS (NWG * 128 + 32)
 #define A_BYTES (BM * 128)
 #define B_ROWS (B_MN ? (BN + 63) / 64 * 64 : BN)
 #define B_BYTES (B_ROWS * 128)
-#define STAGE (A_BYTES + B_BYTES)
+#ifndef PLANES
+#define PLANES 0
+#define FUSED 0
+#define BLOCK_ROWS 64
+#endif
+#define PAIR (A_BYTES + B_BYTES)
+#define STAGE (FUSED ? 2 * PAIR : PAIR)
+#define PASSES (FUSED ? 1 : SEGMENTS)
 
 #ifndef CONV
 #define A_BOX_BYTES A_BYTES
@@ -89,13 +97,15 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     dw = (j - PAD2 + IMAGES * PAD2) / IMAGES - PAD2; \
     ih = i - PAD1 - dh * IMAGES; \
     iw = j - PAD2 - dw * IMAGES;
-  // Filter gradients: k runs over boxes of 64 pixels.  Rows are blocks of 64 channels of one tap;
-  // so a tile's blocks may belong to several taps and read several boxes.
-#define BLOCKS (BM / 64)
+  // Filter gradients: k runs over boxes of 64 pixels, or (PLANES) along images with zeros around
+  // them, where a tap is a shift of k.  Rows are blocks of BLOCK_ROWS channels of one tap; so a
+  // tile's blocks may belong to several taps and read several boxes.
+#define BLOCKS (BM / BLOCK_ROWS)
 #define DECODE_BLOCK(b, tap, c0) \
-    const int tap = (b) / CHANNEL_BLOCKS, c0 = ((b) - tap * CHANNEL_BLOCKS) * 64;
+    const int tap = (b) / CHANNEL_BLOCKS, c0 = ((b) - tap * CHANNEL_BLOCKS) * BLOCK_ROWS;
+#define FLOOR_DIV(v, by) ((v) < 0 ? -(((by) - 1 - (v)) / (by)) : (v) / (by))
 #define DECODE_SLICE \
-    const int k_begin = split * SLICE, k_end = min(depth * SEGMENTS, k_begin + SLICE);
+    const int k_begin = split * SLICE, k_end = min(depth * PASSES, k_begin + SLICE);
 
   if (team == NWG) {
     if (tid == NWG * 128) {
@@ -151,6 +161,15 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         const int tap = at / CHUNKS;
         int chunk = at - tap * CHUNKS, i = tap / ns, j = tap - i * ns;
         int ih, iw, dh, dw, rs, moved = 1;
+#elif PLANES
+        int part[BLOCKS], shift[BLOCKS];
+        UNROLL for (int p = 0; p < BLOCKS; ++p) {
+          DECODE_BLOCK(pm * BLOCKS + p, tap, c0)
+          const int i = tap / KER2, j = tap - i * KER2;
+          const int y = i * DIL1 - PAD1, x = j * DIL2 - PAD2;
+          shift[p] = FLOOR_DIV(y, STRIDE1) * GRID2 + FLOOR_DIV(x, STRIDE2);
+          part[p] = tap < KER1 * KER2 ? (i % PERIOD1 * PHASES2 + j % PERIOD2) * CIN + c0 : 1 << 24;
+        }
 #else
         const int m0 = pm * BM;
         const int i2 = plane % BATCH2, i1 = plane / BATCH2 % BATCH1, i0 = plane / BATCH2 / BATCH1;
@@ -159,11 +178,11 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #endif
         for (int kt = k_begin; kt < k_end; ++kt) {
           // Small parts first: (a2, b), (a, b2), (a, b).
-          const int low_a = SEGMENTS > 1 && segment == 0, low_b = SEGMENTS > 1 && segment == 1;
+          const int low_a = PASSES > 1 && segment == 0, low_b = PASSES > 1 && segment == 1;
           __global ulong* const mb = map_b + (low_b ? 16 * (MAPS / 2) : 0);
           BAR_WAIT(empty + 8 * stage, phase ^ 1);
           const uint to = base + stage * STAGE, bar = full + 8 * stage;
-          BAR_EXPECT(bar, A_BOX_BYTES + B_BYTES);
+          BAR_EXPECT(bar, FUSED ? STAGE : A_BOX_BYTES + B_BYTES);
 #if defined(CONV) && FILTER_GRAD
           const int image0 = tn * BOX_N, h0 = th * BOX_H, w0 = tw * BOX_W;
           UNROLL for (int p = 0; p < BLOCKS; ++p)
@@ -208,6 +227,15 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
               if (++i == nr) { i = 0; ++segment; }
             }
           }
+#elif PLANES
+          const int k0 = at++ * BK;
+          UNROLL for (int p = 0; p < BLOCKS; ++p) {
+            const uint to_a = to + p * (BLOCK_ROWS * 128);
+            TMA2(to_a, maps, bar, k0 + shift[p], part[p]);
+            if (FUSED) TMA2(to_a + PAIR, maps + 32, bar, k0 + shift[p], part[p]);
+          }
+          TMA2(to + A_BYTES, mb, bar, k0, n0);
+          if (FUSED) TMA2(to + PAIR + A_BYTES, mb + 32, bar, k0, n0);
 #else
           __global ulong* const ma = maps + (low_a ? 32 : 0);
           const int k0 = at * BK;
@@ -245,8 +273,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #ifdef PROMOTE
     float sum[MI][BN / 2];
     UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) sum[i][j] = 0;
-    _Pragma("unroll 1") for (int k_part = k_begin; k_part < k_end; k_part += PROMOTE) {
-      const int k_count = min(PROMOTE, k_end - k_part);
+    const int k_most = FUSED ? (PROMOTE + 2) / 3 : PROMOTE;
+    _Pragma("unroll 1") for (int k_part = k_begin; k_part < k_end; k_part += k_most) {
+      const int k_count = min(k_most, k_end - k_part);
 #else
       const int k_count = k_end - k_begin;
 #endif
@@ -256,9 +285,18 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         const ulong da = desc_a + (ulong)(stage * (STAGE >> 4));
         const ulong db = desc_b + (ulong)(stage * (STAGE >> 4));
         UNROLL for (int s = 0; s < BK / DEPTH; ++s)
-          UNROLL for (int i = 0; i < MI; ++i)
-            WGMMA(products[i], da + (ulong)(i * A_BLOCK + s * K_STEP(A_MN)),
-                  db + (ulong)(s * K_STEP(B_MN)), (int)((kt | s) != 0));
+          UNROLL for (int i = 0; i < MI; ++i) {
+            const ulong a = da + (ulong)(i * A_BLOCK + s * K_STEP(A_MN));
+            const ulong b = db + (ulong)(s * K_STEP(B_MN));
+#if FUSED
+            // Small parts first.
+            WGMMA(products[i], a + (ulong)(PAIR >> 4), b, (int)((kt | s) != 0));
+            WGMMA(products[i], a, b + (ulong)(PAIR >> 4), 1);
+            WGMMA(products[i], a, b, 1);
+#else
+            WGMMA(products[i], a, b, (int)((kt | s) != 0));
+#endif
+          }
         WG_COMMIT;
         WG_WAIT(1);
         if (kt > 0 && lane == 0) BAR_ARRIVE(empty + 8 * before);
@@ -284,11 +322,11 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #endif
     UNROLL for (int i = 0; i < MI; ++i) {
       const int row = team * (64 * MI) + i * 64 + ((tid >> 5) & 3) * 16 + quad;
-#if defined(CONV) && FILTER_GRAD
+#if (defined(CONV) && FILTER_GRAD) || PLANES
 #define PLACE(row, live, at) \
       int live; INDEX_T at; \
-      { DECODE_BLOCK(pm * BLOCKS + (row) / 64, tap_, c0_) \
-        const int c_ = c0_ + (row) % 64; \
+      { DECODE_BLOCK(pm * BLOCKS + (row) / BLOCK_ROWS, tap_, c0_) \
+        const int c_ = c0_ + (row) % BLOCK_ROWS; \
         live = tap_ < KER1 * KER2 && c_ < CIN; \
         at = ((INDEX_T)tap_ * CIN + c_) * COUT + n0; }
 #define COLUMNS COUT

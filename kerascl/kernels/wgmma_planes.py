@@ -1,0 +1,283 @@
+"""Filter gradients of float32 with warpgroup matrix instructions: products of planes, see `wgmma`.
+
+wgmma reads TF32 from shared memory only with k contiguous, and k is the pixels here.  So x and dy
+are laid out anew (cl/wgmma_planes.cl), channels first, on a grid with so many zeros around each
+image that a tap is one shift of all pixels: dw[tap][c][f] = sum over k of x[c][k + shift] *
+dy[f][k].  A stride splits x into phases, each the pixels of one remainder; a tap reads one of them.
+
+"highest" multiplies three times (3xTF32), and loads the operands and their low parts only once for
+that.  "high" is for strides and dilations, which `wgmma_taps` does not know.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+
+from kerascl import dtypes
+from kerascl.kernels import wgmma, wgmma_probe
+from kerascl.kernels.conv_problem import FILTER_GRAD, ConvProblem, Params, conv_index, geometry
+from kerascl.kernels.solver import (
+    Epilogue,
+    Launch,
+    Plan,
+    Ref,
+    Scalar,
+    VectorStore,
+    cl_source,
+)
+from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, round_up
+from kerascl.kernels.wgmma import Shape
+from kerascl.kernels.wgmma_pack import COPY_RATE, LAUNCH
+
+SIDE = 64  # SIDE of wgmma_planes.cl
+DEPTH = 32  # k of one stage: rows are whole stages long, so that dy is read in whole lines
+MAX_BYTES = 2**30  # of all that is laid out anew at a time
+# Rows of one box: channels of one tap.  The fewer, the fewer are wasted, and the more loads.
+BLOCKS = (64, 32, 16)
+# Boxes of x begin anywhere in a line of the cache and so touch two.  Estimated, as the speeds.
+SHIFTED = 1.15
+
+# A stage holds both operands and their low parts.
+FUSED = (
+    Shape(128, 1, 2, 3, 1, 0.9, 0.9),
+    Shape(64, 1, 3, 3, 1, 0.82, 0.82),
+    Shape(64, 1, 2, 2, 2, 0.75, 0.75),
+    Shape(64, 1, 2, 4, 1, 0.75, 0.75),
+    Shape(64, 1, 1, 3, 2, 0.6, 0.6),
+)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One spatial dimension of the grid.
+
+    Attributes:
+        period: taps apart that read the same phase of x.
+        phases: phases that any tap reads; tap i reads phase i % period.
+        size: pixels of a phase or of dy with zeros, such that a tap which leaves x at either end
+            reads zeros: those at the end serve the next row's (or image's) beginning, too.
+    """
+
+    period: int
+    phases: int
+    size: int
+
+
+def axis(size: int, out: int, kernel: int, stride: int, dilation: int, pad: int) -> Axis:
+    """The axis of x with `size` pixels, `pad` of padding before them, and dy with `out`."""
+    period = stride // math.gcd(stride, dilation)
+    phases = min(kernel, period)
+    first, last = -pad // stride, ((kernel - 1) * dilation - pad) // stride
+    # The phase of the smallest remainder has the most pixels.
+    remainder = min((t * dilation - pad) % stride for t in range(phases))
+    pixels = ceil_div(max(size - remainder, 0), stride)
+    return Axis(period, phases, max(pixels + max(-first, 0), out + max(last, 0)))
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How x and dy are laid out anew.
+
+    Attributes:
+        axes: of rows and columns.
+        images: at a time; `parts` times in all.
+        step: elements from row to row: images, rows and columns of the grid.
+        block: channels of one box.
+        taps, channels, filters: of the problem.
+    """
+
+    axes: tuple[Axis, Axis]
+    images: int
+    parts: int
+    step: int
+    block: int
+    taps: int
+    channels: int
+    filters: int
+
+    @property
+    def phases(self) -> int:
+        return self.axes[0].phases * self.axes[1].phases
+
+    @property
+    def x_rows(self) -> int:
+        return self.phases * self.channels
+
+    @property
+    def channel_blocks(self) -> int:
+        """Blocks of one tap."""
+        return ceil_div(self.channels, self.block)
+
+    def tiles(self, shape: Shape) -> tuple[int, int]:
+        """Tiles along rows and columns of the product."""
+        blocks = ceil_div(self.taps * self.channel_blocks, shape.bm // self.block)
+        return blocks, ceil_div(self.filters, shape.bn)
+
+    @property
+    def groups(self) -> tuple[int, int]:
+        """Work-groups that lay out x and dy."""
+        wide = ceil_div(self.step, SIDE)
+        x = wide * ceil_div(self.channels, SIDE) * self.phases
+        return x, wide * ceil_div(self.filters, SIDE)
+
+
+@functools.lru_cache(maxsize=4096)
+def layout(p: ConvProblem) -> Layout | None:
+    """The layout with the fewest parts, None where one image alone takes more than MAX_BYTES."""
+    height, width = (
+        axis(*args, low)
+        for *args, (low, _) in zip(
+            p.x_shape[1:3], p.y_shape[1:3], p.w_shape[:2], p.strides, p.dilation, p.pads,
+            strict=True,
+        )
+    )  # fmt: skip
+    channels, filters = p.w_shape[-2:]
+    rows = height.phases * width.phases * channels + filters
+    nbytes = 4 * (2 if _low(p) else 1) * rows
+    most = MAX_BYTES // nbytes // DEPTH * DEPTH // (height.size * width.size)
+    if not most:
+        return None
+    images = ceil_div(p.x_shape[0], ceil_div(p.x_shape[0], most))
+    step = round_up(images * height.size * width.size, DEPTH)
+    block = min(BLOCKS, key=lambda b: round_up(channels, b))
+    taps = math.prod(p.w_shape[:2])
+    parts = ceil_div(p.x_shape[0], images)
+    return Layout((height, width), images, parts, step, block, taps, channels, filters)
+
+
+class Wgmma(wgmma.WgmmaSolver):
+    """Filter gradient of one- and two-dimensional convolutions of float32, channels last."""
+
+    family = "wgmma_planes"
+
+    def takes(self, p: ConvProblem) -> bool:
+        return (
+            p.kind == FILTER_GRAD
+            and p.a is p.b is dtypes.float32
+            and p.acc is dtypes.float32
+            and p.rank == 2
+            and p.groups == 1
+            and not p.channels_first
+            and layout(p) is not None
+            and self.tile in (None, *_shapes(p))
+        )
+
+    def applies(self, problem: ConvProblem, info) -> bool:
+        return self.takes(problem) and wgmma_probe.available(info, self.family)
+
+    def best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
+        low, a = _low(p), layout(p)
+        passes, written = (3, 2) if low else (1, 1)
+        # Lanes without a channel take part of the time of those with one.
+        rows = a.phases * round_up(a.channels, 32) + round_up(a.filters, 32)
+        packing = LAUNCH + 4 * a.step * rows * (1 + written) / COPY_RATE
+        reading = 4 * a.step * (a.x_rows + a.filters) * written / COPY_RATE
+        chunks, kind = a.step // DEPTH, wgmma.KINDS["float32"]
+        choices = []
+        for shape in (self.tile,) if self.tile else _shapes(p):
+            tiles, full = math.prod(a.tiles(shape)), info.compute_units * shape.groups
+            counts = set(wgmma.slice_counts(self.splits, p.total * a.parts, chunks))
+            if self.splits is None:  # also those that fill all compute units
+                for wanted in (*range(2, 17), *(full * rounds // tiles for rounds in (1, 2, 3))):
+                    counts |= set(wgmma.slice_counts(max(wanted, 1), p.total * a.parts, chunks))
+            for splits in sorted(counts):
+                depth = ceil_div(chunks, splits) * DEPTH
+                time = wgmma.tiles_time(shape, kind, tiles * splits, depth, passes, info)
+                time = max(time if low else time * SHIFTED, reading)
+                fold = wgmma.fold_time(p.total, splits * a.parts)
+                choices.append(((packing + time) * a.parts + fold, shape, splits))
+        return min(choices, key=lambda c: c[0])
+
+    def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        _, shape, splits = self.best(p, info)
+        low, a, index = _low(p), layout(p), conv_index(p)
+        workspace: list[int] = []
+
+        def room(nbytes: int) -> str:
+            workspace.append(nbytes)
+            return f"ws{len(workspace) - 1}"
+
+        sizes = (4 * a.step * a.x_rows, 4 * a.step * a.filters)
+        highs = tuple(room(n) for n in sizes)
+        lows = tuple(room(n) for n in sizes) if low else (None, None)
+        chunks = a.step // DEPTH
+        slice_ = ceil_div(chunks, splits)
+        splits = ceil_div(chunks, slice_)
+        tiles_m, tiles_n = a.tiles(shape)
+        tiles = tiles_m * tiles_n * splits
+        run = wgmma.Run(
+            shape, p.a, index, *highs,
+            wgmma.map_words(p.a, (a.step, a.x_rows), (4 * a.step,), (DEPTH, a.block)),
+            wgmma.map_words(p.a, (a.step, a.filters), (4 * a.step,), (DEPTH, shape.bn)),
+            False, False, *lows, columns=a.filters,
+            flags=(
+                ("BATCHED", 0), ("PLANES", 1), ("FUSED", int(low)), ("BLOCK_ROWS", a.block),
+            ),
+        )  # fmt: skip
+        params = _grid(p, a).add(
+            "int", TILES=tiles, TILES_M=tiles_m, TILES_N=tiles_n, SPLITS=splits, CHUNKS=chunks,
+            SLICE=slice_, CHANNEL_BLOCKS=a.channel_blocks, PERIOD1=a.axes[0].period,
+            PERIOD2=a.axes[1].period,
+        )  # fmt: skip
+        params.add("long", A_OFFSET=0, B_OFFSET=0)
+        maps = room(run.workspace(run.groups(tiles, info)))
+        slices = splits * a.parts
+        sums = room(4 * slices * p.total) if slices > 1 else ""
+        launches = []
+        for part in range(a.parts):
+            inner = partial(p.total, index, sums, part * splits) if sums else epilogue
+            launches.append(pack_launch(p, a, index, part * a.images, highs, lows))
+            launches.append(run.launch(tiles, params, inner, maps, info))
+        if sums:
+            launches.append(fold_vectors_launch(p.total, slices, p.acc, index, epilogue, sums))
+        return Plan(launches, workspace)
+
+
+def pack_launch(
+    p: ConvProblem, a: Layout, index: str, image: int, highs: tuple[str, str], lows
+) -> Launch:
+    """Lays out `a.images` images of x and dy from `image` on (none where there are no more), and
+    what tf32 loses of them where `lows` are slots."""
+    x_groups, dy_groups = a.groups
+    params = _grid(p, a).add(
+        "int", X_GROUPS=x_groups, STEP=a.step, BATCH=p.x_shape[0], IMAGE0=image, IMAGES=a.images,
+        GRID1=a.axes[0].size,
+    )  # fmt: skip
+    text = (
+        f"#define INDEX_T {index}\n#define LOW {int(lows[0] is not None)}\n"
+        + params.source
+        + cl_source("wgmma_planes.cl")
+    )
+    slots = ("a", "b", *highs, *(lows if lows[0] else highs))
+    args = (*(Ref(slot) for slot in slots), *params.args)
+    return Launch(text, "wgmma_planes", args, ((x_groups + dy_groups) * 256,), (256,))
+
+
+def partial(total: int, index: str, slot: str, first: int) -> Epilogue:
+    """As `wgmma.partial`, from slice `first` on."""
+    from_ = "part + (INDEX_T)(first_slice + split) * part_step"
+    return Epilogue(
+        ", __global float* restrict part, const INDEX_T part_step, const int first_slice",
+        (Ref(slot), Scalar(index, total), Scalar("int", first)),
+        f"({from_})[i] = acc;",
+        stores=(VectorStore(from_, dtypes.float32, "acc"),),
+    )
+
+
+def _grid(p: ConvProblem, a: Layout) -> Params:
+    """What both kernels know of the problem and the grid."""
+    return geometry(p).add(
+        "int", CIN=a.channels, COUT=a.filters, GRID2=a.axes[1].size, PHASES2=a.axes[1].phases
+    )
+
+
+def _shapes(p: ConvProblem) -> tuple[Shape, ...]:
+    return FUSED if _low(p) else wgmma.SHAPES
+
+
+def _low(p: ConvProblem) -> bool:
+    """Whether float32 inputs are to be multiplied as exactly as float32 allows."""
+    return p.precision == "highest"
