@@ -20,7 +20,12 @@ from kerascl.core.op import Kind
 from kerascl.kernels.solver import Ref, store_epilogue
 from kerascl.kernels.source import Source, unit
 
-_HELPERS = ("gemm_pack", "gemm_fold", "gemm_fold4", "wgmma_pack", "wgmma_planes")
+_HELPERS = frozenset(
+    (
+        "gemm_pack", "gemm_fold", "gemm_fold4", "stem_images", "stem_weights", "wgmma_pack",
+        "wgmma_planes",
+    )
+)  # fmt: skip
 # Elements of a product from which its update runs in a kernel of its own, by kind of device.
 UPDATE_LIMIT = {"gpu": 1 << 20}
 UNIT_KERNELS = 24  # generated kernels in one translation unit of a captured program

@@ -18,6 +18,7 @@ from kerascl.kernels import (
     wgmma_conv,
     wgmma_filter,
     wgmma_planes,
+    wgmma_stem,
     wgmma_taps,
     winograd,
 )
@@ -303,6 +304,8 @@ SOLVERS: tuple[Solver, ...] = (
     wgmma_conv.Wgmma(),
     wgmma_filter.Wgmma(),
     wgmma_taps.Wgmma(),
+    wgmma_stem.Forward(),
+    wgmma_stem.FilterGrad(),
     wgmma_planes.Wgmma(),
     *(Tiled(tile) for tile in TILES),
     *mma.CONV_SOLVERS,
@@ -317,7 +320,9 @@ VARIANTS: tuple[Solver, ...] = (
     *(mma.MmaConv(tile, split) for tile in mma.TILES for split in gemm.SLICES),
     *(
         solver(shape, split)
-        for solver in (wgmma_conv.Wgmma, wgmma_filter.Wgmma)
+        for solver in (
+            wgmma_conv.Wgmma, wgmma_filter.Wgmma, wgmma_stem.Forward, wgmma_stem.FilterGrad,
+        )
         for shape in wgmma.SHAPES
         for split in gemm.SLICES
     ),

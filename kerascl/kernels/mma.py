@@ -292,6 +292,12 @@ class MmaConv(_Mma):
     def _sides(self, p: ConvProblem):
         return conv_sides(p, self.tile.bk(p.a))
 
+    def _time(self, p: ConvProblem, info, splits: int) -> float:
+        time = super()._time(p, info, splits)
+        # Gathered one by one, elements of two bytes take three times as long, and more (measured).
+        alone = any(side.copy * p.a.itemsize == 2 for side in self._sides(p))
+        return 2.3 * time if alone else time
+
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, tile = problem, self.tile
         shape, index = gemm_shape(p), conv_index(p)

@@ -161,7 +161,8 @@ class Wgmma(wgmma.WgmmaSolver):
             a_maps=images**2, columns=columns,
             flags=(
                 ("CONV", 1), ("FILTER_GRAD", 0), ("DATA_GRAD", int(not forward)),
-                ("IMAGES", images), ("CLASSES", classes), ("B_TAPS_INNER", int(self._packs(p))),
+                ("IMAGES1", images), ("IMAGES2", images), ("CLASSES", classes),
+                ("B_TAPS_INNER", int(self._packs(p))),
             ),
         )  # fmt: skip
         _, grid_h, grid_w = _grid(p)
@@ -169,7 +170,7 @@ class Wgmma(wgmma.WgmmaSolver):
             "int", BATCH=batch, CIN=channels, COUT=columns, TILES=tiles, TILES_M=tiles_m,
             TILES_N=tiles_n, TILES_H=ceil_div(grid_h, bh), TILES_W=ceil_div(grid_w, bw),
             SPLITS=splits, CHUNKS=chunks, SLICE=slice_, BOX_N=bn_, BOX_H=bh, BOX_W=bw,
-            A_BOX_BYTES=bn_ * bh * bw * 128,
+            A_BOX_BYTES=bn_ * bh * bw * 128, ROW_BYTES=width * pixel,
         )  # fmt: skip
         params.add("long", A_OFFSET=0, B_OFFSET=0)
         inner = epilogue

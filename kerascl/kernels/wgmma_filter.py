@@ -102,8 +102,8 @@ class Wgmma(wgmma.WgmmaSolver):
             shape, p.a, index, "a", "b", a_words, b_words, True, True, a_maps=images**2,
             columns=filters,
             flags=(
-                ("CONV", 1), ("FILTER_GRAD", 1), ("DATA_GRAD", 0), ("IMAGES", images),
-                ("CLASSES", 1), ("B_TAPS_INNER", 0),
+                ("CONV", 1), ("FILTER_GRAD", 1), ("DATA_GRAD", 0), ("IMAGES1", images),
+                ("IMAGES2", images), ("CLASSES", 1), ("B_TAPS_INNER", 0),
             ),
         )  # fmt: skip
         params = geometry(p).add(
@@ -111,6 +111,7 @@ class Wgmma(wgmma.WgmmaSolver):
             TILES_N=tiles_n, TILES_H=ceil_div(out_h, bh), TILES_W=ceil_div(out_w, bw),
             SPLITS=splits, CHUNKS=boxes, SLICE=slice_, BOX_N=bn_, BOX_H=bh, BOX_W=bw,
             A_BOX_BYTES=shape.bm * 128, CHANNEL_BLOCKS=ceil_div(channels, BLOCK),
+            ROW_BYTES=width * channels * size,
         )  # fmt: skip
         params.add("long", A_OFFSET=0, B_OFFSET=0)
         workspace = [run.workspace(run.groups(tiles, info))]

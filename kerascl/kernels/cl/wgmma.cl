@@ -90,19 +90,27 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #else
 #define DECODE_DEPTH const int depth = CHUNKS;
 #endif
-  // Where tap (i, j) reads: image (ih, iw) of every IMAGES-th pixel, shifted by (dh, dw).  Floor
-  // division; i and j less the padding may be negative by less than the padding.
+  // Where tap (i, j) reads: image (ih, iw) of every IMAGES1-th row and IMAGES2-th column, shifted by
+  // (dh, dw).  Floor division; i and j less the padding may be negative by less than the padding.
 #define SHIFT(i, j, ih, iw, dh, dw) \
-    dh = (i - PAD1 + IMAGES * PAD1) / IMAGES - PAD1; \
-    dw = (j - PAD2 + IMAGES * PAD2) / IMAGES - PAD2; \
-    ih = i - PAD1 - dh * IMAGES; \
-    iw = j - PAD2 - dw * IMAGES;
+    dh = (i - PAD1 + IMAGES1 * PAD1) / IMAGES1 - PAD1; \
+    dw = (j - PAD2 + IMAGES2 * PAD2) / IMAGES2 - PAD2; \
+    ih = i - PAD1 - dh * IMAGES1; \
+    iw = j - PAD2 - dw * IMAGES2;
   // Filter gradients: k runs over boxes of 64 pixels, or (PLANES) along images with zeros around
   // them, where a tap is a shift of k.  Rows are blocks of BLOCK_ROWS channels of one tap; so a
   // tile's blocks may belong to several taps and read several boxes.
 #define BLOCKS (BM / BLOCK_ROWS)
 #define DECODE_BLOCK(b, tap, c0) \
     const int tap = (b) / CHANNEL_BLOCKS, c0 = ((b) - tap * CHANNEL_BLOCKS) * BLOCK_ROWS;
+  // RUN: a tap is a row of taps, its channels those of RUN neighbouring pixels, PIXEL of each.
+#ifdef RUN
+#define CHANNEL_LIVE(c) ((c) < RUN * PIXEL && (c) % PIXEL < CIN)
+#define CHANNEL_AT(tap, c) (((INDEX_T)(tap) * RUN + (c) / PIXEL) * CIN + (c) % PIXEL)
+#else
+#define CHANNEL_LIVE(c) ((c) < CIN)
+#define CHANNEL_AT(tap, c) ((INDEX_T)(tap) * CIN + (c))
+#endif
 #define FLOOR_DIV(v, by) ((v) < 0 ? -(((by) - 1 - (v)) / (by)) : (v) / (by))
 #define DECODE_SLICE \
     const int k_begin = split * SLICE, k_end = min(depth * PASSES, k_begin + SLICE);
@@ -114,16 +122,16 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
       const ulong a = (ulong)pA + A_OFFSET, b = (ulong)pB + B_OFFSET;
 #ifdef CONV
       // The pixels of each remainder by the stride are an image of their own.
-      for (int c = 0; c < IMAGES * IMAGES; ++c) {
-        const int ph = c / IMAGES, pw = c - ph * IMAGES;
+      for (int c = 0; c < IMAGES1 * IMAGES2; ++c) {
+        const int ph = c / IMAGES2, pw = c - ph * IMAGES2;
         ulong8 w = mapA;
-        w.s3 += (ulong)(uint)((IN2 - pw + IMAGES - 1) / IMAGES - 1) << 32;
-        w.s4 += (ulong)(uint)((IN1 - ph + IMAGES - 1) / IMAGES - 1);
-        const ulong shift = ((ulong)ph * IN2 + pw) * (ulong)(CIN * ITEM);
+        w.s3 += (ulong)(uint)((IN2 - pw + IMAGES2 - 1) / IMAGES2 - 1) << 32;
+        w.s4 += (ulong)(uint)((IN1 - ph + IMAGES1 - 1) / IMAGES1 - 1);
+        const ulong shift = (ulong)ph * ROW_BYTES + pw * (CIN * ITEM);
         write_map(maps + 16 * c, a + shift, w);
-        if (SEGMENTS > 1) write_map(maps + 16 * (IMAGES * IMAGES + 1 + c), (ulong)pA2 + shift, w);
+        if (SEGMENTS > 1) write_map(maps + 16 * (IMAGES1 * IMAGES2 + 1 + c), (ulong)pA2 + shift, w);
       }
-      __global ulong* const map_b = maps + 16 * IMAGES * IMAGES;
+      __global ulong* const map_b = maps + 16 * IMAGES1 * IMAGES2;
 #else
       write_map(maps, a, mapA);
       if (SEGMENTS > 1) write_map(maps + 32, (ulong)pA2, mapA);
@@ -149,7 +157,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
           SHIFT(i, j, ih, iw, dh[p], dw[p])
           part[p] = c0;
           outside[p] = tap < KER1 * KER2 ? 0 : 1 << 24;
-          ma[p] = maps + 16 * (ih * IMAGES + iw);
+          ma[p] = maps + 16 * (ih * IMAGES2 + iw);
         }
         const int across = TILES_W * TILES_H;
         int tn = at / across, th = (at - tn * across) / TILES_W;
@@ -208,7 +216,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
             moved = 0;
           }
           __global ulong* const ma =
-              maps + 16 * (ih * IMAGES + iw + (low_a ? IMAGES * IMAGES + 1 : 0));
+              maps + 16 * (ih * IMAGES2 + iw + (low_a ? IMAGES1 * IMAGES2 + 1 : 0));
           const int k0 = chunk * BK;
           TMA4(to, ma, bar, k0, w0 + dw, h0 + dh, image0);
 #if B_MN
@@ -327,8 +335,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
       int live; INDEX_T at; \
       { DECODE_BLOCK(pm * BLOCKS + (row) / BLOCK_ROWS, tap_, c0_) \
         const int c_ = c0_ + (row) % BLOCK_ROWS; \
-        live = tap_ < KER1 * KER2 && c_ < CIN; \
-        at = ((INDEX_T)tap_ * CIN + c_) * COUT + n0; }
+        live = tap_ < KER1 * KER2 && CHANNEL_LIVE(c_); \
+        at = CHANNEL_AT(tap_, c_) * COUT + n0; }
 #define COLUMNS COUT
 #elif defined(CONV)
 #define PLACE(row, live, at) \

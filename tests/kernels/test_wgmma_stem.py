@@ -1,0 +1,153 @@
+"""Convolutions of few channels: how images and weights are laid out anew, anywhere.
+
+What needs a card is in test_wgmma.py.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels import conv, wgmma, wgmma_probe, wgmma_stem
+from kerascl.kernels.solver import Plan, store_epilogue
+from kerascl.runtime import device
+from tests.kernels import ptx
+from tests.kernels.harness import devices, poisoned, random_array, run_outputs
+
+DEVICES = list(devices().values())
+IDS = list(devices())
+# images, height, width, channels; taps; filters; stride; pads
+CASES = {
+    "3x3": ((2, 6, 7, 3), (3, 3), 16, 1, ((1, 1), (1, 1))),
+    "7x7": ((2, 15, 14, 3), (7, 7), 24, 2, ((3, 3), (3, 3))),
+    "11x11": ((1, 23, 31, 3), (11, 11), 8, 4, ((2, 2), (2, 2))),
+    "valid": ((2, 9, 8, 5), (2, 4), 8, 3, ((0, 0), (0, 0))),
+    "same": ((1, 8, 9, 3), (3, 3), 8, 2, ((0, 1), (0, 1))),
+    "line": ((3, 1, 20, 2), (1, 5), 8, 1, ((0, 0), (2, 2))),
+    "wide pads": ((1, 4, 4, 4), (3, 3), 8, 1, ((4, 4), (4, 4))),
+}
+
+
+@pytest.fixture(params=DEVICES, ids=IDS, scope="module")
+def dev(request):
+    return request.param
+
+
+def problem(case, kind=conv.FORWARD, dtype=dtypes.float32, precision="high"):
+    x, taps, f, stride, pads = CASES[case] if isinstance(case, str) else case
+    out = [(n + sum(pad) - k) // stride + 1 for n, k, pad in zip(x[1:3], taps, pads, strict=True)]
+    return conv.ConvProblem(
+        kind, x, (*taps, x[-1], f), (x[0], *out, f), (stride, stride), pads, (1, 1), 1, False,
+        dtype, dtype, dtypes.float32, precision,
+    )  # fmt: skip
+
+
+def forward(p, x, w):
+    """float64, tap by tap."""
+    padded = np.pad(x.astype(np.float64), ((0, 0), *p.pads, (0, 0)))
+    _, height, width, _ = p.y_shape
+    y = np.zeros(p.y_shape)
+    for i, j in np.ndindex(*p.w_shape[:2]):
+        taken = padded[:, i :: p.strides[0], j :: p.strides[0]][:, :height, :width]
+        y += taken @ w[i, j].astype(np.float64)
+    return y
+
+
+def laid_out(p, inputs, dev):
+    """Images and weights as the launches leave them in poisoned memory, and their low parts."""
+    plan = wgmma_stem.Forward().plan(p, dev.info, store_epilogue(dtypes.float32))
+    low = p.precision == "highest"
+    names = ["ws0", "ws1", "ws2", "ws3"][: 4 if low else 2]
+    launches = [launch for launch in plan.launches if launch.name.startswith("stem")]
+    assert [launch.name for launch in launches] == ["stem_images", "stem_weights"]
+    a = wgmma_stem.layout(p)
+    shapes = [(*p.x_shape[:2], a.wide, a.pixel), (p.w_shape[0], p.w_shape[-1], a.step)] * 2
+    outputs = {n: poisoned(s, p.a) for n, s in zip(names, shapes, strict=False)}
+    assert [v.nbytes for v in outputs.values()] == plan.workspace[: len(names)]
+    got = run_outputs(Plan(launches, []), inputs, outputs, dev)
+    return [got[n].astype(np.float64) for n in names]
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.float16], ids=str)
+def test_a_row_of_taps_reads_a_run_of_its_row(case, dtype, dev):
+    """The product that wgmma.cl makes of the tensor maps, with their overlapping steps."""
+    p = problem(case, dtype=dtype)
+    rng = np.random.default_rng()
+    x, w = random_array(rng, p.x_shape, dtype), random_array(rng, p.w_shape, dtype)
+    images, weights = laid_out(p, {"a": x, "b": w}, dev)
+    a, (_, out_h, out_w, _) = wgmma_stem.layout(p), p.y_shape
+    stride, rows = p.strides[0], images.reshape(*p.x_shape[:2], -1)
+    assert all(n * dtype.itemsize % 16 == 0 for n in (stride * a.pixel, rows.shape[-1], a.step))
+    y = np.zeros(p.y_shape)
+    for i in range(p.w_shape[0]):
+        for h in range(out_h):
+            row = h * stride + i - p.pads[0][0]
+            if not 0 <= row < p.x_shape[1]:
+                continue  # zeros out of bounds
+            for v in range(out_w):
+                run = rows[:, row, v * stride * a.pixel :][:, : a.run]
+                assert run.shape[1] == a.run  # never beyond the row
+                y[:, h, v] += run @ weights[i, :, : a.run].T
+    want = forward(p, x, w)
+    assert np.linalg.norm(y - want) <= 1e-12 * np.linalg.norm(want)
+
+
+def test_low_parts_make_up_for_rounding(dev):
+    p = problem("7x7", precision="highest")
+    rng = np.random.default_rng()
+    x, w = random_array(rng, p.x_shape, p.a), random_array(rng, p.w_shape, p.a)
+    x[0, 0, 0, 0] = np.inf
+    images, weights, images_low, weights_low = laid_out(p, {"a": x, "b": w}, dev)
+    assert np.isfinite(images_low).all() and np.isfinite(weights_low).all()
+    for high, low in ((images, images_low), (weights, weights_low)):
+        finite = np.isfinite(high)
+        rounded = high[finite] - low[finite]
+        bits = rounded.astype(np.float32).view(np.uint32)
+        assert not (bits & 0x1FFF).any()
+        assert np.all(np.abs(low[finite]) <= np.abs(high[finite]) * 2.0**-11)
+
+
+@pytest.fixture
+def hopper_info(monkeypatch):
+    """Facts of an H200, on which the self-tests pass."""
+    real = next(found.info for found in device.find_devices() if found.info)
+    monkeypatch.setattr(wgmma_probe, "available", lambda *_: True)
+    return dataclasses.replace(
+        real, name="NVIDIA H200", kind="gpu", matrix="wgmma90", compute_units=132,
+        local_mem_bytes=49152, max_work_group_size=1024,
+    )  # fmt: skip
+
+
+def test_first_layers_choose_it(hopper_info):
+    same = ((1, 1), (1, 1))
+    layers = {
+        "vgg16": ((64, 224, 224, 3), (3, 3), 64, 1, same),
+        "resnet50": ((64, 230, 230, 3), (7, 7), 64, 2, ((0, 0), (0, 0))),
+        "alexnet": ((64, 224, 224, 3), (11, 11), 64, 4, ((2, 2), (2, 2))),
+    }
+    for name, layer in layers.items():
+        # A row of 11 taps of float32 takes two stages, the second nearly empty.
+        for dtype in (dtypes.bfloat16,) if name == "alexnet" else (dtypes.float32, dtypes.bfloat16):
+            plan = conv.plan(problem(layer, dtype=dtype), hopper_info, store_epilogue(dtype))
+            assert "stem_images" in [launch.name for launch in plan.launches]
+        p = problem(layer, conv.FILTER_GRAD, dtypes.bfloat16)
+        plan = conv.plan(p, hopper_info, store_epilogue(dtypes.bfloat16))
+        assert "stem_images" in [launch.name for launch in plan.launches]
+    wide = ((64, 56, 56, 64), (3, 3), 64, 1, same)
+    plan = conv.plan(problem(wide), hopper_info, store_epilogue(dtypes.float32))
+    assert "stem_images" not in [launch.name for launch in plan.launches]
+
+
+@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.parametrize("kind", [conv.FORWARD, conv.FILTER_GRAD])
+@pytest.mark.parametrize("shape", wgmma_stem.FILTER_SHAPES, ids=lambda shape: shape.name)
+def test_tiles_stay_in_registers(kind, shape, hopper_info):
+    p = problem("7x7", kind, dtypes.bfloat16)
+    solver = wgmma_stem.Forward if kind == conv.FORWARD else wgmma_stem.FilterGrad
+    plan = solver(shape).plan(p, hopper_info, store_epilogue(dtypes.bfloat16))
+    launch = next(launch for launch in plan.launches if launch.name == "wgmma")
+    used = ptx.resources(launch.source, "sm_90", shape.threads, wgmma.sm_90a)
+    assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
+    assert used["local"] <= wgmma.SHARED_LIMIT
