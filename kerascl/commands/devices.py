@@ -39,8 +39,12 @@ def _matrix(info: devices.DeviceInfo, run_probe: bool) -> str:
         return ""
     if not wgmma_probe.capable(info) or not run_probe:
         return info.matrix
-    problem = wgmma_probe.verdict(info)
-    return f"mma80 (no wgmma90: {problem})" if problem else info.matrix
+    verdicts = wgmma_probe.verdicts(info)
+    problem = verdicts[wgmma_probe.BASE]
+    if problem:
+        return f"mma80 (no wgmma90: {problem})"
+    missing = (f"{family}: {text}" for family, text in verdicts.items() if text)
+    return ", no ".join((info.matrix, *missing))
 
 
 def list_devices(run_probe: bool, console: Console) -> int:

@@ -302,7 +302,8 @@ class WgmmaSolver(Solver):
             by default the fastest by estimate.
     """
 
-    family = "wgmma"
+    family = "wgmma"  # how its solvers are called
+    verdict = wgmma_probe.BASE  # the self-test that speaks for it
 
     def __init__(self, tile=None, splits: int | None = None):
         self.tile = tile
@@ -318,7 +319,7 @@ class WgmmaSolver(Solver):
         raise NotImplementedError
 
     def applies(self, problem, info) -> bool:
-        return self.takes(problem) and wgmma_probe.available(info)
+        return self.takes(problem) and wgmma_probe.available(info, self.verdict)
 
     def cost(self, problem, info) -> float:
         return self.best(problem, info)[0] * COST_PER_MICROSECOND

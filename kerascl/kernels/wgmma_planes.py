@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass
 
 from kerascl import dtypes
-from kerascl.kernels import wgmma, wgmma_probe
+from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import FILTER_GRAD, ConvProblem, Params, conv_index, geometry
 from kerascl.kernels.solver import (
     Epilogue,
@@ -150,7 +150,7 @@ def layout(p: ConvProblem) -> Layout | None:
 class Wgmma(wgmma.WgmmaSolver):
     """Filter gradient of one- and two-dimensional convolutions of float32, channels last."""
 
-    family = "wgmma_planes"
+    family = verdict = "wgmma_planes"
 
     def takes(self, p: ConvProblem) -> bool:
         return (
@@ -163,9 +163,6 @@ class Wgmma(wgmma.WgmmaSolver):
             and layout(p) is not None
             and self.tile in (None, *_shapes(p))
         )
-
-    def applies(self, problem: ConvProblem, info) -> bool:
-        return self.takes(problem) and wgmma_probe.available(info, self.family)
 
     def best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
         low, a = _low(p), layout(p)

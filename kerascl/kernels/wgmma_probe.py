@@ -1,12 +1,13 @@
 """Whether warpgroup matrix instructions work here: asked once for a device and driver.
 
-A child process computes some products and convolutions; see `runtime.selftest`.  A family of
+Child processes compute some products and convolutions; see `runtime.selftest`.  A family of
 kernels may have a verdict of its own, so that what fails there leaves the others in use.
 """
 
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 
 from kerascl import config
 from kerascl.runtime import device as devices
@@ -16,6 +17,7 @@ from kerascl.runtime.device import DeviceInfo
 #: Part of the verdict's key: raise it when the kernels change in what they rely on.
 VERSION = "3"
 BASE = "wgmma"  # the family of those that share a verdict
+FAMILIES = (BASE, "wgmma_planes", "wgmma_stem")
 
 
 def capable(info: DeviceInfo) -> bool:
@@ -24,16 +26,26 @@ def capable(info: DeviceInfo) -> bool:
 
 
 @functools.cache
-def verdict(info: DeviceInfo, family: str = BASE) -> str:
-    """ "" when the self-test passed, else why it did not; runs it where no verdict is kept."""
-    return selftest.kept(info, family, VERSION, lambda: _test(info, family))
+def verdicts(info: DeviceInfo) -> dict[str, str]:
+    """Of each family: "" when its self-test passed, else why it did not.
+
+    Where no verdict is kept the self-tests run, all at once: they mostly wait for the driver's
+    compiler.
+    """
+
+    def verdict(family: str) -> str:
+        return selftest.kept(info, family, VERSION, lambda: _test(info, family))
+
+    with ThreadPoolExecutor(len(FAMILIES)) as pool:
+        return dict(zip(FAMILIES, pool.map(verdict, FAMILIES), strict=True))
 
 
 def available(info: DeviceInfo, family: str = BASE) -> bool:
     """Whether the kernels of wgmma.cl, and those of a family with its own verdict, may be used."""
-    if not capable(info) or verdict(info):
+    if not capable(info):
         return False
-    return family == BASE or verdict(info, family) == ""
+    known = verdicts(info)
+    return not known[BASE] and not known[family]
 
 
 def _test(info: DeviceInfo, family: str) -> tuple[str, bool]:

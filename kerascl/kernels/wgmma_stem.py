@@ -14,7 +14,7 @@ import functools
 import math
 from dataclasses import dataclass
 
-from kerascl.kernels import wgmma, wgmma_conv, wgmma_filter, wgmma_probe
+from kerascl.kernels import wgmma, wgmma_conv, wgmma_filter
 from kerascl.kernels.conv_problem import (
     FILTER_GRAD,
     FORWARD,
@@ -66,6 +66,7 @@ def layout(p: ConvProblem) -> Layout:
 class _Stem(wgmma.WgmmaSolver):
     """What forward and filter gradient share."""
 
+    verdict = "wgmma_stem"
     kind = ""
 
     def takes(self, p: ConvProblem) -> bool:
@@ -83,9 +84,6 @@ class _Stem(wgmma.WgmmaSolver):
             and p.strides == (stride, stride)
             and stride <= min(MAX_STRIDE, p.x_shape[1])
         )
-
-    def applies(self, problem: ConvProblem, info) -> bool:
-        return self.takes(problem) and wgmma_probe.available(info, "wgmma_stem")
 
     @staticmethod
     def _image_time(p: ConvProblem, copies: int) -> float:

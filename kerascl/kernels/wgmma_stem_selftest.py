@@ -16,8 +16,7 @@ from kerascl.kernels.wgmma_selftest import check, main, run
 from kerascl.runtime import device
 
 CASES = (  # images, height, width, channels, filters, taps a side, stride, padding
-    (3, 13, 13, 3, 64, 3, 1, 1), (2, 31, 37, 3, 64, 7, 2, 3), (2, 43, 51, 3, 72, 11, 4, 2),
-    (5, 17, 14, 7, 40, 5, 1, 0),
+    (3, 13, 13, 3, 64, 3, 1, 1), (2, 31, 37, 3, 64, 7, 2, 3), (2, 43, 51, 5, 72, 11, 4, 0),
 )  # fmt: skip
 
 
@@ -31,7 +30,6 @@ def stems(dev: device.Device) -> None:
     tries = [
         (FORWARD, dtypes.float32, "high", 1e-3), (FORWARD, dtypes.float32, "highest", 2e-6),
         (FORWARD, dtypes.bfloat16, "high", 2e-5), (FILTER_GRAD, dtypes.bfloat16, "high", 2e-5),
-        (FILTER_GRAD, dtypes.float16, "high", 2e-5),
     ]  # fmt: skip
     for images, height, width, c, f, taps, stride, pad in CASES:
         out_h, out_w = ((n + 2 * pad - taps) // stride + 1 for n in (height, width))

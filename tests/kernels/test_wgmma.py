@@ -184,10 +184,10 @@ def test_a_passing_trouble_is_not_kept(dev, monkeypatch, tmp_path):
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=2)
     monkeypatch.setattr(wgmma_probe, "_test", lambda *_: ("the device was busy", False))
     assert not wgmma_probe.available(info)
-    wgmma_probe.verdict.cache_clear()
+    wgmma_probe.verdicts.cache_clear()
     monkeypatch.setattr(wgmma_probe, "_test", lambda *_: ("", True))
     assert wgmma_probe.available(info)
-    wgmma_probe.verdict.cache_clear()
+    wgmma_probe.verdicts.cache_clear()
 
 
 def test_the_verdict_of_the_self_test_is_kept(dev, monkeypatch, tmp_path):
@@ -196,23 +196,23 @@ def test_the_verdict_of_the_self_test_is_kept(dev, monkeypatch, tmp_path):
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=1)
     if wgmma_probe.available(dev.info):
         pytest.skip("the self-test passes here")
-    verdict = wgmma_probe.verdict(info)
-    assert verdict
+    verdict = wgmma_probe.verdicts(info)
+    assert verdict[wgmma_probe.BASE]
     assert not wgmma_probe.available(info)
-    wgmma_probe.verdict.cache_clear()
+    wgmma_probe.verdicts.cache_clear()
     monkeypatch.setattr(wgmma_probe, "_test", lambda *_: pytest.fail("the verdict was not kept"))
-    assert wgmma_probe.verdict(info) == verdict
+    assert wgmma_probe.verdicts(info) == verdict
 
 
 def test_a_family_that_fails_leaves_the_others_in_use(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=3)
-    verdicts = {wgmma_probe.BASE: "", wgmma_planes.Wgmma.family: "it is wrong"}
-    monkeypatch.setattr(wgmma_probe, "_test", lambda info, family: (verdicts[family], True))
+    wrong = {wgmma_planes.Wgmma.verdict: "it is wrong"}
+    monkeypatch.setattr(wgmma_probe, "_test", lambda _, family: (wrong.get(family, ""), True))
     p = test_wgmma_planes.CASES["same"]
     assert wgmma_probe.available(info)
     assert wgmma_planes.Wgmma().takes(p) and not wgmma_planes.Wgmma().applies(p, info)
-    wgmma_probe.verdict.cache_clear()
+    wgmma_probe.verdicts.cache_clear()
 
 
 @pytest.mark.parametrize("high", [True, False])

@@ -151,3 +151,39 @@ def test_tiles_stay_in_registers(kind, shape, hopper_info):
     used = ptx.resources(launch.source, "sm_90", shape.threads, wgmma.sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
     assert used["local"] <= wgmma.SHARED_LIMIT
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("kind", [conv.FORWARD, conv.FILTER_GRAD])
+@pytest.mark.parametrize(
+    ("dtype", "precision", "bound"),
+    [
+        (dtypes.float32, "high", 1e-3), (dtypes.float32, "highest", 2e-6),
+        (dtypes.bfloat16, "high", 2e-5), (dtypes.float16, "high", 2e-5),
+    ],
+    ids=["tf32", "float32", "bfloat16", "float16"],
+)  # fmt: skip
+def test_convolutions(case, kind, dtype, precision, bound, dev):
+    if not wgmma_probe.available(dev.info, "wgmma_stem"):
+        pytest.skip("the device has no warpgroup matrix instructions")
+    p = problem(case, kind, dtype, precision)
+    solver = wgmma_stem.Forward if kind == conv.FORWARD else wgmma_stem.FilterGrad
+    rng = np.random.default_rng()
+    x, w, dy = (random_array(rng, s, dtype) for s in (p.x_shape, p.w_shape, p.y_shape))
+    want = forward(p, x, w)
+    if kind == conv.FILTER_GRAD:
+        # linear in w, so the gradient's every element is a forward pass with one tap
+        want = np.zeros(p.w_shape)
+        for at in np.ndindex(*p.w_shape[:3]):
+            one = np.zeros((*p.w_shape[:3], 1))
+            one[at] = 1
+            q = dataclasses.replace(p, y_shape=(*p.y_shape[:3], 1))
+            want[at] = np.tensordot(forward(q, x, one)[..., 0], dy.astype(np.float64), 3)
+    for tile in (None, *wgmma_stem.FILTER_SHAPES):
+        if not solver(tile).takes(p):
+            continue
+        plan = solver(tile, 1 if tile else None).plan(p, dev.info, store_epilogue(dtypes.float32))
+        inputs = {"a": x, "b": w if kind == conv.FORWARD else dy}
+        out = {"out": poisoned(p.out_shape, dtypes.float32)}
+        got = run_outputs(plan, inputs, out, dev)["out"]
+        assert np.linalg.norm(got - want) <= bound * np.linalg.norm(want)
