@@ -1,7 +1,8 @@
-"""Weights that a step lays out anew for its kernels: many small launches become few.
+"""Operands that a step lays out anew for its kernels: many small launches become few.
 
-A weight is there from the start, so its new layout can be made long before it is used; a launch
-costs several microseconds whatever it does.
+A weight is there from the start, so its new layout can be made long before it is used; both
+operands of one product are laid out side by side.  A launch costs several microseconds whatever it
+does.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ MOST_BYTES = 8 << 20  # larger ones gain nothing from company
 
 
 def gather(steps: list[Step], slots: list[Slot], info) -> list[Step]:
-    """Join the packing of weights of the same kind, in groups, where the first of each group was.
+    """Join the packing of weights of the same kind, in groups, where the first of each group was;
+    and that of neighbours.
 
     Args:
         steps: in order.
@@ -28,7 +30,7 @@ def gather(steps: list[Step], slots: list[Slot], info) -> list[Step]:
     open_groups: dict[str, list[Step]] = {}
     groups: list[list[Step]] = []
     for step in steps:
-        if times[id(step)] > 1 or not _can_join(step, slots):
+        if times[id(step)] > 1 or not _is_weight(step, slots):
             continue
         group = open_groups.get(step.source)
         if group is None or len(group) >= min(MOST_JOBS, room):
@@ -38,19 +40,36 @@ def gather(steps: list[Step], slots: list[Slot], info) -> list[Step]:
     groups = [group for group in groups if len(group) > 1]
     joined = {id(group[0]): _joined(group) for group in groups}
     gone = {id(step) for group in groups for step in group[1:]}
-    return [joined.get(id(step), step) for step in steps if id(step) not in gone]
+    steps = [joined.get(id(step), step) for step in steps if id(step) not in gone]
+    return _join_neighbours(steps, times)
 
 
-def _can_join(step: Step, slots: list[Slot]) -> bool:
-    if step.name != wgmma_pack.NAME:
-        return False
-    source, out, _ = step.args[:3]
+def _join_neighbours(steps: list[Step], times: dict[int, int]) -> list[Step]:
+    found: list[Step] = []
+    for step in steps:
+        last = found[-1] if found else None
+        alike = last is not None and last.source == step.source and times.get(id(last)) == 1
+        if alike and times.get(id(step)) == 1 and _can_join(last) and _can_join(step):
+            if step.args[0].index not in last.writes:
+                found[-1] = _joined([last, step])
+                continue
+        found.append(step)
+    return found
+
+
+def _can_join(step: Step) -> bool:
     return (
-        slots[source.index].kind == "input"
-        and slots[out.index].nbytes <= MOST_BYTES
+        step.name == wgmma_pack.NAME
         and all(type(a) is Use and not a.offset for a in step.args[:3])
         and wgmma_pack.job_of(step.args, step.global_size) is not None
     )
+
+
+def _is_weight(step: Step, slots: list[Slot]) -> bool:
+    if not _can_join(step):
+        return False
+    source, out, _ = step.args[:3]
+    return slots[source.index].kind == "input" and slots[out.index].nbytes <= MOST_BYTES
 
 
 def _joined(group: list[Step]) -> Step:

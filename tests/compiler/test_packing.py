@@ -73,9 +73,23 @@ def test_one_launch_does_what_many_did(dev, rng, low):
 def test_what_is_made_in_the_step_stays_where_it_is(dev):
     kinds = ["input", "temporary", "input", "output", "input", "input"]
     steps, slots = program(kinds)
-    joined = packing.gather(steps, slots, dev.info)
-    assert [s.name for s in joined] == ["wgmma_pack_many", "wgmma_pack", "wgmma_pack"]
-    assert joined[1:] == [steps[1], steps[3]]
+    maker = Step("", "map", (), [Use(9)], (64,), (64,), "map")  # of the matrix that is packed next
+    maker.writes = frozenset({9})
+    joined = packing.gather([*steps[:3], maker, *steps[3:]], slots, dev.info)
+    assert [s.name for s in joined] == ["wgmma_pack_many", "wgmma_pack", "map", "wgmma_pack"]
+    assert [joined[1], joined[3]] == [steps[1], steps[3]]
+
+
+def test_both_operands_of_a_product_are_packed_together(dev, rng):
+    steps, slots = program(["temporary"] * 6)
+    matrices = [rng.normal(size=shape).astype(np.float32) for shape in SHAPES]
+    joined = packing.gather(steps[:2], slots, dev.info)
+    assert [s.name for s in joined] == ["wgmma_pack_many"]
+    found = run(joined, slots, matrices, dev)
+    for j, (matrix, (k, n)) in enumerate(zip(matrices[:2], SHAPES, strict=False)):
+        np.testing.assert_array_equal(found[3 * j + 1].reshape(n, -1)[:, :k], matrix.T)
+    steps[1].args[0] = steps[0].args[1]  # what the first writes the second reads
+    assert packing.gather(steps[:2], slots, dev.info) == steps[:2]
 
 
 def test_groups_are_small_enough(dev, monkeypatch):
