@@ -12,8 +12,8 @@ from kerascl import dtypes
 from kerascl.kernels import wgmma_planes
 from kerascl.kernels.conv_problem import FILTER_GRAD, ConvProblem
 from kerascl.kernels.solver import store_epilogue
-from kerascl.kernels.wgmma_selftest import check, main, run
-from kerascl.runtime import device
+from kerascl.kernels.wgmma_selftest import check, run
+from kerascl.runtime import device, selftest_child
 
 
 def planes(dev: device.Device) -> None:
@@ -58,4 +58,4 @@ def planes(dev: device.Device) -> None:
 
 
 if __name__ == "__main__":
-    main(planes)
+    selftest_child.main(planes)

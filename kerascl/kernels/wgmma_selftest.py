@@ -6,9 +6,6 @@ the driver fails.
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
-
 import numpy as np
 
 from kerascl import dtypes
@@ -17,8 +14,7 @@ from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvPr
 from kerascl.kernels.gemm import GemmProblem, normalise
 from kerascl.kernels.run import enqueue
 from kerascl.kernels.solver import Plan, store_epilogue
-from kerascl.runtime import device, selftest
-from kerascl.runtime.errors import OutOfDeviceMemory
+from kerascl.runtime import device, selftest_child
 
 POISON = 0xFF  # NaN in every float dtype
 
@@ -113,18 +109,5 @@ def convolutions(dev: device.Device) -> None:
             check(f"{kind} of {dtype.name}", got, want, 1e-3)
 
 
-def main(*tests: Callable[[device.Device], None]) -> None:
-    """Run the tests on the device that the command line names, and exit with the verdict."""
-    try:
-        chosen = device.get(sys.argv[1])
-        for test in tests:
-            test(chosen)
-    except OutOfDeviceMemory:
-        sys.exit(selftest.FULL)
-    except Exception as failure:  # whatever it was, the verdict is one line
-        sys.exit(str(failure).splitlines()[0])
-    print(selftest.OK)
-
-
 if __name__ == "__main__":
-    main(products, convolutions)
+    selftest_child.main(products, convolutions)

@@ -12,8 +12,8 @@ from kerascl import dtypes
 from kerascl.kernels import wgmma_stem
 from kerascl.kernels.conv_problem import FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.solver import store_epilogue
-from kerascl.kernels.wgmma_selftest import check, main, run
-from kerascl.runtime import device
+from kerascl.kernels.wgmma_selftest import check, run
+from kerascl.runtime import device, selftest_child
 
 CASES = (  # images, height, width, channels, filters, taps a side, stride, padding
     (3, 13, 13, 3, 64, 3, 1, 1), (2, 31, 37, 3, 64, 7, 2, 3), (2, 43, 51, 5, 72, 11, 4, 0),
@@ -59,4 +59,4 @@ def stems(dev: device.Device) -> None:
 
 
 if __name__ == "__main__":
-    main(stems)
+    selftest_child.main(stems)

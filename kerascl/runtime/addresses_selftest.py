@@ -6,12 +6,9 @@ OK, or fails in whatever way the driver fails.
 
 from __future__ import annotations
 
-import sys
-
 import numpy as np
 
-from kerascl.runtime import device, selftest
-from kerascl.runtime.errors import OutOfDeviceMemory
+from kerascl.runtime import device, selftest_child
 
 _SOURCE = """
 __kernel void blend(__global const float* restrict a, __global const float4* restrict b,
@@ -66,10 +63,4 @@ def blends(chosen: device.Device) -> None:
 
 
 if __name__ == "__main__":
-    try:
-        blends(device.get(sys.argv[1]))
-    except OutOfDeviceMemory:
-        sys.exit(selftest.FULL)
-    except Exception as failure:  # whatever it was, the verdict is one line
-        sys.exit(str(failure).splitlines()[0])
-    print(selftest.OK)
+    selftest_child.main(blends)

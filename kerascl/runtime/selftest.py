@@ -16,6 +16,7 @@ from kerascl.runtime.diskcache import DiskCache
 if TYPE_CHECKING:
     from kerascl.runtime.device import DeviceInfo
 
+BEGUN = "kerascl-selftest-begun"
 OK = "kerascl-selftest-ok"
 FULL = 3  # a self-test's exit status where it found no memory
 SECONDS = 120
@@ -61,4 +62,7 @@ def in_child(module: str, index: int | None, **environment: str) -> tuple[str, b
     if done.returncode == FULL:
         return "the device's memory was full at the self-test", False
     lines = (done.stdout + done.stderr).strip().splitlines()
-    return (lines[-1][:200] if lines else f"the self-test ended with {done.returncode}"), True
+    if BEGUN not in done.stdout:  # Python or a package failed, not the device
+        return f"the self-test did not begin: {lines[-1][:200] if lines else ''}", False
+    found = [line for line in lines if line != BEGUN]
+    return (found[-1][:200] if found else f"the self-test ended with {done.returncode}"), True
