@@ -287,7 +287,7 @@ class Panels(Solver):
             + kind_defines(p)
             + f"#define B_DIRECT {int(direct)}\n"
             + params.source
-            + micro.source(p.acc, info)
+            + micro.source(p.acc, info, 0 if p.kind == FILTER_GRAD else gemm_shape(p).k)
             + epilogue.defines
             + cl_source("conv_axis.cl")
             + cl_source("conv_cpu.cl")

@@ -26,6 +26,8 @@ _SHAPES_32 = (
 )
 _SHAPES_16 = ((6, 2), (4, 3), (3, 3), (2, 4), (1, 6), (8, 1), (3, 2), (4, 1))
 
+LONG = 256  # terms from which sums are made of sums: shorter ones lose no more by themselves
+
 
 @dataclass(frozen=True)
 class Micro:
@@ -54,10 +56,12 @@ class Micro:
         reading = 1 + 1 / self.mr if streams else 1.0
         return round_up(m, self.mr) * round_up(n, self.nr) / self.speed * reading
 
-    def source(self, acc: DType, info) -> str:
+    def source(self, acc: DType, info, depth: int = 0) -> str:
+        """Macros and text for sums of `depth` terms."""
         fma = "#define NO_FMA\n" if "no_fma16" in info.quirks else ""
+        long = "#define LONG\n" if depth > LONG and acc.is_float else ""
         return (
-            f"{fma}#define MR {self.mr}\n#define NV {self.nv}\n#define VL {self.vl}\n"
+            f"{fma}{long}#define MR {self.mr}\n#define NV {self.nv}\n#define VL {self.vl}\n"
             f"#define ACC_FLOAT {int(acc.is_float)}\n" + cl_source("cpu_micro.cl")
         )
 

@@ -312,7 +312,7 @@ class Panels(Solver):
             workspace.append(splits * p.total * p.acc.itemsize)
         source = (
             prelude(index, A=a_type, B=b_type, ACC=p.acc)
-            + micro.source(p.acc, info)
+            + micro.source(p.acc, info, slice_)
             + inner.defines
             + f"#define PRODUCT\n#define A_MODE {mode}\n"
             + f"#define A_DIRECT {int(direct_a)}\n#define B_DIRECT {int(direct_b)}\n"

@@ -189,6 +189,18 @@ def test_deep_sum_is_split_and_repeats(dev):
     assert len(set(results)) == 1
 
 
+@pytest.mark.parametrize("a", ["normal", "transposed"])
+def test_long_sums_on_cpus_are_sums_of_sums(a, dev):
+    """One running sum of so many products would be off by twice as much, or more."""
+    if dev.info.kind != "cpu":
+        pytest.skip("of the kernels for CPUs")
+    rng = np.random.default_rng()
+    problem, inputs, want = make(rng, 40, 64, 3000, a=a)
+    plan = gemm.Panels().plan(gemm.normalise(problem), dev.info, store_epilogue(dtypes.float32))
+    got = run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev)
+    assert np.linalg.norm(got - want) < 4e-7 * np.linalg.norm(want)
+
+
 def test_long_indices(dev):
     """Forcing 64-bit indices gives the same results (a far row is only addressed, never read)."""
     rng = np.random.default_rng()

@@ -15,10 +15,31 @@
 #endif
 #define MULADD(x, y, z) MULADD_V((V)(x), y, z)
 
+#define MICRO_ALL \
+  _Pragma("unroll") for (int r_ = 0; r_ < MR; ++r_) \
+    _Pragma("unroll") for (int v_ = 0; v_ < NV; ++v_)
+
+// LONG: a sum of very many terms loses what one of SUMS of them keeps, so those are summed.
+#ifdef LONG
+#define SUMS 256
+#define MICRO_ZERO \
+  V c_[MR][NV], all_c_[MR][NV]; \
+  int terms_ = 0; \
+  MICRO_ALL { c_[r_][v_] = (V)(0); all_c_[r_][v_] = (V)(0); }
+#define MICRO_SUM(n) \
+  terms_ += (n); \
+  if (terms_ >= SUMS) { \
+    terms_ = 0; \
+    MICRO_ALL { all_c_[r_][v_] += c_[r_][v_]; c_[r_][v_] = (V)(0); } \
+  }
+#define MICRO_TOTAL MICRO_ALL c_[r_][v_] += all_c_[r_][v_];
+#else
 #define MICRO_ZERO \
   V c_[MR][NV]; \
-  _Pragma("unroll") for (int r_ = 0; r_ < MR; ++r_) \
-    _Pragma("unroll") for (int v_ = 0; v_ < NV; ++v_) c_[r_][v_] = (V)(0);
+  MICRO_ALL c_[r_][v_] = (V)(0);
+#define MICRO_SUM(n)
+#define MICRO_TOTAL
+#endif
 
 // One step of the depth: row r takes A_EL(r), the columns lie at b (elements of ACC_T).
 #define MICRO_STEP(A_EL, b) { \
@@ -29,11 +50,25 @@
     _Pragma("unroll") for (int v_ = 0; v_ < NV; ++v_) c_[r_][v_] = MULADD(x_, b_[v_], c_[r_][v_]); \
   } }
 
+// `count` steps of the depth k, after each of which `next` (b, at least) moves on.
+#ifdef LONG
+#define MICRO_STEPS(count, A_EL, b, next) \
+  for (int k = 0, end_; k < (count);) { \
+    const int from_ = k; \
+    end_ = min(count, k + SUMS); \
+    for (; k < end_; ++k, next) MICRO_STEP(A_EL, b) \
+    MICRO_SUM(end_ - from_) \
+  }
+#else
+#define MICRO_STEPS(count, A_EL, b, next) \
+  for (int k = 0; k < (count); ++k, next) MICRO_STEP(A_EL, b)
+#endif
+
 // Spills the sums to t_[MR][NR], where the epilogue's loops find them.
 #define MICRO_SPILL \
+  MICRO_TOTAL \
   ACC_T t_[MR][NR]; \
-  _Pragma("unroll") for (int r_ = 0; r_ < MR; ++r_) \
-    _Pragma("unroll") for (int v_ = 0; v_ < NV; ++v_) VSTORE(c_[r_][v_], v_, t_[r_]);
+  MICRO_ALL VSTORE(c_[r_][v_], v_, t_[r_]);
 
 // Hands columns [from, to) of row r to the epilogue, at output index `at` + column * `step`.  Whole
 // rows have a loop of their own, which compilers turn into vectors; they have to be told that an

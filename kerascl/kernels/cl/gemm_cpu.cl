@@ -76,7 +76,8 @@ __kernel ONE_THREAD void gemm_cpu(__global const A_T* restrict pA, __global cons
       const int mBack = A_DIRECT ? max(m0 + MR - M, 0) : 0;
       __global const A_T* a = aStart + q * aPanel - mBack;
 #define A_EL(r) a[r]
-      for (int k = 0; k < depth; ++k, b += bK, a += aK) MICRO_STEP(A_EL, b)
+#define NEXT b += bK, a += aK
+      MICRO_STEPS(depth, A_EL, b, NEXT)
 #else
       const int mBack = 0;
       __global const A_T* a[MR];
@@ -87,7 +88,7 @@ __kernel ONE_THREAD void gemm_cpu(__global const A_T* restrict pA, __global cons
 #else
 #define A_EL(r) a[r][k * aK]
 #endif
-      for (int k = 0; k < depth; ++k, b += bK) MICRO_STEP(A_EL, b)
+      MICRO_STEPS(depth, A_EL, b, b += bK)
 #endif
       MICRO_SPILL
       const int rows = min(MR, M - m0 + mBack);
