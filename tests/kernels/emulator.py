@@ -1,0 +1,415 @@
+"""Runs kernels with warpgroup matrix instructions where there are none: TMA, barriers and wgmma in
+plain OpenCL C around the text of wgmma.cl and wgmma_taps.cl.
+
+Work-items of a CPU's work-group take turns and cannot wait for each other.  So a kernel is launched
+once for each of its roles: those who load first, those who multiply last.  Every use of a stage has
+memory of its own (a "generation"), and what a wait waits for has happened already.  A stage that is
+overwritten too early shows in no result then.  It is checked instead that waits alternate between
+a barrier's phases, that every phase gets its arrivals and bytes, and that a stage is handed back
+after the wgmma that read it were waited for.
+
+What this cannot see: missing fences between the proxies, time, and how tensor cores round sums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+
+import numpy as np
+
+from kerascl.kernels import wgmma
+from kerascl.kernels.solver import Launch, Plan, Ref, Scalar
+from kerascl.kernels.tiles import ceil_div
+from kerascl.runtime.device import Device
+from tests.kernels.harness import run_outputs
+
+#: What the hardware would punish, or what this file does not know.
+FAULTS = {
+    "BARRIER": "no barrier is at this address",
+    "PARITY": "a wait for the other phase of a barrier",
+    "NEVER": "a wait for a phase that no load completes",
+    "BYTES": "a barrier expects other bytes than those that come",
+    "UNEXPECTED": "TMA before its barrier expects bytes",
+    "ACQUIRED": "TMA with a tensor map that was not acquired, or is not aligned",
+    "SPACE": "a tensor map beyond the memory for them",
+    "MAP": "a tensor map of another kind than is emulated",
+    "TARGET": "TMA writes beyond its stage, or to no multiple of 128 bytes",
+    "SOURCE": "TMA reads beyond the operands",
+    "DESCRIPTOR": "a matrix descriptor of another kind than is emulated",
+    "OPERAND": "a read or write in shared memory beyond a stage",
+    "CLOSED": "a stage is used before the wait for it or after it was handed back",
+    "HELD": "a stage is handed back before its wgmma were waited for",
+    "FENCE": "wgmma without a fence before it",
+    "PENDING": "results are used before their wgmma were waited for",
+    "SHARED": "more local memory than there is, or less than is used",
+    "GENERATIONS": "more uses of a stage than the launch's depth needs",
+}
+_GENERATION = 227 * 1024  # bytes, more than a ring has
+_COUNTS = 4  # ints of a barrier: arrivals of a phase, all arrivals, loads expected, bytes to come
+
+# In front of the kernel, behind its macros.
+_DEVICE = r"""
+#undef UNROLL
+#define UNROLL
+#define EMU_BASE 1024u  // the driver takes the first KiB
+#define EMU_RING ((uint)(STAGES * STAGE))
+#define EMU_BARRIERS (EMU_KINDS * STAGES)
+#define EMU_LOW 0xffffffffUL
+#define EMU_MUST(ok, fault) { if (!(ok)) atomic_or(emu->state, EMU_##fault); }
+#define EMU_COUNT(b, n) emu->state[1 + (b) * EMU_COUNTS + (n)]
+
+typedef struct {
+  __global uchar* ring;
+  volatile __global int* state;
+  __local uint* lanes;
+  ulong from[4], to[4];  // the operands
+  ulong acquired, maps, maps_end;
+  uint generations, tid, committed, done, fenced;
+  // By stage: the last group of wgmma that reads it; the generation waited for and one, or 0.
+  uint last[STAGES], open[STAGES], waits[EMU_BARRIERS];
+} emu_t;
+
+inline uint emu_swizzle(uint at) { return at ^ ((at >> 3) & 0x70u); }
+
+inline uint emu_barrier(emu_t* emu, uint bar) {
+  const uint at = bar - EMU_BASE - EMU_RING;
+  const int ok = at < 8 * EMU_BARRIERS && at % 8 == 0;
+  EMU_MUST(ok, BARRIER)
+  return ok ? at / 8 : 0;
+}
+
+inline void emu_wait(emu_t* emu, uint bar, uint parity) {
+  const uint b = emu_barrier(emu, bar), n = emu->waits[b]++, empty = b / STAGES == EMU_KINDS - 1;
+  EMU_MUST(parity == ((n & 1) ^ empty), PARITY)
+  if (empty) return;
+  EMU_MUST((uint)EMU_COUNT(b, 2) > n && n < emu->generations, NEVER)
+  emu->open[b % STAGES] = min(n, emu->generations - 1) + 1;
+}
+
+inline void emu_arrive(emu_t* emu, uint bar) {
+  const uint b = emu_barrier(emu, bar);
+  atomic_inc(&EMU_COUNT(b, 1));
+  if (b / STAGES < EMU_KINDS - 1) return;
+  EMU_MUST(emu->last[b % STAGES] <= emu->done, HELD)
+  emu->open[b % STAGES] = 0;
+}
+
+inline void emu_expect(emu_t* emu, uint bar, int bytes) {
+  const uint b = emu_barrier(emu, bar);
+  EMU_MUST(EMU_COUNT(b, 3) == 0, BYTES)
+  atomic_inc(&EMU_COUNT(b, 1));
+  ++EMU_COUNT(b, 2);
+  EMU_COUNT(b, 3) += bytes;
+}
+
+inline void emu_acquire(emu_t* emu, ulong map) {
+  EMU_MUST(map >= emu->maps && map + 128 <= emu->maps_end, SPACE)
+  emu->acquired |= 1UL << (map >> 7 & 63);
+}
+
+inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint bar, int x0,
+                    int x1, int x2, int x3, int x4) {
+  const uint b = emu_barrier(emu, bar), expected = EMU_COUNT(b, 2);
+  const long size[5] = {(m[4] & EMU_LOW) + 1, (m[4] >> 32) + 1, (m[5] & EMU_LOW) + 1,
+                        (m[5] >> 32) + 1, (m[6] & EMU_LOW) + 1};
+  const long step[5] = {EMU_SIZE, (m[1] >> 32) << 4, (m[2] & EMU_LOW) << 4, (m[2] >> 32) << 4,
+                        (m[3] & EMU_LOW) << 4};
+  const int box[5] = {(m[6] >> 56) + 1, (m[7] & 255) + 1, (m[7] >> 8 & 255) + 1,
+                      (m[7] >> 16 & 255) + 1, (m[7] >> 24 & 255) + 1};
+  const int x[5] = {x0, x1, x2, x3, x4};
+  const uint rows = box[1] * box[2] * box[3] * box[4], bytes = rows * 128;
+  // Tiled, 128-byte swizzle, zeros outside, L2 promotion; all else, as the elements' steps, 0.
+  int ok = (m[1] & EMU_LOW) == ((ulong)(rank - 1) << 4 | EMU_CODE | 3 << 13 | 2 << 17);
+  ok = ok && m[3] >> 32 == 0 && (m[6] >> 32 & 0xffffff) == 0 && m[7] >> 32 == 0;
+  ok = ok && m[8] == bytes && m[9] == 1024 && box[0] * EMU_SIZE == 128 && m[0] % 16 == 0;
+  for (int i = 10; i < 16; ++i) ok = ok && m[i] == 0;
+  for (int i = rank; i < 5; ++i) ok = ok && size[i] == 1 && box[i] == 1;
+  EMU_MUST(ok, MAP)
+  EMU_MUST((emu->acquired >> ((ulong)m >> 7 & 63) & 1) && (ulong)m % 128 == 0, ACQUIRED)
+  EMU_MUST(expected > 0, UNEXPECTED)
+  EMU_MUST(expected <= emu->generations, GENERATIONS)
+  const uint begin = to - EMU_BASE, stage = b % STAGES;
+  const int fits = begin / STAGE == stage && (begin + bytes - 1) / STAGE == stage && to % 128 == 0;
+  EMU_MUST(fits, TARGET)
+  EMU_COUNT(b, 3) -= bytes;
+  if (!ok || !fits || expected - 1 >= emu->generations) return;
+  __global uchar* const ring = emu->ring + (expected - 1) * (ulong)EMU_GENERATION - EMU_BASE;
+  // Elements of a row within bounds.
+  const int low = clamp(-(long)x0, 0L, (long)box[0]), high = clamp(size[0] - x0, 0L, (long)box[0]);
+  for (uint row = 0; row < rows; ++row) {
+    int inside = low < high;
+    ulong from = m[0];
+    uint rest = row;
+    for (int i = 1; i < 5; ++i) {
+      const long at = (long)x[i] + rest % box[i];
+      rest /= box[i];
+      inside = inside && at >= 0 && at < size[i];
+      from += at * step[i];
+    }
+    from += (long)x0 * EMU_SIZE;
+    const ulong first = from + low * EMU_SIZE, last = from + high * EMU_SIZE;
+    int known = !inside;
+    for (int i = 0; i < 4; ++i) known = known || (first >= emu->from[i] && last <= emu->to[i]);
+    EMU_MUST(known, SOURCE)
+    for (int i = 0; i < box[0]; ++i) {
+      const int live = inside && known && i >= low && i < high;
+      __global uchar* const at = ring + emu_swizzle(to + row * 128 + i * EMU_SIZE);
+#if EMU_SIZE == 4
+      const uint v = live ? *(__global const uint*)(from + i * 4) : 0;
+      // To tf32, ties to even.
+      *(__global uint*)at = (v + 0xfffu + ((v >> 13) & 1u)) & 0xffffe000u;
+#else
+      *(__global ushort*)at = live ? *(__global const ushort*)(from + i * 2) : 0;
+#endif
+    }
+  }
+}
+
+// Where this work-item sees an address of shared memory (swizzled already).
+inline __global uchar* emu_at(emu_t* emu, uint at) {
+  const uint stage = (at - EMU_BASE) / STAGE, open = stage < STAGES ? emu->open[stage] : 0;
+  EMU_MUST(stage < STAGES, OPERAND)
+  EMU_MUST(open, CLOSED)
+  return open ? emu->ring + (open - 1) * (ulong)EMU_GENERATION + (at - EMU_BASE) : emu->ring;
+}
+
+// EMU_K elements of one row (or column) of an operand.
+inline void emu_row(emu_t* emu, ulong desc, int mn, int row, float* out) {
+  const uint start = (uint)(desc & 0x3fff) << 4, mode = desc >> 62;
+  const uint leading = (uint)(desc >> 16 & 0x3fff) << 4, stride = (uint)(desc >> 32 & 0x3fff) << 4;
+  const int known = (desc & 0x3fffc000c000c000UL) == 0 && (mode == 1 || (mode == 0 && !mn));
+  EMU_MUST(known, DESCRIPTOR)
+  const uint stage = (start - EMU_BASE) / STAGE;
+  if (stage < STAGES) emu->last[stage] = emu->committed + 1;
+  for (int k = 0; k < EMU_K; ++k) {
+    uint at = start;
+    if (mn) at += row / 64 * leading + row % 64 * EMU_SIZE + k / 8 * stride + k % 8 * 128;
+    else if (mode) at += row / 8 * stride + row % 8 * 128 + k * EMU_SIZE;
+    else at += row / 8 * stride + row % 8 * 16 + k * EMU_SIZE / 16 * leading + k * EMU_SIZE % 16;
+    EMU_MUST((at - EMU_BASE) / STAGE == stage, OPERAND)
+    __global const uchar* const p = emu_at(emu, mode ? emu_swizzle(at) : at);
+#if EMU_SIZE == 4
+    out[k] = as_float(*(__global const uint*)p & 0xffffe000u);
+#elif EMU_BF16
+    out[k] = as_float((uint)*(__global const ushort*)p << 16);
+#else
+    out[k] = vload_half(0, (__global const half*)p);
+#endif
+  }
+}
+
+// Lane 4 g + t of warp w has rows 16 w + g and eight further, columns 8 j + 2 t and one further.
+inline void emu_product(emu_t* emu, float* d, const float* row0, const float* row1, ulong b,
+                        int add) {
+  EMU_MUST(emu->fenced, FENCE)
+  for (int j = 0; j < EMU_N / 8; ++j)
+    for (int h = 0; h < 2; ++h) {
+      float column[EMU_K], sum0 = 0, sum1 = 0;
+      emu_row(emu, b, EMU_B_MN, 8 * j + emu->tid % 4 * 2 + h, column);
+      for (int k = 0; k < EMU_K; ++k) {
+        sum0 += row0[k] * column[k];
+        sum1 += row1[k] * column[k];
+      }
+      d[4 * j + h] = add ? d[4 * j + h] + sum0 : sum0;
+      d[4 * j + 2 + h] = add ? d[4 * j + 2 + h] + sum1 : sum1;
+    }
+}
+
+inline void emu_wgmma(emu_t* emu, float* d, ulong a, ulong b, int add) {
+  const int row = emu->tid / 32 % 4 * 16 + emu->tid % 32 / 4;
+  float row0[EMU_K], row1[EMU_K];
+  emu_row(emu, a, EMU_A_MN, row, row0);
+  emu_row(emu, a, EMU_A_MN, row + 8, row1);
+  emu_product(emu, d, row0, row1, b, add);
+}
+
+#undef TMA2
+#undef TMA3
+#undef TMA4
+#undef TMA5
+#define TMA2(to, map, bar, x, y) emu_tma(emu, 2, to, map, bar, x, y, 0, 0, 0)
+#define TMA3(to, map, bar, x, y, z) emu_tma(emu, 3, to, map, bar, x, y, z, 0, 0)
+#define TMA4(to, map, bar, x, y, z, w) emu_tma(emu, 4, to, map, bar, x, y, z, w, 0)
+#define TMA5(to, map, bar, x, y, z, w, v) emu_tma(emu, 5, to, map, bar, x, y, z, w, v)
+#define BAR_INIT(bar, n) EMU_COUNT(emu_barrier(emu, bar), 0) = n
+#define BAR_EXPECT(bar, n) emu_expect(emu, bar, n)
+#define BAR_ARRIVE(bar) emu_arrive(emu, bar)
+#define BAR_WAIT(bar, parity) emu_wait(emu, bar, parity);
+#define MAP_RELEASE
+#define MAP_ACQUIRE(map) emu_acquire(emu, (ulong)(map))
+#define WG_FENCE emu->fenced = 1
+#define WG_COMMIT { ++emu->committed; emu->fenced = 0; }
+#define WG_WAIT(n) emu->done = max(emu->done, max(emu->committed, (uint)n) - n)
+#define WGMMA(d, a, b, add) emu_wgmma(emu, d, a, b, add)
+#define WGMMA_KEEP(d) EMU_MUST(emu->done == emu->committed, PENDING)
+#define SELECT(to, yes, no, bit) to = (bit) ? (yes) : (no)
+#define SHUFFLE(to, from, distance) { \
+    emu->lanes[emu->tid] = as_uint(from); \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    to = as_float(emu->lanes[emu->tid ^ (distance)]); \
+    barrier(CLK_LOCAL_MEM_FENCE); }
+
+// wgmma_taps.cl: the left operand comes from registers; shared memory is read and written.
+#define LDS1(to, at) to = *(__global uint*)emu_at(emu, at)
+#define LDS2(to0, to1, at) { LDS1(to0, at); LDS1(to1, (at) + 4); }
+#define STS4(at, v) \
+    for (int i_ = 0; i_ < 4; ++i_) *(__global uint*)emu_at(emu, (at) + 4 * i_) = (v)[i_]
+#define REGISTERS(change, n)
+#define WARP_SYNC
+// Registers 0 to 3 of lane t: rows g and g + 8 at k = t, then at k = t + 4.
+#define WGMMA_A(d, x0, x1, b, add) { \
+    float rows_[2][EMU_K]; \
+    for (int i_ = 0; i_ < 4; ++i_) \
+      emu->lanes[4 * emu->tid + i_] = (i_ < 2 ? (x0)[i_] : (x1)[i_ - 2]) & 0xffffe000u; \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    for (int i_ = 0; i_ < 2 * EMU_K; ++i_) \
+      rows_[i_ & 1][i_ >> 1] = as_float( \
+          emu->lanes[(emu->tid / 4 * 4 + i_ / 2 % 4) * 4 + i_ / 8 * 2 + i_ % 2]); \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    emu_product(emu, d, rows_[0], rows_[1], b, add); }
+"""
+
+# At the beginning of the kernel.
+_BEGIN = """
+  __local uint emu_lanes[EMU_LANES * 4];
+  emu_t emu_, *const emu = &emu_;
+  emu->ring = emu_ring + get_group_id(0) * emu_n.s5 * EMU_GENERATION;
+  emu->state = emu_state + get_group_id(0) * (1 + EMU_BARRIERS * EMU_COUNTS);
+  emu->lanes = emu_lanes;
+  emu->tid = get_local_id(0) + emu_n.s4;
+  emu->generations = emu_n.s5;
+  for (int i_ = 0; i_ < 4; ++i_) emu->from[i_] = emu->to[i_] = 0;
+  emu->maps = (ulong)pMaps;
+  emu->maps_end = emu->maps + emu_n.s6;
+  emu->acquired = emu->committed = emu->done = emu->fenced = 0;
+  for (int i_ = 0; i_ < STAGES; ++i_) emu->last[i_] = emu->open[i_] = 0;
+  for (int i_ = 0; i_ < EMU_BARRIERS; ++i_) emu->waits[i_] = 0;
+"""
+
+# Inline PTX of the kernels that is no macro's.
+_ASM = (
+    (r'asm volatile\("shfl\.sync\.idx.*?"=r"\((\w+)\) : "r"\((.*?)\)\);', r"\1 = \2;"),
+    (r'asm\("\{ \.reg \.u64 t; cvta.*?"=r"\((\w+)\).*?\);', r"\1 = EMU_BASE;"),
+    (
+        r'asm volatile\("//#shared %0" :: "n"\((.*?)\)\);',
+        r"EMU_MUST((\1) <= EMU_LIMIT && (\1) >= EMU_RING + 8 * EMU_BARRIERS, SHARED)",
+    ),
+    (r'asm\("cvt\.rn\.bf16\.f32.*?"=h"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = kcl_to_bf16(\2);"),
+    (r'asm volatile\("(?:fence\.|bar\.sync|//#entry).*?\);', ""),
+)
+_CODES = {"tf32": (7 << 7 | 1 << 16, 4), "bf16": (10 << 7, 2), "f16": (6 << 7, 2)}
+
+
+def arguments(launch: Launch) -> dict[str, int]:
+    """The numbers that a launch passes, by their names in its source."""
+    line = next(s for s in launch.source.splitlines() if s.startswith("#define PARAMS "))
+    names = [part.split()[-1] for part in line.split(", ")[1:]]
+    numbers = [a.value for a in launch.args if isinstance(a, Scalar) and a.ctype != "ulong8"]
+    return dict(zip(names, numbers, strict=False))
+
+
+def run_plan(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: Device) -> np.ndarray:
+    """As `harness.run_plan`, the kernels for Hopper emulated.
+
+    Raises:
+        AssertionError: such a kernel has done what the hardware would not bear.
+    """
+    sizes = {name: array.nbytes for name, array in inputs.items()}
+    sizes |= {f"ws{n}": nbytes for n, nbytes in enumerate(plan.workspace)}
+    launches, rings, states, shapes = [], {}, {"out": out}, {}
+    for launch in plan.launches:
+        if f"--rewrite={wgmma.REWRITE}" not in launch.options:
+            launches.append(launch)
+            continue
+        ring, state = f"ring{len(rings)}", f"state{len(rings)}"
+        more, rings[ring], groups, shapes[state] = _emulated(launch, (ring, state), sizes)
+        states[state] = np.zeros((groups, 1 + math.prod(shapes[state])), np.int32)
+        launches += more
+    results = run_outputs(Plan(launches, plan.workspace), inputs | rings, states, dev)
+    for state, shape in shapes.items():
+        _check(results[state], shape)
+    return results["out"]
+
+
+def _emulated(launch: Launch, slots: tuple[str, str], sizes: dict[str, int]):
+    """What does as a launch does: launches, the ring's memory, the number of work-groups, and of
+    the state of each the numbers of barriers of a stage, stages and counts."""
+    threads, (size,) = launch.local_size[0], launch.global_size
+    groups, taps = size // threads, launch.name == "wgmma_taps"
+    consumers, kinds = threads - (128 if taps else wgmma.PRODUCER), 3 if taps else 2
+    # First work-item and number of them: who loads; who turns pixels; who multiplies.
+    roles = ((consumers, 1), *(((consumers + 1, 63),) if taps else ()), (0, consumers))
+    source, pointers = _source(launch.source, kinds, consumers)
+    numbers, stages = arguments(launch), int(re.search(r"#define STAGES (\d+)", source)[1])
+    generations = ceil_div(numbers["SLICE"] * ceil_div(numbers["TILES"], groups), stages)
+    *operands, maps = (sizes[ref.slot] - ref.offset for ref in launch.args[: pointers + 1])
+    operands += [0] * (4 - pointers)
+    launches = [
+        dataclasses.replace(
+            launch, source=source, global_size=(groups * count,), local_size=(count,),
+            options=("-cl-opt-disable",),  # building takes longer than running
+            args=(
+                *launch.args, *map(Ref, slots),
+                Scalar("ulong8", (*operands, first, generations, maps, 0)),
+            ),
+        )
+        for first, count in roles
+    ]  # fmt: skip
+    ring = np.full(groups * generations * _GENERATION, 0xFF, np.uint8)  # NaN in every dtype
+    return launches, ring, groups, (kinds, stages, _COUNTS)
+
+
+def _source(source: str, kinds: int, lanes: int) -> tuple[str, int]:
+    """The text of a kernel for Hopper, with what it takes from the hardware emulated, and how many
+    operands it has."""
+    n, k, name, a_mn, b_mn = re.search(
+        r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.f32\.(\w+)\.\3 "
+        r".*?p, 1, 1(?:, (\d), (\d))?;",
+        source,
+    ).groups("0")
+    code, size = _CODES[name]
+    assert int(k) * size == 32
+    names = dict(
+        N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
+        KINDS=kinds, LANES=lanes, COUNTS=_COUNTS, GENERATION=_GENERATION,
+        LIMIT=wgmma.SHARED_LIMIT, **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
+    )  # fmt: skip
+    defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())
+    # Macros that hold PTX are the emulator's instead.
+    source = re.sub(
+        r"(?m)^#define (?:.*\\\n)*.*\n", lambda m: "" if "asm" in m[0] else m[0], source
+    )
+    for pattern, by in _ASM:
+        source = re.sub(pattern, by, source, flags=re.DOTALL)
+    assert not re.search(r"\basm\b", re.sub("//.*", "", source)), "PTX that is not emulated"
+    head, kernel = source.split("__kernel ")
+    pointers = re.findall(r"__global const \w+\* restrict (\w+)", kernel.split("{")[0])
+    begin = _BEGIN + "".join(
+        f"  emu->from[{i}] = (ulong){p}; emu->to[{i}] = (ulong){p} + emu_n.s{i};\n"
+        for i, p in enumerate(pointers)
+    )
+    for old, new in (
+        ("__attribute__((reqd_work_group_size(THREADS, 1, 1))) ", ""),
+        ("get_local_id(0)", "(int)emu->tid"),
+        ("  __local uint ring[1024] __attribute__((aligned(1024)));\n", begin),
+        ("EPILOGUE_PARAMS)", "EPILOGUE_PARAMS, __global uchar* emu_ring, "
+         "volatile __global int* emu_state, const ulong8 emu_n)"),
+        (" restrict", ""),  # the maps' memory is reached by several ways
+    ):  # fmt: skip
+        assert old in kernel, old
+        kernel = kernel.replace(old, new)
+    return head + defines + _DEVICE + "__kernel " + kernel, len(pointers)
+
+
+def _check(state: np.ndarray, shape: tuple[int, ...]) -> None:
+    """Judge what a launch leaves: state[group], faults and then [kind][stage][count]."""
+    found = np.bitwise_or.reduce(state[:, 0])
+    faults = [text for bit, text in enumerate(FAULTS.values()) if found >> bit & 1]
+    assert not faults, faults
+    counts = state[:, 1:].reshape(-1, *shape)
+    arrivals, came, loads, nbytes = np.moveaxis(counts, -1, 0)
+    assert not nbytes.any(), FAULTS["BYTES"]
+    # Every load ends a phase of each of its stage's barriers.
+    assert (arrivals > 0).all() and (came == arrivals * loads[:, :1]).all(), "a phase never ends"

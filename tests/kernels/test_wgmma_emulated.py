@@ -1,0 +1,325 @@
+"""Every solver with warpgroup matrix instructions on a CPU, see `emulator`.
+
+TMA's rounding to tf32 is emulated, too: so references are of rounded operands where that is what a
+solver multiplies, and all bounds are float32's.
+"""
+
+import dataclasses
+import functools
+import math
+import re
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels import (
+    conv,
+    gemm,
+    wgmma,
+    wgmma_conv,
+    wgmma_filter,
+    wgmma_gemm,
+    wgmma_planes,
+    wgmma_stem,
+    wgmma_taps,
+)
+from kerascl.kernels.solver import Plan, Scalar, store_epilogue
+from tests.kernels import emulator, test_wgmma, test_wgmma_planes, test_wgmma_stem
+from tests.kernels.harness import devices, poisoned, random_array
+
+# What a GPU can show of these kernels it shows without an emulator.
+DEVICES = {name: dev for name, dev in devices().items() if dev.info.kind == "cpu"}
+STORE = store_epilogue(dtypes.float32)
+SMALL = wgmma.PROMOTED[2]  # the smallest tile, which every solver of wgmma.cl but "planes" takes
+INPUTS = [("float32", "high"), ("float32", "highest"), ("bfloat16", "high"), ("float16", "high")]
+
+
+@pytest.fixture(params=list(DEVICES.values()), ids=list(DEVICES), scope="module")
+def dev(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def info(dev):
+    """Two compute units, so that work-groups have several tiles."""
+    return dataclasses.replace(dev.info, compute_units=2)
+
+
+def check(plan, a, b, want, dev, precision="high", out=dtypes.float32):
+    """Run a plan on operands; `want` gives the result, in float64, of two operands."""
+    got = emulator.run_plan(plan, {"a": a, "b": b}, poisoned(want(a, b).shape, out), dev)
+    if a.dtype == np.float32 and precision == "high":
+        a, b = test_wgmma_planes.tf32(a), test_wgmma_planes.tf32(b)
+    error = test_wgmma.relative(got, want(a, b))
+    assert error < (1e-6 if out is dtypes.float32 else 4e-3), f"relative error {error:.2e}"
+
+
+def view(array, size, turned, offset):
+    """The operand [.., rows, columns] of `size` in a flat array."""
+    *batch, rows, columns = size
+    x = array[offset:].reshape(*batch, *((columns, rows) if turned else (rows, columns)))
+    return x.swapaxes(-1, -2) if turned else x
+
+
+def product(sizes, dtype, precision="high", turned=(False, False), offsets=(0, 0)):
+    """(problem, operands, reference) of sizes m, n, k, batch of a, batch of b."""
+    m, n, k, *batches = sizes
+    batch = np.broadcast_shapes(*batches)
+    rng = np.random.default_rng()
+    layouts = [
+        ((*outer, *inner), turn, offset)
+        for outer, inner, turn, offset in zip(
+            batches, ((m, k), (k, n)), turned, offsets, strict=True
+        )
+    ]
+    operands = [random_array(rng, o + math.prod(size), dtype) for size, _, o in layouts]
+    strides = []
+    for array, (size, turn, offset) in zip(operands, layouts, strict=True):
+        wide = np.broadcast_to(view(array, size, turn, offset), (*batch, *size[-2:]))
+        strides.append(tuple(step // dtype.itemsize for step in wide.strides))
+    p = gemm.GemmProblem(
+        m, n, k, batch, *strides, dtype, dtype, dtypes.float32, *offsets, precision
+    )
+
+    def want(*arrays):
+        a, b = (view(x.astype(np.float64), *at) for x, at in zip(arrays, layouts, strict=True))
+        return a @ b
+
+    return gemm.normalise(p), operands, want
+
+
+PRODUCTS = {
+    "ragged": (150, 72, 136, (), ()),
+    "odd": (70, 33, 37, (), ()),
+    "batched": (40, 24, 48, (2, 1, 3), (2, 2, 1)),
+    "deep": (20, 16, 520, (), ()),
+}
+
+
+@pytest.mark.parametrize("dtype, precision", INPUTS)
+@pytest.mark.parametrize("turned", test_wgmma.ORDERS, ids=lambda t: "".join("nt"[i] for i in t))
+@pytest.mark.parametrize("name", PRODUCTS)
+def test_products(dev, info, name, turned, dtype, precision):
+    p, operands, want = product(PRODUCTS[name], dtypes.as_dtype(dtype), precision, turned)
+    plan = wgmma_gemm.Wgmma(SMALL, 3 if name == "deep" else 1).plan(p, info, STORE)
+    assert (plan.launches[-1].name == "wgmma") == (name != "deep")
+    check(plan, *operands, want, dev, precision)
+
+
+@pytest.mark.parametrize("offsets", [(8, 16), (3, 0)], ids=str)
+def test_offsets(dev, info, offsets):
+    """Multiples of 16 bytes are added to the tensor map's address, others are copied away."""
+    p, operands, want = product((70, 40, 56, (), ()), dtypes.bfloat16, offsets=offsets)
+    plan = wgmma_gemm.Wgmma(SMALL).plan(p, info, STORE)
+    assert len(plan.launches) == 1 + (offsets == (3, 0))
+    check(plan, *operands, want, dev)
+
+
+@pytest.mark.parametrize("out", [dtypes.bfloat16, dtypes.float16], ids=str)
+def test_short_results(dev, info, out):
+    """Eight neighbouring results are exchanged and stored at once."""
+    p, operands, want = product((100, 88, 64, (), ()), dtypes.bfloat16)
+    plan = wgmma_gemm.Wgmma(SMALL).plan(p, info, store_epilogue(out))
+    assert "#define VECTOR 8" in plan.launches[0].source
+    check(plan, *operands, want, dev, out=out)
+
+
+@pytest.mark.parametrize("shape", wgmma.SHAPES, ids=lambda s: f"{s.name}x{s.groups}")
+def test_tiles(dev, info, shape):
+    """Both operands in panels of 64."""
+    p, operands, want = product((264, 280, 80, (), ()), dtypes.float16, turned=(True, False))
+    check(wgmma_gemm.Wgmma(shape, 1).plan(p, info, STORE), *operands, want, dev)
+
+
+@pytest.mark.parametrize("shape", wgmma.PROMOTED, ids=lambda s: s.name)
+def test_tiles_of_highest(dev, info, shape):
+    """Deep enough for sums to leave the tensor cores several times."""
+    p, operands, want = product((136, 132, 300, (), ()), dtypes.float32, "highest")
+    check(wgmma_gemm.Wgmma(shape, 1).plan(p, info, STORE), *operands, want, dev, "highest")
+
+
+CONVOLUTIONS = {  # images, height, width, channels, filters, kernel, stride, padding
+    "same": (3, 9, 7, 40, 24, 3, 1, 1), "valid": (2, 8, 7, 72, 16, 2, 1, 0),
+    "stride2": (2, 9, 12, 24, 40, 3, 2, 1), "pointwise": (2, 8, 9, 16, 72, 1, 2, 0),
+    "stride3": (2, 11, 10, 8, 72, 5, 3, 2), "gaps": (2, 8, 11, 8, 16, 2, 3, 0),
+    "wide": (1, 4, 70, 8, 8, 3, 1, 1), "images": (7, 3, 5, 8, 8, 3, 1, 1),
+}  # fmt: skip
+
+
+def convolved(solver, kind, name, dtype, precision, dev, info):
+    p = test_wgmma.convolution(kind, *CONVOLUTIONS[name], dtypes.as_dtype(dtype), precision)
+    assert solver.takes(p)
+    a, b = test_wgmma.operands(np.random.default_rng(), p)
+    want = functools.partial(test_wgmma.reference, p)
+    check(solver.plan(p, info, STORE), a, b, want, dev, precision)
+
+
+@pytest.mark.parametrize("dtype, precision", INPUTS[:3])
+@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_convolutions(dev, info, name, kind, dtype, precision):
+    solver = wgmma_conv.Wgmma(SMALL, 2 if name == "same" else None)
+    convolved(solver, kind, name, dtype, precision, dev, info)
+
+
+@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+@pytest.mark.parametrize("shape", wgmma.SHAPES[:2], ids=lambda s: s.name)
+def test_tiles_of_convolutions(dev, info, shape, kind):
+    convolved(wgmma_conv.Wgmma(shape), kind, "stride2", "bfloat16", "high", dev, info)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", CONVOLUTIONS)
+def test_filter_gradients(dev, info, name, dtype):
+    solver = wgmma_filter.Wgmma(SMALL, 2 if name == "same" else 1)
+    convolved(solver, conv.FILTER_GRAD, name, dtype, "high", dev, info)
+
+
+@pytest.mark.parametrize("shape", wgmma.SHAPES[:2], ids=lambda s: s.name)
+def test_tiles_of_filter_gradients(dev, info, shape):
+    solver = wgmma_filter.Wgmma(shape)
+    convolved(solver, conv.FILTER_GRAD, "stride2", "bfloat16", "high", dev, info)
+
+
+def planes(p, shape, splits, dev, info):
+    a, b = test_wgmma.operands(np.random.default_rng(), p)
+    solver = wgmma_planes.Wgmma(shape, splits)
+    assert solver.takes(p)
+    want = functools.partial(test_wgmma_planes.reference, p)
+    check(solver.plan(p, info, STORE), a, b, want, dev, p.precision)
+
+
+@pytest.mark.parametrize("precision", ["high", "highest"])
+@pytest.mark.parametrize("name", test_wgmma_planes.CASES)
+def test_planes(dev, info, name, precision):
+    p = dataclasses.replace(test_wgmma_planes.CASES[name], precision=precision)
+    shape = wgmma_planes.FUSED[-1] if precision == "highest" else wgmma.SHAPES[-2]
+    planes(p, shape, 2 if name.startswith("stride") else 1, dev, info)
+
+
+@pytest.mark.parametrize("shape", wgmma_planes.FUSED, ids=lambda s: f"{s.name}x{s.groups}")
+def test_tiles_of_planes(dev, info, shape):
+    p = test_wgmma_planes.filter_grad((2, 6, 5, 70), (3, 2), 133)
+    planes(p, shape, 2, dev, info)
+
+
+def test_parts_of_planes(dev, info, monkeypatch):
+    p = test_wgmma_planes.filter_grad((5, 6, 7, 9), (3, 3), 8)
+    wgmma_planes.layout.cache_clear()
+    monkeypatch.setattr(wgmma_planes, "MAX_BYTES", 4 * 2 * 17 * 128)
+    try:
+        assert wgmma_planes.layout(p).parts == 3
+        planes(p, wgmma_planes.FUSED[-1], 2, dev, info)
+    finally:
+        wgmma_planes.layout.cache_clear()
+
+
+@pytest.mark.parametrize("box", wgmma_taps.BOXES, ids=lambda box: box.name)
+@pytest.mark.parametrize("sizes", [(3, 9, 11, 68, 36, 3, 1, 1), (1, 5, 11, 20, 72, 4, 1, 1)])
+def test_taps(dev, info, sizes, box):
+    p = test_wgmma.convolution(conv.FILTER_GRAD, *sizes, dtypes.float32, "high")
+    a, b = test_wgmma.operands(np.random.default_rng(), p)
+    want = functools.partial(test_wgmma.reference, p)
+    check(wgmma_taps.Wgmma(box, 2).plan(p, info, STORE), a, b, want, dev)
+
+
+@pytest.mark.parametrize("dtype, precision", INPUTS[:3])
+@pytest.mark.parametrize("name", test_wgmma_stem.CASES)
+def test_stems(dev, info, name, dtype, precision):
+    """Tensor maps that step by less than they read."""
+    p = test_wgmma_stem.problem(name, conv.FORWARD, dtypes.as_dtype(dtype), precision)
+    a, b = test_wgmma.operands(np.random.default_rng(), p)
+    want = functools.partial(test_wgmma_stem.forward, p)
+    check(wgmma_stem.Forward(SMALL, 2).plan(p, info, STORE), a, b, want, dev, precision)
+
+
+@pytest.mark.parametrize("name", test_wgmma_stem.CASES)
+def test_filter_gradients_of_stems(dev, info, name):
+    p = test_wgmma_stem.problem(name, conv.FILTER_GRAD, dtypes.bfloat16)
+    a, b = test_wgmma.operands(np.random.default_rng(), p)
+    want = functools.partial(test_wgmma_planes.reference, p)
+    for shape in (SMALL, wgmma_stem.FILTER_SHAPES[-1]) if name == "7x7" else (SMALL,):
+        check(wgmma_stem.FilterGrad(shape, 2).plan(p, info, STORE), a, b, want, dev)
+
+
+WRONG = "relative error"
+FAULTS = {  # the kernel's text, what takes its place, and what is found
+    "no swizzle": ("((1UL << 62)", "(((mn) ? 1UL << 62 : 0UL)", WRONG),
+    "other swizzle": ("(1UL << 62)", "(2UL << 62)", "DESCRIPTOR"),
+    "step of rows": ("(64UL << 32)", "(32UL << 32)", WRONG),
+    "step of k": ("DEPTH * 8 : 2)", "DEPTH * 8 : 1)", WRONG),
+    "step of panels": ("(ulong)(BK * 8) << 16", "(ulong)(BK * 4) << 16", WRONG),
+    "turned": ("p, 1, 1, 0, 1;", "p, 1, 1, 0, 0;", "OPERAND"),
+    "row of a tile": ("const int m0 = pm * BM;", "const int m0 = pm * BM + 1;", WRONG),
+    "beyond a stage": ("TMA_MATRIX(to, ma,", "TMA_MATRIX(to + STAGE - 128, ma,", "TARGET"),
+    "odd place": ("TMA_MATRIX(to, ma,", "TMA_MATRIX(to + 16, ma,", "TARGET"),
+    "stage loaded": ("const uint to = base + stage *", "const uint to = base + 0 *", "TARGET"),
+    "stage read": ("desc_a + (ulong)(stage *", "desc_a + (ulong)(0 *", "CLOSED"),
+    "bytes": ("A_BOX_BYTES + B_BYTES)", "A_BOX_BYTES)", "BYTES"),
+    "phase of loads": ("empty + 8 * stage, phase ^ 1)", "empty + 8 * stage, 1)", "PARITY"),
+    "phase of products": ("full + 8 * stage, phase)", "full + 8 * stage, 0)", "PARITY"),
+    "no wait for loads": ("BAR_WAIT(full + 8 * stage, phase);", "", "CLOSED"),
+    "handed back early": ("WG_WAIT(1);", "WG_WAIT(2);", "HELD"),
+    "not handed back": ("if (lane == 0) BAR_ARRIVE(empty + 8 * before);", "", "a phase"),
+    "no wait for sums": ("WG_WAIT(0);", "", "PENDING"),
+    "no fence": ("WG_FENCE;", "", "FENCE"),
+    "arrivals": ("(empty + 8 * s, 4 * NWG)", "(empty + 8 * s, NWG)", "a phase"),
+    "local memory": ("STAGES * STAGE + 16 * STAGES", "STAGES * STAGE", "SHARED"),
+    "map not acquired": ("c < MAPS", "c < 1", "ACQUIRED"),
+    "exchange": ("SHUFFLE(got0, give0, 1);", "SHUFFLE(got0, give0, 2);", WRONG),
+}
+MAPS = {  # what is added to a word of the left operand's tensor map
+    "swizzle": (0, -1 << 13, "MAP"), "type": (0, -1 << 16, "MAP"), "steps": (5, 1 << 32, "MAP"),
+    "box": (6, 1, "MAP"), "stride": (0, 1 << 32, "SOURCE"), "size": (3, 1, "SOURCE"),
+}  # fmt: skip
+
+
+def altered(plan, change):
+    """A plan with another launch of wgmma.cl."""
+    launches = [change(la) if la.name == "wgmma" else la for la in plan.launches]
+    assert launches != plan.launches
+    return Plan(launches, plan.workspace)
+
+
+def found_in(plan, fault, operands, want, dev):
+    with pytest.raises(AssertionError, match=re.escape(emulator.FAULTS.get(fault, fault))):
+        check(plan, *operands, want, dev)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_found(dev, info, name):
+    old, new, fault = FAULTS[name]
+    p, operands, want = product((150, 136, 136, (), ()), dtypes.bfloat16)
+    plan = wgmma_gemm.Wgmma(wgmma.SHAPES[6]).plan(p, info, STORE)
+    plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
+    found_in(plan, fault, operands, want, dev)
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_faults_of_tensor_maps_are_found(dev, info, name):
+    word, more, fault = MAPS[name]
+    p, operands, want = product((70, 40, 56, (), ()), dtypes.float32)
+
+    def change(launch):
+        args = list(launch.args)
+        at = next(i for i, arg in enumerate(args) if isinstance(arg, Scalar))
+        words = list(args[at].value)
+        words[word] += more
+        args[at] = Scalar("ulong8", words)
+        return dataclasses.replace(launch, args=tuple(args))
+
+    plan = altered(wgmma_gemm.Wgmma(SMALL).plan(p, info, STORE), change)
+    found_in(plan, fault, operands, want, dev)
+
+
+@pytest.mark.parametrize(
+    "old, new",
+    [("w0 + dw,", "w0 + dw + 1,"), ("h0 + dh,", "h0,"), ("s0 + CLASSES * j;", "s0 + j;")],
+)
+def test_faults_of_convolutions_are_found(dev, info, old, new):
+    p = test_wgmma.convolution(conv.DATA_GRAD, *CONVOLUTIONS["stride2"], dtypes.bfloat16, "high")
+    operands = test_wgmma.operands(np.random.default_rng(), p)
+    plan = wgmma_conv.Wgmma(SMALL).plan(p, info, STORE)
+    plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
+    found_in(plan, WRONG, operands, functools.partial(test_wgmma.reference, p), dev)
