@@ -29,7 +29,7 @@ from kerascl.kernels.solver import (
     cl_source,
     prelude,
 )
-from kerascl.kernels.tiles import ceil_div, round_up
+from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, round_up
 from kerascl.kernels.wgmma_pack import COPY_RATE, LAUNCH
 from kerascl.runtime import programs
 
@@ -284,6 +284,23 @@ class Run:
             (f"--rewrite={REWRITE}",),
         )  # fmt: skip
 
+    def launches(
+        self, tiles: int, splits: int, total: int, params: Params, epilogue: Epilogue,
+        workspace: Workspace, info,
+    ) -> list[Launch]:  # fmt: skip
+        """The launch over `tiles` tiles of `splits` slices of the depth, and the one that sums
+        the slices of all `total` results."""
+        inner, part = epilogue, ""
+        if splits > 1:
+            part = workspace.room(4 * splits * total)
+            inner = partial(total, self.index, part)
+        maps = workspace.room(self.workspace(self.groups(tiles, info)))
+        made = [self.launch(tiles, params, inner, maps, info)]
+        if part:
+            acc = dtypes.float32
+            made.append(fold_vectors_launch(total, splits, acc, self.index, epilogue, part))
+        return made
+
     def _vector(self, epilogue: Epilogue) -> int:
         """Neighbouring results that a lane stores at once: 16 bytes where the columns allow it."""
         small = all(store.dtype.itemsize <= 2 for store in epilogue.stores)
@@ -292,6 +309,15 @@ class Run:
 
     def groups(self, tiles: int, info) -> int:
         return min(tiles, info.compute_units * self.shape.groups)
+
+
+class Workspace(list):
+    """Bytes of a plan's workspace, in order of demand."""
+
+    def room(self, nbytes: int) -> str:
+        """The slot of so many bytes more."""
+        self.append(nbytes)
+        return f"ws{len(self) - 1}"
 
 
 class WgmmaSolver(Solver):

@@ -20,7 +20,7 @@ from kerascl.kernels.conv_problem import (
     geometry,
 )
 from kerascl.kernels.solver import Epilogue, Launch, Plan
-from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, round_up
+from kerascl.kernels.tiles import ceil_div, round_up
 from kerascl.kernels.wgmma import KINDS, Shape
 from kerascl.kernels.wgmma_pack import pack_launch, pack_time
 
@@ -112,12 +112,8 @@ class Wgmma(wgmma.WgmmaSolver):
         taps, columns = math.prod(p.w_shape[:2]), out[-1]
         size, deep = p.a.itemsize, wgmma.depth_of(p.a)
         launches: list[Launch] = []
-        workspace: list[int] = []
-
-        def room(nbytes: int) -> str:
-            workspace.append(nbytes)
-            return f"ws{len(workspace) - 1}"
-
+        workspace = wgmma.Workspace()
+        room = workspace.room
         weights, a_low, b_low, turned = "b", None, None, False
         c, f = p.w_shape[-2:]
         nbytes = math.prod(p.w_shape) * size
@@ -173,16 +169,7 @@ class Wgmma(wgmma.WgmmaSolver):
             A_BOX_BYTES=bn_ * bh * bw * 128, ROW_BYTES=width * pixel,
         )  # fmt: skip
         params.add("long", A_OFFSET=0, B_OFFSET=0)
-        inner = epilogue
-        if splits > 1:
-            partial_slot = room(4 * splits * p.total)
-            inner = wgmma.partial(p.total, index, partial_slot)
-        maps = room(run.workspace(run.groups(tiles, info)))
-        launches.append(run.launch(tiles, params, inner, maps, info))
-        if splits > 1:
-            launches.append(
-                fold_vectors_launch(p.total, splits, p.acc, index, epilogue, partial_slot)
-            )
+        launches += run.launches(tiles, splits, p.total, params, epilogue, workspace, info)
         return Plan(launches, workspace)
 
 

@@ -12,8 +12,8 @@ import math
 
 from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import FILTER_GRAD, ConvProblem, conv_index, geometry
-from kerascl.kernels.solver import Epilogue, Launch, Plan
-from kerascl.kernels.tiles import ceil_div, fold_vectors_launch
+from kerascl.kernels.solver import Epilogue, Plan
+from kerascl.kernels.tiles import ceil_div
 from kerascl.kernels.wgmma import KINDS, Shape
 from kerascl.kernels.wgmma_conv import MAX_STRIDE
 
@@ -114,15 +114,8 @@ class Wgmma(wgmma.WgmmaSolver):
             ROW_BYTES=width * channels * size,
         )  # fmt: skip
         params.add("long", A_OFFSET=0, B_OFFSET=0)
-        workspace = [run.workspace(run.groups(tiles, info))]
-        launches: list[Launch] = []
-        inner = epilogue
-        if splits > 1:
-            workspace.append(4 * splits * p.total)
-            inner = wgmma.partial(p.total, index, "ws1")
-        launches.append(run.launch(tiles, params, inner, "ws0", info))
-        if splits > 1:
-            launches.append(fold_vectors_launch(p.total, splits, p.acc, index, epilogue, "ws1"))
+        workspace = wgmma.Workspace()
+        launches = run.launches(tiles, splits, p.total, params, epilogue, workspace, info)
         return Plan(launches, workspace)
 
 

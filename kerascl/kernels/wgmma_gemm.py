@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import Params
 from kerascl.kernels.solver import Epilogue, Launch, Plan
-from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, index_type
+from kerascl.kernels.tiles import ceil_div, index_type
 from kerascl.kernels.wgmma import KINDS, Shape
 from kerascl.kernels.wgmma_pack import pack_launch, pack_time, packed_step
 
@@ -138,12 +138,8 @@ class Wgmma(wgmma.WgmmaSolver):
         _, shape, splits = self.best(p, info)
         low = _low(p)
         launches: list[Launch] = []
-        workspace: list[int] = []
-
-        def room(nbytes: int) -> str:
-            workspace.append(nbytes)
-            return f"ws{len(workspace) - 1}"
-
+        workspace = wgmma.Workspace()
+        room = workspace.room
         index = index_type(
             p.total + 2**16,
             *(
@@ -197,16 +193,7 @@ class Wgmma(wgmma.WgmmaSolver):
             flags = {f"{name}_BATCH{n}": int(s != 0) for n, s in enumerate(side.steps)}
             params.add("int", **flags)
         params.add("long", A_OFFSET=a.offset * p.a.itemsize, B_OFFSET=b.offset * p.a.itemsize)
-        inner = epilogue
-        if splits > 1:
-            partial_slot = room(4 * splits * p.total)
-            inner = wgmma.partial(p.total, index, partial_slot)
-        maps = room(run.workspace(run.groups(tiles, info)))
-        launches.append(run.launch(tiles, params, inner, maps, info))
-        if splits > 1:
-            launches.append(
-                fold_vectors_launch(p.total, splits, p.acc, index, epilogue, partial_slot)
-            )
+        launches += run.launches(tiles, splits, p.total, params, epilogue, workspace, info)
         return Plan(launches, workspace)
 
 

@@ -191,12 +191,8 @@ class Wgmma(wgmma.WgmmaSolver):
         p = problem
         _, shape, splits = self.best(p, info)
         low, a, index = _low(p), layout(p), conv_index(p)
-        workspace: list[int] = []
-
-        def room(nbytes: int) -> str:
-            workspace.append(nbytes)
-            return f"ws{len(workspace) - 1}"
-
+        workspace = wgmma.Workspace()
+        room = workspace.room
         sizes = (4 * a.step * a.x_rows, 4 * a.step * a.filters)
         highs = tuple(room(n) for n in sizes)
         lows = tuple(room(n) for n in sizes) if low else (None, None)

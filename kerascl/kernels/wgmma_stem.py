@@ -23,7 +23,7 @@ from kerascl.kernels.conv_problem import (
     conv_index,
 )
 from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, cl_source
-from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, index_type, round_up
+from kerascl.kernels.tiles import ceil_div, index_type, round_up
 from kerascl.kernels.wgmma import KINDS, Shape
 from kerascl.kernels.wgmma_filter import BLOCK
 from kerascl.kernels.wgmma_pack import pack_time
@@ -154,12 +154,8 @@ class Forward(_Stem):
         low, a, index = _low(p), layout(p), _index(p)
         size, deep = p.a.itemsize, wgmma.depth_of(p.a)
         batch, out_h, out_w, filters = p.y_shape
-        workspace: list[int] = []
-
-        def room(nbytes: int) -> str:
-            workspace.append(nbytes)
-            return f"ws{len(workspace) - 1}"
-
+        workspace = wgmma.Workspace()
+        room = workspace.room
         image_bytes = batch * p.x_shape[1] * a.wide * a.pixel * size
         weight_bytes = p.w_shape[0] * filters * a.step * size
         images, weights = room(image_bytes), room(weight_bytes)
@@ -189,16 +185,7 @@ class Forward(_Stem):
             TILES_W=ceil_div(out_w, bw), SPLITS=splits, CHUNKS=chunks, SLICE=slice_, BOX_N=bn_,
             BOX_H=bh, BOX_W=bw, A_BOX_BYTES=bn_ * bh * bw * 128,
         )  # fmt: skip
-        inner = epilogue
-        if splits > 1:
-            partial_slot = room(4 * splits * p.total)
-            inner = wgmma.partial(p.total, index, partial_slot)
-        maps = room(run.workspace(run.groups(tiles, info)))
-        launches.append(run.launch(tiles, params, inner, maps, info))
-        if splits > 1:
-            launches.append(
-                fold_vectors_launch(p.total, splits, p.acc, index, epilogue, partial_slot)
-            )
+        launches += run.launches(tiles, splits, p.total, params, epilogue, workspace, info)
         return Plan(launches, workspace)
 
 
@@ -229,6 +216,8 @@ class FilterGrad(_Stem):
         _, shape, splits = self.best(p, info)
         a, index, size = layout(p), _index(p), p.a.itemsize
         batch, out_h, out_w, filters = p.y_shape
+        workspace = wgmma.Workspace()
+        images = workspace.room(batch * p.x_shape[1] * a.wide * a.pixel * size)
         boxes, bn_, bh, bw = wgmma_filter.box(batch, out_h, out_w)
         row = filters * size
         b_words = wgmma.map_words(
@@ -242,7 +231,7 @@ class FilterGrad(_Stem):
         tiles_n = ceil_div(filters, shape.bn)
         tiles = tiles_m * tiles_n * splits
         run = wgmma.Run(
-            shape, p.a, index, "ws0", "b", self._image_words(p, (BLOCK, bw, bh, bn_)), b_words,
+            shape, p.a, index, images, "b", self._image_words(p, (BLOCK, bw, bh, bn_)), b_words,
             True, True, a_maps=p.strides[0], columns=filters,
             flags=(*self._flags(p), ("RUN", p.w_shape[1]), ("PIXEL", a.pixel)),
         )  # fmt: skip
@@ -251,20 +240,8 @@ class FilterGrad(_Stem):
             TILES_W=ceil_div(out_w, bw), SPLITS=splits, CHUNKS=boxes, SLICE=slice_, BOX_N=bn_,
             BOX_H=bh, BOX_W=bw, A_BOX_BYTES=shape.bm * 128, CHANNEL_BLOCKS=channel_blocks,
         )  # fmt: skip
-        workspace = [
-            batch * p.x_shape[1] * a.wide * a.pixel * size,
-            run.workspace(run.groups(tiles, info)),
-        ]
-        inner = epilogue
-        if splits > 1:
-            workspace.append(4 * splits * p.total)
-            inner = wgmma.partial(p.total, index, "ws2")
-        launches = [
-            images_launch(p, index, "ws0", None),
-            run.launch(tiles, params, inner, "ws1", info),
-        ]
-        if splits > 1:
-            launches.append(fold_vectors_launch(p.total, splits, p.acc, index, epilogue, "ws2"))
+        launches = [images_launch(p, index, images, None)]
+        launches += run.launches(tiles, splits, p.total, params, epilogue, workspace, info)
         return Plan(launches, workspace)
 
 

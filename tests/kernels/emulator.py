@@ -8,7 +8,8 @@ overwritten too early shows in no result then.  It is checked instead that waits
 a barrier's phases, that every phase gets its arrivals and bytes, and that a stage is handed back
 after the wgmma that read it were waited for.
 
-What this cannot see: missing fences between the proxies, time, and how tensor cores round sums.
+What this cannot see: missing fences between the proxies, roles that wait for each other for ever,
+what the hardware refuses of a tensor map, time, and how tensor cores round sums.
 """
 
 from __future__ import annotations

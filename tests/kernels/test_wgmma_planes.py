@@ -10,9 +10,8 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import conv, gemm, wgmma, wgmma_planes, wgmma_probe
+from kerascl.kernels import conv, gemm, wgmma, wgmma_planes
 from kerascl.kernels.solver import Plan, Scalar, store_epilogue
-from kerascl.runtime import device
 from tests.kernels import ptx
 from tests.kernels.harness import POISON, devices, poisoned, random_array, run_outputs
 
@@ -23,17 +22,6 @@ IDS = list(devices())
 @pytest.fixture(params=DEVICES, ids=IDS, scope="module")
 def dev(request):
     return request.param
-
-
-@pytest.fixture
-def hopper_info(monkeypatch):
-    """Facts of an H200, on which the self-tests pass."""
-    real = next(found.info for found in device.find_devices() if found.info)
-    monkeypatch.setattr(wgmma_probe, "available", lambda *_: True)
-    return dataclasses.replace(
-        real, name="NVIDIA H200", kind="gpu", matrix="wgmma90", compute_units=132,
-        local_mem_bytes=49152, max_work_group_size=1024,
-    )  # fmt: skip
 
 
 def filter_grad(x, kernel, f, strides=(1, 1), pads=((1, 1), (1, 1)), dilation=(1, 1), **more):

@@ -11,7 +11,6 @@ import pytest
 from kerascl import dtypes
 from kerascl.kernels import conv, wgmma, wgmma_probe, wgmma_stem
 from kerascl.kernels.solver import Plan, store_epilogue
-from kerascl.runtime import device
 from tests.kernels import ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
 
@@ -107,17 +106,6 @@ def test_low_parts_make_up_for_rounding(dev):
         bits = rounded.astype(np.float32).view(np.uint32)
         assert not (bits & 0x1FFF).any()
         assert np.all(np.abs(low[finite]) <= np.abs(high[finite]) * 2.0**-11)
-
-
-@pytest.fixture
-def hopper_info(monkeypatch):
-    """Facts of an H200, on which the self-tests pass."""
-    real = next(found.info for found in device.find_devices() if found.info)
-    monkeypatch.setattr(wgmma_probe, "available", lambda *_: True)
-    return dataclasses.replace(
-        real, name="NVIDIA H200", kind="gpu", matrix="wgmma90", compute_units=132,
-        local_mem_bytes=49152, max_work_group_size=1024,
-    )  # fmt: skip
 
 
 def test_first_layers_choose_it(hopper_info):
