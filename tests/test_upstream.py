@@ -84,7 +84,8 @@ def test_crashes_hangs_and_broken_files_are_failures(tmp_path, monkeypatch):
     monkeypatch.setattr(pool, "GRACE", 3)
     monkeypatch.setattr(runner, "PART", 300)  # bad_test.py in three parts
     arguments = argparse.Namespace(
-        backend="kerascl", n=2, timeout=3, k="", slowest=0, skips=True, paths=[], folder=["fake"]
+        backend="kerascl", n=2, timeout=3, k="", seed=7, slowest=0, skips=True, paths=[],
+        folder=["fake"],
     )
     console = Console(quiet=True)
     results = runner.run(tmp_path, arguments, console)
