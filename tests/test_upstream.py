@@ -63,7 +63,11 @@ def test_causes_join_what_differs_in_numbers_only():
 def test_crashes_hangs_and_broken_files_are_failures(tmp_path, monkeypatch):
     folder = tmp_path / "keras" / "src" / "fake"
     folder.mkdir(parents=True)
-    (folder / "good_test.py").write_text("def test_a():\n    pass\n")
+    (folder / "good_test.py").write_text(textwrap.dedent("""
+        import random
+        def test_a(): pass
+        def test_seeded(): assert random.random() == random.Random(7).random()
+    """))
     (folder / "broken_test.py").write_text("import no_such_module\n")
     (folder / "bad_test.py").write_text(textwrap.dedent("""
         import os, signal, socket, time
@@ -91,7 +95,8 @@ def test_crashes_hangs_and_broken_files_are_failures(tmp_path, monkeypatch):
     results = runner.run(tmp_path, arguments, console)
     statuses = {name.split("::")[-1]: outcome.status for name, outcome in results.outcomes.items()}
     assert statuses == {
-        "test_a": "passed", "fake/broken_test.py": "failed", "test_fine": "passed",
+        "test_a": "passed", "test_seeded": "passed", "fake/broken_test.py": "failed",
+        "test_fine": "passed",
         "test_wrong": "failed", "test_crash": "failed", "test_slow": "failed",
         "test_stuck": "failed", "test_skipped": "skipped", "test_offline": "passed",
         "test_after": "passed",
