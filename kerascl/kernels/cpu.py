@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from kerascl.dtypes import DType
 from kerascl.kernels.solver import Launch, Ref, Scalar, cl_source, prelude
-from kerascl.kernels.tiles import ceil_div, round_up
+from kerascl.kernels.tiles import ceil_div
 
 # (rows, vectors) that keep sums, one row of columns and a broadcast value in 32 or 16 registers.
 _SHAPES_32 = (
@@ -41,20 +41,13 @@ class Micro:
     def nr(self) -> int:
         return self.nv * self.vl
 
-    @property
-    def speed(self) -> float:
-        """Share of the peak: enough independent sums to hide latency, few loads a product."""
-        sums = self.mr * self.nv
-        return min(1.0, sums / 10) / (1 + 0.1 * (self.mr + self.nv) / sums)
-
-    def work(self, m: int, n: int, streams: bool = False) -> float:
-        """Time for each depth, in products of one element at full speed.
-
-        Columns that are streamed where they lie come from the second-level cache: the more rows
-        share them, the better.
-        """
-        reading = 1 + 1 / self.mr if streams else 1.0
-        return round_up(m, self.mr) * round_up(n, self.nr) / self.speed * reading
+    def work(self, m: int, n: int) -> float:
+        """Time for each depth of an m x n product, in products of one element at the speed of large
+        ones: one and a half vectors a cycle."""
+        # Two products of vectors a cycle, but for latency; beside them broadcast rows, and columns
+        # from the second-level cache.
+        cycles = max(self.mr * self.nv / 2, 4) + self.mr / 4 + self.nv * 2 / 3
+        return ceil_div(m, self.mr) * ceil_div(n, self.nr) * cycles * 1.5 * self.vl
 
     def source(self, acc: DType, info, depth: int = 0) -> str:
         """Macros and text for sums of `depth` terms."""
@@ -76,13 +69,13 @@ def shapes(acc: DType, simd_width: int) -> tuple[Micro, ...]:
 
 def best(
     acc: DType, info, m: int, n: int, most_rows: int | None = None,
-    most_columns: int | None = None, streams: bool = False,
+    most_columns: int | None = None,
 ) -> Micro:  # fmt: skip
     """The shape with the least work for an m x n product, within the bounds where possible."""
     every = shapes(acc, info.simd_width)
     fitting = [s for s in every if most_rows is None or s.mr <= most_rows]
     narrow = [s for s in fitting if most_columns is None or s.nr <= most_columns]
-    return min(narrow or fitting, key=lambda s: s.work(m, n, streams))
+    return min(narrow or fitting, key=lambda s: s.work(m, n))
 
 
 def packing(
@@ -105,19 +98,22 @@ def packing(
     sizes = tuple(n if s else 1 for n, s in zip(batch, batch_strides))
     one = panels * k * lanes
     steps = (sizes[1] * sizes[2] * one, sizes[2] * one, one)
-    depth = 256 if k > 512 else round_up(k, 16)
     length, outer = inner or (k, 0)
+    # Lanes that lie side by side are read row by row, as far as they go; others panel by panel.
+    block, run = (16, ceil_div(2**14, 16 * lanes)) if lane_stride == 1 else (256, 1)
+    vector = math.gcd(lanes, 16)
     text = (
         prelude(index, B=dtype, ACC=acc)
-        + f"#define PACK\n#define LANES {lanes}\n#define PACK_DEPTH {depth}\n"
+        + f"#define PACK\n#define LANES {lanes}\n#define VL {vector}\n"
+        + f"#define SAME_TYPE {int(dtype.storage == acc.compute)}\n"
         + cl_source("gemm_cpu.cl")
     )
+    ints = (count, k, length, zeros, block, panels, run, sizes[1], sizes[2])
     args = (
-        source, target,
-        *(Scalar("int", v) for v in (count, k, length, zeros, sizes[1], sizes[2])),
+        source, target, *(Scalar("int", v) for v in ints),
         *(Scalar(index, v) for v in (offset, lane_stride, k_stride, outer, *batch_strides)),
     )  # fmt: skip
-    size = (ceil_div(k, depth), panels, math.prod(sizes))
+    size = (ceil_div(k, block), ceil_div(panels, run), math.prod(sizes))
     launch = Launch(text, "gemm_pack", args, size, (1, 1, 1))
     nbytes = math.prod(sizes) * one * acc.itemsize
     return launch, nbytes, tuple(step if s else 0 for step, s in zip(steps, batch_strides))

@@ -207,15 +207,26 @@ class Skinny(Solver):
         return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
 
 
+# B_MODE of cl/gemm_cpu.cl.
+_DIRECT, _OWN, _PACKED = range(3)
+
+
 class Panels(Solver):
     """CPUs: register blocks without barriers, over operands that are streamed where they lie when
     their strides allow and packed into panels otherwise."""
 
-    # Depth of one slice.  Longer panels would fall out of the second-level cache; rows that are
-    # streamed where they lie, one depth after the other, out of the first-level one.
+    # Depth of one step.  Longer panels would fall out of the second-level cache; so would columns
+    # read where they lie, whose rows are far apart and share few of its sets.
     DEPTH = 3072
-    DEPTH_TRANSPOSED = 512
+    DEPTH_APART = 128
+    # Rows from which packing b in a launch of its own pays; with columns that cannot be streamed;
+    # with rows that fall into the same cache sets.
     ROWS_TO_PACK = 256
+    ROWS_TO_PACK_APART = 128
+    # What may lie in the second-level cache: rows of a that all columns use; beside them sums
+    # between two steps, or a work-item's own panel.
+    ROW_BYTES = 2**20
+    CACHED_BYTES = 2**18
 
     def __init__(self, micro: Micro | None = None, pack: bool | None = None):
         self.micro = micro
@@ -236,111 +247,143 @@ class Panels(Solver):
         if self.micro:
             return self.micro
         micro = cpu.best(p.acc, info, p.m, p.n)
-        if self._pack_b(p, micro):
-            return micro
-        return cpu.best(p.acc, info, p.m, p.n, most_columns=p.n, streams=True)
+        if self._mode_b(p, micro, info) == _DIRECT:
+            return cpu.best(p.acc, info, p.m, p.n, most_columns=p.n)
+        return micro
 
-    def _pack_b(self, p: GemmProblem, micro: Micro) -> bool:
-        streams = p.b.storage == p.acc.compute and p.b_strides[-1] == 1 and p.n >= micro.nr
-        if not streams or self.pack:
-            return True
-        if self._mode_a(p, micro) == 1:
-            return False
-        # Every row panel rereads b: packed panels are read faster unless all of b stays cached.
-        # Many rows pay for the packing; fewer do where rows of b fall into the same cache sets.
-        cached = p.k * p.n * p.b.itemsize <= 2**16
-        clash = p.b_strides[-2] * p.b.itemsize % 4096 == 0
-        rows = 2 * micro.mr if clash else self.ROWS_TO_PACK
-        return self.pack is None and p.m > rows and not cached
-
-    def _mode_a(self, p: GemmProblem, micro: Micro) -> int | None:
+    def _mode_a(self, p: GemmProblem, micro: Micro, info) -> int | None:
         """A_MODE for streaming a where it lies, or None to pack it."""
         if p.a.storage != p.acc.compute or self.pack:
             return None
         row, depth = p.a_strides[-2:]
         if depth == 1:
-            # Rows a multiple of a page apart would fall into the same cache sets.
-            clash = row * p.a.itemsize % 4096 == 0 and p.n > 2 * micro.nr and micro.mr > 4
-            clash = clash and self.pack is None
-            return None if clash else 0
+            return 0
         if row == 1 and p.m >= micro.mr:
-            # Packing costs time in m + n, reading across the rows in m * n.
-            large = p.m * p.n > 170 * (p.m + p.n)
-            return None if large and self.pack is None else 1
+            # Packing costs two launches and time in m + n, reading across the rows in m * n.
+            gain = (p.m * p.n - 190 * (p.m + p.n)) * p.k
+            return None if gain > 3e6 * info.compute_units and self.pack is None else 1
         return 2 if p.n <= micro.nr or self.pack is False else None
+
+    def _mode_b(self, p: GemmProblem, micro: Micro, info) -> int:
+        if self.pack:
+            return _PACKED
+        if p.b.storage != p.acc.compute or p.b_strides[-1] != 1 or p.n < micro.nr:
+            few = p.m <= self.ROWS_TO_PACK_APART or p.k * p.n <= 2**12
+            return _OWN if few or self.pack is False else _PACKED
+        # Every row panel rereads b: packed panels are read faster unless all of b stays cached.
+        cached = p.k * p.n * p.b.itemsize <= 2**16
+        clash = p.b_strides[-2] * p.b.itemsize % 4096 == 0
+        many = p.m > (self.ROWS_TO_PACK_APART if clash else self.ROWS_TO_PACK)
+        reads = self._mode_a(p, micro, info) == 1 or not many or cached or self.pack is False
+        return _DIRECT if reads else _PACKED
 
     def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
         index = problem_index(p)
         micro = self._shape(p, info)
-        row_panels, panels = ceil_div(p.m, micro.mr), ceil_div(p.n, micro.nr)
+        mr, nr = micro.mr, micro.nr
         launches: list[Launch] = []
         workspace: list[int] = []
-        a, a_offset, a_strides = Ref("a"), p.a_offset, p.a_strides
-        a_panel, mode, a_type = micro.mr * a_strides[-2], self._mode_a(p, micro), p.a
-        if direct_a := mode is not None:
-            mode_row = a_strides[-2]
-        else:
-            a, a_offset, mode, mode_row, a_type = Ref(f"ws{len(workspace)}"), 0, 1, 1, p.acc
+
+        def work(nbytes: int) -> Ref:
+            workspace.append(nbytes)
+            return Ref(f"ws{len(workspace) - 1}")
+
+        def pack(slot: str, dtype, lanes, count, offset, lane_stride, k_stride, batch_strides):
+            target = Ref(f"ws{len(workspace)}")
             launch, nbytes, steps = cpu.packing(
-                index, micro.mr, p.m, p.k, Ref("a"), a, p.a, p.acc, p.a_offset, p.a_strides[-2],
-                p.a_strides[-1], p.batch, p.a_strides[:3],
+                index, lanes, count, p.k, Ref(slot), target, dtype, p.acc, offset, lane_stride,
+                k_stride, p.batch, batch_strides,
             )  # fmt: skip
             launches.append(launch)
-            workspace.append(nbytes)
-            a_strides, a_panel = (*steps, 1, micro.mr), p.k * micro.mr
-        b, b_offset, b_strides, b_panel, b_type = Ref("b"), p.b_offset, p.b_strides, micro.nr, p.b
-        direct_b = not self._pack_b(p, micro)
-        if not direct_b:
-            b, b_offset, b_type = Ref(f"ws{len(workspace)}"), 0, p.acc
-            launch, nbytes, steps = cpu.packing(
-                index, micro.nr, p.n, p.k, Ref("b"), b, p.b, p.acc, p.b_offset, p.b_strides[-1],
-                p.b_strides[-2], p.batch, p.b_strides[:3],
-            )  # fmt: skip
-            launches.append(launch)
-            workspace.append(nbytes)
-            b_strides, b_panel = (*steps, micro.nr, 1), p.k * micro.nr
-        depth = self.DEPTH_TRANSPOSED if direct_a and mode == 1 else self.DEPTH
-        splits, slice_ = self._splits(p, info, row_panels * panels, depth)
-        chunk = cpu.chunk(
-            row_panels, panels * splits * p.batches, info, micro.mr * micro.nr * slice_
-        )
+            return work(nbytes), steps
+
+        (*a_steps, a_row, a_k), (*b_steps, b_k, b_n) = p.a_strides, p.b_strides
+        mode_a, mode_b = self._mode_a(p, micro, info), self._mode_b(p, micro, info)
+        a, a_offset, a_panel, a_type, direct_a = Ref("a"), p.a_offset, mr * a_row, p.a, True
+        if mode_a is None:
+            a, a_steps = pack("a", p.a, mr, p.m, a_offset, a_row, a_k, p.a_strides[:3])
+            a_offset, a_panel, a_row, a_k, a_type = 0, p.k * mr, 1, mr, p.acc
+            mode_a, direct_a = 1, False
+        b, b_offset, b_panel, b_type = Ref("b"), p.b_offset, nr * b_n, p.b
+        if mode_b == _PACKED:
+            b, b_steps = pack("b", p.b, nr, p.n, b_offset, b_n, b_k, p.b_strides[:3])
+            b_offset, b_panel, b_k, b_n, b_type = 0, p.k * nr, nr, 1, p.acc
+
+        row_panels, panels = ceil_div(p.m, mr), ceil_div(p.n, nr)
+        tiles = row_panels * panels * p.batches
+        splits, slice_ = self._splits(p, info, tiles, mr * nr)
+        tiles *= splits
+        per = _share(tiles, mr * nr * slice_, info)
+        items = ceil_div(tiles, per)
+        apart = mode_b == _DIRECT or (direct_a and mode_a == 1)
+        own = self.CACHED_BYTES // (nr * p.acc.itemsize)
+        most = self.DEPTH_APART if apart else own if mode_b == _OWN else self.DEPTH
+        depth = ceil_div(slice_, ceil_div(slice_, most))
+        blocks = ceil_div(row_panels * mr * slice_ * p.acc.itemsize, self.ROW_BYTES)
+        chunk = ceil_div(row_panels, min(blocks, row_panels))
+        tile_bytes = mr * nr * p.acc.itemsize
+        group = per
+        scratch = []
+        if stepwise := depth < slice_:
+            group = min(per, max(1, self.CACHED_BYTES // (tile_bytes * chunk)) * chunk)
+            scratch.append(work(items * group * tile_bytes))
+        if mode_b == _OWN:
+            scratch.append(work(items * depth * nr * p.acc.itemsize))
+        # Small operands are cached anyway.
+        fetch = mode_b == _DIRECT and p.k * p.n * p.b.itemsize > 2**17
         inner = epilogue
         if splits > 1:
-            slot = f"ws{len(workspace)}"
-            inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", slot)
-            workspace.append(splits * p.total * p.acc.itemsize)
+            partial = work(splits * p.total * p.acc.itemsize)
+            inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", partial.slot)
+        names = dict(
+            A_MODE=mode_a, A_DIRECT=int(direct_a), B_MODE=mode_b, STEPWISE=int(stepwise),
+            FETCH=ceil_div(micro.nv, chunk) if fetch else 0,
+            SAME_TYPE=int(p.b.storage == p.acc.compute),
+        )  # fmt: skip
         source = (
             prelude(index, A=a_type, B=b_type, ACC=p.acc)
             + micro.source(p.acc, info, slice_)
             + inner.defines
-            + f"#define PRODUCT\n#define A_MODE {mode}\n"
-            + f"#define A_DIRECT {int(direct_a)}\n#define B_DIRECT {int(direct_b)}\n"
+            + "#define PRODUCT\n"
+            + "".join(f"#define {k} {v}\n" for k, v in names.items())
             + cl_source("gemm_cpu.cl")
         )
-        units = ceil_div(row_panels, chunk) * panels * splits * p.batches
-        per = cpu.chunk(units, 1, info, micro.mr * micro.nr * slice_ * chunk)
-        ints = (p.m, p.n, p.k, splits, slice_, chunk, units, per, p.batch[1], p.batch[2])
+        ints = (
+            p.m, p.n, p.k, splits, slice_, depth, chunk, group, tiles, per, *p.batch[1:],
+        )  # fmt: skip
         longs = (
-            a_offset, b_offset, a_panel, mode_row, a_strides[-1], b_panel, b_strides[-2],
-            *a_strides[:3], *b_strides[:3],
+            a_offset, b_offset, a_panel, a_row, a_k, b_panel, b_k, b_n, *a_steps, *b_steps,
         )  # fmt: skip
         args = (
-            a, b, *(Scalar("int", v) for v in ints), *(Scalar(index, v) for v in longs),
+            a, b, *scratch, *(Scalar("int", v) for v in ints), *(Scalar(index, v) for v in longs),
             *inner.args,
         )  # fmt: skip
-        launches.append(Launch(source, "gemm_cpu", args, (ceil_div(units, per),), (1,)))
+        launches.append(Launch(source, "gemm_cpu", args, (items,), (1,)))
         if splits > 1:
-            launches.append(fold_launch(p.total, splits, p.acc, index, epilogue, slot))
+            launches.append(fold_launch(p.total, splits, p.acc, index, epilogue, partial.slot))
         return Plan(launches, workspace)
 
-    def _splits(self, p: GemmProblem, info, tiles: int, depth: int) -> tuple[int, int]:
-        """(number of slices, depth of one at most `depth`), enough for all threads."""
+    def _splits(self, p: GemmProblem, info, tiles: int, tile: int) -> tuple[int, int]:
+        """(number of slices, depth of one): several only where threads would idle for longer than
+        another launch takes."""
+        units = info.compute_units
+        if tiles % units == 0 or tiles * tile * p.k < 2e6 * units:
+            return 1, p.k
         room = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
-        wanted = ceil_div(info.compute_units * 3, tiles * p.batches)
-        splits = max(ceil_div(p.k, depth), min(wanted, p.k // 256), 1)
-        slice_ = ceil_div(p.k, min(splits, room))
+        slice_ = ceil_div(p.k, max(1, min(ceil_div(units * 3, tiles), p.k // 256, room)))
         return ceil_div(p.k, slice_), slice_
+
+
+def _share(tiles: int, tile_work: int, info) -> int:
+    """How many tiles one work-item takes: as many as there are for each thread, for they share what
+    is cached; less where work is plenty, so that a thread that is held up does not hold up all."""
+    units = info.compute_units
+    work = tiles * tile_work
+    items = min(units, work // 2e5)
+    if items == units:
+        items = max(1, min(6, work // (units * 2 * 10**7))) * units
+    return ceil_div(tiles, max(1, min(items, tiles)))
 
 
 SOLVERS: tuple[Solver, ...] = (

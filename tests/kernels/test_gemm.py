@@ -177,6 +177,22 @@ def test_plan_random_shapes(dev):
         check(gemm.plan, *make(rng, m, n, k), dev)
 
 
+@pytest.mark.parametrize(
+    "micro, m, n, k, batch, a, b",
+    [
+        (None, 70, 330, 300, (), "normal", "normal"),  # columns where they lie, a ragged panel
+        (None, 70, 330, 300, (3,), "transposed", "normal"),
+        (None, 70, 100, 300, (2,), "normal", "transposed"),  # a panel for each work-item
+        (None, 300, 7, 300, (), "normal", "normal"),
+        (None, 260, 40, 3100, (), "strided", "transposed"),  # all panels packed before
+        (Micro(8, 3, 16), 24, 48, 5001, (), "normal", "normal"),  # slices, for an odd tile
+    ],
+)
+def test_panels_in_steps_of_the_depth(dev, micro, m, n, k, batch, a, b):
+    rng = np.random.default_rng()
+    check(force(gemm.Panels(micro)), *make(rng, m, n, k, batch=batch, a=a, b=b), dev)
+
+
 def test_deep_sum_is_split_and_repeats(dev):
     rng = np.random.default_rng()
     problem, inputs, want = make(rng, 20, 24, 20000, a="transposed")

@@ -133,7 +133,7 @@ __kernel ONE_THREAD void conv_cpu(__global const A_T* restrict pA,
           __global const ACC_T* b = weights + (INDEX_T)tap1 * KER2 * CIN * NR;
           const int run = x2.taps * CIN;
 #define A_EL(r) A_LOAD(a[r], k)
-          MICRO_STEPS(run, A_EL, b, b += NR)
+          MICRO_STEPS(run, A_EL, b, b += NR,)
           continue;
         }
 #endif
@@ -153,12 +153,12 @@ __kernel ONE_THREAD void conv_cpu(__global const A_T* restrict pA,
 #define A_FIRST(r) A_LOAD(a[r], k * aC)
 #define A_MASKED(r) (inside[r] ? (ACC_T)A_LOAD(a[r], k * aC) : (ACC_T)0)
           if (all_) {
-            MICRO_STEPS(CIN, A_FIRST, b, b += NR)
+            MICRO_STEPS(CIN, A_FIRST, b, b += NR,)
           } else {
-            MICRO_STEPS(CIN, A_MASKED, b, b += NR)
+            MICRO_STEPS(CIN, A_MASKED, b, b += NR,)
           }
 #else
-          MICRO_STEPS(CIN, A_EL, b, b += NR)
+          MICRO_STEPS(CIN, A_EL, b, b += NR,)
 #endif
         }
       }

@@ -50,24 +50,39 @@
     _Pragma("unroll") for (int v_ = 0; v_ < NV; ++v_) c_[r_][v_] = MULADD(x_, b_[v_], c_[r_][v_]); \
   } }
 
-// `count` steps of the depth k, after each of which `next` (b, at least) moves on.
+// `count` steps of the depth k, before each of which stands `before`, and after each of which `next`
+// (b, at least) moves on.
 #ifdef LONG
-#define MICRO_STEPS(count, A_EL, b, next) \
+#define MICRO_STEPS(count, A_EL, b, next, before) \
   for (int k = 0, end_; k < (count);) { \
     const int from_ = k; \
     end_ = min(count, k + SUMS); \
-    for (; k < end_; ++k, next) MICRO_STEP(A_EL, b) \
+    for (; k < end_; ++k, next) { before MICRO_STEP(A_EL, b) } \
     MICRO_SUM(end_ - from_) \
   }
+#define MICRO_WRITE(to) MICRO_ALL VSTORE(c_[r_][v_] + all_c_[r_][v_], r_ * NV + v_, to);
+#define MICRO_READ(from) MICRO_ALL all_c_[r_][v_] = VLOAD(r_ * NV + v_, from);
 #else
-#define MICRO_STEPS(count, A_EL, b, next) \
-  for (int k = 0; k < (count); ++k, next) MICRO_STEP(A_EL, b)
+#define MICRO_STEPS(count, A_EL, b, next, before) \
+  for (int k = 0; k < (count); ++k, next) { before MICRO_STEP(A_EL, b) }
+#define MICRO_WRITE(to) MICRO_ALL VSTORE(c_[r_][v_], r_ * NV + v_, to);
+#define MICRO_READ(from) MICRO_ALL c_[r_][v_] = VLOAD(r_ * NV + v_, from);
+#endif
+
+// Fetches a line of memory into the second-level cache, if the compiler knows how.
+#ifdef __has_builtin
+#if __has_builtin(__builtin_prefetch)
+#define MICRO_FETCH(p) __builtin_prefetch((const void*)(size_t)(p), 0, 2);
+#endif
+#endif
+#ifndef MICRO_FETCH
+#define MICRO_FETCH(p)
 #endif
 
 // Spills the sums to t_[MR][NR], where the epilogue's loops find them.
 #define MICRO_SPILL \
   MICRO_TOTAL \
-  ACC_T t_[MR][NR]; \
+  ACC_T t_[MR][NR] __attribute__((aligned(64))); \
   MICRO_ALL VSTORE(c_[r_][v_], v_, t_[r_]);
 
 // Hands columns [from, to) of row r to the epilogue, at output index `at` + column * `step`.  Whole
