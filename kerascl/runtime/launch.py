@@ -557,14 +557,13 @@ def bind(kernel: Kernel, args: Sequence[Argument]) -> None:
     """
     if len(args) != kernel.num_args:
         raise TypeError(f"{kernel.name} takes {kernel.num_args} arguments, got {len(args)}")
-    bound, given = kernel.bound, kernel.given
+    bound = kernel.bound
     for index, arg in enumerate(args):
         if type(arg) is Buffer:
             if bound[index] != arg.key:
                 bind_buffer(kernel, index, arg)
-        elif given[index] is not arg:
+        else:
             bind_value(kernel, index, arg)
-            given[index] = arg
 
 
 def bind_buffer(kernel: Kernel, index: int, buffer: Buffer) -> None:
@@ -597,7 +596,7 @@ def bind_value(kernel: Kernel, index: int, arg) -> None:
 def set_argument(kernel: Kernel, index: int, size, pointer, slow_value, key) -> None:
     """clSetKernelArg, and remember `key` as what is bound."""
     bound = kernel.bound
-    bound[index] = kernel.given[index] = None
+    bound[index] = None
     if RAW is not None:
         status = RAW.set_arg(kernel.arg, index, size, pointer)
     else:

@@ -37,7 +37,7 @@ class Kernel:
         arg: the OpenCL kernel object as a ctypes pointer.
     """
 
-    __slots__ = ("_handle", "_release", "arg", "bound", "given", "name", "num_args", "program")
+    __slots__ = ("_handle", "_release", "arg", "bound", "name", "num_args", "program")
 
     def __init__(self, program, name: str):
         self._handle = self._release = None
@@ -50,9 +50,7 @@ class Kernel:
         else:
             self.arg, self.num_args = RAW.create_kernel(program, name)
             self._release = RAW.release_kernel
-        # Of each argument: what tells its value from others; the value itself if not a Buffer.
         self.bound: list = [None] * self.num_args
-        self.given: list = [None] * self.num_args
 
     @property
     def handle(self):
