@@ -1,9 +1,13 @@
 """Filter gradients of float32 with warpgroup matrix instructions: products of planes, see `wgmma`.
 
 wgmma reads TF32 from shared memory only with k contiguous, and k is the pixels here.  So x and dy
-are laid out anew (cl/wgmma_planes.cl), channels first, on a grid with so many zeros around each
-image that a tap is one shift of all pixels: dw[tap][c][f] = sum over k of x[c][k + shift] *
-dy[f][k].  A stride splits x into phases, each the pixels of one remainder; a tap reads one of them.
+are laid out anew (cl/wgmma_planes.cl): channels first, then rows, columns and images, with so many
+zeros at the end of each row that a tap is one shift of all pixels: dw[tap][c][f] = sum over k of
+x[c][k + shift] * dy[f][k].  A stride splits x into phases, each the pixels of one remainder; a tap
+reads one of them.
+
+Images come last because TMA faults where a box begins at no multiple of 16 bytes.  A shift is a
+number of pixels and so a multiple of the number of images, which is rounded up to one of four.
 
 "highest" multiplies three times (3xTF32), and loads the operands and their low parts only once for
 that.  "high" is for strides and dilations, which `wgmma_taps` does not know.
@@ -32,11 +36,13 @@ from kerascl.kernels.wgmma import Shape
 from kerascl.kernels.wgmma_pack import COPY_RATE, LAUNCH
 
 SIDE = 64  # SIDE of wgmma_planes.cl
-DEPTH = 32  # k of one stage: rows are whole stages long, so that dy is read in whole lines
+DEPTH = 32  # k of one stage: a line of the cache
+ALIGNED = 4  # elements: boxes begin at multiples of 16 bytes
 MAX_BYTES = 2**30  # of all that is laid out anew at a time
 # Rows of one box: channels of one tap.  The fewer, the fewer are wasted, and the more loads.
 BLOCKS = (64, 32, 16)
-# Boxes of x begin anywhere in a line of the cache and so touch two.  Estimated, as the speeds.
+# Where images are no multiple of DEPTH, boxes of x begin in the middle of a cache's line and so
+# touch two; three products of one load hide it.  Estimated, as the speeds.
 SHIFTED = 1.15
 
 # A stage holds both operands and their low parts.
@@ -56,13 +62,15 @@ class Axis:
     Attributes:
         period: taps apart that read the same phase of x.
         phases: phases that any tap reads; tap i reads phase i % period.
-        size: pixels of a phase or of dy with zeros, such that a tap which leaves x at either end
-            reads zeros: those at the end serve the next row's (or image's) beginning, too.
+        pixels: of a phase or of dy, whichever has more.
+        padded: pixels and zeros, such that a tap which leaves x at either end reads zeros: those
+            at the end of a row serve the next one's beginning, too.
     """
 
     period: int
     phases: int
-    size: int
+    pixels: int
+    padded: int
 
 
 def axis(size: int, out: int, kernel: int, stride: int, dilation: int, pad: int) -> Axis:
@@ -73,17 +81,21 @@ def axis(size: int, out: int, kernel: int, stride: int, dilation: int, pad: int)
     # The phase of the smallest remainder has the most pixels.
     remainder = min((t * dilation - pad) % stride for t in range(phases))
     pixels = ceil_div(max(size - remainder, 0), stride)
-    return Axis(period, phases, max(pixels + max(-first, 0), out + max(last, 0)))
+    padded = max(pixels + max(-first, 0), out + max(last, 0))
+    return Axis(period, phases, max(pixels, out), padded)
 
 
 @dataclass(frozen=True)
 class Layout:
-    """How x and dy are laid out anew.
+    """How x and dy are laid out anew: [phase][channel][row][column][image].
+
+    Only columns are padded with zeros: beyond the first and last row TMA gives them.
 
     Attributes:
         axes: of rows and columns.
-        images: at a time; `parts` times in all.
-        step: elements from row to row: images, rows and columns of the grid.
+        images: at a time, some of them zeros; `parts` times in all.
+        step: elements from channel to channel: whole stages, so that dy is read in whole lines.
+        depth: elements of a channel that are multiplied: those of dy's rows.
         block: channels of one box.
         taps, channels, filters: of the problem.
     """
@@ -92,6 +104,7 @@ class Layout:
     images: int
     parts: int
     step: int
+    depth: int
     block: int
     taps: int
     channels: int
@@ -103,7 +116,13 @@ class Layout:
 
     @property
     def x_rows(self) -> int:
+        """Channels of all phases."""
         return self.phases * self.channels
+
+    @property
+    def chunks(self) -> int:
+        """Stages of the depth."""
+        return ceil_div(self.depth, DEPTH)
 
     @property
     def channel_blocks(self) -> int:
@@ -125,7 +144,7 @@ class Layout:
 
 @functools.lru_cache(maxsize=4096)
 def layout(p: ConvProblem) -> Layout | None:
-    """The layout with the fewest parts, None where one image alone takes more than MAX_BYTES."""
+    """The layout with the fewest parts, None where ALIGNED images take more than MAX_BYTES."""
     height, width = (
         axis(*args, low)
         for *args, (low, _) in zip(
@@ -136,15 +155,16 @@ def layout(p: ConvProblem) -> Layout | None:
     channels, filters = p.w_shape[-2:]
     rows = height.phases * width.phases * channels + filters
     nbytes = 4 * (2 if _low(p) else 1) * rows
-    most = MAX_BYTES // nbytes // DEPTH * DEPTH // (height.size * width.size)
+    pixels = height.pixels * width.padded
+    most = MAX_BYTES // nbytes // DEPTH * DEPTH // pixels // ALIGNED * ALIGNED
     if not most:
         return None
-    images = ceil_div(p.x_shape[0], ceil_div(p.x_shape[0], most))
-    step = round_up(images * height.size * width.size, DEPTH)
+    images = round_up(ceil_div(p.x_shape[0], ceil_div(p.x_shape[0], most)), ALIGNED)
+    step, depth = round_up(images * pixels, DEPTH), images * p.y_shape[1] * width.padded
     block = min(BLOCKS, key=lambda b: round_up(channels, b))
     taps = math.prod(p.w_shape[:2])
     parts = ceil_div(p.x_shape[0], images)
-    return Layout((height, width), images, parts, step, block, taps, channels, filters)
+    return Layout((height, width), images, parts, step, depth, block, taps, channels, filters)
 
 
 class Wgmma(wgmma.WgmmaSolver):
@@ -171,7 +191,8 @@ class Wgmma(wgmma.WgmmaSolver):
         rows = a.phases * round_up(a.channels, 32) + round_up(a.filters, 32)
         packing = LAUNCH + 4 * a.step * rows * (1 + written) / COPY_RATE
         reading = 4 * a.step * (a.x_rows + a.filters) * written / COPY_RATE
-        chunks, kind = a.step // DEPTH, wgmma.KINDS["float32"]
+        shifted = SHIFTED if not low and a.images % DEPTH else 1.0
+        chunks, kind = a.chunks, wgmma.KINDS["float32"]
         choices = []
         for shape in (self.tile,) if self.tile else _shapes(p):
             tiles, full = math.prod(a.tiles(shape)), info.compute_units * shape.groups
@@ -182,7 +203,7 @@ class Wgmma(wgmma.WgmmaSolver):
             for splits in sorted(counts):
                 depth = ceil_div(chunks, splits) * DEPTH
                 time = wgmma.tiles_time(shape, kind, tiles * splits, depth, passes, info)
-                time = max(time if low else time * SHIFTED, reading)
+                time = max(time * shifted, reading)
                 fold = wgmma.fold_time(p.total, splits * a.parts)
                 choices.append(((packing + time) * a.parts + fold, shape, splits))
         return min(choices, key=lambda c: c[0])
@@ -196,9 +217,8 @@ class Wgmma(wgmma.WgmmaSolver):
         sizes = (4 * a.step * a.x_rows, 4 * a.step * a.filters)
         highs = tuple(room(n) for n in sizes)
         lows = tuple(room(n) for n in sizes) if low else (None, None)
-        chunks = a.step // DEPTH
-        slice_ = ceil_div(chunks, splits)
-        splits = ceil_div(chunks, slice_)
+        slice_ = ceil_div(a.chunks, splits)
+        splits = ceil_div(a.chunks, slice_)
         tiles_m, tiles_n = a.tiles(shape)
         tiles = tiles_m * tiles_n * splits
         run = wgmma.Run(
@@ -211,7 +231,7 @@ class Wgmma(wgmma.WgmmaSolver):
             ),
         )  # fmt: skip
         params = _grid(p, a).add(
-            "int", TILES=tiles, TILES_M=tiles_m, TILES_N=tiles_n, SPLITS=splits, CHUNKS=chunks,
+            "int", TILES=tiles, TILES_M=tiles_m, TILES_N=tiles_n, SPLITS=splits, CHUNKS=a.chunks,
             SLICE=slice_, CHANNEL_BLOCKS=a.channel_blocks, PERIOD1=a.axes[0].period,
             PERIOD2=a.axes[1].period,
         )  # fmt: skip
@@ -236,9 +256,8 @@ def pack_launch(
     what tf32 loses of them where `lows` are slots."""
     x_groups, dy_groups = a.groups
     params = _grid(p, a).add(
-        "int", X_GROUPS=x_groups, STEP=a.step, BATCH=p.x_shape[0], IMAGE0=image, IMAGES=a.images,
-        GRID1=a.axes[0].size,
-    )  # fmt: skip
+        "int", X_GROUPS=x_groups, STEP=a.step, BATCH=p.x_shape[0], IMAGE0=image
+    )
     text = (
         f"#define INDEX_T {index}\n#define LOW {int(lows[0] is not None)}\n"
         + params.source
@@ -263,8 +282,9 @@ def partial(total: int, index: str, slot: str, first: int) -> Epilogue:
 def _grid(p: ConvProblem, a: Layout) -> Params:
     """What both kernels know of the problem and the grid."""
     return geometry(p).add(
-        "int", CIN=a.channels, COUT=a.filters, GRID2=a.axes[1].size, PHASES2=a.axes[1].phases
-    )
+        "int", CIN=a.channels, COUT=a.filters, GRID2=a.axes[1].padded, IMAGES=a.images,
+        PHASES2=a.axes[1].phases,
+    )  # fmt: skip
 
 
 def _shapes(p: ConvProblem) -> tuple[Shape, ...]:

@@ -36,6 +36,7 @@ FAULTS = {
     "ACQUIRED": "TMA with a tensor map that was not acquired, or is not aligned",
     "SPACE": "a tensor map beyond the memory for them",
     "MAP": "a tensor map of another kind than is emulated",
+    "START": "a box of TMA begins at no multiple of 16 bytes",
     "TARGET": "TMA writes beyond its stage, or to no multiple of 128 bytes",
     "SOURCE": "TMA reads beyond the operands",
     "DESCRIPTOR": "a matrix descriptor of another kind than is emulated",
@@ -129,6 +130,7 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
   for (int i = rank; i < 5; ++i) ok = ok && size[i] == 1 && box[i] == 1;
   EMU_MUST(ok, MAP)
   EMU_MUST((emu->acquired >> ((ulong)m >> 7 & 63) & 1) && (ulong)m % 128 == 0, ACQUIRED)
+  EMU_MUST(x0 * EMU_SIZE % 16 == 0, START)
   EMU_MUST(expected > 0, UNEXPECTED)
   EMU_MUST(expected <= emu->generations, GENERATIONS)
   const uint begin = to - EMU_BASE, stage = b % STAGES;

@@ -204,15 +204,17 @@ def test_tiles_of_planes(dev, info, shape):
     planes(p, shape, 2, dev, info)
 
 
-def test_parts_of_planes(dev, info, monkeypatch):
-    p = test_wgmma_planes.filter_grad((5, 6, 7, 9), (3, 3), 8)
-    wgmma_planes.layout.cache_clear()
-    monkeypatch.setattr(wgmma_planes, "MAX_BYTES", 4 * 2 * 17 * 128)
-    try:
-        assert wgmma_planes.layout(p).parts == 3
-        planes(p, wgmma_planes.FUSED[-1], 2, dev, info)
-    finally:
-        wgmma_planes.layout.cache_clear()
+limit = test_wgmma_planes.limit
+
+
+@pytest.mark.parametrize("batch, images, parts", [(5, 4, 2), (9, 4, 3), (13, 8, 2), (64, 24, 3)])
+def test_parts_of_planes(dev, info, limit, batch, images, parts):
+    p = test_wgmma_planes.PARTED
+    p = dataclasses.replace(p, x_shape=(batch, *p.x_shape[1:]), y_shape=(batch, *p.y_shape[1:]))
+    limit(test_wgmma_planes.PER_PIXEL * (images + 3) * 48)
+    a = wgmma_planes.layout(p)
+    assert (a.images, a.parts) == (images, parts)
+    planes(p, wgmma_planes.FUSED[-1], 2, dev, info)
 
 
 @pytest.mark.parametrize("box", wgmma_taps.BOXES, ids=lambda box: box.name)
@@ -246,6 +248,7 @@ def test_filter_gradients_of_stems(dev, info, name):
 WRONG = "relative error"
 FAULTS = {  # the kernel's text, what takes its place, and what is found
     "no swizzle": ("((1UL << 62)", "(((mn) ? 1UL << 62 : 0UL)", WRONG),
+    "start of a box": ("TMA_MATRIX(to, ma, bar, k0,", "TMA_MATRIX(to, ma, bar, k0 + 4,", "START"),
     "other swizzle": ("(1UL << 62)", "(2UL << 62)", "DESCRIPTOR"),
     "step of rows": ("(64UL << 32)", "(32UL << 32)", WRONG),
     "step of k": ("DEPTH * 8 : 2)", "DEPTH * 8 : 1)", WRONG),
@@ -323,3 +326,19 @@ def test_faults_of_convolutions_are_found(dev, info, old, new):
     plan = wgmma_conv.Wgmma(SMALL).plan(p, info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, WRONG, operands, functools.partial(test_wgmma.reference, p), dev)
+
+
+@pytest.mark.parametrize(
+    "old, new, fault",
+    [
+        (" + FLOOR_DIV(x, STRIDE2)) * IMAGES;", ") * IMAGES + FLOOR_DIV(x, STRIDE2);", "START"),
+        ("FLOOR_DIV(y, STRIDE1) * GRID2", "FLOOR_DIV(y, STRIDE1) * (GRID2 - 1)", WRONG),
+        ("PHASES2 + j % PERIOD2", "PHASES2", WRONG),
+    ],
+)
+def test_faults_of_planes_are_found(dev, info, old, new, fault):
+    p = test_wgmma_planes.CASES["stride2"]
+    operands = test_wgmma.operands(np.random.default_rng(), p)
+    plan = wgmma_planes.Wgmma(wgmma_planes.FUSED[-1]).plan(p, info, STORE)
+    plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
+    found_in(plan, fault, operands, functools.partial(test_wgmma_planes.reference, p), dev)

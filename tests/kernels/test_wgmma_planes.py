@@ -24,6 +24,18 @@ def dev(request):
     return request.param
 
 
+@pytest.fixture
+def limit(monkeypatch):
+    """Sets how many bytes are laid out at a time."""
+
+    def to(nbytes):
+        monkeypatch.setattr(wgmma_planes, "MAX_BYTES", nbytes)
+        wgmma_planes.layout.cache_clear()
+
+    yield to
+    wgmma_planes.layout.cache_clear()
+
+
 def filter_grad(x, kernel, f, strides=(1, 1), pads=((1, 1), (1, 1)), dilation=(1, 1), **more):
     sizes = zip(x[1:3], kernel, strides, pads, dilation, strict=True)
     out = [(n + sum(pad) - (k - 1) * d - 1) // s + 1 for n, k, s, pad, d in sizes]
@@ -71,6 +83,7 @@ def arguments(launch):
 
 def box(operand, k0, row0, rows):
     """What TMA loads: `rows` by 32 elements of a matrix, zeros outside."""
+    assert k0 % 4 == 0, "TMA takes multiples of 16 bytes"
     out = np.zeros((rows, wgmma_planes.DEPTH))
     at_k, at_row = k0 + np.arange(wgmma_planes.DEPTH), row0 + np.arange(rows)
     ok_k = (at_k >= 0) & (at_k < operand.shape[1])
@@ -100,6 +113,7 @@ def product(launch, shape, block, xs, dys):
                 i, j = divmod(tap, n["KER2"])
                 shift = (i * n["DIL1"] - n["PAD1"]) // n["STRIDE1"] * n["GRID2"]
                 shift += (j * n["DIL2"] - n["PAD2"]) // n["STRIDE2"]
+                shift *= n["IMAGES"]
                 phase = i % n["PERIOD1"] * n["PHASES2"] + j % n["PERIOD2"]
                 row = phase * cin + c * block if tap < taps else 1 << 24
                 for side, x in zip(a, xs, strict=True):
@@ -169,6 +183,11 @@ CASES = {
             pads=((1, 1),), dilation=(1,),
         )
     ),
+} | {
+    f"batch{n}_stride{s}_dilation{d}": filter_grad(
+        (n, 7, 5, 19), (3, 2), 21, (s, s), ((2, 0), (1, 3)), (d, d)
+    )
+    for n in (1, 3, 5, 64) for s in (1, 2, 3) for d in (1, 2)
 }  # fmt: skip
 
 
@@ -213,26 +232,25 @@ def test_tiles_of_planes(dev, shape):
     assert np.linalg.norm(got - want) < 2e-3 * np.linalg.norm(want)
 
 
-def test_parts(dev, monkeypatch):
+PARTED = filter_grad((9, 6, 7, 9), (3, 3), 8)
+PER_PIXEL = 4 * 2 * 17  # bytes that it takes of what is laid out
+
+
+def test_parts(dev, limit):
     """Images that do not fit at once are taken in parts, the last of which may have fewer."""
     rng = np.random.default_rng()
-    p = filter_grad((5, 6, 7, 9), (3, 3), 8)
+    p = PARTED
     whole = wgmma_planes.layout(p)
-    assert (whole.images, whole.parts) == (5, 1)
-    wgmma_planes.layout.cache_clear()
-    try:
-        monkeypatch.setattr(wgmma_planes, "MAX_BYTES", 4 * 2 * 17 * 128)
-        a = wgmma_planes.layout(p)
-        assert (a.images, a.parts, a.step) == (2, 3, 128)
-        x, dy = random_array(rng, p.x_shape, p.a), random_array(rng, p.y_shape, p.b)
-        got = computed(wgmma_planes.Wgmma(None, 2), p, x, dy, dev)
-        want = reference(p, x, dy)
-        assert np.linalg.norm(got - want) < 1e-6 * np.linalg.norm(want)
-        wgmma_planes.layout.cache_clear()
-        monkeypatch.setattr(wgmma_planes, "MAX_BYTES", 4 * 2 * 17 * 32)
-        assert wgmma_planes.layout(p) is None and not wgmma_planes.Wgmma().takes(p)
-    finally:
-        wgmma_planes.layout.cache_clear()
+    assert (whole.images, whole.parts) == (12, 1)
+    limit(PER_PIXEL * 7 * 48)
+    a = wgmma_planes.layout(p)
+    assert (a.images, a.parts, a.step) == (4, 3, 192)
+    x, dy = random_array(rng, p.x_shape, p.a), random_array(rng, p.y_shape, p.b)
+    got = computed(wgmma_planes.Wgmma(None, 2), p, x, dy, dev)
+    want = reference(p, x, dy)
+    assert np.linalg.norm(got - want) < 1e-6 * np.linalg.norm(want)
+    limit(PER_PIXEL * 3 * 48)
+    assert wgmma_planes.layout(p) is None and not wgmma_planes.Wgmma().takes(p)
 
 
 def test_what_tf32_loses(dev):
@@ -243,7 +261,9 @@ def test_what_tf32_loses(dev):
     dy = np.ones(p.y_shape, np.float32)
     plan = wgmma_planes.Wgmma().plan(p, dev.info, store_epilogue(dtypes.float32))
     found = packed(plan.launches[0], plan, p, x, dy, dev)
-    high, low = (found[s][:, :30].reshape(3, 5, 6)[:, :4, :5] for s in ("ws0", "ws2"))
+    high, low = (found[s].reshape(3, 4, 6, 4) for s in ("ws0", "ws2"))
+    assert not high[:, :, 5].any() and not high[..., 1:].any()  # margin, images that are not there
+    high, low = high[:, :, :5, 0], low[:, :, :5, 0]
     np.testing.assert_array_equal(high, x[0].transpose(2, 0, 1))
     finite = np.isfinite(high)
     assert not low[~finite].any() and low[finite].any()
@@ -261,6 +281,21 @@ def test_other_problems_are_left_to_others():
     # A tile is of one of both kinds.
     assert not wgmma_planes.Wgmma(wgmma.SHAPES[0]).takes(good)
     assert wgmma_planes.Wgmma(wgmma.SHAPES[0]).takes(dataclasses.replace(good, precision="high"))
+
+
+@pytest.mark.parametrize("images, shifted", [(64, False), (32, False), (48, True), (5, True)])
+def test_aligned_lines_cost_less(hopper_info, monkeypatch, images, shifted):
+    """Boxes that begin in the middle of a cache's line are estimated to take longer."""
+    p = filter_grad((images, 28, 28, 128), (3, 3), 128, precision="high")
+    solver = wgmma_planes.Wgmma()
+    before = solver.best(p, hopper_info)[0]
+    monkeypatch.setattr(wgmma_planes, "SHIFTED", 1.0)
+    assert (solver.best(p, hopper_info)[0] < before) == shifted
+
+
+def test_only_rows_of_dy_are_multiplied():
+    valid = wgmma_planes.layout(filter_grad((3, 9, 8, 4), (3, 3), 4, pads=NONE))
+    assert (valid.step, valid.depth, valid.chunks) == (9 * 8 * 4, 7 * 8 * 4, 7)
 
 
 def test_stages_fit():

@@ -97,9 +97,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     dw = (j - PAD2 + IMAGES2 * PAD2) / IMAGES2 - PAD2; \
     ih = i - PAD1 - dh * IMAGES1; \
     iw = j - PAD2 - dw * IMAGES2;
-  // Filter gradients: k runs over boxes of 64 pixels, or (PLANES) along images with zeros around
-  // them, where a tap is a shift of k.  Rows are blocks of BLOCK_ROWS channels of one tap; so a
-  // tile's blocks may belong to several taps and read several boxes.
+  // Filter gradients: k runs over boxes of 64 pixels, or (PLANES) along pixels of all images with
+  // zeros after each row, where a tap is a shift of k.  Rows are blocks of BLOCK_ROWS channels of
+  // one tap; so a tile's blocks may belong to several taps and read several boxes.
 #define BLOCKS (BM / BLOCK_ROWS)
 #define DECODE_BLOCK(b, tap, c0) \
     const int tap = (b) / CHANNEL_BLOCKS, c0 = ((b) - tap * CHANNEL_BLOCKS) * BLOCK_ROWS;
@@ -175,7 +175,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
           DECODE_BLOCK(pm * BLOCKS + p, tap, c0)
           const int i = tap / KER2, j = tap - i * KER2;
           const int y = i * DIL1 - PAD1, x = j * DIL2 - PAD2;
-          shift[p] = FLOOR_DIV(y, STRIDE1) * GRID2 + FLOOR_DIV(x, STRIDE2);
+          shift[p] = (FLOOR_DIV(y, STRIDE1) * GRID2 + FLOOR_DIV(x, STRIDE2)) * IMAGES;
           part[p] = tap < KER1 * KER2 ? (i % PERIOD1 * PHASES2 + j % PERIOD2) * CIN + c0 : 1 << 24;
         }
 #else

@@ -1,8 +1,9 @@
-// x and dy of a filter gradient laid out anew for wgmma.cl, channels first and with zeros around
-// each image: out[phase][channel][position], where positions are (image, row, column) of GRID1 x
-// GRID2 an image, STEP of them in all.  Phase (t1, t2) of x holds the pixels that taps t1 + i * PERIOD1, t2 + j * PERIOD2
-// read: every STRIDE-th, from a remainder on.  dy has one phase of all pixels.  With LOW also what
-// rounding to tf32 (to nearest, ties to even, as TMA does) loses of each element.
+// x and dy of a filter gradient laid out anew for wgmma.cl, channels first and with zeros after each
+// row: out[phase][channel][position], where positions are (row, column, image), rows of GRID2 columns
+// of IMAGES images, STEP positions in all.  Phase (t1, t2) of x holds the pixels that taps
+// t1 + i * PERIOD1, t2 + j * PERIOD2 read: every STRIDE-th, from a remainder on.  dy has one phase of
+// all pixels.  With LOW also what rounding to tf32 (to nearest, ties to even, as TMA does) loses of
+// each element.
 //
 // A group moves SIDE positions of SIDE channels through local memory; the first X_GROUPS are x's.
 #define SIDE 64
@@ -26,11 +27,12 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void wgmma_planes(
   if (slow == 0) {
     const int height = is_x ? IN1 : OUT1, width = is_x ? IN2 : OUT2;
     const int t1 = phase / PHASES2, t2 = phase - t1 * PHASES2;
-    const int k = k0 + fast, n = k / (GRID1 * GRID2), row = k / GRID2 - n * GRID1, col = k % GRID2;
+    const int k = k0 + fast, pixel = k / IMAGES, row = pixel / GRID2;
+    const int n = IMAGE0 + k - pixel * IMAGES, col = pixel - row * GRID2;
     const int h = is_x ? row * STRIDE1 + REMAINDER(t1 * DIL1 - PAD1, STRIDE1) : row;
     const int w = is_x ? col * STRIDE2 + REMAINDER(t2 * DIL2 - PAD2, STRIDE2) : col;
-    const int inside = n < IMAGES && IMAGE0 + n < BATCH && h < height && w < width;
-    from[fast] = inside ? (((INDEX_T)(IMAGE0 + n) * height + h) * width + w) * channels : -1;
+    const int inside = n < BATCH && h < height && w < width;
+    from[fast] = inside ? (((INDEX_T)n * height + h) * width + w) * channels : -1;
   }
   barrier(CLK_LOCAL_MEM_FENCE);
   __global const uint* const in = is_x ? x : dy;
