@@ -15,6 +15,7 @@ from kerascl.compiler import views
 from kerascl.compiler.operands import operands
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
+from kerascl.dtypes import float32
 
 INLINE_LIMIT = 160  # arithmetic cost of one kernel's expression before it is cut
 # Cost up to which a value with several readers is computed again, from several values in memory
@@ -25,6 +26,9 @@ EXPAND_LIMIT = 30  # cost up to which a value is recomputed for each element it 
 ROW_LIMIT = 1 << 16  # longest row that one work-group reduces and then reads again
 ROW_ALONE_LIMIT = 8192  # longest row that is worth it when there are few rows
 GATHER_LIMIT = 4
+# Products that may be asked for their columns' moments, and the folds that follow from these.
+PRODUCTS = ("conv", "matmul")
+MOMENTS = ("sum", "variance")
 
 
 @dataclass(eq=False)
@@ -34,7 +38,7 @@ class Cluster:
     Attributes:
         kind: "map", "fold" or "family".
         shape: the full index space; for folds the shape before reducing.
-        axes: reduced axes of a fold cluster.
+        axes: reduced axes of a fold cluster, or of the folds beside a product.
         members: targets in order of computation.
         row: ids of members that live on the kept axes only.
         how: how each value from memory is read, over all members.
@@ -205,9 +209,13 @@ def _demand(x: Node, target: set[int], stored: set[int], cost: dict[int, int]) -
 class Grouping:
     """Builds clusters greedily, in topological order, keeping the order of clusters acyclic."""
 
-    def __init__(self, stored: set[int], alone: set[int], fold_capacity: int, update_limit: float):
+    def __init__(
+        self, stored: set[int], alone: set[int], fold_capacity: int, update_limit: float,
+        apart: set[int] | None,
+    ):  # fmt: skip
         self.stored = stored
         self.alone = alone  # ids of targets that an earlier attempt could not fuse
+        self.apart = apart  # ids of folds that stay out of products' clusters; None says all do
         self.fold_capacity = fold_capacity
         self.update_limit = update_limit
         self.clusters: list[Cluster] = []
@@ -305,6 +313,12 @@ class Grouping:
         inside = {k: how for k, how in reads.how.items() if self.of.get(k) is cluster}
         if node.op.kind is Kind.FOLD:
             return self._fold_fits(cluster, node, inside)
+        if cluster.row and node.size == cluster.rows:
+            # a member over the kept axes
+            among_rows = all(how == {"same"} and k in cluster.row for k, how in inside.items())
+            if inside and among_rows:
+                cluster.row.add(id(node))
+            return bool(inside) and among_rows
         if cluster.kind == "family":
             # An update reads and writes several states: with the few work-groups of a large
             # product's kernel that takes longer than a pass of its own.
@@ -320,17 +334,8 @@ class Grouping:
             )
         if cluster.kind == "map":
             return cluster.size == node.size and all(how == {"same"} for how in inside.values())
-        # fold clusters: a member over the kept axes …
-        rows = cluster.rows
-        if node.size == rows and all(
-            how == {"same"} and k in cluster.row for k, how in inside.items()
-        ):
-            if inside:
-                cluster.row.add(id(node))
-                return True
-            return False
-        # … or one over the full space
-        if node.size != cluster.size or rows == node.size:
+        # fold clusters: a member over the full space
+        if node.size != cluster.size:
             return False
         needs_fold = False
         for key, how in inside.items():
@@ -380,8 +385,16 @@ class Grouping:
             cluster.kind, cluster.shape, cluster.axes = "fold", x.shape, node.attrs[0]
             cluster.row.add(id(node))
             return True
-        if cluster.kind != "fold":
-            return False
+        if cluster.kind == "family":
+            if self.apart is None or id(node) in self.apart or not inside:
+                return False
+            if any(how != {"same"} or k in cluster.row for k, how in inside.items()):
+                return False
+            if node.size == cluster.size or not _from_moments(cluster.head, node):
+                return False
+            cluster.axes = tuple(range(len(cluster.shape) - 1))
+            cluster.row.add(id(node))
+            return True
         if cluster.shape != node.inputs[0].shape or cluster.axes != node.attrs[0]:
             return False
         staged = False
@@ -400,12 +413,48 @@ class Grouping:
         return True
 
 
+def _from_moments(head: Node, fold: Node) -> bool:
+    """Whether a fold over what follows a product `head` follows from its columns' moments."""
+    return (
+        head.op.name in PRODUCTS
+        and head.dtype.accumulator is float32
+        and fold.op.name in MOMENTS
+        and fold.inputs[0].shape[-1:] == head.shape[-1:]
+        and fold.attrs[0] == tuple(range(len(fold.inputs[0].shape) - 1))
+        and _shifted(fold.inputs[0], head)
+    )
+
+
+def _shifted(node: Node, head: Node) -> bool:
+    """Whether `node` is `head` with something added to each column."""
+    while node is not head:
+        if node.dtype.accumulator is not float32 or node.dtype.is_float8:
+            return False
+        reshaped = node.op.name == "reshape" and node.inputs[0].shape[-1:] == head.shape[-1:]
+        if node.op.name == "cast" or reshaped:
+            (node,) = node.inputs
+        elif node.op.name == "add":
+            rows = [x for x in node.inputs if _same_in_rows(x)]
+            if len(rows) != 1:
+                return False
+            (node,) = (x for x in node.inputs if x is not rows[0])
+        else:
+            return False
+    return True
+
+
+def _same_in_rows(node: Node) -> bool:
+    """Whether a value is one vector, repeated for each row."""
+    return node.op.name == "expand" and node.inputs[0].size == node.inputs[0].shape[-1]
+
+
 def group(
     nodes: list[Node],
     roots: list[Node],
     alone: set[int],
     fold_capacity: int,
     update_limit: float = math.inf,
+    apart: set[int] | None = None,
 ) -> tuple[list[Cluster], set[int]]:
     """Clusters in an order that respects dependencies, and the ids of stored nodes.
 
@@ -415,9 +464,10 @@ def group(
         alone: ids of targets that must not join another's cluster.
         fold_capacity: rows from which a device is busy with a row a work-group.
         update_limit: elements from which a product is not joined by what reads states.
+        apart: ids of folds that must not join a product, None for all.
     """
     targets, stored = choose_targets(nodes, roots)
-    grouping = Grouping(stored, alone, fold_capacity, update_limit)
+    grouping = Grouping(stored, alone, fold_capacity, update_limit, apart)
     for node in targets:
         grouping.add(node)
     order = _ordered(grouping.clusters)

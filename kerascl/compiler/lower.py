@@ -17,7 +17,7 @@ from kerascl.compiler.rewrite import rewrite
 from kerascl.core.labels import Labels
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
-from kerascl.kernels.solver import Ref, store_epilogue
+from kerascl.kernels.solver import NoMoments, Ref, store_epilogue
 from kerascl.kernels.source import Source, unit
 
 _HELPERS = frozenset(
@@ -28,6 +28,7 @@ _HELPERS = frozenset(
 )  # fmt: skip
 # Elements of a product from which its update runs in a kernel of its own, by kind of device.
 UPDATE_LIMIT = {"gpu": 1 << 20}
+MOMENTS = ("wgmma90",)  # matrix units whose products' kernels may know their columns' moments
 UNIT_KERNELS = 24  # generated kernels in one translation unit of a captured program
 
 
@@ -58,11 +59,13 @@ def lower(
     for root, old in zip(roots, wanted, strict=True):
         position[id(views.storage(root))] = given[id(old)]
     alone: set[int] = set()
+    apart = None if generic or info.matrix not in MOMENTS else set()
     while True:
         clusters, stored = fuse.group(
-            nodes, roots, alone, 2 * info.compute_units, UPDATE_LIMIT.get(info.kind, math.inf)
-        )
-        before = len(alone)
+            nodes, roots, alone, 2 * info.compute_units, UPDATE_LIMIT.get(info.kind, math.inf),
+            apart,
+        )  # fmt: skip
+        before, parted = len(alone), len(apart or ())
         program = _Lowering(position, roots, stored, info, generic)
         for cluster in clusters:
             cluster.streamed = {id(m) for m in cluster.members if id(m) in streamed}
@@ -74,7 +77,9 @@ def lower(
                 alone |= {id(m) for m in cluster.members[1:] if m.op.kind is not Kind.PICK}
                 if len(alone) == before:
                     raise
-        if len(alone) == before:
+            except NoMoments:
+                apart |= {id(m) for m in cluster.members if m.op.kind is Kind.FOLD}
+        if len(alone) == before and len(apart or ()) == parted:
             return program.finish()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kerascl.compiler import space
+from kerascl.compiler import moments, space
 from kerascl.compiler.builder import Builder, Generated, Kernels, power_of_two
 from kerascl.compiler.emit import BufferArg, Scope, Writer, rounded
 from kerascl.compiler.fuse import Cluster
@@ -159,7 +159,7 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
     dims = space.refine(cluster.shape, build.shapes) or (1,)
     for _ in range(2):
         writer = build.writer()
-        writer.members = {id(head)}
+        writer.members = {id(head), *cluster.row}
         scope = Scope(writer)
         index = linear(space.axes(dims), dims)
         value = rounded(f"({head.dtype.compute})acc", head.dtype)
@@ -170,6 +170,8 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
             build.store(scope, head, index, value)
             stores.append(VectorStore(writer.buffer(head), head.dtype, value))
         for node in cluster.members[1:]:
+            if id(node) in cluster.row:
+                continue
             coords = unravel(index, node.shape)
             value = scope.compute(node, coords, (), build.outside | {id(head)})
             if id(node) in build.writes:
@@ -177,6 +179,7 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
                 stores.append(VectorStore(writer.buffer(node), node.dtype, value))
         computed = len(scope.lines)
         scope.flush()
+        folded = moments.body(build, writer) if cluster.row else ""
         merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
         if merged == dims:
             break
@@ -190,5 +193,5 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
     params = "".join(f", {p}" for p in writer.params)
     return Epilogue(
         params, args, "\n".join(lines), tuple(writer.helpers), "\n".join(compute), tuple(stores),
-        writer.uses_double,
+        writer.uses_double, folded,
     )  # fmt: skip

@@ -38,7 +38,16 @@ from kerascl.kernels.conv_problem import (
 )
 from kerascl.kernels.cpu import Micro
 from kerascl.kernels.gemm import MAX_PARTIAL_BYTES, GemmProblem
-from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Solver, cl_source, prelude
+from kerascl.kernels.solver import (
+    Epilogue,
+    Launch,
+    NoMoments,
+    Plan,
+    Ref,
+    Solver,
+    cl_source,
+    prelude,
+)
 from kerascl.kernels.tiles import (
     TILES,
     Tile,
@@ -73,6 +82,9 @@ class Pointwise(Solver):
 
     def cost(self, problem: ConvProblem, info) -> float:
         return 0.0
+
+    def takes_moments(self, problem: ConvProblem, info) -> bool:
+        return not problem.channels_first  # so far; the product's plan is asked, too
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
@@ -348,4 +360,6 @@ def plan(problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
     if problem.total == 0 or 0 in (*problem.x_shape, *problem.w_shape, *problem.y_shape):
         return zero_plan(problem.total, problem.acc, epilogue)
     solver = database.choose("conv", SOLVERS, VARIANTS, problem, info)
+    if epilogue.moments and not solver.takes_moments(problem, info):
+        raise NoMoments
     return solver.plan(problem, info, epilogue)

@@ -21,6 +21,7 @@ from kerascl.kernels.gemm_problem import (
 from kerascl.kernels.solver import (
     Epilogue,
     Launch,
+    NoMoments,
     Plan,
     Ref,
     Scalar,
@@ -419,4 +420,6 @@ def plan(problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
     if problem.total == 0 or problem.k == 0:
         return zero_plan(problem.total, problem.acc, epilogue)
     solver = database.choose("gemm", SOLVERS, VARIANTS, problem, info)
+    if epilogue.moments and not solver.takes_moments(problem, info):
+        raise NoMoments
     return solver.plan(problem, info, epilogue)

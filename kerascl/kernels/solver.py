@@ -138,6 +138,9 @@ class Epilogue:
         compute, stores: the same in two parts, where every store is at index `i`: statements that
             store nothing, and what is stored.  Without `stores` there is no vector form.
         uses_double: whether `body` or `helpers` need fp64.
+        moments: C statements over `col`, a column of the output (the last dimension), and of all
+            accumulators of that column `mean` and `squares`, the sum of squared distances from
+            the mean; they run once for each column.  Only solvers that say so take them.
     """
 
     params: str
@@ -147,6 +150,7 @@ class Epilogue:
     compute: str = ""
     stores: tuple[VectorStore, ...] = ()
     uses_double: bool = False
+    moments: str = ""
 
     @property
     def defines(self) -> str:
@@ -166,6 +170,12 @@ class Epilogue:
             "#define EPILOGUE(acc_, i_) "
             f"{{ const ACC_T acc = (acc_); const INDEX_T i = (i_); {body} }}\n"
         )
+        if self.moments:
+            body = " ".join(line.strip() for line in self.moments.splitlines())
+            text += (
+                "#define MOMENTS(col_, mean_, squares_) { const INDEX_T col = (col_); "
+                f"const ACC_T mean = (mean_), squares = (squares_); {body} }}\n"
+            )
         if not self.has_vectors:
             return text
         vectors = self.vectors("##W_", "N_", "W_", "ACC_T", "INDEX_T", "acc_", "i_", "step_")
@@ -245,6 +255,14 @@ class Solver(ABC):
 
     def cost(self, problem, info) -> float:
         return 1.0
+
+    def takes_moments(self, problem, info) -> bool:
+        """Whether its plan for this problem, which applies, does `Epilogue.moments`."""
+        return False
+
+
+class NoMoments(Exception):
+    """The solver of a problem does not take an epilogue with moments."""
 
 
 def forced(solvers: Iterable[Solver], problem, info) -> Solver | None:

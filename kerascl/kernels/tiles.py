@@ -11,6 +11,7 @@ from kerascl.kernels.solver import (
     STORE_VECTOR,
     Epilogue,
     Launch,
+    NoMoments,
     Plan,
     Ref,
     Scalar,
@@ -169,7 +170,13 @@ def _fold(name, lines, total, splits, acc, index, epilogue, slot, size, group) -
 
 
 def zero_plan(total: int, acc: DType, epilogue: Epilogue) -> Plan:
-    """Sends zero to the epilogue for every output element (the sum over nothing)."""
+    """Sends zero to the epilogue for every output element (the sum over nothing).
+
+    Raises:
+        NoMoments: the epilogue has moments.
+    """
+    if epilogue.moments:
+        raise NoMoments
     if total == 0:
         return Plan([])
     index = index_type(total + FOLD_GROUP)

@@ -12,6 +12,7 @@ writes its own into workspace from words that the host computed and its pointer 
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 
@@ -20,6 +21,8 @@ from kerascl.dtypes import DType
 from kerascl.kernels import wgmma_probe
 from kerascl.kernels.conv_problem import Params
 from kerascl.kernels.solver import (
+    Arg,
+    Counters,
     Epilogue,
     Launch,
     Ref,
@@ -34,6 +37,7 @@ from kerascl.kernels.wgmma_pack import COPY_RATE, LAUNCH
 from kerascl.runtime import programs
 
 REWRITE = "sm_90a"
+Args = tuple[Arg, ...]
 SHARED_LIMIT = 231_424  # bytes of the array: 227 KiB a work-group less what the driver reserves
 PRODUCER = 32
 
@@ -128,6 +132,7 @@ PROMOTED = (
 )
 MAX_PARTIAL_BYTES = 128 * 2**20
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+MOMENTS_TIME = 10.0  # microseconds that a launch of its own for the moments takes at least
 PROMOTE_DEPTH = 256  # k between promotions, which bound the tensor cores' truncated sums
 
 
@@ -252,14 +257,16 @@ class Run:
         """Bytes of tensor maps for so many work-groups."""
         return 128 * (groups * self.maps + 1)
 
-    def launch(self, tiles: int, params: Params, epilogue: Epilogue, slot: str, info) -> Launch:
+    def launch(
+        self, tiles: int, params: Params, epilogue: Epilogue, slot: str, info, moments: Args = ()
+    ) -> Launch:
         """The launch over `tiles` tiles with tensor maps in `slot`."""
         shape, kind = self.shape, KINDS[self.dtype.name]
         names = dict(
             BM=shape.bm, BN=shape.bn, BK=depth_of(self.dtype), MI=shape.blocks, NWG=shape.teams,
-            STAGES=shape.stages, DEPTH=kind.depth, ITEM=self.dtype.itemsize, A_MN=int(self.a_mn),
-            B_MN=int(self.b_mn), MAPS=self.maps, SEGMENTS=3 if self.a_low else 1,
-            VECTOR=self._vector(epilogue), **dict(self.flags),
+            STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
+            A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
+            SEGMENTS=3 if self.a_low else 1, VECTOR=self._vector(epilogue), **dict(self.flags),
         )  # fmt: skip
         if self.a_low:
             names["PROMOTE"] = PROMOTE_DEPTH // depth_of(self.dtype)
@@ -271,12 +278,13 @@ class Run:
             + params.source
             + epilogue.defines
             + cl_source("wgmma_common.cl")
+            + (cl_source("wgmma_moments.cl") if epilogue.moments else "")
             + cl_source("wgmma.cl")
         )
         args = (
             Ref(self.a), Ref(self.b), Ref(self.a_low or self.a), Ref(self.b_low or self.b),
             Ref(slot), Scalar("ulong8", self.a_words), Scalar("ulong8", self.b_words),
-            *params.args, *epilogue.args,
+            *params.args, *moments, *epilogue.args,
         )  # fmt: skip
         groups = self.groups(tiles, info)
         return Launch(
@@ -295,11 +303,23 @@ class Run:
             part = workspace.room(4 * splits * total)
             inner = partial(total, self.index, part)
         maps = workspace.room(self.workspace(self.groups(tiles, info)))
-        made = [self.launch(tiles, params, inner, maps, info)]
+        moments = self._moments(tiles, params, workspace) if epilogue.moments else ()
+        made = [self.launch(tiles, params, inner, maps, info, moments)]
         if part:
             acc = dtypes.float32
             made.append(fold_vectors_launch(total, splits, acc, self.index, epilogue, part))
         return made
+
+    def _moments(self, tiles: int, params: Params, workspace: Workspace) -> Args:
+        """The arguments of wgmma_moments.cl: tiles leave their columns' moments, and bands of
+        tiles, about as many as each has."""
+        tiles_n = ceil_div(self.columns, self.shape.bn)
+        tiles_m = tiles // tiles_n
+        band = math.isqrt(tiles_m - 1) + 1
+        bands = ceil_div(tiles_m, band)
+        params.add("int", BAND=band, BANDS=bands)
+        slot = workspace.room(16 * (tiles_m + bands) * self.columns)
+        return Ref(slot), Counters(tiles_n * (bands + 1)), Scalar("int", 0)
 
     def _vector(self, epilogue: Epilogue) -> int:
         """Neighbouring results that a lane stores at once: 16 bytes where the columns allow it."""
@@ -344,11 +364,31 @@ class WgmmaSolver(Solver):
         """(microseconds, tile, splits) of the fastest choice."""
         raise NotImplementedError
 
+    def choice(self, problem, info, epilogue: Epilogue) -> tuple:
+        """`best`, of those that can do the epilogue."""
+        # Moments are those of whole sums.
+        solver = type(self)(self.tile, 1) if epilogue.moments else self
+        return solver.best(problem, info)
+
     def applies(self, problem, info) -> bool:
         return self.takes(problem) and wgmma_probe.available(info, self.verdict)
 
     def cost(self, problem, info) -> float:
         return self.best(problem, info)[0] * COST_PER_MICROSECOND
+
+
+class MomentsSolver(WgmmaSolver):
+    """One whose output's rows and columns may have moments: see cl/wgmma_moments.cl."""
+
+    def moments(self, problem) -> bool:
+        """Whether all rows of this problem's product are those of one output."""
+        raise NotImplementedError
+
+    def takes_moments(self, problem, info) -> bool:
+        if not self.moments(problem) or not wgmma_probe.available(info, "wgmma_moments"):
+            return False
+        whole = type(self)(self.tile, 1).best(problem, info)[0]
+        return whole <= self.best(problem, info)[0] + MOMENTS_TIME
 
 
 def tiles_time(shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info) -> float:

@@ -42,7 +42,7 @@ def box(images: int, height: int, width: int, rows: int) -> tuple[int, int, int,
     return best
 
 
-class Wgmma(wgmma.WgmmaSolver):
+class Wgmma(wgmma.MomentsSolver):
     """Forward and data gradient of one- and two-dimensional convolutions, channels last."""
 
     def takes(self, p: ConvProblem) -> bool:
@@ -67,6 +67,9 @@ class Wgmma(wgmma.WgmmaSolver):
             and (p.kind == FORWARD or p.w_shape[-1] * p.b.itemsize % 16 == 0)
             and not (self.tile and _low(p) and self.tile not in wgmma.PROMOTED)
         )
+
+    def moments(self, p: ConvProblem) -> bool:
+        return p.kind == FORWARD
 
     @staticmethod
     def _packs(p: ConvProblem) -> bool:
@@ -102,7 +105,7 @@ class Wgmma(wgmma.WgmmaSolver):
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        _, shape, splits = self.best(p, info)
+        _, shape, splits = self.choice(p, info, epilogue)
         low, index = _low(p), conv_index(p)
         forward = p.kind == FORWARD
         stride = p.strides[0]

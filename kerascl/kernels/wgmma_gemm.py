@@ -95,7 +95,7 @@ def _layouts(p: GemmProblem) -> tuple[str, str]:
     return a.layout(p.a.itemsize, turnable), b.layout(p.b.itemsize, turnable)
 
 
-class Wgmma(wgmma.WgmmaSolver):
+class Wgmma(wgmma.MomentsSolver):
     """TMA and wgmma: large products of bfloat16, float16 and (rounded to tf32) float32.
 
     float32 in precision "highest" is the sum of three tf32 products (3xTF32): of the rounded
@@ -112,6 +112,9 @@ class Wgmma(wgmma.WgmmaSolver):
             and p.batches < 65536
             and not (self.tile and _low(p) and self.tile not in wgmma.PROMOTED)
         )
+
+    def moments(self, p: GemmProblem) -> bool:
+        return p.batches == 1
 
     def best(self, p: GemmProblem, info) -> tuple[float, Shape, int]:
         low = _low(p)
@@ -135,7 +138,7 @@ class Wgmma(wgmma.WgmmaSolver):
 
     def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        _, shape, splits = self.best(p, info)
+        _, shape, splits = self.choice(p, info, epilogue)
         low = _low(p)
         launches: list[Launch] = []
         workspace = wgmma.Workspace()

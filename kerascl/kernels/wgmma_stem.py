@@ -122,11 +122,14 @@ class _Stem(wgmma.WgmmaSolver):
         ).add("long", A_OFFSET=0, B_OFFSET=0)  # fmt: skip
 
 
-class Forward(_Stem):
+class Forward(_Stem, wgmma.MomentsSolver):
     """Forward convolutions of few channels, channels last."""
 
     family = "wgmma_stem"
     kind = FORWARD
+
+    def moments(self, p: ConvProblem) -> bool:
+        return True
 
     def takes(self, p: ConvProblem) -> bool:
         promoted = self.tile is None or not _low(p) or self.tile in wgmma.PROMOTED
@@ -150,7 +153,7 @@ class Forward(_Stem):
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        _, shape, splits = self.best(p, info)
+        _, shape, splits = self.choice(p, info, epilogue)
         low, a, index = _low(p), layout(p), _index(p)
         size, deep = p.a.itemsize, wgmma.depth_of(p.a)
         batch, out_h, out_w, filters = p.y_shape

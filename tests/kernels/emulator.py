@@ -55,6 +55,9 @@ _COUNTS = 4  # ints of a barrier: arrivals of a phase, all arrivals, loads expec
 _DEVICE = r"""
 #undef UNROLL
 #define UNROLL
+#ifndef SIDE
+#define SIDE 0
+#endif
 #define EMU_BASE 1024u  // the driver takes the first KiB
 #define EMU_RING ((uint)(STAGES * STAGE))
 #define EMU_BARRIERS (EMU_KINDS * STAGES)
@@ -66,6 +69,7 @@ typedef struct {
   __global uchar* ring;
   volatile __global int* state;
   __local uint* lanes;
+  __local float* side;
   ulong from[4], to[4];  // the operands
   ulong acquired, maps, maps_end;
   uint generations, tid, committed, done, fenced;
@@ -254,6 +258,18 @@ inline void emu_wgmma(emu_t* emu, float* d, ulong a, ulong b, int add) {
     to = as_float(emu->lanes[emu->tid ^ (distance)]); \
     barrier(CLK_LOCAL_MEM_FENCE); }
 
+// wgmma_moments.cl: shared memory beside the ring and its barriers.
+inline uint emu_side(emu_t* emu, uint at) {
+  const uint i = (at - EMU_BASE - EMU_RING - 16 * STAGES) / 4;
+  EMU_MUST(i < SIDE / 4 && at % 4 == 0, SHARED)
+  return min(i, (uint)(SIDE / 4));
+}
+#define SHARED_PUT(at, v) emu->side[emu_side(emu, at)] = (v)
+#define SHARED_GET(v, at) v = emu->side[emu_side(emu, at)]
+#define TEAMS_SYNC barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
+#define FENCE_GPU
+#define native_divide(a, b) ((a) / (b))  // which is good to three digits on some CPUs
+
 // wgmma_taps.cl: the left operand comes from registers; shared memory is read and written.
 #define LDS1(to, at) to = *(__global uint*)emu_at(emu, at)
 #define LDS2(to0, to1, at) { LDS1(to0, at); LDS1(to1, (at) + 4); }
@@ -277,10 +293,12 @@ inline void emu_wgmma(emu_t* emu, float* d, ulong a, ulong b, int add) {
 # At the beginning of the kernel.
 _BEGIN = """
   __local uint emu_lanes[EMU_LANES * 4];
+  __local float emu_sides[SIDE / 4 + 1];
   emu_t emu_, *const emu = &emu_;
   emu->ring = emu_ring + get_group_id(0) * emu_n.s5 * EMU_GENERATION;
   emu->state = emu_state + get_group_id(0) * (1 + EMU_BARRIERS * EMU_COUNTS);
   emu->lanes = emu_lanes;
+  emu->side = emu_sides;
   emu->tid = get_local_id(0) + emu_n.s4;
   emu->generations = emu_n.s5;
   for (int i_ = 0; i_ < 4; ++i_) emu->from[i_] = emu->to[i_] = 0;

@@ -18,6 +18,10 @@ HEADER = """\
 #define get_group_id(d) ({ int r_; __asm__("mov.u32 %0, %%ctaid.x;" : "=r"(r_)); r_; })
 #define get_num_groups(d) ({ int r_; __asm__("mov.u32 %0, %%nctaid.x;" : "=r"(r_)); r_; })
 #define barrier(f) __asm__ volatile("bar.sync 0;" ::: "memory")
+#define atomic_inc(p) ({ unsigned r_; \
+  __asm__ volatile("atom.global.inc.u32 %0, [%1], -1;" : "=r"(r_) : "l"(p) : "memory"); r_; })
+#define native_divide(a, b) ({ float r_; \
+  __asm__("div.approx.f32 %0, %1, %2;" : "=f"(r_) : "f"((float)(a)), "f"((float)(b))); r_; })
 #define min(a, b) ({ __typeof__(a) a_ = (a), b_ = (b); a_ < b_ ? a_ : b_; })
 #define max(a, b) ({ __typeof__(a) a_ = (a), b_ = (b); a_ > b_ ? a_ : b_; })
 """

@@ -17,6 +17,11 @@
 #define FUSED 0
 #define BLOCK_ROWS 64
 #endif
+#ifndef MOMENTS  // else wgmma_moments.cl
+#define SIDE 0
+#define MOMENTS_PARAMS
+#define TILE_MOMENTS
+#endif
 #define PAIR (A_BYTES + B_BYTES)
 #define STAGE (FUSED ? 2 * PAIR : PAIR)
 #define PASSES (FUSED ? 1 : SEGMENTS)
@@ -40,7 +45,8 @@
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
     __global const uchar* restrict pA2, __global const uchar* restrict pB2,
-    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS EPILOGUE_PARAMS) {
+    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS MOMENTS_PARAMS
+    EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
   // One for all lanes of a warp, and known to be so.
@@ -48,7 +54,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(team) : "r"(tid >> 7));
   uint base;
   asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
-  asm volatile("//#shared %0" :: "n"(STAGES * STAGE + 16 * STAGES));
+  asm volatile("//#shared %0" :: "n"(STAGES * STAGE + 16 * STAGES + SIDE));
   const uint full = base + STAGES * STAGE, empty = full + 8 * STAGES;
   if (tid == 0) {
     UNROLL for (int s = 0; s < STAGES; ++s) {
@@ -60,6 +66,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   }
   asm volatile("bar.sync 0;" ::: "memory");
   const int groups = get_num_groups(0);
+#ifdef MOMENTS
+  asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));
+#endif
   int stage = 0;
   uint phase = 0;
 
@@ -278,6 +287,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     DECODE_DEPTH
     DECODE_SLICE
     int before = 0;
+#ifdef MOMENTS  // or registers would hold the last tile's sums while its moments are merged
+    UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) products[i][j] = 0;
+#endif
 #ifdef PROMOTE
     float sum[MI][BN / 2];
     UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) sum[i][j] = 0;
@@ -328,8 +340,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     const int tn = pm / taps, th = (pm - tn * taps) / TILES_W;
     const int h0 = th * BOX_H, w0 = (pm - tn * taps - th * TILES_W) * BOX_W, image0 = tn * BOX_N;
 #endif
-    UNROLL for (int i = 0; i < MI; ++i) {
-      const int row = team * (64 * MI) + i * 64 + ((tid >> 5) & 3) * 16 + quad;
+#define ROW(i) (team * (64 * MI) + (i) * 64 + ((tid >> 5) & 3) * 16 + quad)
 #if (defined(CONV) && FILTER_GRAD) || PLANES
 #define PLACE(row, live, at) \
       int live; INDEX_T at; \
@@ -353,6 +364,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
       const INDEX_T at = ((INDEX_T)plane * M + pm * BM + (row)) * N + n0;
 #define COLUMNS N
 #endif
+    UNROLL for (int i = 0; i < MI; ++i) {
+      const int row = ROW(i);
       PLACE(row, live0, at0)
       PLACE(row + 8, live1, at1)
 #if defined(EPILOGUE_VECTOR) && VECTOR == 8
@@ -413,5 +426,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
       }
 #endif
     }
+    TILE_MOMENTS
   }
 }

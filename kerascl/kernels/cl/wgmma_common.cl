@@ -54,3 +54,25 @@ inline void write_map(__global ulong* to, ulong address, ulong8 w) {
 #define SELECT(to, yes, no, bit) \
   asm("{ .reg .pred p; setp.ne.b32 p, %3, 0; selp.f32 %0, %1, %2, p; }" \
       : "=f"(to) : "f"(yes), "f"(no), "r"(bit))
+
+// Shared memory by address, beside the ring.
+#define SHARED_PUT(at, v) asm volatile("st.shared.f32 [%0], %1;" :: "r"(at), "f"(v) : "memory")
+#define SHARED_GET(v, at) asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory")
+
+// A barrier of the consumers alone, as the producer goes its own way.
+#define TEAMS_SYNC asm volatile("bar.sync 1, %0;" :: "n"(NWG * 128) : "memory")
+#define FENCE_GPU asm volatile("fence.acq_rel.gpu;" ::: "memory")
+// Whether this group's consumers are the last of `count` groups to arrive at a counter, which is
+// zero again then: they see what all have left in memory.  See arrival.py.
+#define LAST_TEAM(last, counter, count, flag) \
+  float last; \
+  TEAMS_SYNC; \
+  if (tid == 0) { \
+    FENCE_GPU; \
+    const int last_ = atomic_inc(counter) == (count) - 1; \
+    if (last_) *(counter) = 0; \
+    FENCE_GPU; \
+    SHARED_PUT(flag, (float)last_); \
+  } \
+  TEAMS_SYNC; \
+  SHARED_GET(last, flag);

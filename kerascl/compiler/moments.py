@@ -1,0 +1,45 @@
+"""Folds over the rows of a product's output, computed beside it: see `Epilogue.moments`.
+
+A batch normalisation's statistics are of what a convolution has just computed.  The kernel knows
+each column's mean and squared distances from it, of its accumulators; what follows until the fold
+only shifts a column, as a bias does, so the mean shifts alike and the distances stay.
+"""
+
+from __future__ import annotations
+
+from kerascl.compiler.builder import Builder
+from kerascl.compiler.emit import Scope, Writer
+from kerascl.compiler.symbolic import linear, unravel, variable
+from kerascl.core.op import Kind
+
+# What each fold of fuse.MOMENTS is, of a column's mean, squared distances and number of rows.
+RESULTS = {"sum": "{mean} * {rows}", "variance": "squares / {rows}"}
+
+
+def body(build: Builder, writer: Writer) -> str:
+    """The statements of `Epilogue.moments` for the folds of a product's cluster and the members
+    over the same columns."""
+    cluster = build.cluster
+    head = cluster.head
+    columns = head.shape[-1]
+    column = linear((variable("col", columns),), (columns,))
+    scope = Scope(writer)
+    scope.know(head, column, "mean")
+    rows = f"{float(head.size // columns)!r}f"
+    members = [m for m in cluster.members if id(m) in cluster.row]
+    folds = [m for m in members if m.op.kind is Kind.FOLD]
+    for fold in folds:
+        x = fold.inputs[0]
+        mean = scope.value(x, unravel(column, x.shape), (), build.outside | {id(head)})
+        value = RESULTS[fold.op.name].format(mean=mean, rows=rows)
+        name = scope.define(writer.ctype(fold.dtype), value)
+        scope.know(fold, column, name)
+        if id(fold) in build.writes:
+            build.store(scope, fold, column, name)
+    visible = build.outside.union(id(fold) for fold in folds)
+    for node in members:
+        if node.op.kind is not Kind.FOLD and id(node) in build.writes:
+            value = scope.compute(node, unravel(column, node.shape), (), visible)
+            build.store(scope, node, column, value)
+    scope.flush()
+    return "\n".join(scope.lines)
