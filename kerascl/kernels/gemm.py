@@ -244,11 +244,11 @@ class Panels(Solver):
         work = cpu.best(p.acc, info, p.m, p.n).work(p.m, p.n) * p.k / 16 + p.m * p.n
         return p.batches * work / info.compute_units + 3e4
 
-    def _shape(self, p: GemmProblem, info) -> Micro:
+    def _shape(self, p: GemmProblem, info, by_rows: bool) -> Micro:
         if self.micro:
             return self.micro
         micro = cpu.best(p.acc, info, p.m, p.n)
-        if self._mode_b(p, micro, info) == _DIRECT:
+        if self._mode_b(p, micro, by_rows) == _DIRECT:
             return cpu.best(p.acc, info, p.m, p.n, most_columns=p.n)
         return micro
 
@@ -262,26 +262,39 @@ class Panels(Solver):
         if row == 1 and p.m >= micro.mr:
             # Packing costs two launches and time in m + n, reading across the rows in m * n.
             gain = (p.m * p.n - 190 * (p.m + p.n)) * p.k
-            return None if gain > 3e6 * info.compute_units and self.pack is None else 1
+            return None if gain > 6e6 * info.compute_units and self.pack is None else 1
         return 2 if p.n <= micro.nr or self.pack is False else None
 
-    def _mode_b(self, p: GemmProblem, micro: Micro, info) -> int:
+    def _mode_b(self, p: GemmProblem, micro: Micro, by_rows: bool) -> int:
         if self.pack:
             return _PACKED
-        if p.b.storage != p.acc.compute or p.b_strides[-1] != 1 or p.n < micro.nr:
+        streams = p.b.storage == p.acc.compute and p.b_strides[-1] == 1 and p.n >= micro.nr
+        if self.pack is False:
+            return _DIRECT if streams else _OWN
+        # All rows in one block, so that hardly a panel is packed twice.
+        shallow = p.k <= 192 and p.m * p.k * p.acc.itemsize <= self.ROW_BYTES
+        if not streams:
             few = p.m <= self.ROWS_TO_PACK_APART or p.k * p.n <= 2**12
-            return _OWN if few or self.pack is False else _PACKED
+            return _OWN if (few or shallow) and not by_rows else _PACKED
+        if shallow and p.m > 8 * micro.mr and not by_rows:
+            return _OWN
         # Every row panel rereads b: packed panels are read faster unless all of b stays cached.
         cached = p.k * p.n * p.b.itemsize <= 2**16
         clash = p.b_strides[-2] * p.b.itemsize % 4096 == 0
         many = p.m > (self.ROWS_TO_PACK_APART if clash else self.ROWS_TO_PACK)
-        reads = self._mode_a(p, micro, info) == 1 or not many or cached or self.pack is False
-        return _DIRECT if reads else _PACKED
+        return _PACKED if many and not cached else _DIRECT
+
+    def _by_rows(self, p: GemmProblem, epilogue: Epilogue) -> bool:
+        """Whether most of the time goes by with what the epilogue reads and stores: row by row,
+        memory is faster, if all of b stays cached meanwhile."""
+        memory = sum(isinstance(arg, Ref) for arg in epilogue.args) * p.total * p.acc.itemsize
+        return p.k <= 128 and memory > 2**21 and p.k * p.n * p.acc.itemsize <= self.ROW_BYTES
 
     def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
         index = problem_index(p)
-        micro = self._shape(p, info)
+        by_rows = self._by_rows(p, epilogue)
+        micro = self._shape(p, info, by_rows)
         mr, nr = micro.mr, micro.nr
         launches: list[Launch] = []
         workspace: list[int] = []
@@ -300,7 +313,7 @@ class Panels(Solver):
             return work(nbytes), steps
 
         (*a_steps, a_row, a_k), (*b_steps, b_k, b_n) = p.a_strides, p.b_strides
-        mode_a, mode_b = self._mode_a(p, micro, info), self._mode_b(p, micro, info)
+        mode_a, mode_b = self._mode_a(p, micro, info), self._mode_b(p, micro, by_rows)
         a, a_offset, a_panel, a_type, direct_a = Ref("a"), p.a_offset, mr * a_row, p.a, True
         if mode_a is None:
             a, a_steps = pack("a", p.a, mr, p.m, a_offset, a_row, a_k, p.a_strides[:3])
@@ -321,8 +334,8 @@ class Panels(Solver):
         own = self.CACHED_BYTES // (nr * p.acc.itemsize)
         most = self.DEPTH_APART if apart else own if mode_b == _OWN else self.DEPTH
         depth = ceil_div(slice_, ceil_div(slice_, most))
-        blocks = ceil_div(row_panels * mr * slice_ * p.acc.itemsize, self.ROW_BYTES)
-        chunk = ceil_div(row_panels, min(blocks, row_panels))
+        blocks = ceil_div(row_panels * mr * depth * p.acc.itemsize, self.ROW_BYTES)
+        chunk = 1 if by_rows else ceil_div(row_panels, min(blocks, row_panels))
         tile_bytes = mr * nr * p.acc.itemsize
         group = per
         scratch = []
@@ -344,7 +357,7 @@ class Panels(Solver):
         )  # fmt: skip
         source = (
             prelude(index, A=a_type, B=b_type, ACC=p.acc)
-            + micro.source(p.acc, info, slice_)
+            + micro.source(p.acc, info, depth)
             + inner.defines
             + "#define PRODUCT\n"
             + "".join(f"#define {k} {v}\n" for k, v in names.items())

@@ -186,9 +186,11 @@ def test_plan_random_shapes(dev):
         (None, 300, 7, 300, (), "normal", "normal"),
         (None, 260, 40, 3100, (), "strided", "transposed"),  # all panels packed before
         (Micro(8, 3, 16), 24, 48, 5001, (), "normal", "normal"),  # slices, for an odd tile
+        (None, 300, 75, 100, (2,), "normal", "transposed"),  # shallow
+        (None, 1100, 503, 33, (), "transposed", "normal"),  # row by row
     ],
 )
-def test_panels_in_steps_of_the_depth(dev, micro, m, n, k, batch, a, b):
+def test_panels_in_the_order_of_what_is_cached(dev, micro, m, n, k, batch, a, b):
     rng = np.random.default_rng()
     check(force(gemm.Panels(micro)), *make(rng, m, n, k, batch=batch, a=a, b=b), dev)
 

@@ -60,14 +60,17 @@
     for (; k < end_; ++k, next) { before MICRO_STEP(A_EL, b) } \
     MICRO_SUM(end_ - from_) \
   }
-#define MICRO_WRITE(to) MICRO_ALL VSTORE(c_[r_][v_] + all_c_[r_][v_], r_ * NV + v_, to);
-#define MICRO_READ(from) MICRO_ALL all_c_[r_][v_] = VLOAD(r_ * NV + v_, from);
 #else
 #define MICRO_STEPS(count, A_EL, b, next, before) \
   for (int k = 0; k < (count); ++k, next) { before MICRO_STEP(A_EL, b) }
-#define MICRO_WRITE(to) MICRO_ALL VSTORE(c_[r_][v_], r_ * NV + v_, to);
-#define MICRO_READ(from) MICRO_ALL c_[r_][v_] = VLOAD(r_ * NV + v_, from);
 #endif
+
+// The sums of one part of the depth: those of the parts before are added from memory, all are left
+// there.
+#define MICRO_ADD(from) MICRO_ALL c_[r_][v_] += VLOAD(r_ * NV + v_, from);
+#define MICRO_LEAVE(to) \
+  MICRO_TOTAL \
+  MICRO_ALL VSTORE(c_[r_][v_], r_ * NV + v_, to);
 
 // Fetches a line of memory into the second-level cache, if the compiler knows how.
 #ifdef __has_builtin

@@ -136,80 +136,85 @@ __kernel ONE_THREAD void gemm_cpu(__global const A_T* restrict pA, __global cons
   while (first < last) {
     const int to = min(last, first + GROUP);
     __global const B_T* home = pB;
-    for (int tile = first, run; tile < to; tile += run) {
+    for (int tile = first; tile < to;) {
       const int entry = tile / (rowPanels * panels), split = entry % SPLITS, batch = entry / SPLITS;
       int place = tile - entry * rowPanels * panels;
-      const int block = place / (CHUNK * panels), rows = min(CHUNK, rowPanels - block * CHUNK);
-      place -= block * CHUNK * panels;
-      const int panel = place / rows, qFrom = block * CHUNK + place % rows;
-      run = min(to - tile, rows - place % rows);
+      const int block = place / (CHUNK * panels) * CHUNK, rows = min(CHUNK, rowPanels - block);
+      place -= block * panels;
       const int kfrom = split * KSLICE + done, kto = min(K, (split + 1) * KSLICE);
       const int depth = min(DEPTH, kto - kfrom);
-      if (STEPWISE && depth <= 0) continue;
-      // A ragged last panel of a direct operand is moved back inside; what it repeats is not stored.
-      const int n0 = panel * NR, nBack = B_MODE == 0 ? max(n0 + NR - N, 0) : 0;
-      const int nTo = min(NR, N - n0 + nBack);
       __global const A_T* aStart = BATCH_ENTRY(pA, aOff, a0, a1, a2) + kfrom * aK;
       __global const B_T* bPanels = BATCH_ENTRY(pB, bOff, b0, b1, b2) + kfrom * bK;
+      int q = block + place % rows;
+      for (int panel = place / rows; tile < to && panel < panels; ++panel, q = block) {
+        const int qFrom = q, qTo = min(block + rows, q + to - tile), here = tile - q;
+        tile += qTo - q;
+        // A slice may end before the others do.
+        if (STEPWISE && depth <= 0) continue;
+        // A ragged last panel of a direct operand is moved back inside; what it repeats is not
+        // stored.
+        const int n0 = panel * NR, nBack = B_MODE == 0 ? max(n0 + NR - N, 0) : 0;
+        const int nTo = min(NR, N - n0 + nBack);
 #if B_MODE == 1
-      __global ACC_T* bStart = own + (INDEX_T)get_group_id(0) * DEPTH * NR;
-      for (int k0 = 0; k0 < depth; k0 += 16) {
-        INDEX_T at[16];
-        for (int k = 0; k < 16; ++k) at[k] = (k0 + k) * bK;
-        pack_steps(bPanels + panel * bPanel, at, min(depth - k0, 16), N - n0, bN, bStart + k0 * NR);
-      }
-      const INDEX_T bStep = NR;
+        const INDEX_T bStep = NR;
+        __global ACC_T* bStart = own + (INDEX_T)get_group_id(0) * DEPTH * NR;
+        for (int k0 = 0; k0 < depth; k0 += 16) {
+          INDEX_T at[16];
+          for (int k = 0; k < 16; ++k) at[k] = (k0 + k) * bK;
+          pack_steps(
+              bPanels + panel * bPanel, at, min(depth - k0, 16), N - n0, bN, bStart + k0 * NR);
+        }
 #else
-      __global const B_T* bStart = bPanels + panel * bPanel - nBack;
-      const INDEX_T bStep = bK;
+        const INDEX_T bStep = bK;
+        __global const B_T* bStart = bPanels + panel * bPanel - nBack;
 #endif
 #if FETCH
-      // Each run down the rows fetches the panel after it into the cache, some vectors for each tile.
-      if (tile == first) home = bStart;
-      __global const B_T* next =
-          tile + run < to ? bPanels + (panel + 1) % panels * bPanel : home + DEPTH * bK;
+        // Each run down the rows fetches the panel after it into the cache, some vectors for each
+        // tile.
+        if (tile - first <= qTo - qFrom) home = bStart;
+        __global const B_T* next =
+            tile < to ? bPanels + (panel + 1) % panels * bPanel : home + DEPTH * bK;
 #endif
-      for (int q = qFrom; q < qFrom + run; ++q) {
-        const int m0 = q * MR;
-        __global const PANEL_T* b = bStart;
-        MICRO_ZERO
-#if STEPWISE
-        __global ACC_T* sum =
-            sums + ((INDEX_T)get_group_id(0) * GROUP + tile - first + q - qFrom) * (MR * NR);
-        if (done > 0) MICRO_READ(sum)
-#endif
+        for (; q < qTo; ++q) {
+          const int m0 = q * MR;
+          __global const PANEL_T* b = bStart;
+          MICRO_ZERO
 #if FETCH
-        __global const B_T* fetch = next + min((q - qFrom) * FETCH, NV - FETCH) * VL;
+          __global const B_T* fetch = next + min((q - qFrom) * FETCH, NV - FETCH) * VL;
 #endif
 #if A_MODE == 1
-        const int mBack = A_DIRECT ? max(m0 + MR - M, 0) : 0;
-        __global const A_T* a = aStart + q * aPanel - mBack;
+          const int mBack = A_DIRECT ? max(m0 + MR - M, 0) : 0;
+          __global const A_T* a = aStart + q * aPanel - mBack;
 #define A_EL(r) a[r]
 #define NEXT b += bStep, a += aK
-        MICRO_STEPS(depth, A_EL, b, NEXT, FETCH_STEP)
+          MICRO_STEPS(depth, A_EL, b, NEXT, FETCH_STEP)
 #else
-        const int mBack = 0;
-        __global const A_T* a[MR];
+          const int mBack = 0;
+          __global const A_T* a[MR];
 #pragma unroll
-        for (int r = 0; r < MR; ++r) a[r] = aStart + min(m0 + r, M - 1) * aRow;
+          for (int r = 0; r < MR; ++r) a[r] = aStart + min(m0 + r, M - 1) * aRow;
 #if A_MODE == 0
 #define A_EL(r) a[r][k]
 #else
 #define A_EL(r) a[r][k * aK]
 #endif
-        MICRO_STEPS(depth, A_EL, b, b += bStep, FETCH_STEP)
+          MICRO_STEPS(depth, A_EL, b, b += bStep, FETCH_STEP)
 #endif
 #if STEPWISE
-        if (kfrom + depth < kto) {
-          MICRO_WRITE(sum)
-          continue;
-        }
+          __global ACC_T* sum =
+              sums + ((INDEX_T)get_group_id(0) * GROUP + here - first + q) * (MR * NR);
+          if (done > 0) { MICRO_ADD(sum) }
+          if (kfrom + depth < kto) {
+            MICRO_LEAVE(sum)
+            continue;
+          }
 #endif
-        MICRO_SPILL
-        const int end = min(MR, M - m0 + mBack);
-        for (int r = mBack; r < end; ++r) {
-          const INDEX_T at = ((INDEX_T)batch * M + m0 - mBack + r) * N + n0 - nBack;
-          MICRO_ROW(r, nBack, nTo, at, 1)
+          MICRO_SPILL
+          const int end = min(MR, M - m0 + mBack);
+          for (int r = mBack; r < end; ++r) {
+            const INDEX_T at = ((INDEX_T)batch * M + m0 - mBack + r) * N + n0 - nBack;
+            MICRO_ROW(r, nBack, nTo, at, 1)
+          }
         }
       }
     }
