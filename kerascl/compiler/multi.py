@@ -19,7 +19,7 @@ from kerascl.kernels.solver import Counters
 from kerascl.kernels.source import Source
 
 MOST_SEGMENTS = 48
-MOST_ITEMS = 1 << 18  # larger launches gain nothing from company
+MOST_ITEMS = 1 << 21  # larger launches gain nothing from company
 SMALL = 1 << 12  # bytes of temporaries that a step may hold longer even where memory is tight
 # More that waits for the last part of a launch is no longer in any cache by then.
 MOST_BYTES = 128 << 20

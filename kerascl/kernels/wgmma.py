@@ -286,7 +286,7 @@ class Run:
             Ref(slot), Scalar("ulong8", self.a_words), Scalar("ulong8", self.b_words),
             *params.args, *moments, *epilogue.args,
         )  # fmt: skip
-        groups = self.groups(tiles, info)
+        groups = self.groups(tiles, info, bool(epilogue.moments))
         return Launch(
             source, "wgmma", args, (groups * shape.threads,), (shape.threads,),
             (f"--rewrite={REWRITE}",),
@@ -302,24 +302,20 @@ class Run:
         if splits > 1:
             part = workspace.room(4 * splits * total)
             inner = partial(total, self.index, part)
-        maps = workspace.room(self.workspace(self.groups(tiles, info)))
-        moments = self._moments(tiles, params, workspace) if epilogue.moments else ()
+        groups = self.groups(tiles, info, bool(inner.moments))
+        maps = workspace.room(self.workspace(groups))
+        moments = self._moments(groups, workspace) if inner.moments else ()
         made = [self.launch(tiles, params, inner, maps, info, moments)]
         if part:
             acc = dtypes.float32
             made.append(fold_vectors_launch(total, splits, acc, self.index, epilogue, part))
         return made
 
-    def _moments(self, tiles: int, params: Params, workspace: Workspace) -> Args:
-        """The arguments of wgmma_moments.cl: tiles leave their columns' moments, and bands of
-        tiles, about as many as each has."""
+    def _moments(self, groups: int, workspace: Workspace) -> Args:
+        """The arguments of wgmma_moments.cl: each group leaves its columns' moments."""
         tiles_n = ceil_div(self.columns, self.shape.bn)
-        tiles_m = tiles // tiles_n
-        band = math.isqrt(tiles_m - 1) + 1
-        bands = ceil_div(tiles_m, band)
-        params.add("int", BAND=band, BANDS=bands)
-        slot = workspace.room(16 * (tiles_m + bands) * self.columns)
-        return Ref(slot), Counters(tiles_n * (bands + 1)), Scalar("int", 0)
+        slot = workspace.room(16 * groups // tiles_n * self.columns)
+        return Ref(slot), Counters(tiles_n), Scalar("int", 0)
 
     def _vector(self, epilogue: Epilogue) -> int:
         """Neighbouring results that a lane stores at once: 16 bytes where the columns allow it."""
@@ -327,8 +323,13 @@ class Run:
         wide = 8 if small and self.shape.bn % 32 == 0 else 4
         return next((w for w in (wide, 4) if self.columns % w == 0), 0)
 
-    def groups(self, tiles: int, info) -> int:
-        return min(tiles, info.compute_units * self.shape.groups)
+    def groups(self, tiles: int, info, moments: bool = False) -> int:
+        """Work-groups for so many tiles; for moments as many for each column of tiles."""
+        most = info.compute_units * self.shape.groups
+        if moments:
+            tiles_n = ceil_div(self.columns, self.shape.bn)
+            most = max(most // tiles_n, 1) * tiles_n
+        return min(tiles, most)
 
 
 class Workspace(list):

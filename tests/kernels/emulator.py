@@ -268,7 +268,9 @@ inline uint emu_side(emu_t* emu, uint at) {
 #define SHARED_GET(v, at) v = emu->side[emu_side(emu, at)]
 #define TEAMS_SYNC barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define FENCE_GPU
-#define native_divide(a, b) ((a) / (b))  // which is good to three digits on some CPUs
+// These are good to three digits on some CPUs.
+#define native_divide(a, b) ((a) / (b))
+#define native_recip(a) (1 / (a))
 
 // wgmma_taps.cl: the left operand comes from registers; shared memory is read and written.
 #define LDS1(to, at) to = *(__global uint*)emu_at(emu, at)

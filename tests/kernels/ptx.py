@@ -22,6 +22,7 @@ HEADER = """\
   __asm__ volatile("atom.global.inc.u32 %0, [%1], -1;" : "=r"(r_) : "l"(p) : "memory"); r_; })
 #define native_divide(a, b) ({ float r_; \
   __asm__("div.approx.f32 %0, %1, %2;" : "=f"(r_) : "f"((float)(a)), "f"((float)(b))); r_; })
+#define native_recip(a) native_divide(1.0f, a)
 #define min(a, b) ({ __typeof__(a) a_ = (a), b_ = (b); a_ < b_ ? a_ : b_; })
 #define max(a, b) ({ __typeof__(a) a_ = (a), b_ = (b); a_ > b_ ? a_ : b_; })
 """

@@ -19,8 +19,11 @@
 #endif
 #ifndef MOMENTS  // else wgmma_moments.cl
 #define SIDE 0
+#define ONE_COLUMN 0
 #define MOMENTS_PARAMS
+#define BEGIN_MOMENTS
 #define TILE_MOMENTS
+#define END_MOMENTS
 #endif
 #define PAIR (A_BYTES + B_BYTES)
 #define STAGE (FUSED ? 2 * PAIR : PAIR)
@@ -73,17 +76,23 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   uint phase = 0;
 
   // Which part of the output: SPLITS * PLANES * TILES_N * TILES_M tiles, in bands of eight rows
-  // so that the tiles under way share operands in the cache.
+  // so that the tiles under way share operands in the cache.  With moments a group keeps to its
+  // column of tiles, as there are a multiple of TILES_N groups.
 #define DECODE_TILE \
     int tile_ = tile, pm, pn; \
     const int plane_ = TILES_M * TILES_N; \
     const int z = tile_ / plane_; \
     tile_ -= z * plane_; \
     const int split = z % SPLITS, plane = z / SPLITS; \
-    { const int band = tile_ / (8 * TILES_N), first = band * 8, high = min(TILES_M - first, 8); \
+    if (ONE_COLUMN) { \
+      pm = tile_ / TILES_N; \
+      pn = tile_ - pm * TILES_N; \
+    } else { \
+      const int band = tile_ / (8 * TILES_N), first = band * 8, high = min(TILES_M - first, 8); \
       const int in = tile_ - band * (8 * TILES_N); \
       pn = in / high; \
-      pm = first + in - pn * high; } \
+      pm = first + in - pn * high; \
+    } \
     const int n0 = pn * BN;
 
 #if defined(CONV) && !FILTER_GRAD
@@ -282,14 +291,12 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   const int lane = tid & 31, quad = lane >> 2, pair = lane & 3;
   const ulong desc_a = DESCRIPTOR(A_MN) + (ulong)((base >> 4) + team * (MI * A_BLOCK));
   const ulong desc_b = DESCRIPTOR(B_MN) + (ulong)((base + A_BYTES) >> 4);
+  BEGIN_MOMENTS
   for (int tile = get_group_id(0); tile < TILES; tile += groups) {
     DECODE_TILE
     DECODE_DEPTH
     DECODE_SLICE
     int before = 0;
-#ifdef MOMENTS  // or registers would hold the last tile's sums while its moments are merged
-    UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) products[i][j] = 0;
-#endif
 #ifdef PROMOTE
     float sum[MI][BN / 2];
     UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) sum[i][j] = 0;
@@ -428,4 +435,5 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     }
     TILE_MOMENTS
   }
+  END_MOMENTS
 }
