@@ -87,27 +87,34 @@ class Pointwise(Solver):
         return not problem.channels_first  # so far; the product's plan is asked, too
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
-        p = problem
+        product, planes = self._product(problem), wgmma_planes.Wgmma()
+        # A long sum over rows of both operands may be faster as one of planes.
+        if planes.applies(problem, info) and planes.cost(problem, info) < gemm.cost(product, info):
+            return planes.plan(problem, info, epilogue)
+        plan = gemm.plan(product, info, epilogue)
+        swapped = problem.channels_first and problem.kind != FILTER_GRAD
+        return rename_slots(plan, {"a": "b", "b": "a"}) if swapped else plan
+
+    @staticmethod
+    def _product(p: ConvProblem) -> GemmProblem:
+        """The product; channels first, all but filter gradients have b on the left."""
         types = {"a": p.a, "b": p.b, "acc": p.acc, "precision": p.precision}
         images, pixels = p.x_shape[0], math.prod(p.x_shape[1:-1])
         c, f = p.w_shape[-2:]
+        if p.channels_first and p.kind == FILTER_GRAD:
+            return GemmProblem(c, f, pixels, (), (pixels, 1), (1, pixels), **types)
         if p.channels_first:
-            if p.kind == FILTER_GRAD:
-                g = GemmProblem(c, f, pixels, (), (pixels, 1), (1, pixels), **types)
-                return gemm.plan(g, info, epilogue)
             m, k = (f, c) if p.kind == FORWARD else (c, f)
             left = (0, 1, f) if p.kind == FORWARD else (0, f, 1)
-            right = (k * pixels, pixels, 1)
             types |= {"a": p.b, "b": p.a}
-            g = GemmProblem(m, pixels, k, (images,), left, right, **types)
-            return rename_slots(gemm.plan(g, info, epilogue), {"a": "b", "b": "a"})
+            return GemmProblem(m, pixels, k, (images,), left, (k * pixels, pixels, 1), **types)
         rows = images * pixels
         m, n, k, left, right = {
             FORWARD: (rows, f, c, (c, 1), (f, 1)),
             DATA_GRAD: (rows, c, f, (f, 1), (1, f)),
             FILTER_GRAD: (c, f, rows, (1, c), (f, 1)),
         }[p.kind]
-        return gemm.plan(GemmProblem(m, n, k, (), left, right, **types), info, epilogue)
+        return GemmProblem(m, n, k, (), left, right, **types)
 
 
 class Tiled(Solver):
@@ -341,7 +348,7 @@ VARIANTS: tuple[Solver, ...] = (
     *(wgmma_taps.Wgmma(box, split) for box in wgmma_taps.BOXES for split in gemm.SLICES),
     *(
         wgmma_planes.Wgmma(shape, split)
-        for shape in (*wgmma_planes.FUSED, *wgmma.SHAPES)
+        for shape in (*wgmma.PROMOTED, *wgmma.SHAPES)
         for split in gemm.SLICES
     ),
 )

@@ -12,7 +12,6 @@ writes its own into workspace from words that the host computed and its pointer 
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import dataclass
 
@@ -124,16 +123,19 @@ SHAPES = (
     Shape(64, 1, 1, 6, 2, 0.58, 0.52),
     Shape(32, 1, 2, 4, 2, 0.35, 0.3),
 )
-# Sums in double registers (3xTF32) leave room for 64 columns of 64 rows a warpgroup and team.
+# For 3xTF32: a stage holds both operands and their low parts, and sums in double registers leave
+# room for 128 columns of 64 rows a warpgroup.
 PROMOTED = (
-    Shape(128, 1, 2, 6, 1, 0.96, 0.96),
-    Shape(64, 1, 2, 4, 2, 0.6, 0.6),
-    Shape(64, 1, 1, 6, 2, 0.52, 0.52),
+    Shape(128, 1, 2, 3, 1, 0.9, 0.9),
+    Shape(64, 1, 3, 3, 1, 0.82, 0.82),
+    Shape(64, 1, 2, 2, 2, 0.75, 0.75),
+    Shape(64, 1, 2, 4, 1, 0.75, 0.75),
+    Shape(64, 1, 1, 3, 2, 0.6, 0.6),
 )
 MAX_PARTIAL_BYTES = 128 * 2**20
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 MOMENTS_TIME = 10.0  # microseconds that a launch of its own for the moments takes at least
-PROMOTE_DEPTH = 256  # k between promotions, which bound the tensor cores' truncated sums
+PROMOTE_DEPTH = 256  # products between promotions, which bound the tensor cores' truncated sums
 
 
 @dataclass(frozen=True)
@@ -266,10 +268,10 @@ class Run:
             BM=shape.bm, BN=shape.bn, BK=depth_of(self.dtype), MI=shape.blocks, NWG=shape.teams,
             STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
-            SEGMENTS=3 if self.a_low else 1, VECTOR=self._vector(epilogue), **dict(self.flags),
+            LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue), **dict(self.flags),
         )  # fmt: skip
         if self.a_low:
-            names["PROMOTE"] = PROMOTE_DEPTH // depth_of(self.dtype)
+            names["PROMOTE"] = ceil_div(PROMOTE_DEPTH, 3 * depth_of(self.dtype))
         source = (
             prelude(self.index, ACC=dtypes.float32)
             + _CONVERSIONS

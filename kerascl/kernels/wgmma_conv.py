@@ -150,7 +150,7 @@ class Wgmma(wgmma.MomentsSolver):
             (images * pixel, images * width * pixel, height * width * pixel), (deep, bw, bh, bn_),
         )  # fmt: skip
         chunks = ceil_div(channels, deep)
-        depth = taps * chunks * (3 if low else 1)
+        depth = taps * chunks
         slice_ = ceil_div(depth, splits)
         splits = ceil_div(depth, slice_)
         tiles_n = ceil_div(columns, shape.bn)

@@ -177,9 +177,8 @@ class Wgmma(wgmma.MomentsSolver):
         batched = p.batches > 1
         deep = wgmma.depth_of(p.a)
         chunks = ceil_div(p.k, deep)
-        depth = chunks * (3 if low else 1)
-        slice_ = ceil_div(depth, splits)
-        splits = ceil_div(depth, slice_)
+        slice_ = ceil_div(chunks, splits)
+        splits = ceil_div(chunks, slice_)
         tiles_m, tiles_n = ceil_div(p.m, shape.bm), ceil_div(p.n, shape.bn)
         tiles = tiles_m * tiles_n * p.batches * splits
         run = wgmma.Run(

@@ -45,15 +45,6 @@ BLOCKS = (64, 32, 16)
 # touch two; three products of one load hide it.  Estimated, as the speeds.
 SHIFTED = 1.15
 
-# A stage holds both operands and their low parts.
-FUSED = (
-    Shape(128, 1, 2, 3, 1, 0.9, 0.9),
-    Shape(64, 1, 3, 3, 1, 0.82, 0.82),
-    Shape(64, 1, 2, 2, 2, 0.75, 0.75),
-    Shape(64, 1, 2, 4, 1, 0.75, 0.75),
-    Shape(64, 1, 1, 3, 2, 0.6, 0.6),
-)
-
 
 @dataclass(frozen=True)
 class Axis:
@@ -227,7 +218,7 @@ class Wgmma(wgmma.WgmmaSolver):
             wgmma.map_words(p.a, (a.step, a.filters), (4 * a.step,), (DEPTH, shape.bn)),
             False, False, *lows, columns=a.filters,
             flags=(
-                ("BATCHED", 0), ("PLANES", 1), ("FUSED", int(low)), ("BLOCK_ROWS", a.block),
+                ("BATCHED", 0), ("PLANES", 1), ("BLOCK_ROWS", a.block),
             ),
         )  # fmt: skip
         params = _grid(p, a).add(
@@ -288,7 +279,7 @@ def _grid(p: ConvProblem, a: Layout) -> Params:
 
 
 def _shapes(p: ConvProblem) -> tuple[Shape, ...]:
-    return FUSED if _low(p) else wgmma.SHAPES
+    return wgmma.PROMOTED if _low(p) else wgmma.SHAPES
 
 
 def _low(p: ConvProblem) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kerascl import dtypes
-from kerascl.kernels import wgmma_planes
+from kerascl.kernels import wgmma, wgmma_planes
 from kerascl.kernels.conv_problem import FILTER_GRAD, ConvProblem
 from kerascl.kernels.solver import store_epilogue
 from kerascl.kernels.wgmma_selftest import check, run
@@ -32,8 +32,8 @@ def planes(dev: device.Device) -> None:
     )  # fmt: skip
     many = (1, 8, 8, 256, 320, 3, 1, 1, 1)  # more tiles than there are work-groups
     tries = [(case, precision, None, None) for case in cases for precision in ("high", "highest")]
-    tries += [(cases[0], "highest", tile, 2) for tile in wgmma_planes.FUSED]
-    tries += [(many, "highest", tile, 3) for tile in wgmma_planes.FUSED[:2]]
+    tries += [(cases[0], "highest", tile, 2) for tile in wgmma.PROMOTED]
+    tries += [(many, "highest", tile, 3) for tile in wgmma.PROMOTED[:2]]
     for case, precision, tile, splits in tries:
         images, height, width, c, f, taps, stride, pad, dilation = case
         reach = (taps - 1) * dilation

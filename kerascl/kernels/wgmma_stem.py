@@ -29,6 +29,7 @@ from kerascl.kernels.wgmma_filter import BLOCK
 from kerascl.kernels.wgmma_pack import pack_time
 
 MAX_STRIDE = 4
+MAX_CHANNELS = 16  # the kernel that lays images out anew copies a pixel at a time
 GROUP = 256
 # Three blocks of rows: the taps of a 3 x 3 filter.
 FILTER_SHAPES = (*wgmma.SHAPES, Shape(64, 1, 3, 6, 1, 0.75, 0.65))
@@ -78,6 +79,7 @@ class _Stem(wgmma.WgmmaSolver):
             and p.acc.name == "float32"
             and p.rank == 2
             and p.groups == 1
+            and p.x_shape[-1] <= MAX_CHANNELS
             and not p.channels_first
             and set(p.dilation) == {1}
             and all(low >= 0 for low, _ in p.pads)
@@ -173,7 +175,7 @@ class Forward(_Stem, wgmma.MomentsSolver):
             (deep, shape.bn, 1),
         )  # fmt: skip
         chunks = ceil_div(a.run, deep)
-        depth = p.w_shape[0] * chunks * (3 if low else 1)
+        depth = p.w_shape[0] * chunks
         slice_ = ceil_div(depth, splits)
         splits = ceil_div(depth, slice_)
         tiles_n = ceil_div(filters, shape.bn)

@@ -476,7 +476,7 @@ def with_planes(hopper):
 
 @pytest.mark.parametrize("precision", ["high", "highest"])
 @pytest.mark.parametrize(
-    "shape", (*wgmma_planes.FUSED, *wgmma.SHAPES), ids=lambda s: f"{s.name}x{s.groups}"
+    "shape", (*wgmma.PROMOTED, *wgmma.SHAPES), ids=lambda s: f"{s.name}x{s.groups}"
 )
 def test_filter_gradients_of_planes(with_planes, shape, precision):
     rng = np.random.default_rng()

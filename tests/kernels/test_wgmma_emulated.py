@@ -31,7 +31,7 @@ from tests.kernels.harness import devices, poisoned, random_array
 # What a GPU can show of these kernels it shows without an emulator.
 DEVICES = {name: dev for name, dev in devices().items() if dev.info.kind == "cpu"}
 STORE = store_epilogue(dtypes.float32)
-SMALL = wgmma.PROMOTED[2]  # the smallest tile, which every solver of wgmma.cl but "planes" takes
+SMALL = wgmma.PROMOTED[-1]  # the smallest tile, which every solver of wgmma.cl but "planes" takes
 INPUTS = [("float32", "high"), ("float32", "highest"), ("bfloat16", "high"), ("float16", "high")]
 
 
@@ -194,11 +194,11 @@ def planes(p, shape, splits, dev, info):
 @pytest.mark.parametrize("name", test_wgmma_planes.CASES)
 def test_planes(dev, info, name, precision):
     p = dataclasses.replace(test_wgmma_planes.CASES[name], precision=precision)
-    shape = wgmma_planes.FUSED[-1] if precision == "highest" else wgmma.SHAPES[-2]
+    shape = wgmma.PROMOTED[-1] if precision == "highest" else wgmma.SHAPES[-2]
     planes(p, shape, 2 if name.startswith("stride") else 1, dev, info)
 
 
-@pytest.mark.parametrize("shape", wgmma_planes.FUSED, ids=lambda s: f"{s.name}x{s.groups}")
+@pytest.mark.parametrize("shape", wgmma.PROMOTED, ids=lambda s: f"{s.name}x{s.groups}")
 def test_tiles_of_planes(dev, info, shape):
     p = test_wgmma_planes.filter_grad((2, 6, 5, 70), (3, 2), 133)
     planes(p, shape, 2, dev, info)
@@ -214,7 +214,7 @@ def test_parts_of_planes(dev, info, limit, batch, images, parts):
     limit(test_wgmma_planes.PER_PIXEL * (images + 3) * 48)
     a = wgmma_planes.layout(p)
     assert (a.images, a.parts) == (images, parts)
-    planes(p, wgmma_planes.FUSED[-1], 2, dev, info)
+    planes(p, wgmma.PROMOTED[-1], 2, dev, info)
 
 
 @pytest.mark.parametrize("box", wgmma_taps.BOXES, ids=lambda box: box.name)
@@ -248,15 +248,15 @@ def test_filter_gradients_of_stems(dev, info, name):
 WRONG = "relative error"
 FAULTS = {  # the kernel's text, what takes its place, and what is found
     "no swizzle": ("((1UL << 62)", "(((mn) ? 1UL << 62 : 0UL)", WRONG),
-    "start of a box": ("TMA_MATRIX(to, ma, bar, k0,", "TMA_MATRIX(to, ma, bar, k0 + 4,", "START"),
+    "start of a box": ("TMA_MATRIX(to, maps, bar, k0,", "TMA_MATRIX(to, maps, bar, k0 + 4,", "START"),
     "other swizzle": ("(1UL << 62)", "(2UL << 62)", "DESCRIPTOR"),
     "step of rows": ("(64UL << 32)", "(32UL << 32)", WRONG),
     "step of k": ("DEPTH * 8 : 2)", "DEPTH * 8 : 1)", WRONG),
     "step of panels": ("(ulong)(BK * 8) << 16", "(ulong)(BK * 4) << 16", WRONG),
     "turned": ("p, 1, 1, 0, 1;", "p, 1, 1, 0, 0;", "OPERAND"),
     "row of a tile": ("const int m0 = pm * BM;", "const int m0 = pm * BM + 1;", WRONG),
-    "beyond a stage": ("TMA_MATRIX(to, ma,", "TMA_MATRIX(to + STAGE - 128, ma,", "TARGET"),
-    "odd place": ("TMA_MATRIX(to, ma,", "TMA_MATRIX(to + 16, ma,", "TARGET"),
+    "beyond a stage": ("TMA_MATRIX(to, maps,", "TMA_MATRIX(to + STAGE - 128, maps,", "TARGET"),
+    "odd place": ("TMA_MATRIX(to, maps,", "TMA_MATRIX(to + 16, maps,", "TARGET"),
     "stage loaded": ("const uint to = base + stage *", "const uint to = base + 0 *", "TARGET"),
     "stage read": ("desc_a + (ulong)(stage *", "desc_a + (ulong)(0 *", "CLOSED"),
     "bytes": ("A_BOX_BYTES + B_BYTES)", "A_BOX_BYTES)", "BYTES"),
@@ -339,6 +339,6 @@ def test_faults_of_convolutions_are_found(dev, info, old, new):
 def test_faults_of_planes_are_found(dev, info, old, new, fault):
     p = test_wgmma_planes.CASES["stride2"]
     operands = test_wgmma.operands(np.random.default_rng(), p)
-    plan = wgmma_planes.Wgmma(wgmma_planes.FUSED[-1]).plan(p, info, STORE)
+    plan = wgmma_planes.Wgmma(wgmma.PROMOTED[-1]).plan(p, info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma_planes.reference, p), dev)

@@ -14,7 +14,7 @@ from tests.kernels.harness import poisoned, random_array
 from tests.kernels.test_wgmma_emulated import dev, info, product  # noqa: F401
 from tests.kernels.test_wgmma_planes import tf32
 
-SMALL, WIDE, TALL = wgmma.PROMOTED[2], wgmma.SHAPES[0], wgmma.SHAPES[1]
+SMALL, WIDE, TALL = wgmma.PROMOTED[-1], wgmma.SHAPES[0], wgmma.SHAPES[1]
 
 
 def epilogue(rows: int, columns: int):

@@ -220,11 +220,11 @@ def test_the_reference_agrees_with_another_solver(dev):
         np.testing.assert_allclose(got, reference(p, x, dy), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", (*wgmma_planes.FUSED, *wgmma.SHAPES[:2]), ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", (*wgmma.PROMOTED, *wgmma.SHAPES[:2]), ids=lambda s: s.name)
 def test_tiles_of_planes(dev, shape):
     """Every tile, blocks of every size, several slices and parts."""
     rng = np.random.default_rng()
-    precision = "highest" if shape in wgmma_planes.FUSED else "high"
+    precision = "highest" if shape in wgmma.PROMOTED else "high"
     p = filter_grad((3, 5, 4, 40), (3, 3), 70, precision=precision)
     x, dy = random_array(rng, p.x_shape, p.a), random_array(rng, p.y_shape, p.b)
     got = computed(wgmma_planes.Wgmma(shape, 2), p, x, dy, dev)
@@ -299,7 +299,7 @@ def test_only_rows_of_dy_are_multiplied():
 
 
 def test_stages_fit():
-    for shape in wgmma_planes.FUSED:
+    for shape in wgmma.PROMOTED:
         stage = 2 * 128 * (shape.bm + shape.bn)
         assert shape.groups * shape.stages * (stage + 16) <= wgmma.SHARED_LIMIT
         assert shape.stages > 1
@@ -348,7 +348,7 @@ def test_layers_left_to_others(hopper_info):
 def test_sources_compile(hopper_info, precision):
     """Nothing is spilled, no wgmma waits for another, and the groups of a compute unit fit."""
     p = filter_grad((8, 28, 28, 48), (3, 3), 64, precision=precision)
-    shapes = wgmma_planes.FUSED if precision == "highest" else wgmma.SHAPES[:1]
+    shapes = wgmma.PROMOTED if precision == "highest" else wgmma.SHAPES[:1]
     for shape in shapes:
         plan = wgmma_planes.Wgmma(shape).plan(p, hopper_info, store_epilogue(dtypes.float32))
         used = ptx.resources(plan.launches[1].source, "sm_90", shape.threads, wgmma.sm_90a)

@@ -5,7 +5,7 @@
 //
 // Shared memory is a ring of STAGES pairs of tiles.  A tile lies in rows of 128 bytes, whose
 // 16-byte chunks TMA permutes: either a row of k for each row m (or n) of the tile (K-major), or in
-// panels of 64 columns m (or n), BK rows of k each (A_MN, B_MN; 16-bit types only).  FUSED: a stage
+// panels of 64 columns m (or n), BK rows of k each (A_MN, B_MN; 16-bit types only).  LOW: a stage
 // holds a second pair, the low parts of 3xTF32, so that three products are made of one load.
 
 #define THREADS (NWG * 128 + 32)
@@ -14,7 +14,6 @@
 #define B_BYTES (B_ROWS * 128)
 #ifndef PLANES
 #define PLANES 0
-#define FUSED 0
 #define BLOCK_ROWS 64
 #endif
 #ifndef MOMENTS  // else wgmma_moments.cl
@@ -26,8 +25,8 @@
 #define END_MOMENTS
 #endif
 #define PAIR (A_BYTES + B_BYTES)
-#define STAGE (FUSED ? 2 * PAIR : PAIR)
-#define PASSES (FUSED ? 1 : SEGMENTS)
+#define STAGE (LOW ? 2 * PAIR : PAIR)
+#define LOW_MAPS (8 * MAPS)  // from an operand's tensor map to that of its low part
 
 #ifndef CONV
 #define A_BOX_BYTES A_BYTES
@@ -131,7 +130,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #endif
 #define FLOOR_DIV(v, by) ((v) < 0 ? -(((by) - 1 - (v)) / (by)) : (v) / (by))
 #define DECODE_SLICE \
-    const int k_begin = split * SLICE, k_end = min(depth * PASSES, k_begin + SLICE);
+    const int k_begin = split * SLICE, k_end = min(depth, k_begin + SLICE);
 
   if (team == NWG) {
     if (tid == NWG * 128) {
@@ -147,16 +146,16 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         w.s4 += (ulong)(uint)((IN1 - ph + IMAGES1 - 1) / IMAGES1 - 1);
         const ulong shift = (ulong)ph * ROW_BYTES + pw * (CIN * ITEM);
         write_map(maps + 16 * c, a + shift, w);
-        if (SEGMENTS > 1) write_map(maps + 16 * (IMAGES1 * IMAGES2 + 1 + c), (ulong)pA2 + shift, w);
+        if (LOW) write_map(maps + 16 * c + LOW_MAPS, (ulong)pA2 + shift, w);
       }
       __global ulong* const map_b = maps + 16 * IMAGES1 * IMAGES2;
 #else
       write_map(maps, a, mapA);
-      if (SEGMENTS > 1) write_map(maps + 32, (ulong)pA2, mapA);
+      if (LOW) write_map(maps + LOW_MAPS, (ulong)pA2, mapA);
       __global ulong* const map_b = maps + 16;
 #endif
       write_map(map_b, b, mapB);
-      if (SEGMENTS > 1) write_map(map_b + 16 * (MAPS / 2), (ulong)pB2, mapB);
+      if (LOW) write_map(map_b + LOW_MAPS, (ulong)pB2, mapB);
       MAP_RELEASE;
       for (int c = 0; c < MAPS; ++c) MAP_ACQUIRE(maps + 16 * c);
 
@@ -164,7 +163,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         DECODE_TILE
         DECODE_DEPTH
         DECODE_SLICE
-        int segment = k_begin / depth, at = k_begin - segment * depth;
+        int at = k_begin;
 #if defined(CONV) && FILTER_GRAD
         int part[BLOCKS], dh[BLOCKS], dw[BLOCKS], outside[BLOCKS];
         __global ulong* ma[BLOCKS];
@@ -203,19 +202,16 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         const int b2 = i2 * B_BATCH2, b1 = i1 * B_BATCH1, b0 = i0 * B_BATCH0;
 #endif
         for (int kt = k_begin; kt < k_end; ++kt) {
-          // Small parts first: (a2, b), (a, b2), (a, b).
-          const int low_a = PASSES > 1 && segment == 0, low_b = PASSES > 1 && segment == 1;
-          __global ulong* const mb = map_b + (low_b ? 16 * (MAPS / 2) : 0);
           BAR_WAIT(empty + 8 * stage, phase ^ 1);
           const uint to = base + stage * STAGE, bar = full + 8 * stage;
-          BAR_EXPECT(bar, FUSED ? STAGE : A_BOX_BYTES + B_BYTES);
+          BAR_EXPECT(bar, (LOW + 1) * (A_BOX_BYTES + B_BYTES));
 #if defined(CONV) && FILTER_GRAD
           const int image0 = tn * BOX_N, h0 = th * BOX_H, w0 = tw * BOX_W;
           UNROLL for (int p = 0; p < BLOCKS; ++p)
             TMA4(to + p * (BK * 128), ma[p], bar, part[p], w0 + dw[p], h0 + dh[p],
                  image0 + outside[p]);
           UNROLL for (int p = 0; p < B_ROWS / 64; ++p)
-            TMA4(to + A_BYTES + p * (BK * 128), mb, bar, n0 + 64 * p, w0, h0, image0);
+            TMA4(to + A_BYTES + p * (BK * 128), map_b, bar, n0 + 64 * p, w0, h0, image0);
           if (++tw == TILES_W) {
             tw = 0;
             if (++th == TILES_H) { th = 0; ++tn; }
@@ -233,24 +229,26 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
             if (DATA_GRAD && none) dh = rs = 1 << 24;
             moved = 0;
           }
-          __global ulong* const ma =
-              maps + 16 * (ih * IMAGES2 + iw + (low_a ? IMAGES1 * IMAGES2 + 1 : 0));
+          __global ulong* const ma = maps + 16 * (ih * IMAGES2 + iw);
           const int k0 = chunk * BK;
           TMA4(to, ma, bar, k0, w0 + dw, h0 + dh, image0);
+          if (LOW) TMA4(to + PAIR, ma + LOW_MAPS, bar, k0, w0 + dw, h0 + dh, image0);
 #if B_MN
           UNROLL for (int p = 0; p < B_ROWS / 64; ++p)
-            TMA3(to + A_BYTES + p * (BK * 128), mb, bar, n0 + 64 * p, k0, rs);
+            TMA3(to + A_BYTES + p * (BK * 128), map_b, bar, n0 + 64 * p, k0, rs);
 #elif B_TAPS_INNER
-          TMA3(to + A_BYTES, mb, bar, k0, rs, n0);
+          TMA3(to + A_BYTES, map_b, bar, k0, rs, n0);
+          if (LOW) TMA3(to + PAIR + A_BYTES, map_b + LOW_MAPS, bar, k0, rs, n0);
 #else
-          TMA3(to + A_BYTES, mb, bar, k0, n0, rs);
+          TMA3(to + A_BYTES, map_b, bar, k0, n0, rs);
+          if (LOW) TMA3(to + PAIR + A_BYTES, map_b + LOW_MAPS, bar, k0, n0, rs);
 #endif
           if (++chunk == CHUNKS) {
             chunk = 0;
             moved = 1;
             if (++j == ns) {
               j = 0;
-              if (++i == nr) { i = 0; ++segment; }
+              ++i;
             }
           }
 #elif PLANES
@@ -258,26 +256,26 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
           UNROLL for (int p = 0; p < BLOCKS; ++p) {
             const uint to_a = to + p * (BLOCK_ROWS * 128);
             TMA2(to_a, maps, bar, k0 + shift[p], part[p]);
-            if (FUSED) TMA2(to_a + PAIR, maps + 32, bar, k0 + shift[p], part[p]);
+            if (LOW) TMA2(to_a + PAIR, maps + LOW_MAPS, bar, k0 + shift[p], part[p]);
           }
-          TMA2(to + A_BYTES, mb, bar, k0, n0);
-          if (FUSED) TMA2(to + PAIR + A_BYTES, mb + 32, bar, k0, n0);
+          TMA2(to + A_BYTES, map_b, bar, k0, n0);
+          if (LOW) TMA2(to + PAIR + A_BYTES, map_b + LOW_MAPS, bar, k0, n0);
 #else
-          __global ulong* const ma = maps + (low_a ? 32 : 0);
-          const int k0 = at * BK;
+          const int k0 = at++ * BK;
 #if A_MN
           UNROLL for (int p = 0; p < BM / 64; ++p)
-            TMA_MATRIX(to + p * (BK * 128), ma, bar, m0 + 64 * p, k0, a2, a1, a0);
+            TMA_MATRIX(to + p * (BK * 128), maps, bar, m0 + 64 * p, k0, a2, a1, a0);
 #else
-          TMA_MATRIX(to, ma, bar, k0, m0, a2, a1, a0);
+          TMA_MATRIX(to, maps, bar, k0, m0, a2, a1, a0);
+          if (LOW) TMA_MATRIX(to + PAIR, maps + LOW_MAPS, bar, k0, m0, a2, a1, a0);
 #endif
 #if B_MN
           UNROLL for (int p = 0; p < B_ROWS / 64; ++p)
-            TMA_MATRIX(to + A_BYTES + p * (BK * 128), mb, bar, n0 + 64 * p, k0, b2, b1, b0);
+            TMA_MATRIX(to + A_BYTES + p * (BK * 128), map_b, bar, n0 + 64 * p, k0, b2, b1, b0);
 #else
-          TMA_MATRIX(to + A_BYTES, mb, bar, k0, n0, b2, b1, b0);
+          TMA_MATRIX(to + A_BYTES, map_b, bar, k0, n0, b2, b1, b0);
+          if (LOW) TMA_MATRIX(to + PAIR + A_BYTES, map_b + LOW_MAPS, bar, k0, n0, b2, b1, b0);
 #endif
-          if (++at == depth) { at = 0; ++segment; }
 #endif
           if (++stage == STAGES) { stage = 0; phase ^= 1; }
         }
@@ -300,9 +298,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #ifdef PROMOTE
     float sum[MI][BN / 2];
     UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) sum[i][j] = 0;
-    const int k_most = FUSED ? (PROMOTE + 2) / 3 : PROMOTE;
-    _Pragma("unroll 1") for (int k_part = k_begin; k_part < k_end; k_part += k_most) {
-      const int k_count = min(k_most, k_end - k_part);
+    _Pragma("unroll 1") for (int k_part = k_begin; k_part < k_end; k_part += PROMOTE) {
+      const int k_count = min(PROMOTE, k_end - k_part);
 #else
       const int k_count = k_end - k_begin;
 #endif
@@ -315,7 +312,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
           UNROLL for (int i = 0; i < MI; ++i) {
             const ulong a = da + (ulong)(i * A_BLOCK + s * K_STEP(A_MN));
             const ulong b = db + (ulong)(s * K_STEP(B_MN));
-#if FUSED
+#if LOW
             // Small parts first.
             WGMMA(products[i], a + (ulong)(PAIR >> 4), b, (int)((kt | s) != 0));
             WGMMA(products[i], a, b + (ulong)(PAIR >> 4), 1);
