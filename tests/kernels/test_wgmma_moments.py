@@ -11,10 +11,21 @@ from kerascl.kernels import conv, gemm, tiles, wgmma, wgmma_conv, wgmma_gemm, wg
 from kerascl.kernels.solver import NoMoments, store_epilogue
 from tests.kernels import emulator, ptx
 from tests.kernels.harness import poisoned, random_array
-from tests.kernels.test_wgmma_emulated import dev, info, product  # noqa: F401
+from tests.kernels.test_wgmma_emulated import DEVICES, product
 from tests.kernels.test_wgmma_planes import tf32
 
 SMALL, WIDE, TALL = wgmma.PROMOTED[-1], wgmma.SHAPES[0], wgmma.SHAPES[1]
+
+
+@pytest.fixture(params=list(DEVICES.values()), ids=list(DEVICES), scope="module")
+def dev(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def info(dev):
+    """Two compute units, so that work-groups have several tiles."""
+    return dataclasses.replace(dev.info, compute_units=2)
 
 
 def epilogue(rows: int, columns: int):
@@ -24,7 +35,7 @@ def epilogue(rows: int, columns: int):
     return dataclasses.replace(plain, moments=body)
 
 
-def check(plan, a, b, want, dev):  # noqa: F811
+def check(plan, a, b, want, dev):
     """The product of a plan and both moments of its columns against float64."""
     rows, columns = math.prod(want.shape[:-1]), want.shape[-1]
     out = poisoned(((rows + 2) * columns,), dtypes.float32)
@@ -41,7 +52,7 @@ def check(plan, a, b, want, dev):  # noqa: F811
 @pytest.mark.parametrize(
     "sizes", [(150, 72, 40), (64, 64, 32), (1, 40, 64), (700, 300, 8)], ids=str
 )
-def test_products(dev, info, tile, sizes):  # noqa: F811
+def test_products(dev, info, tile, sizes):
     p, (a, b), want = product((*sizes, (), ()), dtypes.float32)
     b += 3 * a.mean()  # columns far from zero
     plan = wgmma_gemm.Wgmma(tile).plan(p, info, epilogue(p.m, p.n))
@@ -50,14 +61,14 @@ def test_products(dev, info, tile, sizes):  # noqa: F811
 
 
 @pytest.mark.parametrize("dtype, precision", [("float32", "highest"), ("bfloat16", "high")])
-def test_inputs(dev, info, dtype, precision):  # noqa: F811
+def test_inputs(dev, info, dtype, precision):
     p, (a, b), want = product((300, 72, 64, (), ()), dtypes.as_dtype(dtype), precision)
     plan = wgmma_gemm.Wgmma(SMALL).plan(p, info, epilogue(p.m, p.n))
     check(plan, a, b, want(a, b), dev)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e3])
-def test_far_from_zero(dev, info, shift):  # noqa: F811
+def test_far_from_zero(dev, info, shift):
     """Squares about the mean do not lose what a sum of squares would."""
     rng = np.random.default_rng()
     m, n, k = 500, 64, 32
@@ -74,15 +85,15 @@ def test_far_from_zero(dev, info, shift):  # noqa: F811
     [((3, 9, 11, 8), 3, 1, 1, 40), ((2, 13, 7, 16), 3, 2, 1, 64), ((5, 6, 6, 8), 1, 2, 0, 32)],
     ids=str,
 )
-def test_convolutions(dev, info, shape, taps, stride, pad, filters):  # noqa: F811
+def test_convolutions(dev, info, shape, taps, stride, pad, filters):
     _convolution(dev, info, wgmma_conv.Wgmma(SMALL), shape, taps, stride, pad, filters)
 
 
-def test_first_layer(dev, info):  # noqa: F811
+def test_first_layer(dev, info):
     _convolution(dev, info, wgmma_stem.Forward(SMALL), (2, 20, 18, 3), 7, 2, 3, 24)
 
 
-def _convolution(dev, info, solver, shape, taps, stride, pad, filters):  # noqa: F811
+def _convolution(dev, info, solver, shape, taps, stride, pad, filters):
     sides = ((n + 2 * pad - taps) // stride + 1 for n in shape[1:3])
     y_shape = (shape[0], *sides, filters)
     p = conv.ConvProblem(
@@ -108,7 +119,7 @@ def forward(p, x, w):
     return want
 
 
-def test_who_takes_moments(dev, hopper_info):  # noqa: F811
+def test_who_takes_moments(dev, hopper_info):
     """What cannot know whole columns says so."""
     made = epilogue(40, 40)
     batched, _, _ = product((40, 24, 48, (2,), (2,)), dtypes.bfloat16)
@@ -130,7 +141,7 @@ def test_who_takes_moments(dev, hopper_info):  # noqa: F811
     [(t, "high") for t in wgmma.SHAPES] + [(t, "highest") for t in wgmma.PROMOTED],
     ids=lambda x: getattr(x, "name", x),
 )
-def test_registers(dev, hopper_info, tile, precision):  # noqa: F811
+def test_registers(dev, hopper_info, tile, precision):
     """Nothing is spilled, and a compute unit holds as many groups as the tile was made for."""
     p, *_ = product((4096, 256, 64, (), ()), dtypes.float32, precision)
     launch = wgmma_gemm.Wgmma(tile).plan(p, hopper_info, epilogue(p.m, p.n)).launches[-1]
