@@ -8,8 +8,9 @@ from kerascl.compiler import moments, space
 from kerascl.compiler.builder import Builder, Generated, Kernels, power_of_two
 from kerascl.compiler.emit import BufferArg, Scope, Writer, rounded
 from kerascl.compiler.fuse import Cluster
-from kerascl.compiler.symbolic import linear, unravel, variable
-from kerascl.kernels.solver import Epilogue, Ref, VectorStore
+from kerascl.compiler.symbolic import Expr, linear, unravel, variable
+from kerascl.core.node import Node
+from kerascl.kernels.solver import Epilogue, Ref, VectorLoad, VectorStore
 
 # Elements of a map that a work-item of a GPU reads at once, of 16 bits and of more: the memory is
 # busy only while enough bytes are under way.
@@ -149,6 +150,25 @@ def _matching(columns: int, local: int, most: int) -> int:
     return min(sizes, key=lambda n: abs(n - local), default=local)
 
 
+class _Beside(Scope):
+    """An epilogue's statements; what they read at the result's own index is listed instead."""
+
+    def __init__(self, writer: Writer, index: Expr):
+        super().__init__(writer)
+        self.index = index
+        self.loads: list[VectorLoad] = []
+
+    def element(self, node: Node, index: Expr, guards: tuple) -> str:
+        apart = guards or index != self.index or node.dtype.itemsize > 8
+        if apart or id(node) in self.writer.members or self.find((id(node), index, ())):
+            return super().element(node, index, guards)
+        self.writer.ctype(node.dtype)
+        name = self.writer.name()
+        self.loads.append(VectorLoad(self.writer.buffer(node), node.dtype, name))
+        self.know(node, index, name)
+        return name
+
+
 def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -> Epilogue:
     """What follows a heavy kernel, as the statements it runs on each result.
 
@@ -160,8 +180,8 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
     for _ in range(2):
         writer = build.writer()
         writer.members = {id(head), *cluster.row}
-        scope = Scope(writer)
         index = linear(space.axes(dims), dims)
+        scope = _Beside(writer, index)
         value = rounded(f"({head.dtype.compute})acc", head.dtype)
         value = scope.define(writer.ctype(head.dtype), value)
         scope.know(head, index, value)
@@ -186,12 +206,15 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
         dims = merged
     lines = space.decode("i", dims, space.names(len(dims)), writer.number, writer.index_type)
     compute = lines + scope.lines[:computed]
-    lines += scope.lines
+    # Compilers do not see that the coordinates of neighbours lead to neighbours.
+    lines = [load.line(load.pointer, "i") for load in scope.loads] + compute
     if cluster.streamed:  # what each step of a loop stores may begin anywhere
+        lines += scope.lines[computed:]
         stores = []
+    lines += [f"{s.dtype.store.format(p=s.pointer, i='i', v=s.value)};" for s in stores]
     args = tuple(Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args)
     params = "".join(f", {p}" for p in writer.params)
     return Epilogue(
-        params, args, "\n".join(lines), tuple(writer.helpers), "\n".join(compute), tuple(stores),
-        writer.uses_double, folded,
+        params, args, "\n".join(lines), tuple(writer.helpers), tuple(scope.loads),
+        "\n".join(compute), tuple(stores), writer.uses_double, folded,
     )  # fmt: skip

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kerascl.dtypes import DType
-from kerascl.kernels.solver import Epilogue, Launch, Ref, Scalar, cl_source, prelude
+from kerascl.kernels.solver import Launch, Ref, Scalar, cl_source, prelude
 from kerascl.kernels.tiles import ceil_div
 
 # (rows, vectors) that keep sums, one row of columns and a broadcast value in 32 or 16 registers.
@@ -76,14 +76,6 @@ def best(
     fitting = [s for s in every if most_rows is None or s.mr <= most_rows]
     narrow = [s for s in fitting if most_columns is None or s.nr <= most_columns]
     return min(narrow or fitting, key=lambda s: s.work(m, n))
-
-
-def side_by_side(epilogue: Epilogue) -> Epilogue:
-    """The same, but it stores at index `i` itself where it may: compilers do not see that the
-    coordinates of neighbours lead to neighbours, and scatter them one by one."""
-    stores = (s.dtype.store.format(p=f"({s.pointer})", i="i", v=s.value) for s in epilogue.stores)
-    body = "\n".join((epilogue.compute, *(f"{store};" for store in stores)))
-    return replace(epilogue, body=body) if epilogue.stores else epilogue
 
 
 def packing(

@@ -348,7 +348,7 @@ class Panels(Solver):
             scratch.append(work(items * depth * nr * p.acc.itemsize))
         # Small operands are cached anyway.
         fetch = mode_b == _DIRECT and p.k * p.n * p.b.itemsize > 2**17
-        inner = cpu.side_by_side(epilogue)
+        inner = epilogue
         if splits > 1:
             partial = work(splits * p.total * p.acc.itemsize)
             inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", partial.slot)

@@ -111,6 +111,26 @@ class VectorStore:
     value: str
 
 
+@dataclass(frozen=True)
+class VectorLoad:
+    """One value that an epilogue reads at the result's own index.
+
+    Attributes:
+        pointer: C expression, the address of element 0 (aligned as a VectorStore's).
+        dtype: the dtype read.
+        name: the variable of its compute type that `Epilogue.compute` finds it in.
+    """
+
+    pointer: str
+    dtype: DType
+    name: str
+
+    def line(self, pointer: str, index: str) -> str:
+        """The statement that defines the variable."""
+        value = self.dtype.load.format(p=pointer, i=index)
+        return f"const {self.dtype.compute} {self.name} = {value};"
+
+
 _WORDS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 # KCL_STORE_VECTOR<W>(word, to, from): W words from a private array to global memory at once.
@@ -121,6 +141,21 @@ STORE_VECTOR = """\
   *(__global word##8*)(to) = (word##8)((from)[0], (from)[1], (from)[2], (from)[3], \\
                                        (from)[4], (from)[5], (from)[6], (from)[7]);
 """
+
+
+def _load_vector(count: int, word: str, nbytes: int) -> str:
+    """KCL_LOAD_VECTOR<W>_<word>(to, from): W words from global memory to a private array, at most
+    16 bytes at once."""
+    lanes = min(count, 16 // nbytes)
+    parts = []
+    for first in range(0, count, lanes):
+        words = " ".join(f"(to)[{first + j}] = part_.s{j};" for j in range(lanes))
+        source = f"*(__global const {word}{lanes}*)((from) + {first})"
+        parts.append(f"{{ const {word}{lanes} part_ = {source}; {words} }}")
+    return f"#define KCL_LOAD_VECTOR{count}_{word}(to, from) {' '.join(parts)}\n"
+
+
+LOAD_VECTOR = "".join(_load_vector(w, word, n) for w in (4, 8) for n, word in _WORDS.items())
 
 
 @dataclass(frozen=True)
@@ -135,8 +170,9 @@ class Epilogue:
         body: C statements over `acc` (a value of the accumulator's compute
             type) and `i` (int or long linear output index); they store.
         helpers: C functions that `body` calls.
-        compute, stores: the same in two parts, where every store is at index `i`: statements that
-            store nothing, and what is stored.  Without `stores` there is no vector form.
+        loads, compute, stores: the same in three parts, where every store is at index `i`: what
+            is read there, statements that store nothing, and what is stored.  Without `stores`
+            there is no vector form.
         uses_double: whether `body` or `helpers` need fp64.
         moments: C statements over `col`, a column of the output (the last dimension), and of all
             accumulators of that column `mean` and `squares`, the sum of squared distances from
@@ -147,6 +183,7 @@ class Epilogue:
     args: tuple[Arg, ...]
     body: str
     helpers: tuple[str, ...] = ()
+    loads: tuple[VectorLoad, ...] = ()
     compute: str = ""
     stores: tuple[VectorStore, ...] = ()
     uses_double: bool = False
@@ -180,7 +217,9 @@ class Epilogue:
             return text
         vectors = self.vectors("##W_", "N_", "W_", "ACC_T", "INDEX_T", "acc_", "i_", "step_")
         return (
-            text + STORE_VECTOR + f"#define EPILOGUE_VECTORS(N_, W_, acc_, i_, step_) {vectors}\n"
+            text
+            + "".join(self.vector_helpers)
+            + f"#define EPILOGUE_VECTORS(N_, W_, acc_, i_, step_) {vectors}\n"
             "#define EPILOGUE_VECTOR(W_, acc_, i_) EPILOGUE_VECTORS(1, W_, acc_, i_, 0)\n"
         )
 
@@ -194,12 +233,24 @@ class Epilogue:
         """Whether there is a vector form."""
         return bool(self.stores) and all(s.dtype.itemsize in _WORDS for s in self.stores)
 
+    @property
+    def vector_helpers(self) -> tuple[str, ...]:
+        """The macros that `vectors` calls."""
+        return (STORE_VECTOR, LOAD_VECTOR) if self.loads else (STORE_VECTOR,)
+
     def vectors(
         self, suffix: str, n: str, w: str, acc: str, index: str, accs: str, at: str, step: str
     ) -> str:
         """The block of EPILOGUE_VECTORS(n, w, accs, at, step), in one line, for C types `acc` and
-        `index`; it calls STORE_VECTOR's macro with `suffix`, which is W."""
-        arrays = inside = after = ""
+        `index`; it calls STORE_VECTOR's and LOAD_VECTOR's macros with `suffix`, which is W."""
+        arrays = before = known = inside = after = ""
+        for k, load in enumerate(self.loads):
+            word = _WORDS[load.dtype.itemsize]
+            arrays += f"{word} read{k}_[({n}) * {w}]; "
+            source = f"(__global const {word}*)({load.pointer}) + ({at}) + n_ * ({step})"
+            end = f"##_{word}" if suffix.startswith("#") else f"_{word}"
+            before += f"KCL_LOAD_VECTOR{suffix}{end}((read{k}_ + n_ * {w}), ({source})) "
+            known += load.line(f"((const {load.dtype.storage}*)read{k}_)", f"n_ * {w} + j_") + " "
         for k, store in enumerate(self.stores):
             word = _WORDS[store.dtype.itemsize]
             arrays += f"{word} vec{k}_[({n}) * {w}]; "
@@ -209,11 +260,13 @@ class Epilogue:
             after += f"KCL_STORE_VECTOR{suffix}({word}, {target}, vec{k}_ + n_ * {w}) "
         body = " ".join(line.strip() for line in self.compute.splitlines())
         unroll = '_Pragma("unroll") for (int'
+        each = f"{unroll} n_ = 0; n_ < ({n}); ++n_)"
         return (
-            f"{{ {arrays}{unroll} n_ = 0; n_ < ({n}); ++n_) {unroll} j_ = 0; j_ < {w}; ++j_) {{ "
+            f"{{ {arrays}{f'{each} {{ {before}}} ' if before else ''}"
+            f"{each} {unroll} j_ = 0; j_ < {w}; ++j_) {{ "
             f"const {acc} acc = ({accs})[n_ * {w} + j_]; "
-            f"const {index} i = ({at}) + n_ * ({step}) + j_; {body} {inside}}} "
-            f"{unroll} n_ = 0; n_ < ({n}); ++n_) {{ {after}}}}}"
+            f"const {index} i = ({at}) + n_ * ({step}) + j_; {known}{body} {inside}}} "
+            f"{each} {{ {after}}}}}"
         )
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.solver import (
-    STORE_VECTOR,
     Epilogue,
     Launch,
     NoMoments,
@@ -162,7 +161,7 @@ def _fold(name, lines, total, splits, acc, index, epilogue, slot, size, group) -
         "const int splits",
         *epilogue.param_list,
     )
-    helpers = (*epilogue.helpers, STORE_VECTOR)
+    helpers = (*epilogue.helpers, *epilogue.vector_helpers)
     body = "".join(f"  {line}\n" for line in lines)
     text = Source(name, params, body, helpers, acc.is_double or epilogue.uses_double)
     args = (Ref(slot), Scalar(index, total), Scalar("int", splits), *epilogue.args)

@@ -8,7 +8,7 @@ import pytest
 from kerascl import dtypes
 from kerascl.kernels import gemm, mma
 from kerascl.kernels.cpu import Micro
-from kerascl.kernels.solver import Epilogue, Ref, VectorStore, store_epilogue
+from kerascl.kernels.solver import store_epilogue
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 DEVICES = list(devices().values())
@@ -193,25 +193,6 @@ def test_plan_random_shapes(dev):
 def test_panels_in_the_order_of_what_is_cached(dev, micro, m, n, k, batch, a, b):
     rng = np.random.default_rng()
     check(force(gemm.Panels(micro)), *make(rng, m, n, k, batch=batch, a=a, b=b), dev)
-
-
-@pytest.mark.parametrize("m, n", [(100, 129), (64, 192)])
-def test_panels_store_by_index(dev, m, n):
-    rng = np.random.default_rng()
-    problem, inputs, want = make(rng, m, n, 40)
-    inputs["bias"] = random_array(rng, (n,), dtypes.float32)
-    compute = f"const int x1 = i % {n}; const int x0 = i / {n}; const float v = acc + bias[x1];"
-    epilogue = Epilogue(
-        ", __global const float* bias, __global float* out",
-        (Ref("bias"), Ref("out")),
-        f"{compute} out[{n} * x0 + x1] = v;",
-        compute=compute,
-        stores=(VectorStore("out", dtypes.float32, "v"),),
-    )
-    plan = force(gemm.Panels())(problem, dev.info, epilogue)
-    got = run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev)
-    assert_close(got, want + inputs["bias"], problem.acc, problem.k)
-    assert f"out[{n} * x0 + x1]" not in plan.launches[-1].source
 
 
 def test_deep_sum_is_split_and_repeats(dev):

@@ -25,6 +25,7 @@ from kerascl.kernels.solver import (
     Plan,
     Ref,
     Scalar,
+    VectorLoad,
     VectorStore,
     prelude,
     store_epilogue,
@@ -257,14 +258,15 @@ def test_vector_epilogue(dev, dtype, width):
     rng = np.random.default_rng()
     total = 64
     a = np.rint(rng.standard_normal(total) * 9).astype(np.float32)
-    body = dtype.store.format(p="out", i="i", v=f"({dtype.compute})value")
+    # What is added lies in memory in the same dtype.
+    load, compute = VectorLoad("more", dtype, "more_"), "const float value = fabs(acc) + more_;"
     epilogue = Epilogue(
-        f", __global {dtype.storage}* restrict out, __global const float* more",
+        f", __global {dtype.storage}* restrict out, __global const {dtype.storage}* more",
         (Ref("out"), Ref("b")),
-        f"const float value = fabs(acc) + more[i]; {body};",
-        (),
-        "const float value = fabs(acc) + more[i];",
-        (VectorStore("out", dtype, f"(({dtype.compute})value)"),),
+        "",
+        loads=(load,),
+        compute=compute,
+        stores=(VectorStore("out", dtype, f"(({dtype.compute})value)"),),
     )
     source = (
         prelude("int", ACC=dtypes.float32, OUT=dtype)
@@ -279,9 +281,9 @@ __kernel void test(__global const float* a EPILOGUE_PARAMS) {
 """.replace("WIDTH", str(width))
     )
     launch = Launch(source, "test", (Ref("a"), *epilogue.args), (total // width,), None)
-    more = np.arange(total, dtype=np.float32)
+    more = (np.arange(total) % 5).astype(dtype.numpy)
     got = run_plan(Plan([launch]), {"a": a, "b": more}, poisoned((total,), dtype), dev)
-    want = (np.abs(a) + more).astype(dtype.numpy)
+    want = (np.abs(a) + more.astype(np.float32)).astype(dtype.numpy)
     np.testing.assert_array_equal(got, want)
 
 

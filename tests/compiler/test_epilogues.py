@@ -1,0 +1,59 @@
+"""What a product's epilogue reads and stores at the result's own index."""
+
+import numpy as np
+import pytest
+
+import kerascl as kc
+from kerascl.kernels import gemm
+
+
+@pytest.fixture
+def epilogues(monkeypatch):
+    """Every epilogue that a product was planned with."""
+    seen = []
+    plain = gemm.plan
+
+    def plan(problem, info, epilogue):
+        seen.append(epilogue)
+        return plain(problem, info, epilogue)
+
+    monkeypatch.setattr(gemm, "plan", plan)
+    monkeypatch.setattr(kc.engine, "programs", {})
+    return seen
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_neighbours_are_read_and_stored_as_such(epilogues, rng, captured):
+    """The residual and the result by their index, the bias and what is turned by coordinates."""
+    x, w, y, z = (
+        rng.normal(size=s).astype(np.float32) for s in ((9, 8), (8, 12), (9, 12), (12, 9))
+    )
+    b = rng.normal(size=12).astype(np.float32)
+
+    def function(x, w, y, z, b):
+        return kc.maximum(kc.matmul(x, w) + b + y, 0.0) * y - z.T
+
+    run = kc.jit(function) if captured else function
+    found = run(*map(kc.array, (x, w, y, z, b))).numpy()
+    wide = x.astype(np.float64) @ w
+    expected = np.maximum(wide + b + y, 0) * y - z.T
+    assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
+    (epilogue,) = epilogues
+    (load,) = epilogue.loads
+    assert f"{load.pointer}[i]" in epilogue.body and load.pointer not in epilogue.compute
+    (store,) = epilogue.stores
+    assert f"{store.pointer}[i] = " in epilogue.body
+    assert len(epilogue.param_list) >= 4  # the residual, the bias, what is turned and the result
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8", "float64"])
+def test_residuals_of_other_dtypes(dev, rng, dtype):
+    if dtype == "float64" and not dev.info.fp64:
+        pytest.skip("the device has no float64")
+    x, w = (rng.normal(size=s).astype(np.float32) for s in ((16, 8), (8, 24)))
+    y = kc.cast(kc.array(rng.integers(-4, 5, (16, 24)).astype(np.float32)), dtype)
+    found = kc.jit(lambda x, w, y: kc.matmul(x, w) + kc.cast(y, "float32"))(
+        kc.array(x), kc.array(w), y
+    )
+    expected = x.astype(np.float64) @ w + kc.cast(y, "float32").numpy()
+    assert np.linalg.norm(found.numpy() - expected) <= 1e-6 * np.linalg.norm(expected)
