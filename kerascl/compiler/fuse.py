@@ -26,7 +26,8 @@ EXPAND_LIMIT = 30  # cost up to which a value is recomputed for each element it 
 ROW_LIMIT = 1 << 16  # longest row that one work-group reduces and then reads again
 ROW_ALONE_LIMIT = 8192  # longest row that is worth it when there are few rows
 GATHER_LIMIT = 4
-# Products that may be asked for their columns' moments, and the folds that follow from these.
+# Products that may be asked for their columns' moments, and the folds that follow from these: sums
+# beside a variance only, as alone they stay finite or infinite where a mean becomes NaN.
 PRODUCTS = ("conv", "matmul")
 MOMENTS = ("sum", "variance")
 
@@ -211,11 +212,12 @@ class Grouping:
 
     def __init__(
         self, stored: set[int], alone: set[int], fold_capacity: int, update_limit: float,
-        apart: set[int] | None,
+        apart: set[int] | None, varied: set[int],
     ):  # fmt: skip
         self.stored = stored
         self.alone = alone  # ids of targets that an earlier attempt could not fuse
         self.apart = apart  # ids of folds that stay out of products' clusters; None says all do
+        self.varied = varied  # ids of values of which there is a variance
         self.fold_capacity = fold_capacity
         self.update_limit = update_limit
         self.clusters: list[Cluster] = []
@@ -390,7 +392,9 @@ class Grouping:
                 return False
             if any(how != {"same"} or k in cluster.row for k, how in inside.items()):
                 return False
-            if node.size == cluster.size or not _from_moments(cluster.head, node):
+            if node.size == cluster.size or id(node.inputs[0]) not in self.varied:
+                return False
+            if not _from_moments(cluster.head, node):
                 return False
             cluster.axes = tuple(range(len(cluster.shape) - 1))
             cluster.row.add(id(node))
@@ -467,7 +471,8 @@ def group(
         apart: ids of folds that must not join a product, None for all.
     """
     targets, stored = choose_targets(nodes, roots)
-    grouping = Grouping(stored, alone, fold_capacity, update_limit, apart)
+    varied = {id(node.inputs[0]) for node in nodes if node.op.name == "variance"}
+    grouping = Grouping(stored, alone, fold_capacity, update_limit, apart, varied)
     for node in targets:
         grouping.add(node)
     order = _ordered(grouping.clusters)
