@@ -1,0 +1,1 @@
+"""Every applicable solver of products and convolutions, forced on in turn."""

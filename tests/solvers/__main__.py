@@ -1,0 +1,123 @@
+"""Runs tests under every applicable solver of products and convolutions, forced on in turn.
+
+    python -m tests.solvers                  all of the device's; KERASCL_DEVICE chooses the device
+    python -m tests.solvers wgmma mma -n 8   those with one of these parts in their names
+    python -m tests.solvers --list           their names
+    python -m tests.solvers --paths tests/ops/test_table.py tests/backend/test_nn.py
+
+Where a solver does not apply, the usual one does the work; the table says of how many problems it
+was the one (or another whose name holds its name).  Exits 1 when a test fails, or a solver decided
+no problem.
+"""
+
+import argparse
+import itertools
+import os
+import re
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from kerascl import dtypes
+from kerascl.kernels import conv, gemm
+from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.gemm_problem import GemmProblem
+from kerascl.runtime import device
+
+PATHS = ("tests/ops/test_table.py", "tests/ops/test_convolution.py", "tests/ops/test_linalg.py")
+TYPES = (("float32", "high"), ("float32", "highest"), ("bfloat16", "high"), ("float64", "high"))
+
+
+def names(info) -> list[str]:
+    """Of the solvers that apply to some problem here; those of one name count once."""
+    found = {}
+    for problem in problems():
+        of = gemm.SOLVERS if isinstance(problem, GemmProblem) else conv.SOLVERS
+        found |= {s.name: None for s in of if s.applies(problem, info)}
+    return list(found)
+
+
+def problems():
+    """Products and convolutions large and small, with few and many channels."""
+    for name, precision in TYPES:
+        t = dtypes.as_dtype(name)
+        types = (t, t, t.accumulator, 0, 0, precision)
+        for m, n, k in ((256, 256, 256), (2, 300, 400), (7, 5, 9)):
+            yield gemm.normalise(GemmProblem(m, n, k, (), (k, 1), (n, 1), *types))
+        kinds = (FORWARD, DATA_GRAD, FILTER_GRAD)
+        for kind, channels, side, depthwise in itertools.product(kinds, (3, 64), (1, 3), (0, 1)):
+            groups, filters = (channels, channels) if depthwise else (1, 64)
+            x_shape, y_shape = (2, 16, 16, channels), (2, 16, 16, filters)
+            pads = ((side // 2, side // 2),) * 2
+            yield ConvProblem(
+                kind, x_shape, (side, side, channels // groups, filters), y_shape, (1, 1),
+                pads, (1, 1), groups, False, t, t, t.accumulator, precision,
+            )  # fmt: skip
+
+
+def run(name: str, paths: list[str], timeout: float) -> dict:
+    """The outcome of the tests under a solver."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.solvers.counting", *paths]
+    begin = time.monotonic()
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=timeout,
+            env=os.environ | {"KERASCL_SOLVERS": name},
+        )  # fmt: skip
+        text, status = done.stdout, done.returncode
+    except subprocess.TimeoutExpired as late:
+        text, status = (late.stdout or b"").decode(), "too long"
+
+    def count(pattern: str) -> int:
+        return int((re.findall(pattern, text) or [0])[-1])
+
+    return dict(
+        status=status, passed=count(r"(\d+) passed"), failed=count(r"(\d+) (?:failed|error)"),
+        decided=count(r"forced: (\d+)"), seconds=time.monotonic() - begin, text=text,
+    )  # fmt: skip
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.solvers", description=__doc__.split("\n")[0]
+    )
+    parser.add_argument("parts", nargs="*", help="of solvers' names; default all")
+    parser.add_argument("--list", action="store_true", help="only list the solvers")
+    parser.add_argument("--paths", nargs="+", default=list(PATHS), help="what pytest runs")
+    parser.add_argument("-n", type=int, default=2, help="solvers at a time")
+    parser.add_argument("--timeout", type=float, default=1800, help="seconds a solver may take")
+    args = parser.parse_args()
+    found = names(device.default().info)
+    chosen = [n for n in found if not args.parts or any(part in n for part in args.parts)]
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    if args.list or not chosen:
+        console.print(", ".join(found))
+        return 0 if args.list else "no solver of these names applies here"
+    table = Table("solver", "passed", "failed", "decided", "s")
+    failures = []
+    with Progress(console=console) as progress, ThreadPoolExecutor(args.n) as pool:
+        task = progress.add_task("solvers", total=len(chosen))
+        runs = {pool.submit(run, name, args.paths, args.timeout): name for name in chosen}
+        for done in as_completed(runs):
+            name, r = runs[done], done.result()
+            progress.advance(task)
+            right = r["status"] == 0 and r["decided"] > 0
+            table.add_row(
+                name, str(r["passed"]), str(r["failed"]), str(r["decided"]), f"{r['seconds']:.0f}",
+                style="" if right else "red",
+            )  # fmt: skip
+            if not right:
+                failures.append((name, r))
+    console.print(table)
+    for name, r in failures:
+        console.print(f"{name}: {r['status']}\n{r['text'][-2000:]}", markup=False)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
