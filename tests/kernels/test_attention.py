@@ -205,8 +205,11 @@ def test_large_logits_do_not_overflow(dev, rng):
         plan = solvers[0].plan(case.forward, dev.info, store_epilogue(dtypes.float32))
         got = run_outputs(plan, case.inputs, outs, dev)["out"]
         k, v = case.inputs["b"], case.inputs["c"]
-        best = np.einsum("bthd,bshd->bts", q.astype(np.float64), k.astype(np.float64)).argmax(-1)
-        np.testing.assert_allclose(got[0, :, 0], v[0, best[0], 0], rtol=1e-5)
+        logits = np.einsum("bthd,bshd->bts", q.astype(np.float64), k.astype(np.float64))[0]
+        best, (second, first) = logits.argmax(-1), np.sort(logits)[:, -2:].T
+        clear = (first - second) * case.forward.scale > 30  # the others weigh below 1e-13
+        assert np.isfinite(got).all() and clear.mean() > 0.8
+        np.testing.assert_allclose(got[0, clear, 0], v[0, best[clear], 0], rtol=1e-5)
         case.inputs["a"] = q / 1e4
 
 
