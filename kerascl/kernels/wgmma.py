@@ -367,12 +367,6 @@ class WgmmaSolver(Solver):
         """(microseconds, tile, splits) of the fastest choice."""
         raise NotImplementedError
 
-    def choice(self, problem, info, epilogue: Epilogue) -> tuple:
-        """`best`, of those that can do the epilogue."""
-        # Moments are those of whole sums.
-        solver = type(self)(self.tile, 1) if epilogue.moments else self
-        return solver.best(problem, info)
-
     def applies(self, problem, info) -> bool:
         return self.takes(problem) and wgmma_probe.available(info, self.verdict)
 
@@ -386,6 +380,12 @@ class MomentsSolver(WgmmaSolver):
     def moments(self, problem) -> bool:
         """Whether all rows of this problem's product are those of one output."""
         raise NotImplementedError
+
+    def choice(self, problem, info, epilogue: Epilogue) -> tuple:
+        """`best`, of those that can do the epilogue."""
+        # Moments are those of whole sums.
+        solver = type(self)(self.tile, 1) if epilogue.moments else self
+        return solver.best(problem, info)
 
     def takes_moments(self, problem, info) -> bool:
         if not self.moments(problem) or not wgmma_probe.available(info, "wgmma_moments"):

@@ -1,4 +1,4 @@
-"""A card that is not there."""
+"""A card that is not there, and what emulates it."""
 
 import dataclasses
 
@@ -6,6 +6,22 @@ import pytest
 
 from kerascl.kernels import wgmma_probe
 from kerascl.runtime import device
+from tests.kernels.harness import devices
+
+# What a GPU can show of emulated kernels it shows without an emulator.
+EMULATING = {name: dev for name, dev in devices().items() if dev.info.kind == "cpu"}
+
+
+@pytest.fixture(params=list(EMULATING.values()), ids=list(EMULATING), scope="module")
+def cpu_dev(request):
+    """A device that emulates."""
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def cpu_info(cpu_dev):
+    """Two compute units, so that work-groups have several tiles."""
+    return dataclasses.replace(cpu_dev.info, compute_units=2)
 
 
 @pytest.fixture

@@ -26,29 +26,16 @@ from kerascl.kernels import (
 )
 from kerascl.kernels.solver import Plan, Scalar, store_epilogue
 from tests.kernels import emulator, test_wgmma, test_wgmma_planes, test_wgmma_stem
-from tests.kernels.harness import devices, poisoned, random_array
+from tests.kernels.harness import poisoned, random_array
 
-# What a GPU can show of these kernels it shows without an emulator.
-DEVICES = {name: dev for name, dev in devices().items() if dev.info.kind == "cpu"}
 STORE = store_epilogue(dtypes.float32)
 SMALL = wgmma.PROMOTED[-1]  # the smallest tile, which every solver of wgmma.cl but "planes" takes
 INPUTS = [("float32", "high"), ("float32", "highest"), ("bfloat16", "high"), ("float16", "high")]
 
 
-@pytest.fixture(params=list(DEVICES.values()), ids=list(DEVICES), scope="module")
-def dev(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def info(dev):
-    """Two compute units, so that work-groups have several tiles."""
-    return dataclasses.replace(dev.info, compute_units=2)
-
-
-def check(plan, a, b, want, dev, precision="high", out=dtypes.float32):
+def check(plan, a, b, want, cpu_dev, precision="high", out=dtypes.float32):
     """Run a plan on operands; `want` gives the result, in float64, of two operands."""
-    got = emulator.run_plan(plan, {"a": a, "b": b}, poisoned(want(a, b).shape, out), dev)
+    got = emulator.run_plan(plan, {"a": a, "b": b}, poisoned(want(a, b).shape, out), cpu_dev)
     if a.dtype == np.float32 and precision == "high":
         a, b = test_wgmma_planes.tf32(a), test_wgmma_planes.tf32(b)
     error = test_wgmma.relative(got, want(a, b))
@@ -100,43 +87,43 @@ PRODUCTS = {
 @pytest.mark.parametrize("dtype, precision", INPUTS)
 @pytest.mark.parametrize("turned", test_wgmma.ORDERS, ids=lambda t: "".join("nt"[i] for i in t))
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products(dev, info, name, turned, dtype, precision):
+def test_products(cpu_dev, cpu_info, name, turned, dtype, precision):
     p, operands, want = product(PRODUCTS[name], dtypes.as_dtype(dtype), precision, turned)
-    plan = wgmma_gemm.Wgmma(SMALL, 3 if name == "deep" else 1).plan(p, info, STORE)
+    plan = wgmma_gemm.Wgmma(SMALL, 3 if name == "deep" else 1).plan(p, cpu_info, STORE)
     assert (plan.launches[-1].name == "wgmma") == (name != "deep")
-    check(plan, *operands, want, dev, precision)
+    check(plan, *operands, want, cpu_dev, precision)
 
 
 @pytest.mark.parametrize("offsets", [(8, 16), (3, 0)], ids=str)
-def test_offsets(dev, info, offsets):
+def test_offsets(cpu_dev, cpu_info, offsets):
     """Multiples of 16 bytes are added to the tensor map's address, others are copied away."""
     p, operands, want = product((70, 40, 56, (), ()), dtypes.bfloat16, offsets=offsets)
-    plan = wgmma_gemm.Wgmma(SMALL).plan(p, info, STORE)
+    plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, STORE)
     assert len(plan.launches) == 1 + (offsets == (3, 0))
-    check(plan, *operands, want, dev)
+    check(plan, *operands, want, cpu_dev)
 
 
 @pytest.mark.parametrize("out", [dtypes.bfloat16, dtypes.float16], ids=str)
-def test_short_results(dev, info, out):
+def test_short_results(cpu_dev, cpu_info, out):
     """Eight neighbouring results are exchanged and stored at once."""
     p, operands, want = product((100, 88, 64, (), ()), dtypes.bfloat16)
-    plan = wgmma_gemm.Wgmma(SMALL).plan(p, info, store_epilogue(out))
+    plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, store_epilogue(out))
     assert "#define VECTOR 8" in plan.launches[0].source
-    check(plan, *operands, want, dev, out=out)
+    check(plan, *operands, want, cpu_dev, out=out)
 
 
 @pytest.mark.parametrize("shape", wgmma.SHAPES, ids=lambda s: f"{s.name}x{s.groups}")
-def test_tiles(dev, info, shape):
+def test_tiles(cpu_dev, cpu_info, shape):
     """Both operands in panels of 64."""
     p, operands, want = product((264, 280, 80, (), ()), dtypes.float16, turned=(True, False))
-    check(wgmma_gemm.Wgmma(shape, 1).plan(p, info, STORE), *operands, want, dev)
+    check(wgmma_gemm.Wgmma(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev)
 
 
 @pytest.mark.parametrize("shape", wgmma.PROMOTED, ids=lambda s: s.name)
-def test_tiles_of_highest(dev, info, shape):
+def test_tiles_of_highest(cpu_dev, cpu_info, shape):
     """Deep enough for sums to leave the tensor cores several times."""
     p, operands, want = product((136, 132, 300, (), ()), dtypes.float32, "highest")
-    check(wgmma_gemm.Wgmma(shape, 1).plan(p, info, STORE), *operands, want, dev, "highest")
+    check(wgmma_gemm.Wgmma(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev, "highest")
 
 
 CONVOLUTIONS = {  # images, height, width, channels, filters, kernel, stride, padding
@@ -147,102 +134,102 @@ CONVOLUTIONS = {  # images, height, width, channels, filters, kernel, stride, pa
 }  # fmt: skip
 
 
-def convolved(solver, kind, name, dtype, precision, dev, info):
+def convolved(solver, kind, name, dtype, precision, cpu_dev, cpu_info):
     p = test_wgmma.convolution(kind, *CONVOLUTIONS[name], dtypes.as_dtype(dtype), precision)
     assert solver.takes(p)
     a, b = test_wgmma.operands(np.random.default_rng(), p)
     want = functools.partial(test_wgmma.reference, p)
-    check(solver.plan(p, info, STORE), a, b, want, dev, precision)
+    check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev, precision)
 
 
 @pytest.mark.parametrize("dtype, precision", INPUTS[:3])
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions(dev, info, name, kind, dtype, precision):
+def test_convolutions(cpu_dev, cpu_info, name, kind, dtype, precision):
     solver = wgmma_conv.Wgmma(SMALL, 2 if name == "same" else None)
-    convolved(solver, kind, name, dtype, precision, dev, info)
+    convolved(solver, kind, name, dtype, precision, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
 @pytest.mark.parametrize("shape", wgmma.SHAPES[:2], ids=lambda s: s.name)
-def test_tiles_of_convolutions(dev, info, shape, kind):
-    convolved(wgmma_conv.Wgmma(shape), kind, "stride2", "bfloat16", "high", dev, info)
+def test_tiles_of_convolutions(cpu_dev, cpu_info, shape, kind):
+    convolved(wgmma_conv.Wgmma(shape), kind, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_filter_gradients(dev, info, name, dtype):
+def test_filter_gradients(cpu_dev, cpu_info, name, dtype):
     solver = wgmma_filter.Wgmma(SMALL, 2 if name == "same" else 1)
-    convolved(solver, conv.FILTER_GRAD, name, dtype, "high", dev, info)
+    convolved(solver, conv.FILTER_GRAD, name, dtype, "high", cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("shape", wgmma.SHAPES[:2], ids=lambda s: s.name)
-def test_tiles_of_filter_gradients(dev, info, shape):
+def test_tiles_of_filter_gradients(cpu_dev, cpu_info, shape):
     solver = wgmma_filter.Wgmma(shape)
-    convolved(solver, conv.FILTER_GRAD, "stride2", "bfloat16", "high", dev, info)
+    convolved(solver, conv.FILTER_GRAD, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
 
 
-def planes(p, shape, splits, dev, info):
+def planes(p, shape, splits, cpu_dev, cpu_info):
     a, b = test_wgmma.operands(np.random.default_rng(), p)
     solver = wgmma_planes.Wgmma(shape, splits)
     assert solver.takes(p)
     want = functools.partial(test_wgmma_planes.reference, p)
-    check(solver.plan(p, info, STORE), a, b, want, dev, p.precision)
+    check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev, p.precision)
 
 
 @pytest.mark.parametrize("precision", ["high", "highest"])
 @pytest.mark.parametrize("name", test_wgmma_planes.CASES)
-def test_planes(dev, info, name, precision):
+def test_planes(cpu_dev, cpu_info, name, precision):
     p = dataclasses.replace(test_wgmma_planes.CASES[name], precision=precision)
     shape = wgmma.PROMOTED[-1] if precision == "highest" else wgmma.SHAPES[-2]
-    planes(p, shape, 2 if name.startswith("stride") else 1, dev, info)
+    planes(p, shape, 2 if name.startswith("stride") else 1, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("shape", wgmma.PROMOTED, ids=lambda s: f"{s.name}x{s.groups}")
-def test_tiles_of_planes(dev, info, shape):
+def test_tiles_of_planes(cpu_dev, cpu_info, shape):
     p = test_wgmma_planes.filter_grad((2, 6, 5, 70), (3, 2), 133)
-    planes(p, shape, 2, dev, info)
+    planes(p, shape, 2, cpu_dev, cpu_info)
 
 
 limit = test_wgmma_planes.limit
 
 
 @pytest.mark.parametrize("batch, images, parts", [(5, 4, 2), (9, 4, 3), (13, 8, 2), (64, 24, 3)])
-def test_parts_of_planes(dev, info, limit, batch, images, parts):
+def test_parts_of_planes(cpu_dev, cpu_info, limit, batch, images, parts):
     p = test_wgmma_planes.PARTED
     p = dataclasses.replace(p, x_shape=(batch, *p.x_shape[1:]), y_shape=(batch, *p.y_shape[1:]))
     limit(test_wgmma_planes.PER_PIXEL * (images + 3) * 48)
     a = wgmma_planes.layout(p)
     assert (a.images, a.parts) == (images, parts)
-    planes(p, wgmma.PROMOTED[-1], 2, dev, info)
+    planes(p, wgmma.PROMOTED[-1], 2, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("box", wgmma_taps.BOXES, ids=lambda box: box.name)
 @pytest.mark.parametrize("sizes", [(3, 9, 11, 68, 36, 3, 1, 1), (1, 5, 11, 20, 72, 4, 1, 1)])
-def test_taps(dev, info, sizes, box):
+def test_taps(cpu_dev, cpu_info, sizes, box):
     p = test_wgmma.convolution(conv.FILTER_GRAD, *sizes, dtypes.float32, "high")
     a, b = test_wgmma.operands(np.random.default_rng(), p)
     want = functools.partial(test_wgmma.reference, p)
-    check(wgmma_taps.Wgmma(box, 2).plan(p, info, STORE), a, b, want, dev)
+    check(wgmma_taps.Wgmma(box, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
 
 
 @pytest.mark.parametrize("dtype, precision", INPUTS[:3])
 @pytest.mark.parametrize("name", test_wgmma_stem.CASES)
-def test_stems(dev, info, name, dtype, precision):
+def test_stems(cpu_dev, cpu_info, name, dtype, precision):
     """Tensor maps that step by less than they read."""
     p = test_wgmma_stem.problem(name, conv.FORWARD, dtypes.as_dtype(dtype), precision)
     a, b = test_wgmma.operands(np.random.default_rng(), p)
     want = functools.partial(test_wgmma_stem.forward, p)
-    check(wgmma_stem.Forward(SMALL, 2).plan(p, info, STORE), a, b, want, dev, precision)
+    check(wgmma_stem.Forward(SMALL, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev, precision)
 
 
 @pytest.mark.parametrize("name", test_wgmma_stem.CASES)
-def test_filter_gradients_of_stems(dev, info, name):
+def test_filter_gradients_of_stems(cpu_dev, cpu_info, name):
     p = test_wgmma_stem.problem(name, conv.FILTER_GRAD, dtypes.bfloat16)
     a, b = test_wgmma.operands(np.random.default_rng(), p)
     want = functools.partial(test_wgmma_planes.reference, p)
     for shape in (SMALL, wgmma_stem.FILTER_SHAPES[-1]) if name == "7x7" else (SMALL,):
-        check(wgmma_stem.FilterGrad(shape, 2).plan(p, info, STORE), a, b, want, dev)
+        check(wgmma_stem.FilterGrad(shape, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
 
 
 WRONG = "relative error"
@@ -285,22 +272,22 @@ def altered(plan, change):
     return Plan(launches, plan.workspace)
 
 
-def found_in(plan, fault, operands, want, dev):
+def found_in(plan, fault, operands, want, cpu_dev):
     with pytest.raises(AssertionError, match=re.escape(emulator.FAULTS.get(fault, fault))):
-        check(plan, *operands, want, dev)
+        check(plan, *operands, want, cpu_dev)
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_are_found(dev, info, name):
+def test_faults_are_found(cpu_dev, cpu_info, name):
     old, new, fault = FAULTS[name]
     p, operands, want = product((150, 136, 136, (), ()), dtypes.bfloat16)
-    plan = wgmma_gemm.Wgmma(wgmma.SHAPES[6]).plan(p, info, STORE)
+    plan = wgmma_gemm.Wgmma(wgmma.SHAPES[6]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
-    found_in(plan, fault, operands, want, dev)
+    found_in(plan, fault, operands, want, cpu_dev)
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_faults_of_tensor_maps_are_found(dev, info, name):
+def test_faults_of_tensor_maps_are_found(cpu_dev, cpu_info, name):
     word, more, fault = MAPS[name]
     p, operands, want = product((70, 40, 56, (), ()), dtypes.float32)
 
@@ -312,20 +299,20 @@ def test_faults_of_tensor_maps_are_found(dev, info, name):
         args[at] = Scalar("ulong8", words)
         return dataclasses.replace(launch, args=tuple(args))
 
-    plan = altered(wgmma_gemm.Wgmma(SMALL).plan(p, info, STORE), change)
-    found_in(plan, fault, operands, want, dev)
+    plan = altered(wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, STORE), change)
+    found_in(plan, fault, operands, want, cpu_dev)
 
 
 @pytest.mark.parametrize(
     "old, new",
     [("w0 + dw,", "w0 + dw + 1,"), ("h0 + dh,", "h0,"), ("s0 + CLASSES * j;", "s0 + j;")],
 )
-def test_faults_of_convolutions_are_found(dev, info, old, new):
+def test_faults_of_convolutions_are_found(cpu_dev, cpu_info, old, new):
     p = test_wgmma.convolution(conv.DATA_GRAD, *CONVOLUTIONS["stride2"], dtypes.bfloat16, "high")
     operands = test_wgmma.operands(np.random.default_rng(), p)
-    plan = wgmma_conv.Wgmma(SMALL).plan(p, info, STORE)
+    plan = wgmma_conv.Wgmma(SMALL).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
-    found_in(plan, WRONG, operands, functools.partial(test_wgmma.reference, p), dev)
+    found_in(plan, WRONG, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
 
 
 @pytest.mark.parametrize(
@@ -336,9 +323,9 @@ def test_faults_of_convolutions_are_found(dev, info, old, new):
         ("PHASES2 + j % PERIOD2", "PHASES2", WRONG),
     ],
 )
-def test_faults_of_planes_are_found(dev, info, old, new, fault):
+def test_faults_of_planes_are_found(cpu_dev, cpu_info, old, new, fault):
     p = test_wgmma_planes.CASES["stride2"]
     operands = test_wgmma.operands(np.random.default_rng(), p)
-    plan = wgmma_planes.Wgmma(wgmma.PROMOTED[-1]).plan(p, info, STORE)
+    plan = wgmma_planes.Wgmma(wgmma.PROMOTED[-1]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
-    found_in(plan, fault, operands, functools.partial(test_wgmma_planes.reference, p), dev)
+    found_in(plan, fault, operands, functools.partial(test_wgmma_planes.reference, p), cpu_dev)

@@ -11,21 +11,10 @@ from kerascl.kernels import conv, gemm, tiles, wgmma, wgmma_conv, wgmma_gemm, wg
 from kerascl.kernels.solver import NoMoments, store_epilogue
 from tests.kernels import emulator, ptx
 from tests.kernels.harness import poisoned, random_array
-from tests.kernels.test_wgmma_emulated import DEVICES, product
+from tests.kernels.test_wgmma_emulated import product
 from tests.kernels.test_wgmma_planes import tf32
 
 SMALL, WIDE, TALL = wgmma.PROMOTED[-1], wgmma.SHAPES[0], wgmma.SHAPES[1]
-
-
-@pytest.fixture(params=list(DEVICES.values()), ids=list(DEVICES), scope="module")
-def dev(request):
-    return request.param
-
-
-@pytest.fixture(scope="module")
-def info(dev):
-    """Two compute units, so that work-groups have several tiles."""
-    return dataclasses.replace(dev.info, compute_units=2)
 
 
 def epilogue(rows: int, columns: int):
@@ -35,11 +24,11 @@ def epilogue(rows: int, columns: int):
     return dataclasses.replace(plain, moments=body)
 
 
-def check(plan, a, b, want, dev):
+def check(plan, a, b, want, cpu_dev):
     """The product of a plan and both moments of its columns against float64."""
     rows, columns = math.prod(want.shape[:-1]), want.shape[-1]
     out = poisoned(((rows + 2) * columns,), dtypes.float32)
-    got = emulator.run_plan(plan, {"a": a, "b": b}, out, dev).astype(np.float64)
+    got = emulator.run_plan(plan, {"a": a, "b": b}, out, cpu_dev).astype(np.float64)
     values, mean, squares = np.split(got, [rows * columns, (rows + 1) * columns])
     wide = want.reshape(rows, columns)
     assert np.linalg.norm(values - wide.ravel()) <= 1e-6 * np.linalg.norm(wide)
@@ -52,23 +41,23 @@ def check(plan, a, b, want, dev):
 @pytest.mark.parametrize(
     "sizes", [(150, 72, 40), (64, 64, 32), (1, 40, 64), (700, 300, 8)], ids=str
 )
-def test_products(dev, info, tile, sizes):
+def test_products(cpu_dev, cpu_info, tile, sizes):
     p, (a, b), want = product((*sizes, (), ()), dtypes.float32)
     b += 3 * a.mean()  # columns far from zero
-    plan = wgmma_gemm.Wgmma(tile).plan(p, info, epilogue(p.m, p.n))
+    plan = wgmma_gemm.Wgmma(tile).plan(p, cpu_info, epilogue(p.m, p.n))
     assert [x.name for x in plan.launches][-1] == "wgmma"
-    check(plan, a, b, want(tf32(a), tf32(b)), dev)
+    check(plan, a, b, want(tf32(a), tf32(b)), cpu_dev)
 
 
 @pytest.mark.parametrize("dtype, precision", [("float32", "highest"), ("bfloat16", "high")])
-def test_inputs(dev, info, dtype, precision):
+def test_inputs(cpu_dev, cpu_info, dtype, precision):
     p, (a, b), want = product((300, 72, 64, (), ()), dtypes.as_dtype(dtype), precision)
-    plan = wgmma_gemm.Wgmma(SMALL).plan(p, info, epilogue(p.m, p.n))
-    check(plan, a, b, want(a, b), dev)
+    plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, epilogue(p.m, p.n))
+    check(plan, a, b, want(a, b), cpu_dev)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e3])
-def test_far_from_zero(dev, info, shift):
+def test_far_from_zero(cpu_dev, cpu_info, shift):
     """Squares about the mean do not lose what a sum of squares would."""
     rng = np.random.default_rng()
     m, n, k = 500, 64, 32
@@ -76,8 +65,8 @@ def test_far_from_zero(dev, info, shift):
     a[:, 0], a[:, 1:] = 1, rng.integers(-8, 9, (m, k - 1))
     b[0], b[1:] = shift, rng.integers(-4, 5, (k - 1, n))
     p, _, _ = product((m, n, k, (), ()), dtypes.float32)
-    plan = wgmma_gemm.Wgmma(SMALL).plan(p, info, epilogue(m, n))
-    check(plan, a.ravel(), b.ravel(), a.astype(np.float64) @ b, dev)
+    plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, epilogue(m, n))
+    check(plan, a.ravel(), b.ravel(), a.astype(np.float64) @ b, cpu_dev)
 
 
 @pytest.mark.parametrize(
@@ -85,15 +74,15 @@ def test_far_from_zero(dev, info, shift):
     [((3, 9, 11, 8), 3, 1, 1, 40), ((2, 13, 7, 16), 3, 2, 1, 64), ((5, 6, 6, 8), 1, 2, 0, 32)],
     ids=str,
 )
-def test_convolutions(dev, info, shape, taps, stride, pad, filters):
-    _convolution(dev, info, wgmma_conv.Wgmma(SMALL), shape, taps, stride, pad, filters)
+def test_convolutions(cpu_dev, cpu_info, shape, taps, stride, pad, filters):
+    _convolution(cpu_dev, cpu_info, wgmma_conv.Wgmma(SMALL), shape, taps, stride, pad, filters)
 
 
-def test_first_layer(dev, info):
-    _convolution(dev, info, wgmma_stem.Forward(SMALL), (2, 20, 18, 3), 7, 2, 3, 24)
+def test_first_layer(cpu_dev, cpu_info):
+    _convolution(cpu_dev, cpu_info, wgmma_stem.Forward(SMALL), (2, 20, 18, 3), 7, 2, 3, 24)
 
 
-def _convolution(dev, info, solver, shape, taps, stride, pad, filters):
+def _convolution(cpu_dev, cpu_info, solver, shape, taps, stride, pad, filters):
     sides = ((n + 2 * pad - taps) // stride + 1 for n in shape[1:3])
     y_shape = (shape[0], *sides, filters)
     p = conv.ConvProblem(
@@ -104,8 +93,8 @@ def _convolution(dev, info, solver, shape, taps, stride, pad, filters):
     rng = np.random.default_rng()
     x, w = (random_array(rng, s, dtypes.float32) for s in (p.x_shape, p.w_shape))
     assert solver.moments(p)
-    plan = solver.plan(p, info, epilogue(math.prod(y_shape[:-1]), filters))
-    check(plan, x, w, forward(p, tf32(x).astype(np.float64), tf32(w).astype(np.float64)), dev)
+    plan = solver.plan(p, cpu_info, epilogue(math.prod(y_shape[:-1]), filters))
+    check(plan, x, w, forward(p, tf32(x).astype(np.float64), tf32(w).astype(np.float64)), cpu_dev)
 
 
 def forward(p, x, w):
@@ -119,7 +108,7 @@ def forward(p, x, w):
     return want
 
 
-def test_who_takes_moments(dev, hopper_info):
+def test_who_takes_moments(cpu_dev, hopper_info):
     """What cannot know whole columns says so."""
     made = epilogue(40, 40)
     batched, _, _ = product((40, 24, 48, (2,), (2,)), dtypes.bfloat16)
@@ -132,7 +121,7 @@ def test_who_takes_moments(dev, hopper_info):
     flat, *_ = product((1 << 18, 64, 64, (), ()), dtypes.bfloat16)
     assert gemm.plan(flat, hopper_info, made).launches
     with pytest.raises(NoMoments):
-        gemm.plan(flat, dev.info, made)
+        gemm.plan(flat, cpu_dev.info, made)
 
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
@@ -141,7 +130,7 @@ def test_who_takes_moments(dev, hopper_info):
     [(t, "high") for t in wgmma.SHAPES] + [(t, "highest") for t in wgmma.PROMOTED],
     ids=lambda x: getattr(x, "name", x),
 )
-def test_registers(dev, hopper_info, tile, precision):
+def test_registers(cpu_dev, hopper_info, tile, precision):
     """Nothing is spilled, and a compute unit holds as many groups as the tile was made for."""
     p, *_ = product((4096, 256, 64, (), ()), dtypes.float32, precision)
     launch = wgmma_gemm.Wgmma(tile).plan(p, hopper_info, epilogue(p.m, p.n)).launches[-1]
