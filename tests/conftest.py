@@ -1,7 +1,11 @@
-"""Fixtures for every test.  KERASCL_DEVICE selects the device; caches go to a fresh folder."""
+"""Fixtures for every test.  KERASCL_DEVICE selects the device; caches go to a fresh folder.
+
+Random inputs are new in each run.  KERASCL_TEST_SEED, a number, brings a run's again.
+"""
 
 import os
 import tempfile
+import zlib
 
 import numpy as np
 import pytest
@@ -25,9 +29,18 @@ def dev():
     return device.default()
 
 
+SEED = os.environ.get("KERASCL_TEST_SEED")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config):
+    if SEED is not None and config.option.hypothesis_seed is None:
+        config.option.hypothesis_seed = SEED
+
+
 @pytest.fixture
 def rng(request):
-    """A random generator whose seed is printed when a test fails."""
-    seed = np.random.SeedSequence().entropy % 2**32
-    print(f"seed {seed}")
-    return np.random.default_rng(seed)
+    """The test's own random generator; what brings it again is printed when the test fails."""
+    seed = np.random.SeedSequence().entropy % 2**32 if SEED is None else int(SEED)
+    print(f"KERASCL_TEST_SEED={seed} draws these inputs again")
+    return np.random.default_rng([seed, zlib.crc32(request.node.name.encode())])

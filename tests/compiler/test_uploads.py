@@ -18,8 +18,7 @@ def apart():
 
 
 @pytest.mark.parametrize("count", [10, SMALLEST // 4 + 3, 3 * 2**20])
-def test_every_step_sees_its_own_argument(apart, count):
-    rng = np.random.default_rng()
+def test_every_step_sees_its_own_argument(apart, count, rng):
     with kc.device_scope(apart):
         total = kc.State(kc.zeros(4))
 
@@ -44,9 +43,8 @@ def test_every_step_sees_its_own_argument(apart, count):
         assert np.isfinite(np.asarray(total.value)).all()
 
 
-def test_results_held_by_nobody_are_not_waited_for(apart):
+def test_results_held_by_nobody_are_not_waited_for(apart, rng):
     """Steps run ahead; the states are right at the end."""
-    rng = np.random.default_rng()
     xs = [rng.integers(0, 100, 2**19).astype(np.float32) for _ in range(7)]
     with kc.device_scope(apart):
         total = kc.State(kc.zeros(2**19))

@@ -206,8 +206,7 @@ DEPTHWISE = {
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("solver", GENERAL, ids=lambda s: s.name)
-def test_each_solver(dev, solver, kind, channels_first):
-    rng = np.random.default_rng()
+def test_each_solver(dev, solver, kind, channels_first, rng):
     for name, case in CASES.items():
         if "Portable" in dev.info.platform and isinstance(solver, conv.Tiled) and name not in (
             "odd_channels", "stride_dilation", "groups", "3d",
@@ -219,18 +218,16 @@ def test_each_solver(dev, solver, kind, channels_first):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("solver", TILED, ids=lambda s: s.name)
-def test_each_tile(dev, solver, kind):
+def test_each_tile(dev, solver, kind, rng):
     if "Portable" in dev.info.platform:
         pytest.skip("PoCL takes seconds to build each of these")
-    rng = np.random.default_rng()
     check(force(solver), *make(rng, kind, **CASES["wide"]), dev)
 
 
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", ["1x1", "3x3", "stride_2", "groups", "1d", "3d"])
-def test_plan(dev, case, kind, channels_first):
-    rng = np.random.default_rng()
+def test_plan(dev, case, kind, channels_first, rng):
     check(conv.plan, *make(rng, kind, channels_first=channels_first, **CASES[case]), dev)
 
 
@@ -238,8 +235,7 @@ def test_plan(dev, case, kind, channels_first):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", DEPTHWISE)
 @pytest.mark.parametrize("solver", depthwise.SOLVERS, ids=lambda s: s.name)
-def test_depthwise(dev, solver, case, kind, channels_first):
-    rng = np.random.default_rng()
+def test_depthwise(dev, solver, case, kind, channels_first, rng):
     problem, inputs, want = make(rng, kind, groups=DEPTHWISE[case]["channels"],
                                  channels_first=channels_first, **DEPTHWISE[case])  # fmt: skip
     check(force(solver), problem, inputs, want, dev)
@@ -247,8 +243,7 @@ def test_depthwise(dev, solver, case, kind, channels_first):
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_depthwise_strips_dtypes(dev, dtype, kind):
-    rng = np.random.default_rng()
+def test_depthwise_strips_dtypes(dev, dtype, kind, rng):
     for channels, stride in ((12, 1), (6, 2), (5, 2)):
         problem = make(rng, kind, (11, 10), channels, channels, 3, stride, pads=1, groups=channels,
                        dtype=dtype)  # fmt: skip
@@ -256,10 +251,9 @@ def test_depthwise_strips_dtypes(dev, dtype, kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_depthwise_strips_on_gpus(dev, kind):
+def test_depthwise_strips_on_gpus(dev, kind, rng):
     """A GPU takes them by cost, and enough compute units make the walks short."""
     info = dataclasses.replace(dev.info, kind="gpu", compute_units=132)
-    rng = np.random.default_rng()
     problem, inputs, want = make(rng, kind, (16, 15), 48, 48, 3, 2, pads=1, groups=48, images=5)
     solver = choose(conv.SOLVERS, problem, info)
     assert isinstance(solver, depthwise_strip.DepthwiseStrips)
@@ -273,8 +267,7 @@ def test_depthwise_strips_on_gpus(dev, kind):
 
 
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
-def test_pointwise_is_a_gemm(dev, channels_first):
-    rng = np.random.default_rng()
+def test_pointwise_is_a_gemm(dev, channels_first, rng):
     for kind in KINDS:
         for images in (1, 3):
             problem, inputs, want = make(
@@ -291,8 +284,7 @@ def test_pointwise_is_a_gemm(dev, channels_first):
     "dtype, acc",
     [("float16", None), ("bfloat16", None), ("float64", None), ("int8", "int32"), ("int32", None)],
 )
-def test_dtypes(dev, kind, dtype, acc):
-    rng = np.random.default_rng()
+def test_dtypes(dev, kind, dtype, acc, rng):
     case = dict(spatial=(6, 7), channels=8, filters=12, kernel=3, pads=1, dtype=dtype, acc=acc)
     solvers = [s for s in GENERAL if not isinstance(s, conv.Tiled)] + [conv.Tiled(conv.TILES[4])]
     for solver in solvers:
@@ -300,8 +292,7 @@ def test_dtypes(dev, kind, dtype, acc):
     check(conv.plan, *make(rng, kind, **{**case, "filters": 8}, groups=8), dev)
 
 
-def test_filter_gradient_repeats(dev):
-    rng = np.random.default_rng()
+def test_filter_gradient_repeats(dev, rng):
     problem, inputs, want = make(rng, FILTER_GRAD, (20, 20), 4, 8, 3, pads=1, images=4)
     for solver in GENERAL:
         if not solver.applies(problem, dev.info):
@@ -314,9 +305,8 @@ def test_filter_gradient_repeats(dev):
         assert len(set(results)) == 1
 
 
-def test_random(dev):
+def test_random(dev, rng):
     """Random geometry through `plan`."""
-    rng = np.random.default_rng()
     done = 0
     while done < 12:
         rank = int(rng.integers(1, 3))
@@ -342,7 +332,6 @@ def test_random(dev):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_empty(dev, kind):
+def test_empty(dev, kind, rng):
     """No images: an empty output, or a filter gradient of zeros."""
-    rng = np.random.default_rng()
     check(conv.plan, *make(rng, kind, (5, 5), 3, 4, 3, images=0), dev)

@@ -101,10 +101,9 @@ def rows(solver, m):
 
 
 @pytest.mark.parametrize("solver", FORCED, ids=lambda s: s.name)
-def test_each_solver(dev, solver):
+def test_each_solver(dev, solver, rng):
     if solver not in KINDS and "Portable" in dev.info.platform:
         pytest.skip("PoCL takes seconds to build each of these; the other tile shapes cover it")
-    rng = np.random.default_rng()
     if isinstance(solver, gemm.Skinny):
         for shape in SKINNY:
             for order in ("normal", "transposed"):
@@ -117,15 +116,13 @@ def test_each_solver(dev, solver):
 @pytest.mark.parametrize("solver", KINDS, ids=lambda s: s.name)
 @pytest.mark.parametrize("b", ["normal", "transposed"])
 @pytest.mark.parametrize("a", ["normal", "transposed"])
-def test_each_solver_transposed(dev, solver, a, b):
-    rng = np.random.default_rng()
+def test_each_solver_transposed(dev, solver, a, b, rng):
     for m, n, k in ((36, 40, 44), (33, 70, 29)):
         check(force(solver), *make(rng, rows(solver, m), n, k, a=a, b=b), dev)
 
 
 @pytest.mark.parametrize("solver", KINDS, ids=lambda s: s.name)
-def test_each_solver_batched(dev, solver):
-    rng = np.random.default_rng()
+def test_each_solver_batched(dev, solver, rng):
     m = rows(solver, 9)
     check(force(solver), *make(rng, m, 20, 12, batch=(2, 3)), dev)
     check(force(solver), *make(rng, m, 20, 12, batch=(2, 3), a="broadcast"), dev)
@@ -144,10 +141,9 @@ def test_each_solver_batched(dev, solver):
         ("int8", None), ("uint16", None), ("uint32", None), ("bool", "int32"),
     ],
 )  # fmt: skip
-def test_each_solver_dtypes(dev, solver, dtype, acc):
+def test_each_solver_dtypes(dev, solver, dtype, acc, rng):
     if "Portable" in dev.info.platform and dtype not in ("float16", "bfloat16", "int8", "float64"):
         pytest.skip("PoCL's slow builds: the rest runs on the other devices")
-    rng = np.random.default_rng()
     for a, b, (m, n, k) in (
         ("normal", "normal", (36, 40, 44)),
         ("transposed", "transposed", (5, 21, 34)),
@@ -156,22 +152,19 @@ def test_each_solver_dtypes(dev, solver, dtype, acc):
 
 
 @pytest.mark.parametrize("order", ["normal", "transposed", "broadcast", "heads", "strided"])
-def test_plan_orders(dev, order):
-    rng = np.random.default_rng()
+def test_plan_orders(dev, order, rng):
     for batch in ((), (3,), (2, 1, 3)):
         check(gemm.plan, *make(rng, 17, 23, 19, batch=batch, a=order), dev)
         check(gemm.plan, *make(rng, 17, 23, 19, batch=batch, b=order), dev)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (4, 0, 3), (4, 5, 0)])
-def test_empty(dev, shape):
-    rng = np.random.default_rng()
+def test_empty(dev, shape, rng):
     check(gemm.plan, *make(rng, *shape), dev)
     check(gemm.plan, *make(rng, *shape, batch=(2,)), dev)
 
 
-def test_plan_random_shapes(dev):
-    rng = np.random.default_rng()
+def test_plan_random_shapes(dev, rng):
     for _ in range(12):
         m, n, k = (int(rng.choice([1, 2, 3, 8, 17, 64, 129, 200])) for _ in range(3))
         check(gemm.plan, *make(rng, m, n, k), dev)
@@ -190,13 +183,11 @@ def test_plan_random_shapes(dev):
         (None, 1100, 503, 33, (), "transposed", "normal"),  # row by row
     ],
 )
-def test_panels_in_the_order_of_what_is_cached(dev, micro, m, n, k, batch, a, b):
-    rng = np.random.default_rng()
+def test_panels_in_the_order_of_what_is_cached(dev, micro, m, n, k, batch, a, b, rng):
     check(force(gemm.Panels(micro)), *make(rng, m, n, k, batch=batch, a=a, b=b), dev)
 
 
-def test_deep_sum_is_split_and_repeats(dev):
-    rng = np.random.default_rng()
+def test_deep_sum_is_split_and_repeats(dev, rng):
     problem, inputs, want = make(rng, 20, 24, 20000, a="transposed")
     check(gemm.plan, problem, inputs, want, dev)
     plan = gemm.plan(problem, dev.info, store_epilogue(dtypes.float32))
@@ -208,20 +199,18 @@ def test_deep_sum_is_split_and_repeats(dev):
 
 
 @pytest.mark.parametrize("a", ["normal", "transposed"])
-def test_long_sums_on_cpus_are_sums_of_sums(a, dev):
+def test_long_sums_on_cpus_are_sums_of_sums(a, dev, rng):
     """One running sum of so many products would be off by twice as much, or more."""
     if dev.info.kind != "cpu":
         pytest.skip("of the kernels for CPUs")
-    rng = np.random.default_rng()
     problem, inputs, want = make(rng, 40, 64, 3000, a=a)
     plan = gemm.Panels().plan(gemm.normalise(problem), dev.info, store_epilogue(dtypes.float32))
     got = run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev)
     assert np.linalg.norm(got - want) < 4e-7 * np.linalg.norm(want)
 
 
-def test_long_indices(dev):
+def test_long_indices(dev, rng):
     """Forcing 64-bit indices gives the same results (a far row is only addressed, never read)."""
-    rng = np.random.default_rng()
     problem, inputs, want = make(rng, 1, 24, 20)
     far = dataclasses.replace(problem, a_strides=(2**40, 1))
     for solver in KINDS:
@@ -229,8 +218,7 @@ def test_long_indices(dev):
             check(force(solver), far, inputs, want, dev)
 
 
-def test_mixed_dtypes(dev):
-    rng = np.random.default_rng()
+def test_mixed_dtypes(dev, rng):
     problem, inputs, want = make(rng, 5, 40, 36)
     half = inputs["b"].astype(np.float16)
     problem = dataclasses.replace(problem, b=dtypes.float16)

@@ -72,8 +72,7 @@ def check(solver, problem, inputs, want, dev, mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_products(dev, mode, exact_inputs):
-    rng = np.random.default_rng()
+def test_products(dev, mode, exact_inputs, rng):
     orders = ("normal", "transposed", "strided")
     for m, n, k in ((129, 33, 65), (64, 64, 32), (65, 132, 260), (256, 256, 512), (3, 200, 1000)):
         for a in orders:
@@ -91,8 +90,7 @@ def test_products(dev, mode, exact_inputs):
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", MODES)
-def test_convolution(dev, mode, kind, channels_first, exact_inputs):
-    rng = np.random.default_rng()
+def test_convolution(dev, mode, kind, channels_first, exact_inputs, rng):
     for case in test_conv.CASES.values():
         problem, inputs, want = test_conv.make(
             rng, kind, **case, channels_first=channels_first, dtype=MODES[mode][0]
@@ -103,8 +101,7 @@ def test_convolution(dev, mode, kind, channels_first, exact_inputs):
                 check(solver, problem, inputs, want, dev, mode)
 
 
-def test_rounding_to_tf32_is_to_nearest_in_the_mean(dev):
-    rng = np.random.default_rng()
+def test_rounding_to_tf32_is_to_nearest_in_the_mean(dev, rng):
     problem, inputs, want = test_gemm.make(rng, 512, 512, 512)
     problem = gemm.normalise(with_mode(problem, "tf32"))
     plan = GEMM[0].plan(problem, dev.info, store_epilogue(problem.a))
@@ -164,8 +161,7 @@ def test_copies_follow_alignment(strides, offset, sizes, side):
     assert got == side
 
 
-def test_divisions_by_multiplication():
-    rng = np.random.default_rng()
+def test_divisions_by_multiplication(rng):
     for n in (1, 2, 3, 7, 56, 112 * 112, 2**20 + 1, 2**31 - 1):
         factor, shift = mma._divisor(n)
         assert factor < 2**32
@@ -182,9 +178,8 @@ COMPILED = {
 
 @pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
 @pytest.mark.parametrize("name", COMPILED)
-def test_gemm_sources_compile(card, name):
+def test_gemm_sources_compile(card, name, rng):
     orders, mode, tile = COMPILED[name]
-    rng = np.random.default_rng()
     problem, _, _ = test_gemm.make(rng, 256, 256, 256, **orders, dtype=MODES[mode][0])
     problem = gemm.normalise(with_mode(problem, mode))
     solver = mma.MmaGemm(mma.TILES[tile])
@@ -196,8 +191,7 @@ def test_gemm_sources_compile(card, name):
 @pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
 @pytest.mark.parametrize("case", ["3x3", "stem", "3d_groups"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_convolution_sources_compile(card, kind, case):
-    rng = np.random.default_rng()
+def test_convolution_sources_compile(card, kind, case, rng):
     mode, first = ("tf32", False) if case != "3d_groups" else ("float16", True)
     problem, _, _ = test_conv.make(
         rng, kind, **test_conv.CASES[case], dtype=MODES[mode][0], channels_first=first

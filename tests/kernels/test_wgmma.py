@@ -218,8 +218,7 @@ def test_a_family_that_fails_leaves_the_others_in_use(dev, monkeypatch, tmp_path
 
 @pytest.mark.parametrize("high", [True, False])
 @pytest.mark.parametrize("turned", [True, False])
-def test_packing(dev, turned, high):
-    rng = np.random.default_rng()
+def test_packing(dev, turned, high, rng):
     batch, rows, k = (2, 1, 3), 70, 45
     data = random_array(rng, (*batch, k, rows) if turned else (*batch, rows, k), dtypes.float32)
     data.ravel()[:4] = np.float32(1) + np.float32(2**-11) * np.arange(-1, 7, 2)  # ties
@@ -247,7 +246,7 @@ def test_packing(dev, turned, high):
 
 @pytest.mark.parametrize("dtype", dtypes.ALL, ids=str)
 @pytest.mark.parametrize("width", [4, 8])
-def test_vector_epilogue(dev, dtype, width):
+def test_vector_epilogue(dev, dtype, width, rng):
     if dtype.itemsize > 8:
         assert "EPILOGUE_VECTOR" not in store_epilogue(dtype).defines
         return
@@ -255,7 +254,6 @@ def test_vector_epilogue(dev, dtype, width):
         pytest.skip("the device has no float64")
     if dtype.is_complex:
         pytest.skip("no product accumulates in float and stores complex numbers")
-    rng = np.random.default_rng()
     total = 64
     a = np.rint(rng.standard_normal(total) * 9).astype(np.float32)
     # What is added lies in memory in the same dtype.
@@ -314,8 +312,7 @@ def bound(dtype, precision):
     [("bfloat16", "high"), ("float16", "high"), ("float32", "high"), ("float32", "highest")],
 )
 @pytest.mark.parametrize("shape", wgmma.SHAPES + wgmma.PROMOTED[:1], ids=lambda s: s.name)
-def test_products(hopper, shape, dtype, precision):
-    rng = np.random.default_rng()
+def test_products(hopper, shape, dtype, precision, rng):
     dtype = dtypes.as_dtype(dtype)
     for splits in (None, 3):
         solver = wgmma_gemm.Wgmma(shape, splits)
@@ -386,9 +383,8 @@ def operands(rng, p):
 
 
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD, conv.FILTER_GRAD])
-def test_reference(dev, kind):
+def test_reference(dev, kind, rng):
     """The reference of these tests agrees with the solver of last resort."""
-    rng = np.random.default_rng()
     p = convolution(kind, 2, 9, 7, 5, 6, 3, 2, 1, dtypes.float32, "highest")
     a, b = operands(rng, p)
     plan = conv.plan(p, dev.info, store_epilogue(dtypes.float32))
@@ -401,8 +397,7 @@ def test_reference(dev, kind):
 )
 @pytest.mark.parametrize("shape", wgmma.SHAPES + wgmma.PROMOTED[:1], ids=lambda s: s.name)
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
-def test_convolutions(hopper, kind, shape, dtype, precision):
-    rng = np.random.default_rng()
+def test_convolutions(hopper, kind, shape, dtype, precision, rng):
     dtype = dtypes.as_dtype(dtype)
     for number, sizes in enumerate(CONVOLUTIONS):
         p = convolution(kind, *sizes, dtype, precision)
@@ -417,8 +412,7 @@ def test_convolutions(hopper, kind, shape, dtype, precision):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("shape", wgmma.SHAPES, ids=lambda s: s.name)
-def test_filter_gradients(hopper, shape, dtype):
-    rng = np.random.default_rng()
+def test_filter_gradients(hopper, shape, dtype, rng):
     dtype = dtypes.as_dtype(dtype)
     for number, sizes in enumerate(CONVOLUTIONS):
         p = convolution(conv.FILTER_GRAD, *sizes, dtype, "high")
@@ -437,8 +431,7 @@ TAPS = [  # besides those of CONVOLUTIONS: images, height, width, channels, filt
 
 
 @pytest.mark.parametrize("box", (None, *wgmma_taps.BOXES), ids=str)
-def test_filter_gradients_of_float32(hopper, box):
-    rng = np.random.default_rng()
+def test_filter_gradients_of_float32(hopper, box, rng):
     for number, sizes in enumerate(CONVOLUTIONS + TAPS):
         p = convolution(conv.FILTER_GRAD, *sizes, dtypes.float32, "high")
         solver = wgmma_taps.Wgmma(box, 1 + number % 3 if box else None)
@@ -451,8 +444,7 @@ def test_filter_gradients_of_float32(hopper, box):
         assert relative(got, reference(p, a, b)) < bound(dtypes.float32, "high")
 
 
-def test_filter_gradients_of_float32_repeat(hopper):
-    rng = np.random.default_rng()
+def test_filter_gradients_of_float32_repeat(hopper, rng):
     p = convolution(conv.FILTER_GRAD, 8, 56, 56, 64, 64, 3, 1, 1, dtypes.float32, "high")
     a, b = operands(rng, p)
     plan = wgmma_taps.Wgmma().plan(p, hopper.info, store_epilogue(dtypes.float32))
@@ -480,8 +472,7 @@ def with_planes(hopper):
 @pytest.mark.parametrize(
     "shape", (*wgmma.PROMOTED, *wgmma.SHAPES), ids=lambda s: f"{s.name}x{s.groups}"
 )
-def test_filter_gradients_of_planes(with_planes, shape, precision):
-    rng = np.random.default_rng()
+def test_filter_gradients_of_planes(with_planes, shape, precision, rng):
     for number, p in enumerate(PLANES):
         p = dataclasses.replace(p, precision=precision)
         solver = wgmma_planes.Wgmma(shape, 1 + number % 3)
@@ -494,8 +485,7 @@ def test_filter_gradients_of_planes(with_planes, shape, precision):
         assert relative(got, want) < bound(dtypes.float32, precision)
 
 
-def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch):
-    rng = np.random.default_rng()
+def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch, rng):
     p = test_wgmma_planes.filter_grad((7, 15, 14, 64), (3, 3), 96)
     wgmma_planes.layout.cache_clear()
     monkeypatch.setattr(wgmma_planes, "MAX_BYTES", 3 << 18)
@@ -546,8 +536,7 @@ def test_large_products_choose_these_kernels(hopper):
     assert plan.launches[-1].name == "wgmma"
 
 
-def test_results_repeat(hopper):
-    rng = np.random.default_rng()
+def test_results_repeat(hopper, rng):
     p = problem(300, 200, 20000, (20000, 1), (200, 1))
     inputs = {
         "a": random_array(rng, (300, 20000), dtypes.bfloat16),

@@ -49,11 +49,10 @@ def view(array, size, turned, offset):
     return x.swapaxes(-1, -2) if turned else x
 
 
-def product(sizes, dtype, precision="high", turned=(False, False), offsets=(0, 0)):
+def product(rng, sizes, dtype, precision="high", turned=(False, False), offsets=(0, 0)):
     """(problem, operands, reference) of sizes m, n, k, batch of a, batch of b."""
     m, n, k, *batches = sizes
     batch = np.broadcast_shapes(*batches)
-    rng = np.random.default_rng()
     layouts = [
         ((*outer, *inner), turn, offset)
         for outer, inner, turn, offset in zip(
@@ -87,42 +86,42 @@ PRODUCTS = {
 @pytest.mark.parametrize("dtype, precision", INPUTS)
 @pytest.mark.parametrize("turned", test_wgmma.ORDERS, ids=lambda t: "".join("nt"[i] for i in t))
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products(cpu_dev, cpu_info, name, turned, dtype, precision):
-    p, operands, want = product(PRODUCTS[name], dtypes.as_dtype(dtype), precision, turned)
+def test_products(cpu_dev, cpu_info, name, turned, dtype, precision, rng):
+    p, operands, want = product(rng, PRODUCTS[name], dtypes.as_dtype(dtype), precision, turned)
     plan = wgmma_gemm.Wgmma(SMALL, 3 if name == "deep" else 1).plan(p, cpu_info, STORE)
     assert (plan.launches[-1].name == "wgmma") == (name != "deep")
     check(plan, *operands, want, cpu_dev, precision)
 
 
 @pytest.mark.parametrize("offsets", [(8, 16), (3, 0)], ids=str)
-def test_offsets(cpu_dev, cpu_info, offsets):
+def test_offsets(cpu_dev, cpu_info, offsets, rng):
     """Multiples of 16 bytes are added to the tensor map's address, others are copied away."""
-    p, operands, want = product((70, 40, 56, (), ()), dtypes.bfloat16, offsets=offsets)
+    p, operands, want = product(rng, (70, 40, 56, (), ()), dtypes.bfloat16, offsets=offsets)
     plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, STORE)
     assert len(plan.launches) == 1 + (offsets == (3, 0))
     check(plan, *operands, want, cpu_dev)
 
 
 @pytest.mark.parametrize("out", [dtypes.bfloat16, dtypes.float16], ids=str)
-def test_short_results(cpu_dev, cpu_info, out):
+def test_short_results(cpu_dev, cpu_info, out, rng):
     """Eight neighbouring results are exchanged and stored at once."""
-    p, operands, want = product((100, 88, 64, (), ()), dtypes.bfloat16)
+    p, operands, want = product(rng, (100, 88, 64, (), ()), dtypes.bfloat16)
     plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, store_epilogue(out))
     assert "#define VECTOR 8" in plan.launches[0].source
     check(plan, *operands, want, cpu_dev, out=out)
 
 
 @pytest.mark.parametrize("shape", wgmma.SHAPES, ids=lambda s: f"{s.name}x{s.groups}")
-def test_tiles(cpu_dev, cpu_info, shape):
+def test_tiles(cpu_dev, cpu_info, shape, rng):
     """Both operands in panels of 64."""
-    p, operands, want = product((264, 280, 80, (), ()), dtypes.float16, turned=(True, False))
+    p, operands, want = product(rng, (264, 280, 80, (), ()), dtypes.float16, turned=(True, False))
     check(wgmma_gemm.Wgmma(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev)
 
 
 @pytest.mark.parametrize("shape", wgmma.PROMOTED, ids=lambda s: s.name)
-def test_tiles_of_highest(cpu_dev, cpu_info, shape):
+def test_tiles_of_highest(cpu_dev, cpu_info, shape, rng):
     """Deep enough for sums to leave the tensor cores several times."""
-    p, operands, want = product((136, 132, 300, (), ()), dtypes.float32, "highest")
+    p, operands, want = product(rng, (136, 132, 300, (), ()), dtypes.float32, "highest")
     check(wgmma_gemm.Wgmma(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev, "highest")
 
 
@@ -134,10 +133,10 @@ CONVOLUTIONS = {  # images, height, width, channels, filters, kernel, stride, pa
 }  # fmt: skip
 
 
-def convolved(solver, kind, name, dtype, precision, cpu_dev, cpu_info):
+def convolved(rng, solver, kind, name, dtype, precision, cpu_dev, cpu_info):
     p = test_wgmma.convolution(kind, *CONVOLUTIONS[name], dtypes.as_dtype(dtype), precision)
     assert solver.takes(p)
-    a, b = test_wgmma.operands(np.random.default_rng(), p)
+    a, b = test_wgmma.operands(rng, p)
     want = functools.partial(test_wgmma.reference, p)
     check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev, precision)
 
@@ -145,32 +144,32 @@ def convolved(solver, kind, name, dtype, precision, cpu_dev, cpu_info):
 @pytest.mark.parametrize("dtype, precision", INPUTS[:3])
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions(cpu_dev, cpu_info, name, kind, dtype, precision):
+def test_convolutions(cpu_dev, cpu_info, name, kind, dtype, precision, rng):
     solver = wgmma_conv.Wgmma(SMALL, 2 if name == "same" else None)
-    convolved(solver, kind, name, dtype, precision, cpu_dev, cpu_info)
+    convolved(rng, solver, kind, name, dtype, precision, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
 @pytest.mark.parametrize("shape", wgmma.SHAPES[:2], ids=lambda s: s.name)
-def test_tiles_of_convolutions(cpu_dev, cpu_info, shape, kind):
-    convolved(wgmma_conv.Wgmma(shape), kind, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
+def test_tiles_of_convolutions(cpu_dev, cpu_info, shape, kind, rng):
+    convolved(rng, wgmma_conv.Wgmma(shape), kind, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_filter_gradients(cpu_dev, cpu_info, name, dtype):
+def test_filter_gradients(cpu_dev, cpu_info, name, dtype, rng):
     solver = wgmma_filter.Wgmma(SMALL, 2 if name == "same" else 1)
-    convolved(solver, conv.FILTER_GRAD, name, dtype, "high", cpu_dev, cpu_info)
+    convolved(rng, solver, conv.FILTER_GRAD, name, dtype, "high", cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("shape", wgmma.SHAPES[:2], ids=lambda s: s.name)
-def test_tiles_of_filter_gradients(cpu_dev, cpu_info, shape):
+def test_tiles_of_filter_gradients(cpu_dev, cpu_info, shape, rng):
     solver = wgmma_filter.Wgmma(shape)
-    convolved(solver, conv.FILTER_GRAD, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
+    convolved(rng, solver, conv.FILTER_GRAD, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
 
 
-def planes(p, shape, splits, cpu_dev, cpu_info):
-    a, b = test_wgmma.operands(np.random.default_rng(), p)
+def planes(rng, p, shape, splits, cpu_dev, cpu_info):
+    a, b = test_wgmma.operands(rng, p)
     solver = wgmma_planes.Wgmma(shape, splits)
     assert solver.takes(p)
     want = functools.partial(test_wgmma_planes.reference, p)
@@ -179,54 +178,54 @@ def planes(p, shape, splits, cpu_dev, cpu_info):
 
 @pytest.mark.parametrize("precision", ["high", "highest"])
 @pytest.mark.parametrize("name", test_wgmma_planes.CASES)
-def test_planes(cpu_dev, cpu_info, name, precision):
+def test_planes(cpu_dev, cpu_info, name, precision, rng):
     p = dataclasses.replace(test_wgmma_planes.CASES[name], precision=precision)
     shape = wgmma.PROMOTED[-1] if precision == "highest" else wgmma.SHAPES[-2]
-    planes(p, shape, 2 if name.startswith("stride") else 1, cpu_dev, cpu_info)
+    planes(rng, p, shape, 2 if name.startswith("stride") else 1, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("shape", wgmma.PROMOTED, ids=lambda s: f"{s.name}x{s.groups}")
-def test_tiles_of_planes(cpu_dev, cpu_info, shape):
+def test_tiles_of_planes(cpu_dev, cpu_info, shape, rng):
     p = test_wgmma_planes.filter_grad((2, 6, 5, 70), (3, 2), 133)
-    planes(p, shape, 2, cpu_dev, cpu_info)
+    planes(rng, p, shape, 2, cpu_dev, cpu_info)
 
 
 limit = test_wgmma_planes.limit
 
 
 @pytest.mark.parametrize("batch, images, parts", [(5, 4, 2), (9, 4, 3), (13, 8, 2), (64, 24, 3)])
-def test_parts_of_planes(cpu_dev, cpu_info, limit, batch, images, parts):
+def test_parts_of_planes(cpu_dev, cpu_info, limit, batch, images, parts, rng):
     p = test_wgmma_planes.PARTED
     p = dataclasses.replace(p, x_shape=(batch, *p.x_shape[1:]), y_shape=(batch, *p.y_shape[1:]))
     limit(test_wgmma_planes.PER_PIXEL * (images + 3) * 48)
     a = wgmma_planes.layout(p)
     assert (a.images, a.parts) == (images, parts)
-    planes(p, wgmma.PROMOTED[-1], 2, cpu_dev, cpu_info)
+    planes(rng, p, wgmma.PROMOTED[-1], 2, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("box", wgmma_taps.BOXES, ids=lambda box: box.name)
 @pytest.mark.parametrize("sizes", [(3, 9, 11, 68, 36, 3, 1, 1), (1, 5, 11, 20, 72, 4, 1, 1)])
-def test_taps(cpu_dev, cpu_info, sizes, box):
+def test_taps(cpu_dev, cpu_info, sizes, box, rng):
     p = test_wgmma.convolution(conv.FILTER_GRAD, *sizes, dtypes.float32, "high")
-    a, b = test_wgmma.operands(np.random.default_rng(), p)
+    a, b = test_wgmma.operands(rng, p)
     want = functools.partial(test_wgmma.reference, p)
     check(wgmma_taps.Wgmma(box, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
 
 
 @pytest.mark.parametrize("dtype, precision", INPUTS[:3])
 @pytest.mark.parametrize("name", test_wgmma_stem.CASES)
-def test_stems(cpu_dev, cpu_info, name, dtype, precision):
+def test_stems(cpu_dev, cpu_info, name, dtype, precision, rng):
     """Tensor maps that step by less than they read."""
     p = test_wgmma_stem.problem(name, conv.FORWARD, dtypes.as_dtype(dtype), precision)
-    a, b = test_wgmma.operands(np.random.default_rng(), p)
+    a, b = test_wgmma.operands(rng, p)
     want = functools.partial(test_wgmma_stem.forward, p)
     check(wgmma_stem.Forward(SMALL, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev, precision)
 
 
 @pytest.mark.parametrize("name", test_wgmma_stem.CASES)
-def test_filter_gradients_of_stems(cpu_dev, cpu_info, name):
+def test_filter_gradients_of_stems(cpu_dev, cpu_info, name, rng):
     p = test_wgmma_stem.problem(name, conv.FILTER_GRAD, dtypes.bfloat16)
-    a, b = test_wgmma.operands(np.random.default_rng(), p)
+    a, b = test_wgmma.operands(rng, p)
     want = functools.partial(test_wgmma_planes.reference, p)
     for shape in (SMALL, wgmma_stem.FILTER_SHAPES[-1]) if name == "7x7" else (SMALL,):
         check(wgmma_stem.FilterGrad(shape, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
@@ -278,18 +277,18 @@ def found_in(plan, fault, operands, want, cpu_dev):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_faults_are_found(cpu_dev, cpu_info, name):
+def test_faults_are_found(cpu_dev, cpu_info, name, rng):
     old, new, fault = FAULTS[name]
-    p, operands, want = product((150, 136, 136, (), ()), dtypes.bfloat16)
+    p, operands, want = product(rng, (150, 136, 136, (), ()), dtypes.bfloat16)
     plan = wgmma_gemm.Wgmma(wgmma.SHAPES[6]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, want, cpu_dev)
 
 
 @pytest.mark.parametrize("name", MAPS)
-def test_faults_of_tensor_maps_are_found(cpu_dev, cpu_info, name):
+def test_faults_of_tensor_maps_are_found(cpu_dev, cpu_info, name, rng):
     word, more, fault = MAPS[name]
-    p, operands, want = product((70, 40, 56, (), ()), dtypes.float32)
+    p, operands, want = product(rng, (70, 40, 56, (), ()), dtypes.float32)
 
     def change(launch):
         args = list(launch.args)
@@ -307,9 +306,9 @@ def test_faults_of_tensor_maps_are_found(cpu_dev, cpu_info, name):
     "old, new",
     [("w0 + dw,", "w0 + dw + 1,"), ("h0 + dh,", "h0,"), ("s0 + CLASSES * j;", "s0 + j;")],
 )
-def test_faults_of_convolutions_are_found(cpu_dev, cpu_info, old, new):
+def test_faults_of_convolutions_are_found(cpu_dev, cpu_info, old, new, rng):
     p = test_wgmma.convolution(conv.DATA_GRAD, *CONVOLUTIONS["stride2"], dtypes.bfloat16, "high")
-    operands = test_wgmma.operands(np.random.default_rng(), p)
+    operands = test_wgmma.operands(rng, p)
     plan = wgmma_conv.Wgmma(SMALL).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, WRONG, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
@@ -323,9 +322,9 @@ def test_faults_of_convolutions_are_found(cpu_dev, cpu_info, old, new):
         ("PHASES2 + j % PERIOD2", "PHASES2", WRONG),
     ],
 )
-def test_faults_of_planes_are_found(cpu_dev, cpu_info, old, new, fault):
+def test_faults_of_planes_are_found(cpu_dev, cpu_info, old, new, fault, rng):
     p = test_wgmma_planes.CASES["stride2"]
-    operands = test_wgmma.operands(np.random.default_rng(), p)
+    operands = test_wgmma.operands(rng, p)
     plan = wgmma_planes.Wgmma(wgmma.PROMOTED[-1]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma_planes.reference, p), cpu_dev)

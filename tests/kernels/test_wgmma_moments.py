@@ -41,8 +41,8 @@ def check(plan, a, b, want, cpu_dev):
 @pytest.mark.parametrize(
     "sizes", [(150, 72, 40), (64, 64, 32), (1, 40, 64), (700, 300, 8)], ids=str
 )
-def test_products(cpu_dev, cpu_info, tile, sizes):
-    p, (a, b), want = product((*sizes, (), ()), dtypes.float32)
+def test_products(cpu_dev, cpu_info, tile, sizes, rng):
+    p, (a, b), want = product(rng, (*sizes, (), ()), dtypes.float32)
     b += 3 * a.mean()  # columns far from zero
     plan = wgmma_gemm.Wgmma(tile).plan(p, cpu_info, epilogue(p.m, p.n))
     assert [x.name for x in plan.launches][-1] == "wgmma"
@@ -50,21 +50,20 @@ def test_products(cpu_dev, cpu_info, tile, sizes):
 
 
 @pytest.mark.parametrize("dtype, precision", [("float32", "highest"), ("bfloat16", "high")])
-def test_inputs(cpu_dev, cpu_info, dtype, precision):
-    p, (a, b), want = product((300, 72, 64, (), ()), dtypes.as_dtype(dtype), precision)
+def test_inputs(cpu_dev, cpu_info, dtype, precision, rng):
+    p, (a, b), want = product(rng, (300, 72, 64, (), ()), dtypes.as_dtype(dtype), precision)
     plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, epilogue(p.m, p.n))
     check(plan, a, b, want(a, b), cpu_dev)
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e3])
-def test_far_from_zero(cpu_dev, cpu_info, shift):
+def test_far_from_zero(cpu_dev, cpu_info, shift, rng):
     """Squares about the mean do not lose what a sum of squares would."""
-    rng = np.random.default_rng()
     m, n, k = 500, 64, 32
     a, b = np.zeros((m, k), np.float32), np.zeros((k, n), np.float32)
     a[:, 0], a[:, 1:] = 1, rng.integers(-8, 9, (m, k - 1))
     b[0], b[1:] = shift, rng.integers(-4, 5, (k - 1, n))
-    p, _, _ = product((m, n, k, (), ()), dtypes.float32)
+    p, _, _ = product(rng, (m, n, k, (), ()), dtypes.float32)
     plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, epilogue(m, n))
     check(plan, a.ravel(), b.ravel(), a.astype(np.float64) @ b, cpu_dev)
 
@@ -74,15 +73,15 @@ def test_far_from_zero(cpu_dev, cpu_info, shift):
     [((3, 9, 11, 8), 3, 1, 1, 40), ((2, 13, 7, 16), 3, 2, 1, 64), ((5, 6, 6, 8), 1, 2, 0, 32)],
     ids=str,
 )
-def test_convolutions(cpu_dev, cpu_info, shape, taps, stride, pad, filters):
-    _convolution(cpu_dev, cpu_info, wgmma_conv.Wgmma(SMALL), shape, taps, stride, pad, filters)
+def test_convolutions(cpu_dev, cpu_info, shape, taps, stride, pad, filters, rng):
+    _convolution(rng, cpu_dev, cpu_info, wgmma_conv.Wgmma(SMALL), shape, taps, stride, pad, filters)
 
 
-def test_first_layer(cpu_dev, cpu_info):
-    _convolution(cpu_dev, cpu_info, wgmma_stem.Forward(SMALL), (2, 20, 18, 3), 7, 2, 3, 24)
+def test_first_layer(cpu_dev, cpu_info, rng):
+    _convolution(rng, cpu_dev, cpu_info, wgmma_stem.Forward(SMALL), (2, 20, 18, 3), 7, 2, 3, 24)
 
 
-def _convolution(cpu_dev, cpu_info, solver, shape, taps, stride, pad, filters):
+def _convolution(rng, cpu_dev, cpu_info, solver, shape, taps, stride, pad, filters):
     sides = ((n + 2 * pad - taps) // stride + 1 for n in shape[1:3])
     y_shape = (shape[0], *sides, filters)
     p = conv.ConvProblem(
@@ -90,7 +89,6 @@ def _convolution(cpu_dev, cpu_info, solver, shape, taps, stride, pad, filters):
         ((pad, pad), (pad, pad)), (1, 1), 1, False, dtypes.float32, dtypes.float32, dtypes.float32,
         "high",
     )  # fmt: skip
-    rng = np.random.default_rng()
     x, w = (random_array(rng, s, dtypes.float32) for s in (p.x_shape, p.w_shape))
     assert solver.moments(p)
     plan = solver.plan(p, cpu_info, epilogue(math.prod(y_shape[:-1]), filters))
@@ -108,17 +106,17 @@ def forward(p, x, w):
     return want
 
 
-def test_who_takes_moments(cpu_dev, hopper_info):
+def test_who_takes_moments(cpu_dev, hopper_info, rng):
     """What cannot know whole columns says so."""
     made = epilogue(40, 40)
-    batched, _, _ = product((40, 24, 48, (2,), (2,)), dtypes.bfloat16)
+    batched, _, _ = product(rng, (40, 24, 48, (2,), (2,)), dtypes.bfloat16)
     assert not wgmma_gemm.Wgmma().takes_moments(batched, hopper_info)
-    deep, _, _ = product((64, 64, 1 << 16, (), ()), dtypes.bfloat16)
+    deep, _, _ = product(rng, (64, 64, 1 << 16, (), ()), dtypes.bfloat16)
     assert not wgmma_gemm.Wgmma().takes_moments(deep, hopper_info)  # split, it is far faster
     for p in (batched, deep, dataclasses.replace(deep, k=0)):
         with pytest.raises(NoMoments):
             gemm.plan(p, hopper_info, made)
-    flat, *_ = product((1 << 18, 64, 64, (), ()), dtypes.bfloat16)
+    flat, *_ = product(rng, (1 << 18, 64, 64, (), ()), dtypes.bfloat16)
     assert gemm.plan(flat, hopper_info, made).launches
     with pytest.raises(NoMoments):
         gemm.plan(flat, cpu_dev.info, made)
@@ -130,9 +128,9 @@ def test_who_takes_moments(cpu_dev, hopper_info):
     [(t, "high") for t in wgmma.SHAPES] + [(t, "highest") for t in wgmma.PROMOTED],
     ids=lambda x: getattr(x, "name", x),
 )
-def test_registers(cpu_dev, hopper_info, tile, precision):
+def test_registers(cpu_dev, hopper_info, tile, precision, rng):
     """Nothing is spilled, and a compute unit holds as many groups as the tile was made for."""
-    p, *_ = product((4096, 256, 64, (), ()), dtypes.float32, precision)
+    p, *_ = product(rng, (4096, 256, 64, (), ()), dtypes.float32, precision)
     launch = wgmma_gemm.Wgmma(tile).plan(p, hopper_info, epilogue(p.m, p.n)).launches[-1]
     used = ptx.resources(launch.source, "sm_90", tile.threads, wgmma.sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)

@@ -193,8 +193,7 @@ CASES = {
 
 @pytest.mark.parametrize("precision", ["high", "highest"])
 @pytest.mark.parametrize("case", CASES)
-def test_products_of_planes(dev, case, precision):
-    rng = np.random.default_rng()
+def test_products_of_planes(dev, case, precision, rng):
     p = dataclasses.replace(CASES[case], precision=precision)
     x, dy = random_array(rng, p.x_shape, p.a), random_array(rng, p.y_shape, p.b)
     shape = wgmma_planes._shapes(p)[-1]
@@ -206,8 +205,7 @@ def test_products_of_planes(dev, case, precision):
     assert np.linalg.norm(got - want) < bound * np.linalg.norm(want)
 
 
-def test_the_reference_agrees_with_another_solver(dev):
-    rng = np.random.default_rng()
+def test_the_reference_agrees_with_another_solver(dev, rng):
     for case in ("cropped", "stride_and_dilation"):
         p = CASES[case]
         x, dy = random_array(rng, p.x_shape, p.a), random_array(rng, p.y_shape, p.b)
@@ -221,9 +219,8 @@ def test_the_reference_agrees_with_another_solver(dev):
 
 
 @pytest.mark.parametrize("shape", (*wgmma.PROMOTED, *wgmma.SHAPES[:2]), ids=lambda s: s.name)
-def test_tiles_of_planes(dev, shape):
+def test_tiles_of_planes(dev, shape, rng):
     """Every tile, blocks of every size, several slices and parts."""
-    rng = np.random.default_rng()
     precision = "highest" if shape in wgmma.PROMOTED else "high"
     p = filter_grad((3, 5, 4, 40), (3, 3), 70, precision=precision)
     x, dy = random_array(rng, p.x_shape, p.a), random_array(rng, p.y_shape, p.b)
@@ -236,9 +233,8 @@ PARTED = filter_grad((9, 6, 7, 9), (3, 3), 8)
 PER_PIXEL = 4 * 2 * 17  # bytes that it takes of what is laid out
 
 
-def test_parts(dev, limit):
+def test_parts(dev, limit, rng):
     """Images that do not fit at once are taken in parts, the last of which may have fewer."""
-    rng = np.random.default_rng()
     p = PARTED
     whole = wgmma_planes.layout(p)
     assert (whole.images, whole.parts) == (12, 1)

@@ -70,10 +70,9 @@ def laid_out(p, inputs, dev):
 
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("dtype", [dtypes.float32, dtypes.bfloat16, dtypes.float16], ids=str)
-def test_a_row_of_taps_reads_a_run_of_its_row(case, dtype, dev):
+def test_a_row_of_taps_reads_a_run_of_its_row(case, dtype, dev, rng):
     """The product that wgmma.cl makes of the tensor maps, with their overlapping steps."""
     p = problem(case, dtype=dtype)
-    rng = np.random.default_rng()
     x, w = random_array(rng, p.x_shape, dtype), random_array(rng, p.w_shape, dtype)
     images, weights = laid_out(p, {"a": x, "b": w}, dev)
     a, (_, out_h, out_w, _) = wgmma_stem.layout(p), p.y_shape
@@ -93,9 +92,8 @@ def test_a_row_of_taps_reads_a_run_of_its_row(case, dtype, dev):
     assert np.linalg.norm(y - want) <= 1e-12 * np.linalg.norm(want)
 
 
-def test_low_parts_make_up_for_rounding(dev):
+def test_low_parts_make_up_for_rounding(dev, rng):
     p = problem("7x7", precision="highest")
-    rng = np.random.default_rng()
     x, w = random_array(rng, p.x_shape, p.a), random_array(rng, p.w_shape, p.a)
     x[0, 0, 0, 0] = np.inf
     images, weights, images_low, weights_low = laid_out(p, {"a": x, "b": w}, dev)
@@ -151,12 +149,11 @@ def test_tiles_stay_in_registers(kind, shape, hopper_info):
     ],
     ids=["tf32", "float32", "bfloat16", "float16"],
 )  # fmt: skip
-def test_convolutions(case, kind, dtype, precision, bound, dev):
+def test_convolutions(case, kind, dtype, precision, bound, dev, rng):
     if not wgmma_probe.available(dev.info, "wgmma_stem"):
         pytest.skip("the device has no warpgroup matrix instructions")
     p = problem(case, kind, dtype, precision)
     solver = wgmma_stem.Forward if kind == conv.FORWARD else wgmma_stem.FilterGrad
-    rng = np.random.default_rng()
     x, w, dy = (random_array(rng, s, dtype) for s in (p.x_shape, p.w_shape, p.y_shape))
     want = forward(p, x, w)
     if kind == conv.FILTER_GRAD:

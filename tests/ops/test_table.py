@@ -1,7 +1,6 @@
 """Every operation of the table: values, derivatives, and the same result fused and unfused."""
 
 import types
-import zlib
 
 import numpy as np
 import pytest
@@ -30,14 +29,6 @@ CASES = pytest.mark.parametrize("case", table.CASES, ids=[c.label for c in table
 REAL = np.float64 if device.default().info.fp64 else np.float32
 # What sums and special functions of a few elements may lose.
 BOUND = 1e-11 if REAL is np.float64 else 2e-5
-
-
-@pytest.fixture
-def rng(request):
-    """Fresh numbers in each run; the seed is printed when a test fails."""
-    seed = np.random.SeedSequence().entropy % 2**32
-    print(f"seed {seed}")
-    return np.random.default_rng([seed, zlib.crc32(request.node.name.encode())])
 
 
 def arrays(inputs) -> list:
