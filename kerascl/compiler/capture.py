@@ -29,6 +29,7 @@ from kerascl.runtime.uploads import Upload
 # Signatures that one captured function keeps; the one unused for longest makes room, with the
 # memory planned for it.  Text in buckets of length asks for some tens.
 MOST_SIGNATURES = 64
+LARGE_GRAPH = 400  # nodes; one so large takes a dozen programs and more
 
 
 class Trace:
@@ -165,9 +166,11 @@ class Captured:
         key = (structure(nodes, wanted), self.device, "captured")
         program = self.engine.programs.get(key)
         if program is None:
-            program = lower(nodes, wanted, self.device.info, generic=False, labels=labels)
-            self.engine.remember(key, program)
-            self.device.programs.build((s.source, s.options) for s in program.steps)
+            programs = self.device.programs
+            with programs.builders(len(nodes) >= LARGE_GRAPH):
+                program = lower(nodes, wanted, self.device.info, generic=False, labels=labels)
+                self.engine.remember(key, program)
+                programs.build((s.source, s.options) for s in program.steps)
         return program
 
     # -- memory

@@ -2,7 +2,7 @@
 
 Each process leaves its binaries in the disk cache (and the driver its own in the driver's), where
 the process that asked finds them.  `python -m kerascl.runtime.build_process <index>` is such a
-process; it reads its work from standard input.
+process.
 """
 
 from __future__ import annotations
@@ -11,40 +11,82 @@ import contextlib
 import json
 import subprocess
 import sys
-import tempfile
-from collections.abc import Sequence
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 
-FEWEST = 12  # programs from which a second process pays: one takes a second to begin
-SHARE = 4  # programs, at least, of each process
-SECONDS = 300
+FEWEST = 6  # programs from which processes pay: one takes a second to begin
+SECONDS = 300  # that all of them may take
+CONTEXT_BYTES = 1 << 30  # of the device's memory for each process: its context takes part of it
+
+Program = tuple[str, Sequence[str]]
 
 
-def build(
-    index: int | None,
-    programs: Sequence[tuple[str, Sequence[str]]],
-    most: int,
-) -> None:
-    """Build (source, options) pairs for the device of this number in up to `most` processes.
+class Builders:
+    """Processes that build programs for one device; each begins its first in a second or two.
 
-    What fails there is not reported: the caller builds whatever is missing and meets the error.
+    Args:
+        index: of the device in the order of `find_devices`.
+        count: how many processes.
     """
-    count = min(most, len(programs) // SHARE)
-    if index is None or count < 2:
-        return
-    # Long sources take long: dealt out from the longest on.
-    ordered = sorted(programs, key=lambda program: -len(program[0]))
-    command = [sys.executable, "-m", "kerascl.runtime.build_process", str(index)]
-    workers = []
-    for k in range(count):
-        # A file and not a pipe: nobody waits for the process to begin reading.
-        with contextlib.suppress(OSError), tempfile.TemporaryFile("w+") as work:
-            json.dump(ordered[k::count], work)
-            work.seek(0)
-            silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-            workers.append(subprocess.Popen(command, stdin=work, **silent))
-    for worker in workers:
-        try:
-            worker.wait(SECONDS)
-        except subprocess.TimeoutExpired:
-            worker.kill()
-            worker.wait()
+
+    def __init__(self, index: int, count: int):
+        command = [sys.executable, "-m", "kerascl.runtime.build_process", str(index)]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self._processes: list[subprocess.Popen] = []
+        for _ in range(count):
+            with contextlib.suppress(OSError):
+                self._processes.append(subprocess.Popen(command, text=True, **pipes))
+
+    def build(self, programs: Sequence[Program], ended: Callable[[Program, float], None]) -> None:
+        """Have (source, options) pairs built; each process takes the next when it has done one.
+
+        What fails there is not reported: the caller builds whatever is missing and meets the error.
+
+        Args:
+            ended: called from a thread with each program that a process is done with, and the
+                seconds it took.
+
+        Raises:
+            BaseException: what `ended` raised.
+        """
+        if not self._processes:
+            return
+        # Long sources take long: begun first, none is waited for at the end.
+        work = deque(sorted(programs, key=lambda program: -len(program[0])))
+        with ThreadPoolExecutor(len(self._processes), thread_name_prefix="kerascl-build") as pool:
+            fed = [pool.submit(self._feed, p, work, ended) for p in self._processes]
+            _, late = wait(fed, SECONDS)
+            if late:
+                self.close()  # so that their threads read the end
+        for future in fed:
+            future.result()
+
+    @staticmethod
+    def _feed(process: subprocess.Popen, work: deque, ended: Callable) -> None:
+        while True:
+            try:
+                program = work.popleft()
+            except IndexError:
+                return
+            begun = time.perf_counter()
+            try:
+                process.stdin.write(json.dumps(program) + "\n")
+                process.stdin.flush()
+                answer = process.stdout.readline()
+            except (OSError, ValueError):
+                answer = ""
+            if not answer:  # it has died
+                return
+            ended(program, time.perf_counter() - begun)
+
+    def close(self) -> None:
+        """End the processes, whatever they are doing."""
+        for process in self._processes:
+            process.terminate()
+        for process in self._processes:
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):
+                    pipe.close()

@@ -6,7 +6,7 @@ import contextlib
 import re
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,8 @@ from kerascl.runtime.opencl import EXIT, RAW, cl, code_name
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
+
+_Key = tuple[str, tuple[str, ...]]  # source and options
 
 #: Binary-to-binary steps by name.  The option "--rewrite=<name>" builds the source, passes its
 #: binary through the function and builds the result (NVIDIA: text of PTX in, text of PTX out).
@@ -87,8 +89,9 @@ class Programs:
 
     def __init__(self, device: Device):
         self._device = device
-        self._entries: dict[tuple[str, tuple[str, ...]], _Entry] = {}
+        self._entries: dict[_Key, _Entry] = {}
         self._lock = threading.Lock()
+        self._builders: build_apart.Builders | None = None
         off = "no_binaries" in device.info.quirks
         self._disk = None if off else DiskCache.open("programs", device.info.cache_key)
         # Division is approximate by default on GPUs; NumPy's and the host's is not.
@@ -133,13 +136,60 @@ class Programs:
         for future in futures:
             future.result()
 
-    def _build_apart(self, todo: list[tuple[str, tuple[str, ...]]]) -> None:
-        """Have other processes build what is not on disk, where threads would take turns."""
-        if self._disk is None or "builds_in_turn" not in self._device.info.quirks:
+    @contextlib.contextmanager
+    def builders(self, many: bool) -> Iterator[None]:
+        """Begin the processes now that `build` will want within, so that they are ready by then.
+
+        Nothing is begun where threads do, or where all has come from disk so far.
+
+        Args:
+            many: whether so many programs are expected that processes pay.
+        """
+        if not (many and self.built_from_source and self._takes_turns) or self._builders:
+            yield
+            return
+        made = build_apart.Builders(self._device.index, self._most_processes())
+        self._builders = made
+        try:
+            yield
+        finally:
+            self._builders = None
+            made.close()
+
+    @property
+    def _takes_turns(self) -> bool:
+        """Whether threads would take turns, and other processes can leave binaries on disk."""
+        device = self._device
+        apart = "builds_in_turn" in device.info.quirks and device.index is not None
+        return apart and self._disk is not None
+
+    def _most_processes(self) -> int:
+        fit = self._device.info.global_mem_bytes // build_apart.CONTEXT_BYTES
+        return max(1, min(config.build_threads(), fit))
+
+    def _build_apart(self, todo: list[_Key]) -> None:
+        """Have other processes build what is not on disk, and load each as soon as it is there."""
+        if not self._takes_turns:
             return
         missing = [key for key in todo if not self._disk.path(self._key(*key)).exists()]
-        if len(missing) >= build_apart.FEWEST:
-            build_apart.build(self._device.index, missing, config.build_threads())
+        if len(missing) < (2 if self._builders else build_apart.FEWEST):
+            return
+        with contextlib.ExitStack() as stack:
+            builders = self._builders
+            if builders is None:
+                count = min(self._most_processes(), len(missing) // 2)
+                builders = build_apart.Builders(self._device.index, count)
+                stack.callback(builders.close)
+            builders.build(missing, self._load)
+
+    def _load(self, key: _Key, seconds: float) -> None:
+        """Load a program that another process has done with, unless it failed there."""
+        source, options = key
+        if config.debug():
+            names = ", ".join(kernel_names(source)) or "?"
+            print(f"kerascl: {names} built apart in {seconds:.2f} s", file=sys.stderr)
+        if self._disk.path(self._key(source, options)).exists():
+            self._entry(source, options)
 
     def _key(self, source: str, options: tuple[str, ...]) -> str:
         """Where the disk cache keeps a program."""

@@ -182,35 +182,77 @@ def test_building_several(dev, monkeypatch):
     assert owner.built_from_source == made + 1
 
 
-def test_other_processes_build_what_is_not_on_disk(dev, cache, monkeypatch):
-    """Where a driver compiles one program at a time in a process."""
+@pytest.fixture
+def in_turn(dev, cache, monkeypatch):
+    """The device, as if its driver compiled one program at a time in a process."""
     if "no_binaries" in dev.info.quirks:
         pytest.skip("a simulator, whose binaries are not kept")
     taken = dataclasses.replace(dev.info, quirks=dev.info.quirks | {"builds_in_turn"})
     monkeypatch.setattr(dev, "info", taken)
     monkeypatch.setenv("KERASCL_BUILD_THREADS", "3")
-    wanted = [(SOURCE, (f"-DOFFSET={k}",)) for k in range(build_apart.FEWEST)]
-    wanted.append((BROKEN, ()))
-    store = Programs(dev)
-    with pytest.raises(CompileError, match="undeclared_name"):
-        store.build(wanted)
-    assert (store.built_from_source, store.loaded_from_disk) == (0, build_apart.FEWEST)
-    buffer = dev.buffers.allocate(4)
-    dev.queue.write(buffer, np.zeros(1, np.int32))
-    kernel = store.kernel(SOURCE, "add", ("-DOFFSET=7",))
-    dev.queue.launch(kernel, (1,), (1,), (buffer, np.int32(5)))
-    assert dev.queue.read(buffer, np.empty(1, np.int32))[0] == 12
+    return dev
 
 
-def test_few_programs_are_built_here(dev, cache, monkeypatch):
-    monkeypatch.setattr(build_apart, "build", lambda *a: pytest.fail("a process was begun"))
-    taken = dataclasses.replace(dev.info, quirks=dev.info.quirks | {"builds_in_turn"})
-    few = [(SOURCE, (f"-DOFFSET={k}",)) for k in range(build_apart.FEWEST)]
-    store = Programs(dev)
-    store.build(few[1:])
-    monkeypatch.setattr(dev, "info", taken)
-    store = Programs(dev)
+@pytest.fixture
+def begun(monkeypatch):
+    """The processes that are begun."""
+    begun, popen = [], subprocess.Popen
+    monkeypatch.setattr(
+        build_apart.subprocess, "Popen", lambda *a, **k: begun.append(popen(*a, **k)) or begun[-1]
+    )
+    return begun
+
+
+def different(count):
+    return [(SOURCE, (f"-DOFFSET={k}",)) for k in range(count)]
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_other_processes_build_what_is_not_on_disk(in_turn, begun, ahead):
+    store = Programs(in_turn)
+    wanted = different(build_apart.FEWEST)
+    if ahead:
+        store.built_from_source = 1
+    with store.builders(many=True):
+        assert len(begun) == 3 * ahead
+        with pytest.raises(CompileError, match="undeclared_name"):
+            store.build([*wanted, (BROKEN, ())])
+    assert len(begun) == 3 and all(process.poll() is not None for process in begun)
+    assert (store.built_from_source, store.loaded_from_disk) == (int(ahead), len(wanted))
+    buffer = in_turn.buffers.allocate(4)
+    in_turn.queue.write(buffer, np.zeros(1, np.int32))
+    kernel = store.kernel(SOURCE, "add", ("-DOFFSET=5",))
+    in_turn.queue.launch(kernel, (1,), (1,), (buffer, np.int32(5)))
+    assert in_turn.queue.read(buffer, np.empty(1, np.int32))[0] == 10
+
+
+def test_processes_that_die_leave_their_work(in_turn, begun, monkeypatch):
+    monkeypatch.setattr(build_apart.sys, "executable", "false")
+    store = Programs(in_turn)
+    store.build(different(build_apart.FEWEST))
+    assert len(begun) == 3 and store.built_from_source == build_apart.FEWEST
+
+
+def test_processes_begun_ahead_end_with_a_failure(in_turn, begun):
+    store = Programs(in_turn)
+    store.built_from_source = 1
+    with pytest.raises(ZeroDivisionError), store.builders(many=True):
+        raise ZeroDivisionError
+    assert len(begun) == 3 and all(process.poll() is not None for process in begun)
+    store.build(different(build_apart.FEWEST - 1))
+    assert len(begun) == 3
+
+
+def test_few_programs_are_built_here(in_turn, begun):
+    few = different(build_apart.FEWEST)
+    Programs(in_turn).build(few[1:])
+    store = Programs(in_turn)
+    with store.builders(many=True):  # all has come from disk so far
+        store.build(few[1:])
     store.build(few)  # all but one are on disk
+    with store.builders(many=False):
+        pass
+    assert not begun
 
 
 def test_threads_that_want_one_program_build_it_once(dev):
