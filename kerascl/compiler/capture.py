@@ -136,7 +136,8 @@ class Captured:
         if self.device is None:
             self.device = scope.device()
         leaf_of = {id(trace.leaves[k]._node): trace.states[k] for k in trace.leaves}
-        self.states = [s for n, s in leaf_of.items() if any(id(x) == n for x in nodes)]
+        used = {id(node) for node in nodes}
+        self.states = [state for key, state in leaf_of.items() if key in used]
         program = self._program(nodes, wanted, trace.labels)
         self._bind(program, nodes, arguments, leaf_of, written, arrays)
         # references while nobody outside holds a result; more mean that somebody does

@@ -7,6 +7,7 @@ remainders that bounds could not remove.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -225,7 +226,9 @@ def strides_of(shape: Iterable[int]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def linear(coords: Iterable[Expr], shape: tuple[int, ...]) -> Expr:
+# All arrays of one shape ask for the same indices.
+@functools.lru_cache(maxsize=1 << 14)
+def linear(coords: tuple[Expr, ...], shape: tuple[int, ...]) -> Expr:
     """The linear index of coordinates in a contiguous array."""
     total = ZERO
     for x, stride, n in zip(coords, strides_of(shape), shape, strict=True):
@@ -234,6 +237,7 @@ def linear(coords: Iterable[Expr], shape: tuple[int, ...]) -> Expr:
     return total
 
 
+@functools.lru_cache(maxsize=1 << 14)
 def unravel(index: Expr, shape: tuple[int, ...]) -> tuple[Expr, ...]:
     """Coordinates of a linear index."""
     coords = []

@@ -107,9 +107,12 @@ def scalar(value, dtype: DType) -> Array:
     return Array(graph.const(value, dtype))
 
 
+_SCALARS = (bool, int, float, complex)
+
+
 def is_scalar(value) -> bool:
     """Whether a value is a Python scalar, whose dtype is weak."""
-    return isinstance(value, bool | int | float | complex) and not isinstance(value, np.generic)
+    return isinstance(value, _SCALARS) and not isinstance(value, np.generic)
 
 
 def cast_to(x: Array, dtype: DType) -> Array:
