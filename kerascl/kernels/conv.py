@@ -323,6 +323,7 @@ SOLVERS: tuple[Solver, ...] = (
     wgmma_conv.Wgmma(),
     wgmma_filter.Wgmma(),
     wgmma_taps.Wgmma(),
+    wgmma_taps.Wgmma16(),
     wgmma_stem.Forward(),
     wgmma_stem.FilterGrad(),
     wgmma_planes.Wgmma(),
@@ -346,6 +347,7 @@ VARIANTS: tuple[Solver, ...] = (
         for split in gemm.SLICES
     ),
     *(wgmma_taps.Wgmma(box, split) for box in wgmma_taps.BOXES for split in gemm.SLICES),
+    *(wgmma_taps.Wgmma16(box, split) for box in wgmma_taps.BOXES16 for split in gemm.SLICES),
     *(
         wgmma_planes.Wgmma(shape, split)
         for shape in (*wgmma.PROMOTED, *wgmma.SHAPES)

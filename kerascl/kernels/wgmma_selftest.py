@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kerascl import dtypes
+from kerascl.dtypes import DType
 from kerascl.kernels import wgmma_conv, wgmma_filter, wgmma_gemm, wgmma_taps
 from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.gemm import GemmProblem, normalise
@@ -107,6 +108,33 @@ def convolutions(dev: device.Device) -> None:
             plan = room.Wgmma().plan(problem, dev.info, store_epilogue(dtypes.float32))
             run(plan, {"a": image, "b": other}, got, dev)
             check(f"{kind} of {dtype.name}", got, want, 1e-3)
+
+
+def filter_gradient(
+    rng: np.random.Generator, case: tuple[int, ...], dtype: DType, precision: str = "high"
+) -> tuple[ConvProblem, np.ndarray, np.ndarray, np.ndarray]:
+    """A problem with random x and dy, and its filter gradient.
+
+    Args:
+        case: images, height, width, channels, filters, taps a side, stride, padding, dilation.
+    """
+    images, height, width, c, f, taps, stride, pad, dilation = case
+    reach = (taps - 1) * dilation
+    out_h, out_w = ((n + 2 * pad - reach - 1) // stride + 1 for n in (height, width))
+    x = rng.standard_normal((images, height, width, c)).astype(dtype.numpy)
+    dy = rng.standard_normal((images, out_h, out_w, f)).astype(dtype.numpy)
+    problem = ConvProblem(
+        FILTER_GRAD, x.shape, (taps, taps, c, f), dy.shape, (stride, stride),
+        ((pad, pad), (pad, pad)), (dilation, dilation), 1, False, dtype, dtype, dtypes.float32,
+        precision,
+    )  # fmt: skip
+    padded = np.pad(x.astype(np.float64), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    want = np.empty(problem.w_shape)
+    for i in range(taps):
+        for j in range(taps):
+            taken = padded[:, i * dilation :: stride, j * dilation :: stride][:, :out_h, :out_w]
+            want[i, j] = np.tensordot(taken, dy.astype(np.float64), ((0, 1, 2), (0, 1, 2)))
+    return problem, x, dy, want
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""Filter gradients of float32 (as TF32) with warpgroup matrix instructions, see `wgmma`.
+"""Filter gradients of 3 x 3 taps at once with warpgroup matrix instructions, see `wgmma`.
 
-TF32's wgmma takes neither operand with pixels as rows from shared memory.  So the left fragments
-(x) are loaded into registers, and one warp for 32 filters turns dy in shared memory.  Three by
-three taps share both: a box of x with its margin is read once, which makes up for the turning.
+A box of x with its margin is read once for nine taps.  Of float32 (as TF32) wgmma takes neither
+operand with pixels as rows from shared memory: the left fragments (x) are loaded into registers,
+and one warp for 32 filters turns dy in shared memory, which the taps make up for.  Of 16-bit floats
+only the left fragments go through registers, so that a tap may begin at any pixel.
 """
 
 from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kerascl import dtypes
+from kerascl.dtypes import DType
 from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import FILTER_GRAD, ConvProblem, conv_index, geometry
 from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, cl_source, prelude
@@ -20,7 +23,6 @@ from kerascl.kernels.wgmma import SHARED_LIMIT
 TAPS = 3  # taps a side that a tile holds
 SIDE = 64  # its channels and its filters
 WIDTH = 8  # pixels of a box, side by side
-LINES = 4  # lines of a box
 THREADS = 512
 TILE_TIME = 4.0  # microseconds to fill the ring and to store a tile
 
@@ -35,6 +37,7 @@ class Box:
 
     height: int
     time: float
+    lines: ClassVar[int] = 4
 
     @property
     def name(self) -> str:
@@ -42,7 +45,7 @@ class Box:
 
     @property
     def images(self) -> int:
-        return LINES // self.height
+        return self.lines // self.height
 
     @property
     def x_rows(self) -> int:
@@ -50,10 +53,15 @@ class Box:
         return (WIDTH + TAPS - 1) * (self.height + TAPS - 1) * self.images
 
     @property
+    def stage(self) -> int:
+        """Bytes of a stage of the ring, with its barriers."""
+        turned = 9 * 1024
+        return 2 * round_up(128 * self.x_rows, 1024) + 2 * WIDTH * self.lines * 128 + turned + 24
+
+    @property
     def stages(self) -> int:
         """Stages of the ring, as many as fit."""
-        stage = 2 * round_up(128 * self.x_rows, 1024) + 2 * WIDTH * LINES * 128 + 9 * 1024
-        return SHARED_LIMIT // (stage + 24)
+        return SHARED_LIMIT // self.stage
 
     def count(self, images: int, height: int, width: int) -> int:
         return (
@@ -61,7 +69,19 @@ class Box:
         )
 
 
+@dataclass(frozen=True)
+class Box16(Box):
+    """Eight lines of 16-bit floats.  `time` is counted: the clocks that shared memory is busy."""
+
+    lines: ClassVar[int] = 8
+
+    @property
+    def stage(self) -> int:
+        return round_up(128 * self.x_rows, 1024) + WIDTH * self.lines * 128 + 16
+
+
 BOXES = (Box(4, 0.74), Box(1, 0.74))
+BOXES16 = (Box16(8, 0.88), Box16(4, 0.89), Box16(2, 0.92), Box16(1, 0.96))
 
 
 @functools.cache
@@ -83,30 +103,58 @@ def instruction() -> str:
     )
 
 
+@functools.cache
+def instruction16(dtype: DType) -> str:
+    """The macros WGMMA_A16(d, x, b, add), left operand in registers, and WGMMA_KEEP(d)."""
+    count, kind = SIDE // 2, wgmma.KINDS[dtype.name].name
+    registers = ", ".join(f"%{k}" for k in range(count))
+    places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
+    left = ", ".join(f"%{count + k}" for k in range(4))
+    text = (
+        f"{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0;\\n"
+        f"//@ wgmma.mma_async.sync.aligned.m64n{SIDE}k16.f32.{kind}.{kind} {{{registers}}}, "
+        f"{{{left}}}, %{count + 4}, p, 1, 1, 1;\\n}}"
+    )
+    return (
+        f'#define WGMMA_A16(d, x, b, add) asm volatile("{text}" : {places} '
+        ': "r"((x)[0]), "r"((x)[1]), "r"((x)[2]), "r"((x)[3]), "l"(b), "r"(add))\n'
+        f'#define WGMMA_KEEP(d) asm volatile("" : {places} :: "memory")\n'
+    )
+
+
 class Wgmma(wgmma.WgmmaSolver):
     """Filter gradient of two-dimensional convolutions of float32 with stride one, channels last."""
 
     family = "wgmma_taps"
+    boxes: tuple[Box, ...] = BOXES
 
     def takes(self, p: ConvProblem) -> bool:
         return (
             p.kind == FILTER_GRAD
-            and p.a is p.b is dtypes.float32
+            and p.a is p.b
+            and self._multiplies(p)
             and p.acc is dtypes.float32
-            and p.precision == "high"
             and p.rank == 2
             and p.groups == 1
             and not p.channels_first
             and set(p.dilation) == set(p.strides) == {1}
             and all(low >= 0 for low, _ in p.pads)
-            and p.x_shape[-1] % 4 == 0
-            and p.y_shape[-1] % 4 == 0
+            and p.x_shape[-1] * p.a.itemsize % 16 == 0
+            and p.y_shape[-1] * p.a.itemsize % 16 == 0
         )
+
+    @staticmethod
+    def _multiplies(p: ConvProblem) -> bool:
+        return p.a is dtypes.float32 and p.precision == "high"
+
+    @staticmethod
+    def _instruction(dtype: DType) -> str:
+        return instruction()
 
     def best(self, p: ConvProblem, info) -> tuple[float, Box, int]:
         choices = []
         tiles, units = _tiles(p), info.compute_units
-        for box in (self.tile,) if self.tile else BOXES:
+        for box in (self.tile,) if self.tile else self.boxes:
             boxes = box.count(*p.y_shape[:3])
             counts = set(wgmma.slice_counts(self.splits, p.total, boxes))
             if self.splits is None and tiles < units:
@@ -128,8 +176,8 @@ class Wgmma(wgmma.WgmmaSolver):
         slice_ = ceil_div(boxes, splits)
         splits = ceil_div(boxes, slice_)
         margin = TAPS - 1
-        x_words = _words(p.x_shape, (32, WIDTH + margin, box.height + margin, box.images))
-        dy_words = _words(p.y_shape, (32, WIDTH, box.height, box.images))
+        x_words = _words(p.a, p.x_shape, (WIDTH + margin, box.height + margin, box.images))
+        dy_words = _words(p.a, p.y_shape, (WIDTH, box.height, box.images))
         tiles = _tiles(p) * splits
         groups = min(tiles, info.compute_units)
         params = geometry(p).add(
@@ -148,23 +196,39 @@ class Wgmma(wgmma.WgmmaSolver):
         source = (
             prelude(index, ACC=dtypes.float32)
             + "".join(f"#define {k} {v}\n" for k, v in names.items())
-            + instruction()
+            + self._instruction(p.a)
             + params.source
             + inner.defines
             + cl_source("wgmma_common.cl")
-            + cl_source("wgmma_taps.cl")
+            + cl_source("wgmma_taps_common.cl")
+            + cl_source(f"{self.family}.cl")
         )
         args = (
             Ref("a"), Ref("b"), Ref("ws0"), Scalar("ulong8", x_words), Scalar("ulong8", dy_words),
             *params.args, *inner.args,
         )  # fmt: skip
         launches = [
-            Launch(source, "wgmma_taps", args, (groups * THREADS,), (THREADS,),
+            Launch(source, self.family, args, (groups * THREADS,), (THREADS,),
                    (f"--rewrite={wgmma.REWRITE}",))
         ]  # fmt: skip
         if splits > 1:
             launches.append(fold_vectors_launch(p.total, splits, p.acc, index, epilogue, "ws1"))
         return Plan(launches, workspace)
+
+
+class Wgmma16(Wgmma):
+    """The same of 16-bit floats."""
+
+    family = verdict = "wgmma_taps16"
+    boxes = BOXES16
+
+    @staticmethod
+    def _multiplies(p: ConvProblem) -> bool:
+        return p.a.name in wgmma.KINDS and p.a.itemsize == 2
+
+    @staticmethod
+    def _instruction(dtype: DType) -> str:
+        return instruction16(dtype)
 
 
 def _tiles(p: ConvProblem) -> int:
@@ -174,11 +238,11 @@ def _tiles(p: ConvProblem) -> int:
     return taps * ceil_div(channels, SIDE) * ceil_div(filters, SIDE)
 
 
-def _words(shape: tuple[int, ...], box: tuple[int, ...]) -> tuple[int, ...]:
-    """The tensor map of images in float32."""
+def _words(dtype: DType, shape: tuple[int, ...], box: tuple[int, ...]) -> tuple[int, ...]:
+    """The tensor map of images, by boxes of 128 bytes of channels and so many pixels."""
     images, height, width, channels = shape
-    pixel = 4 * channels
+    pixel = dtype.itemsize * channels
     return wgmma.map_words(
-        dtypes.float32, (channels, width, height, images),
-        (pixel, width * pixel, height * width * pixel), box,
+        dtype, (channels, width, height, images),
+        (pixel, width * pixel, height * width * pixel), (wgmma.depth_of(dtype), *box),
     )  # fmt: skip

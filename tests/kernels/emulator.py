@@ -1,5 +1,5 @@
 """Runs kernels with warpgroup matrix instructions where there are none: TMA, barriers and wgmma in
-plain OpenCL C around the text of wgmma.cl and wgmma_taps.cl.
+plain OpenCL C around the text of wgmma.cl, wgmma_taps.cl and wgmma_taps16.cl.
 
 Work-items of a CPU's work-group take turns and cannot wait for each other.  So a kernel is launched
 once for each of its roles: those who load first, those who multiply last.  Every use of a stage has
@@ -290,6 +290,41 @@ inline uint emu_side(emu_t* emu, uint at) {
           emu->lanes[(emu->tid / 4 * 4 + i_ / 2 % 4) * 4 + i_ / 8 * 2 + i_ % 2]); \
     barrier(CLK_LOCAL_MEM_FENCE); \
     emu_product(emu, d, rows_[0], rows_[1], b, add); }
+
+// wgmma_taps16.cl.  Lane 4 g + t gets rows 2 t and 2 t + 1 of column g of each matrix.
+#define LDMATRIX(to, at) { \
+    emu->lanes[emu->tid] = (at); \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    for (int i_ = 0; i_ < 4; ++i_) { \
+      (to)[i_] = 0; \
+      for (int h_ = 0; h_ < 2; ++h_) { \
+        const uint row_ = emu->lanes[emu->tid / 32 * 32 + 8 * i_ + emu->tid % 4 * 2 + h_]; \
+        EMU_MUST(row_ % 16 == 0, OPERAND) \
+        (to)[i_] |= (uint)*(__global ushort*)emu_at(emu, row_ + emu->tid % 32 / 4 * 2) << 16 * h_; \
+      } \
+    } \
+    barrier(CLK_LOCAL_MEM_FENCE); }
+#if EMU_SIZE == 2
+inline float emu_half(uint pair, int high) {
+  const ushort v = pair >> 16 * high;
+#if EMU_BF16
+  return as_float((uint)v << 16);
+#else
+  return vload_half(0, (const half*)&v);
+#endif
+}
+// Registers 0 to 3 of lane t: rows g and g + 8 at k = 2 t and 2 t + 1, then both at k + 8.
+#define WGMMA_A16(d, x, b, add) { \
+    float rows_[2][EMU_K]; \
+    for (int i_ = 0; i_ < 4; ++i_) emu->lanes[4 * emu->tid + i_] = (x)[i_]; \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    for (int k_ = 0; k_ < EMU_K; ++k_) \
+      for (int h_ = 0; h_ < 2; ++h_) \
+        rows_[h_][k_] = emu_half( \
+            emu->lanes[(emu->tid / 4 * 4 + k_ % 8 / 2) * 4 + k_ / 8 * 2 + h_], k_ & 1); \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    emu_product(emu, d, rows_[0], rows_[1], b, add); }
+#endif
 """
 
 # At the beginning of the kernel.
@@ -361,7 +396,7 @@ def _emulated(launch: Launch, slots: tuple[str, str], sizes: dict[str, int]):
     the state of each the numbers of barriers of a stage, stages and counts."""
     threads, (size,) = launch.local_size[0], launch.global_size
     groups, taps = size // threads, launch.name == "wgmma_taps"
-    consumers, kinds = threads - (128 if taps else wgmma.PRODUCER), 3 if taps else 2
+    consumers, kinds = (threads - 1) // 128 * 128, 3 if taps else 2
     # First work-item and number of them: who loads; who turns pixels; who multiplies.
     roles = ((consumers, 1), *(((consumers + 1, 63),) if taps else ()), (0, consumers))
     source, pointers = _source(launch.source, kinds, consumers)
@@ -387,11 +422,13 @@ def _emulated(launch: Launch, slots: tuple[str, str], sizes: dict[str, int]):
 def _source(source: str, kinds: int, lanes: int) -> tuple[str, int]:
     """The text of a kernel for Hopper, with what it takes from the hardware emulated, and how many
     operands it has."""
-    n, k, name, a_mn, b_mn = re.search(
+    n, k, name, turned = re.search(
         r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.f32\.(\w+)\.\3 "
-        r".*?p, 1, 1(?:, (\d), (\d))?;",
+        r".*?p, 1, 1((?:, \d)*);",
         source,
-    ).groups("0")
+    ).groups()
+    # Of both operands, or of the right one where the left one comes from registers.
+    a_mn, b_mn = ("0, 0" + turned).split(", ")[-2:]
     code, size = _CODES[name]
     assert int(k) * size == 32
     names = dict(

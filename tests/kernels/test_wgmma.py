@@ -444,6 +444,30 @@ def test_filter_gradients_of_float32(hopper, box, rng):
         assert relative(got, reference(p, a, b)) < bound(dtypes.float32, "high")
 
 
+@pytest.fixture
+def with_taps16(hopper):
+    if not wgmma_probe.available(hopper.info, wgmma_taps.Wgmma16.verdict):
+        pytest.skip("the device failed the self-test of this family")
+    return hopper
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("box", (None, *wgmma_taps.BOXES16), ids=str)
+def test_filter_gradients_of_16_bits(with_taps16, box, dtype, rng):
+    for number, sizes in enumerate(CONVOLUTIONS + TAPS):
+        images, height, width, channels, filters, *others = sizes
+        sizes = (images, height, width, channels // 8 * 8 + 8, filters // 8 * 8 + 8, *others)
+        p = convolution(conv.FILTER_GRAD, *sizes, dtypes.as_dtype(dtype), "high")
+        solver = wgmma_taps.Wgmma16(box, 1 + number % 3 if box else None)
+        assert solver.takes(p) == (sizes[6] == 1)
+        if sizes[6] > 1:
+            continue
+        a, b = operands(rng, p)
+        plan = solver.plan(p, with_taps16.info, store_epilogue(dtypes.float32))
+        got = run_plan(plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), with_taps16)
+        assert relative(got, reference(p, a, b)) < bound(p.a, "high")
+
+
 def test_filter_gradients_of_float32_repeat(hopper, rng):
     p = convolution(conv.FILTER_GRAD, 8, 56, 56, 64, 64, 3, 1, 1, dtypes.float32, "high")
     a, b = operands(rng, p)
@@ -502,24 +526,41 @@ def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch, rng):
     assert len({r.tobytes() for r in results}) == 1
 
 
-@pytest.mark.parametrize("box", wgmma_taps.BOXES, ids=str)
+@pytest.mark.parametrize("box", (*wgmma_taps.BOXES, *wgmma_taps.BOXES16), ids=str)
 def test_taps_fit(box):
     """The ring fits into local memory, and at least two stages are loaded ahead."""
-    stage = 2 * (-(-128 * box.x_rows // 1024) * 1024) + 8192 + 9216
+    x = -(-128 * box.x_rows // 1024) * 1024
+    stage = 2 * x + 8192 + 9216 + 24 if box in wgmma_taps.BOXES else x + 8192 + 16
     assert box.stages >= 4
-    assert box.stages * (stage + 24) <= wgmma.SHARED_LIMIT
-    assert box.height * box.images == wgmma_taps.LINES
+    assert box.stages * stage <= wgmma.SHARED_LIMIT
+    assert box.height * box.images == (4 if box in wgmma_taps.BOXES else 8)
 
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
-@pytest.mark.parametrize("box", wgmma_taps.BOXES, ids=str)
+@pytest.mark.parametrize("box", (*wgmma_taps.BOXES, *wgmma_taps.BOXES16), ids=str)
 def test_taps_stay_in_registers(dev, box):
     """152 registers a work-item are enough: nothing is spilled and no wgmma waits for another."""
-    p = convolution(conv.FILTER_GRAD, 8, 56, 56, 64, 64, 3, 1, 1, dtypes.float32, "high")
-    launch = wgmma_taps.Wgmma(box).plan(p, dev.info, store_epilogue(dtypes.float32)).launches[0]
+    wide = box in wgmma_taps.BOXES
+    dtype = dtypes.float32 if wide else dtypes.bfloat16
+    p = convolution(conv.FILTER_GRAD, 8, 56, 56, 64, 64, 3, 1, 1, dtype, "high")
+    solver = (wgmma_taps.Wgmma if wide else wgmma_taps.Wgmma16)(box)
+    launch = solver.plan(p, dev.info, store_epilogue(dtypes.float32)).launches[0]
     used = ptx.resources(launch.source, "sm_90", wgmma_taps.THREADS, wgmma.sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
     assert used["registers"] == 128 and used["local"] <= wgmma.SHARED_LIMIT
+
+
+def test_taps_of_16_bits_are_chosen_where_shared_memory_is_the_limit(hopper_info):
+    """64 columns of wgmma_filter's tiles read three operands' rows for two of products."""
+    for sizes, name in (
+        ((64, 224, 224, 64, 64, 3, 1, 1), "wgmma_taps16"),
+        ((64, 112, 112, 128, 128, 3, 1, 1), "wgmma_taps16"),
+        ((64, 14, 14, 512, 512, 3, 1, 1), "wgmma"),  # tiles of 256 columns
+        ((64, 56, 56, 256, 64, 1, 1, 0), "wgmma"),  # no taps to share
+    ):
+        p = convolution(conv.FILTER_GRAD, *sizes, dtypes.bfloat16, "high")
+        plan = conv.plan(p, hopper_info, store_epilogue(dtypes.float32))
+        assert plan.launches[0].name == name
 
 
 def test_boxes_of_pixels():

@@ -212,6 +212,16 @@ def test_taps(cpu_dev, cpu_info, sizes, box, rng):
     check(wgmma_taps.Wgmma(box, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("box", wgmma_taps.BOXES16, ids=lambda box: box.name)
+@pytest.mark.parametrize("sizes", [(3, 9, 11, 72, 40, 3, 1, 1), (9, 5, 11, 24, 72, 4, 1, 1)])
+def test_taps_of_16_bits(cpu_dev, cpu_info, sizes, box, dtype, rng):
+    p = test_wgmma.convolution(conv.FILTER_GRAD, *sizes, dtypes.as_dtype(dtype), "high")
+    a, b = test_wgmma.operands(rng, p)
+    want = functools.partial(test_wgmma.reference, p)
+    check(wgmma_taps.Wgmma16(box, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
+
+
 @pytest.mark.parametrize("dtype, precision", INPUTS[:3])
 @pytest.mark.parametrize("name", test_wgmma_stem.CASES)
 def test_stems(cpu_dev, cpu_info, name, dtype, precision, rng):
@@ -265,8 +275,8 @@ MAPS = {  # what is added to a word of the left operand's tensor map
 
 
 def altered(plan, change):
-    """A plan with another launch of wgmma.cl."""
-    launches = [change(la) if la.name == "wgmma" else la for la in plan.launches]
+    """A plan with another launch of wgmma.cl or its like."""
+    launches = [change(la) if la.options else la for la in plan.launches]
     assert launches != plan.launches
     return Plan(launches, plan.workspace)
 
@@ -328,3 +338,27 @@ def test_faults_of_planes_are_found(cpu_dev, cpu_info, old, new, fault, rng):
     plan = wgmma_planes.Wgmma(wgmma.PROMOTED[-1]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma_planes.reference, p), cpu_dev)
+
+
+@pytest.mark.parametrize(
+    "old, new, fault",
+    [
+        ("LDMATRIX(x[s & 1][v], SWIZZLED(at", "LDMATRIX(x[s & 1][v], (at", WRONG),
+        ("at + v * 128", "at", WRONG),
+        ("(warp & 3) + ((lane >> 3) & 1)", "(warp & 3)", WRONG),
+        ("line % BOX_H) *", "line / BOX_H) *", WRONG),
+        ("(ulong)(s * 128)", "0", WRONG),
+        ("j0 + v, c, c + 8", "j0 + v, c, c + 1", WRONG),
+        ("w + j0 - PAD2", "w + j0", WRONG),
+        ("(team * WIDE +", "(", WRONG),
+        ("WG_WAIT(1);", "WG_WAIT(2);", "HELD"),
+        ("WG_WAIT(0);", "", "PENDING"),
+        ("X_BYTES + DY_BYTES)", "DY_BYTES)", "BYTES"),
+    ],
+)
+def test_faults_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, rng):
+    p = test_wgmma.convolution(conv.FILTER_GRAD, 5, 9, 11, 72, 40, 3, 1, 1, dtypes.bfloat16, "high")
+    operands = test_wgmma.operands(rng, p)
+    plan = wgmma_taps.Wgmma16(wgmma_taps.BOXES16[1], 1).plan(p, cpu_info, STORE)
+    plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
+    found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)

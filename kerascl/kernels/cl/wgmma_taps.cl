@@ -1,7 +1,6 @@
 // Filter gradients of float32 (as TF32) on NVIDIA sm_90a: dw[tap][c][f] = sum over pixels p of
-// x[p + tap][c] * dy[p][f].  A work-group holds 3 x 3 taps of 64 channels and 64 filters in
-// registers: warpgroup h those of row h of the taps, three tiles of 64 x 64.  So a box of pixels of
-// x with its margin is read once for nine taps, and each fragment of it for up to three.
+// x[p + tap][c] * dy[p][f], tiles as in wgmma_taps_common.cl; each fragment of x serves up to three
+// taps.
 //
 // wgmma wants TF32 with k (here pixels) contiguous in shared memory or, the left operand only, in
 // registers.  A stage of the ring holds
@@ -13,15 +12,9 @@
 // The order of the pixels within k is free if both sides agree: k = 8 s + i is pixel 2 s + i / 4 of
 // line i % 4 of the box.  So lane t = i % 4 needs ten neighbouring pixels for three taps, and a warp's
 // lanes read from all banks.  wgmma takes four registers that begin at a multiple of four, so the
-// middle tap has the pairs of pixels (1, 2), (3, 4), (5, 6) and (7, 0).  Rows of the product, too: row g of a warp is channel
-// 2 g, row g + 8 channel 2 g + 1, which one load of eight bytes brings.
+// middle tap has the pairs of pixels (1, 2), (3, 4), (5, 6) and (7, 0).  Rows of the product, too:
+// row g of a warp is channel 2 g, row g + 8 channel 2 g + 1, which one load of eight bytes brings.
 
-#define TEAMS 3
-#define TAPS 3
-#define THREADS (TEAMS * 128 + 128)
-#define BOX_W 8
-#define WIDE (BOX_W + TAPS - 1)
-#define HIGH (BOX_H + TEAMS - 1)
 #define X_PANEL (WIDE * HIGH * BOX_N * 128)
 #define X_STEP ((X_PANEL + 1023) / 1024 * 1024)
 #define DY_PANEL 4096
@@ -38,10 +31,7 @@
 #define STS4(at, v) \
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" \
                :: "r"(at), "r"((v)[0]), "r"((v)[1]), "r"((v)[2]), "r"((v)[3]) : "memory")
-// Registers move from the last warpgroup, of which two warps only are at work, to the others.
-#define REGISTERS(change, n) asm volatile("//@ setmaxnreg." #change ".sync.aligned.u32 " #n ";" ::: "memory")
 #define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
-#define SWIZZLED(at) ((at) ^ (((at) >> 3) & 0x70))
 
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
     __global const uchar* restrict pX, __global const uchar* restrict pDy,
@@ -72,17 +62,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
   int stage = 0;
   uint phase = 0;
 
-  // Tiles that share pixels are under way at the same time.
-#define DECODE_TILE(tile) \
-    const int plane_ = TILES_M * TILES_N * GROUPS_H * GROUPS_W, split = (tile) / plane_; \
-    int rest_ = (tile) - split * plane_; \
-    const int f0 = rest_ % TILES_N * 64; \
-    rest_ /= TILES_N; \
-    const int c0 = rest_ % TILES_M * 64; \
-    rest_ /= TILES_M; \
-    const int i0 = rest_ / GROUPS_W * TEAMS, j0 = rest_ % GROUPS_W * TAPS; \
-    const int k_begin = split * SLICE, k_end = min(BOXES, k_begin + SLICE);
-
   if (team == TEAMS) {
     REGISTERS(dec, 56);
     const int panel = warp - 4 * TEAMS;
@@ -105,9 +84,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
         DECODE_TILE(load_tile) \
         lc = c0, lf = f0, li = i0 - PAD1, lj = j0 - PAD2; \
         load_at = k_begin, load_end = k_end; \
-        tn = load_at / (TILES_W * TILES_H); \
-        th = (load_at - tn * (TILES_W * TILES_H)) / TILES_W; \
-        tw = load_at - (tn * TILES_H + th) * TILES_W; \
+        DECODE_BOX(load_at, tn, th, tw) \
         load_tile += groups; \
       } \
       if (load_at < load_end) { \
@@ -124,10 +101,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
           TMA4(to_ + X_STEP, maps, full_, lc + 32, w_ + lj, h_ + li, n_); \
         } \
         ++load_at; \
-        if (++tw == TILES_W) { \
-          tw = 0; \
-          if (++th == TILES_H) { th = 0; ++tn; } \
-        } \
+        NEXT_BOX(tn, th, tw) \
         if (++load_stage == STAGES) { load_stage = 0; load_phase ^= 1; } \
       } \
     }
@@ -191,42 +165,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
     }
     UNROLL for (int v = 0; v < TAPS; ++v) { WGMMA_KEEP(products[v]); }
 
-    const int c = c0 + (warp & 3) * 16 + 2 * g, i = i0 + team;
-    const int odd = t & 1, right = odd * 8 + (t >> 1) * 4;
-    UNROLL for (int v = 0; v < TAPS; ++v) {
-      const int live = i < KER1 && j0 + v < KER2;
-      const int live0 = live && c < CIN, live1 = live && c + 1 < CIN;
-      const INDEX_T at0 = ((INDEX_T)(i * KER2 + j0 + v) * CIN + c) * COUT + f0, at1 = at0 + COUT;
-#ifdef EPILOGUE_VECTOR
-      // Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
-#define FOUR(d, o) { \
-        float give0, give1, got0, got1; \
-        SELECT(give0, products[v][4 * j + o], products[v][4 * j + 4 + o], odd); \
-        SELECT(give1, products[v][4 * j + o + 1], products[v][4 * j + 5 + o], odd); \
-        SHUFFLE(got0, give0, 1); \
-        SHUFFLE(got1, give1, 1); \
-        SELECT(d[0], got0, products[v][4 * j + o], odd); \
-        SELECT(d[1], got1, products[v][4 * j + o + 1], odd); \
-        SELECT(d[2], products[v][4 * j + 4 + o], got0, odd); \
-        SELECT(d[3], products[v][4 * j + 5 + o], got1, odd); }
-      UNROLL for (int j = 0; j < 8; j += 2) {
-        float four[4];
-        const int col = j * 8 + right, inside = f0 + col < COUT;
-        FOUR(four, 0)
-        if (live0 && inside) EPILOGUE_VECTOR(4, four, at0 + col)
-        FOUR(four, 2)
-        if (live1 && inside) EPILOGUE_VECTOR(4, four, at1 + col)
-      }
-#else
-      UNROLL for (int j = 0; j < 8; ++j) {
-        const int col = j * 8 + 2 * t;
-        const int inside0 = f0 + col < COUT, inside1 = f0 + col + 1 < COUT;
-        if (live0 && inside0) EPILOGUE(products[v][4 * j], at0 + col)
-        if (live0 && inside1) EPILOGUE(products[v][4 * j + 1], at0 + col + 1)
-        if (live1 && inside0) EPILOGUE(products[v][4 * j + 2], at1 + col)
-        if (live1 && inside1) EPILOGUE(products[v][4 * j + 3], at1 + col + 1)
-      }
-#endif
-    }
+    const int c = c0 + (warp & 3) * 16 + 2 * g;
+    UNROLL for (int v = 0; v < TAPS; ++v) STORE_TAP(products[v], i0 + team, j0 + v, c, c + 1)
   }
 }
