@@ -7,7 +7,6 @@ three taps share both: a box of x with its margin is read once, which makes up f
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 from kerascl import dtypes
@@ -62,25 +61,6 @@ class Box:
 
 
 BOXES = (Box(4, 0.74), Box(1, 0.74))
-
-
-@functools.cache
-def instruction() -> str:
-    """The macros WGMMA_A(d, x0, x1, b, add), left operand in registers, and WGMMA_KEEP(d)."""
-    count = SIDE // 2
-    registers = ", ".join(f"%{k}" for k in range(count))
-    places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
-    left = ", ".join(f"%{count + k}" for k in range(4))
-    text = (
-        f"{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0;\\n"
-        f"//@ wgmma.mma_async.sync.aligned.m64n{SIDE}k8.f32.tf32.tf32 {{{registers}}}, {{{left}}}, "
-        f"%{count + 4}, p, 1, 1;\\n}}"
-    )
-    return (
-        f'#define WGMMA_A(d, x0, x1, b, add) asm volatile("{text}" : {places} '
-        ': "r"((x0)[0]), "r"((x0)[1]), "r"((x1)[0]), "r"((x1)[1]), "l"(b), "r"(add))\n'
-        f'#define WGMMA_KEEP(d) asm volatile("" : {places} :: "memory")\n'
-    )
 
 
 class Wgmma(wgmma.WgmmaSolver):
@@ -148,7 +128,7 @@ class Wgmma(wgmma.WgmmaSolver):
         source = (
             prelude(index, ACC=dtypes.float32)
             + "".join(f"#define {k} {v}\n" for k, v in names.items())
-            + instruction()
+            + wgmma.register_instruction(SIDE)
             + params.source
             + inner.defines
             + cl_source("wgmma_common.cl")

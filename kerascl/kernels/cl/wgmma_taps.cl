@@ -33,8 +33,6 @@
 #define AHEAD 2
 
 #define LDS1(to, at) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(at) : "memory")
-#define LDS2(to0, to1, at) \
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to0), "=r"(to1) : "r"(at) : "memory")
 #define STS4(at, v) \
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" \
                :: "r"(at), "r"((v)[0]), "r"((v)[1]), "r"((v)[2]), "r"((v)[3]) : "memory")
@@ -199,16 +197,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
       const INDEX_T at0 = ((INDEX_T)(i * KER2 + j0 + v) * CIN + c) * COUT + f0, at1 = at0 + COUT;
 #ifdef EPILOGUE_VECTOR
       // Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
-#define FOUR(d, o) { \
-        float give0, give1, got0, got1; \
-        SELECT(give0, products[v][4 * j + o], products[v][4 * j + 4 + o], odd); \
-        SELECT(give1, products[v][4 * j + o + 1], products[v][4 * j + 5 + o], odd); \
-        SHUFFLE(got0, give0, 1); \
-        SHUFFLE(got1, give1, 1); \
-        SELECT(d[0], got0, products[v][4 * j + o], odd); \
-        SELECT(d[1], got1, products[v][4 * j + o + 1], odd); \
-        SELECT(d[2], products[v][4 * j + 4 + o], got0, odd); \
-        SELECT(d[3], products[v][4 * j + 5 + o], got1, odd); }
+#define FOUR(d, o) \
+      EXCHANGE_FOUR(d, products[v][4 * j + o], products[v][4 * j + o + 1], \
+                    products[v][4 * j + 4 + o], products[v][4 * j + 5 + o], odd, 1)
       UNROLL for (int j = 0; j < 8; j += 2) {
         float four[4];
         const int col = j * 8 + right, inside = f0 + col < COUT;
