@@ -17,7 +17,7 @@ from kerascl.runtime.device import DeviceInfo
 #: Part of the verdict's key: raise it when the kernels change in what they rely on.
 VERSION = "5"
 BASE = "wgmma"  # the family of those that share a verdict
-FAMILIES = (BASE, "wgmma_planes", "wgmma_stem", "wgmma_moments")
+FAMILIES = (BASE, "wgmma_planes", "wgmma_stem", "wgmma_moments", "wgmma_turned")
 
 
 def capable(info: DeviceInfo) -> bool:
