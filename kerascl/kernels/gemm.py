@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from kerascl.kernels import cpu, database, mma, wgmma, wgmma_gemm
+from kerascl.kernels import cpu, database, mma, wgmma_gemm, wgmma_turned
 from kerascl.kernels.cpu import Micro
 from kerascl.kernels.gemm_problem import (
     GemmProblem,
@@ -407,6 +407,7 @@ SOLVERS: tuple[Solver, ...] = (
     Skinny(),
     Panels(),
     wgmma_gemm.Wgmma(),
+    wgmma_turned.Wgmma(),
     *(Tiled(tile) for tile in TILES),
     *mma.GEMM_SOLVERS,
 )
@@ -419,7 +420,12 @@ SLICES = (1, 2, 4, 8, 16, 32)
 VARIANTS: tuple[Solver, ...] = (
     *(Tiled(tile, split) for tile in TILES for split in SLICES),
     *(mma.MmaGemm(tile, split) for tile in mma.TILES for split in SLICES),
-    *(wgmma_gemm.Wgmma(shape, split) for shape in wgmma.SHAPES for split in SLICES),
+    *(
+        kind(shape, split)
+        for kind in (wgmma_gemm.Wgmma, wgmma_turned.Wgmma)
+        for shape in kind.shapes
+        for split in SLICES
+    ),
     *(Skinny(split) for split in SLICES),
     *(Panels(pack=pack) for pack in (True, False)),
 )

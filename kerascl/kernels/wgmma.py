@@ -12,8 +12,10 @@ writes its own into workspace from words that the host computed and its pointer 
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
+from typing import ClassVar
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
@@ -217,6 +219,27 @@ def instruction(shape: Shape, kind: Kind, a_mn: bool, b_mn: bool) -> str:
     )
 
 
+@functools.cache
+def register_instruction(columns: int, kind: Kind) -> str:
+    """The macros WGMMA_A(d, x0, x1, b, add), whose left operand is two pairs of registers, and
+    WGMMA_KEEP(d).  The right one of 16-bit floats has columns contiguous, that of TF32 k."""
+    count = columns // 2
+    registers = ", ".join(f"%{k}" for k in range(count))
+    places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
+    left = ", ".join(f"%{count + k}" for k in range(4))
+    turned = ", 1" if kind.depth == 16 else ""
+    name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{kind.depth}.f32.{kind.name}.{kind.name}"
+    text = (
+        f"{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0;\\n"
+        f"//@ {name} {{{registers}}}, {{{left}}}, %{count + 4}, p, 1, 1{turned};\\n}}"
+    )
+    return (
+        f'#define WGMMA_A(d, x0, x1, b, add) asm volatile("{text}" : {places} '
+        ': "r"((x0)[0]), "r"((x0)[1]), "r"((x1)[0]), "r"((x1)[1]), "l"(b), "r"(add))\n'
+        f'#define WGMMA_KEEP(d) asm volatile("" : {places} :: "memory")\n'
+    )
+
+
 # One instruction for what takes several in portable code.
 _CONVERSIONS = """\
 inline ushort kcl_cvt_bf16(float v) {
@@ -251,9 +274,21 @@ class Run:
     columns: int = 0
     flags: tuple[tuple[str, int], ...] = ()
 
+    kernel: ClassVar[str] = "wgmma"  # its name and its file's
+
     @property
     def maps(self) -> int:
         return (self.a_maps + 1) * (2 if self.a_low else 1)
+
+    @property
+    def operands(self) -> Args:
+        """The kernel's first arguments."""
+        return Ref(self.a), Ref(self.b), Ref(self.a_low or self.a), Ref(self.b_low or self.b)
+
+    @property
+    def instruction(self) -> str:
+        """The macros with which the kernel multiplies."""
+        return instruction(self.shape, KINDS[self.dtype.name], self.a_mn, self.b_mn)
 
     def workspace(self, groups: int) -> int:
         """Bytes of tensor maps for so many work-groups."""
@@ -276,21 +311,20 @@ class Run:
             prelude(self.index, ACC=dtypes.float32)
             + _CONVERSIONS
             + "".join(f"#define {k} {v}\n" for k, v in names.items())
-            + instruction(shape, kind, self.a_mn, self.b_mn)
+            + self.instruction
             + params.source
             + epilogue.defines
             + cl_source("wgmma_common.cl")
             + (cl_source("wgmma_moments.cl") if epilogue.moments else "")
-            + cl_source("wgmma.cl")
+            + cl_source(f"{self.kernel}.cl")
         )
         args = (
-            Ref(self.a), Ref(self.b), Ref(self.a_low or self.a), Ref(self.b_low or self.b),
-            Ref(slot), Scalar("ulong8", self.a_words), Scalar("ulong8", self.b_words),
-            *params.args, *moments, *epilogue.args,
+            *self.operands, Ref(slot), Scalar("ulong8", self.a_words),
+            Scalar("ulong8", self.b_words), *params.args, *moments, *epilogue.args,
         )  # fmt: skip
         groups = self.groups(tiles, info, bool(epilogue.moments))
         return Launch(
-            source, "wgmma", args, (groups * shape.threads,), (shape.threads,),
+            source, self.kernel, args, (groups * shape.threads,), (shape.threads,),
             (f"--rewrite={REWRITE}",),
         )  # fmt: skip
 

@@ -70,7 +70,7 @@ class _Side:
     def words(self, dtype, box_rows: int, mn: bool, batched: bool) -> tuple[int, ...]:
         size, deep = dtype.itemsize, wgmma.depth_of(dtype)
         if mn:
-            sizes, steps, box = (self.rows, self.k), (self.depth,), (64, deep)
+            sizes, steps, box = (self.rows, self.k), (self.depth,), (deep, deep)
         else:
             sizes, steps, box = (self.k, self.rows), (self.row,), (deep, box_rows)
         if batched:
@@ -89,10 +89,10 @@ def _sides(p: GemmProblem) -> tuple[_Side, _Side]:
 
 
 @functools.lru_cache(maxsize=4096)
-def _layouts(p: GemmProblem) -> tuple[str, str]:
-    turnable = p.a.itemsize == 2
+def layouts(p: GemmProblem, turnable: tuple[bool, bool]) -> tuple[str, str]:
+    """How TMA is to read either operand, see `_Side.layout`."""
     a, b = _sides(p)
-    return a.layout(p.a.itemsize, turnable), b.layout(p.b.itemsize, turnable)
+    return a.layout(p.a.itemsize, turnable[0]), b.layout(p.b.itemsize, turnable[1])
 
 
 class Wgmma(wgmma.MomentsSolver):
@@ -101,6 +101,9 @@ class Wgmma(wgmma.MomentsSolver):
     float32 in precision "highest" is the sum of three tf32 products (3xTF32): of the rounded
     operands and of each with what the other lost.
     """
+
+    run = wgmma.Run
+    shapes = wgmma.SHAPES
 
     def takes(self, p: GemmProblem) -> bool:
         return (
@@ -116,19 +119,29 @@ class Wgmma(wgmma.MomentsSolver):
     def moments(self, p: GemmProblem) -> bool:
         return p.batches == 1
 
+    def layouts(self, p: GemmProblem) -> tuple[str, str]:
+        """`layouts` of what the kernel can read."""
+        turnable = p.a.itemsize == 2
+        return layouts(p, (turnable, turnable))
+
+    def cut(self, shape: Shape) -> tuple[int, int]:
+        """Rows and columns of a tile of the output."""
+        return shape.bm, shape.bn
+
     def best(self, p: GemmProblem, info) -> tuple[float, Shape, int]:
         low = _low(p)
         passes = 3 if low else 1
         deep = wgmma.depth_of(p.a)
         packing = 0.0
-        for side, layout in zip(_sides(p), _layouts(p), strict=True):
+        for side, layout in zip(_sides(p), self.layouts(p), strict=True):
             if layout == "pack" or low:
                 nbytes = side.batches * side.rows * side.k * p.a.itemsize
                 packing += pack_time(nbytes * (2 if low else 1))
         choices = []
-        shapes = (self.tile,) if self.tile else wgmma.PROMOTED if low else wgmma.SHAPES
+        shapes = (self.tile,) if self.tile else wgmma.PROMOTED if low else self.shapes
         for shape in shapes:
-            tiles = ceil_div(p.m, shape.bm) * ceil_div(p.n, shape.bn) * p.batches
+            rows, columns = self.cut(shape)
+            tiles = ceil_div(p.m, rows) * ceil_div(p.n, columns) * p.batches
             for splits in wgmma.slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
                 time = wgmma.tiles_time(
                     shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info
@@ -154,7 +167,7 @@ class Wgmma(wgmma.MomentsSolver):
             ),
         )
         sides, slots, lows, turned = [], [], [], []
-        for slot, side, layout in zip("ab", _sides(p), _layouts(p), strict=True):
+        for slot, side, layout in zip("ab", _sides(p), self.layouts(p), strict=True):
             packed = side.packed(p.a)
             # What tf32 loses of an operand is read like the operand itself.
             dense = (side.row, side.steps) == (packed.row, packed.steps)
@@ -179,11 +192,12 @@ class Wgmma(wgmma.MomentsSolver):
         chunks = ceil_div(p.k, deep)
         slice_ = ceil_div(chunks, splits)
         splits = ceil_div(chunks, slice_)
-        tiles_m, tiles_n = ceil_div(p.m, shape.bm), ceil_div(p.n, shape.bn)
+        rows, columns = self.cut(shape)
+        tiles_m, tiles_n = ceil_div(p.m, rows), ceil_div(p.n, columns)
         tiles = tiles_m * tiles_n * p.batches * splits
-        run = wgmma.Run(
+        run = self.run(
             shape, p.a, index, slots[0], slots[1],
-            a.words(p.a, shape.bm, turned[0], batched), b.words(p.a, shape.bn, turned[1], batched),
+            a.words(p.a, rows, turned[0], batched), b.words(p.a, columns, turned[1], batched),
             turned[0], turned[1], lows[0], lows[1], columns=p.n,
             flags=(("BATCHED", int(batched)),),
         )  # fmt: skip

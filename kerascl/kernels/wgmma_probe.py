@@ -17,7 +17,9 @@ from kerascl.runtime.device import DeviceInfo
 #: Part of the verdict's key: raise it when the kernels change in what they rely on.
 VERSION = "5"
 BASE = "wgmma"  # the family of those that share a verdict
-FAMILIES = (BASE, "wgmma_planes", "wgmma_stem", "wgmma_moments", "wgmma_taps16")
+FAMILIES = (
+    BASE, "wgmma_planes", "wgmma_stem", "wgmma_moments", "wgmma_taps16", "wgmma_turned",
+)  # fmt: skip
 
 
 def capable(info: DeviceInfo) -> bool:

@@ -8,7 +8,6 @@ only the left fragments go through registers, so that a tap may begin at any pix
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -84,44 +83,6 @@ BOXES = (Box(4, 0.74), Box(1, 0.74))
 BOXES16 = (Box16(8, 0.88), Box16(4, 0.89), Box16(2, 0.92), Box16(1, 0.96))
 
 
-@functools.cache
-def instruction() -> str:
-    """The macros WGMMA_A(d, x0, x1, b, add), left operand in registers, and WGMMA_KEEP(d)."""
-    count = SIDE // 2
-    registers = ", ".join(f"%{k}" for k in range(count))
-    places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
-    left = ", ".join(f"%{count + k}" for k in range(4))
-    text = (
-        f"{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0;\\n"
-        f"//@ wgmma.mma_async.sync.aligned.m64n{SIDE}k8.f32.tf32.tf32 {{{registers}}}, {{{left}}}, "
-        f"%{count + 4}, p, 1, 1;\\n}}"
-    )
-    return (
-        f'#define WGMMA_A(d, x0, x1, b, add) asm volatile("{text}" : {places} '
-        ': "r"((x0)[0]), "r"((x0)[1]), "r"((x1)[0]), "r"((x1)[1]), "l"(b), "r"(add))\n'
-        f'#define WGMMA_KEEP(d) asm volatile("" : {places} :: "memory")\n'
-    )
-
-
-@functools.cache
-def instruction16(dtype: DType) -> str:
-    """The macros WGMMA_A16(d, x, b, add), left operand in registers, and WGMMA_KEEP(d)."""
-    count, kind = SIDE // 2, wgmma.KINDS[dtype.name].name
-    registers = ", ".join(f"%{k}" for k in range(count))
-    places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
-    left = ", ".join(f"%{count + k}" for k in range(4))
-    text = (
-        f"{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0;\\n"
-        f"//@ wgmma.mma_async.sync.aligned.m64n{SIDE}k16.f32.{kind}.{kind} {{{registers}}}, "
-        f"{{{left}}}, %{count + 4}, p, 1, 1, 1;\\n}}"
-    )
-    return (
-        f'#define WGMMA_A16(d, x, b, add) asm volatile("{text}" : {places} '
-        ': "r"((x)[0]), "r"((x)[1]), "r"((x)[2]), "r"((x)[3]), "l"(b), "r"(add))\n'
-        f'#define WGMMA_KEEP(d) asm volatile("" : {places} :: "memory")\n'
-    )
-
-
 class Wgmma(wgmma.WgmmaSolver):
     """Filter gradient of two-dimensional convolutions of float32 with stride one, channels last."""
 
@@ -146,10 +107,6 @@ class Wgmma(wgmma.WgmmaSolver):
     @staticmethod
     def _multiplies(p: ConvProblem) -> bool:
         return p.a is dtypes.float32 and p.precision == "high"
-
-    @staticmethod
-    def _instruction(dtype: DType) -> str:
-        return instruction()
 
     def best(self, p: ConvProblem, info) -> tuple[float, Box, int]:
         choices = []
@@ -196,7 +153,7 @@ class Wgmma(wgmma.WgmmaSolver):
         source = (
             prelude(index, ACC=dtypes.float32)
             + "".join(f"#define {k} {v}\n" for k, v in names.items())
-            + self._instruction(p.a)
+            + wgmma.register_instruction(SIDE, wgmma.KINDS[p.a.name])
             + params.source
             + inner.defines
             + cl_source("wgmma_common.cl")
@@ -225,10 +182,6 @@ class Wgmma16(Wgmma):
     @staticmethod
     def _multiplies(p: ConvProblem) -> bool:
         return p.a.name in wgmma.KINDS and p.a.itemsize == 2
-
-    @staticmethod
-    def _instruction(dtype: DType) -> str:
-        return instruction16(dtype)
 
 
 def _tiles(p: ConvProblem) -> int:

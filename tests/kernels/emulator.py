@@ -1,12 +1,12 @@
 """Runs kernels with warpgroup matrix instructions where there are none: TMA, barriers and wgmma in
-plain OpenCL C around the text of wgmma.cl, wgmma_taps.cl and wgmma_taps16.cl.
+plain OpenCL C around the text of wgmma.cl, wgmma_taps.cl, wgmma_taps16.cl and wgmma_turned.cl.
 
 Work-items of a CPU's work-group take turns and cannot wait for each other.  So a kernel is launched
 once for each of its roles: those who load first, those who multiply last.  Every use of a stage has
 memory of its own (a "generation"), and what a wait waits for has happened already.  A stage that is
 overwritten too early shows in no result then.  It is checked instead that waits alternate between
-a barrier's phases, that every phase gets its arrivals and bytes, and that a stage is handed back
-after the wgmma that read it were waited for.
+a barrier's phases, that every phase gets its arrivals and bytes, that a stage is handed back after
+the wgmma that read it were waited for, and that fragments in registers stay as they are until then.
 
 What this cannot see: missing fences between the proxies, roles that wait for each other for ever,
 what the hardware refuses of a tensor map, time, and how tensor cores round sums.
@@ -45,10 +45,13 @@ FAULTS = {
     "HELD": "a stage is handed back before its wgmma were waited for",
     "FENCE": "wgmma without a fence before it",
     "PENDING": "results are used before their wgmma were waited for",
+    "FRAGMENT": "a fragment in registers changes before its wgmma were waited for",
+    "BANKS": "lanes that shared memory serves at once meet in a bank",
     "SHARED": "more local memory than there is, or less than is used",
     "GENERATIONS": "more uses of a stage than the launch's depth needs",
 }
 _GENERATION = 227 * 1024  # bytes, more than a ring has
+_READS = 32  # fragments that wgmma under way may read
 _COUNTS = 4  # ints of a barrier: arrivals of a phase, all arrivals, loads expected, bytes to come
 
 # In front of the kernel, behind its macros.
@@ -75,6 +78,9 @@ typedef struct {
   uint generations, tid, committed, done, fenced;
   // By stage: the last group of wgmma that reads it; the generation waited for and one, or 0.
   uint last[STAGES], open[STAGES], waits[EMU_BARRIERS];
+  // Fragments that wgmma not waited for read: where they are, what they were, whose they are.
+  uint reads, held[EMU_READS][2], reader[EMU_READS];
+  const uint* fragment[EMU_READS];
 } emu_t;
 
 inline uint emu_swizzle(uint at) { return at ^ ((at >> 3) & 0x70u); }
@@ -182,6 +188,31 @@ inline __global uchar* emu_at(emu_t* emu, uint at) {
   return open ? emu->ring + (open - 1) * (ulong)EMU_GENERATION + (at - EMU_BASE) : emu->ring;
 }
 
+inline void emu_hold(emu_t* emu, const uint* fragment) {
+  const uint i = min(emu->reads++, (uint)EMU_READS - 1);
+  emu->fragment[i] = fragment;
+  emu->held[i][0] = fragment[0];
+  emu->held[i][1] = fragment[1];
+  emu->reader[i] = emu->committed + 1;
+}
+
+inline void emu_done(emu_t* emu, uint pending) {
+  uint rest = 0;
+  emu->done = max(emu->done, max(emu->committed, pending) - pending);
+  EMU_MUST(emu->reads <= EMU_READS, FRAGMENT)
+  for (uint i = 0; i < min(emu->reads, (uint)EMU_READS); ++i) {
+    const uint* const fragment = emu->fragment[i];
+    const uint v0 = emu->held[i][0], v1 = emu->held[i][1], reader = emu->reader[i];
+    EMU_MUST(fragment[0] == v0 && fragment[1] == v1, FRAGMENT)
+    if (reader <= emu->done) continue;
+    emu->fragment[rest] = fragment;
+    emu->held[rest][0] = v0;
+    emu->held[rest][1] = v1;
+    emu->reader[rest++] = reader;
+  }
+  emu->reads = rest;
+}
+
 // EMU_K elements of one row (or column) of an operand.
 inline void emu_row(emu_t* emu, ulong desc, int mn, int row, float* out) {
   const uint start = (uint)(desc & 0x3fff) << 4, mode = desc >> 62;
@@ -248,7 +279,7 @@ inline void emu_wgmma(emu_t* emu, float* d, ulong a, ulong b, int add) {
 #define MAP_ACQUIRE(map) emu_acquire(emu, (ulong)(map))
 #define WG_FENCE emu->fenced = 1
 #define WG_COMMIT { ++emu->committed; emu->fenced = 0; }
-#define WG_WAIT(n) emu->done = max(emu->done, max(emu->committed, (uint)n) - n)
+#define WG_WAIT(n) emu_done(emu, n)
 #define WGMMA(d, a, b, add) emu_wgmma(emu, d, a, b, add)
 #define WGMMA_KEEP(d) EMU_MUST(emu->done == emu->committed, PENDING)
 #define SELECT(to, yes, no, bit) to = (bit) ? (yes) : (no)
@@ -272,16 +303,28 @@ inline uint emu_side(emu_t* emu, uint at) {
 #define native_divide(a, b) ((a) / (b))
 #define native_recip(a) (1 / (a))
 
-// wgmma_taps.cl: the left operand comes from registers; shared memory is read and written.
+// wgmma_taps.cl and wgmma_turned.cl: the left operand comes from registers; shared memory is read
+// and written.
 #define LDS1(to, at) to = *(__global uint*)emu_at(emu, at)
-#define LDS2(to0, to1, at) { LDS1(to0, at); LDS1(to1, (at) + 4); }
+#define LDS2(to0, to1, at) { \
+    const uint at_ = at; \
+    emu->lanes[emu->tid] = at_; \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    for (uint i_ = emu->tid & ~15u; i_ < (emu->tid | 15u) + 1; ++i_) \
+      EMU_MUST(emu->lanes[i_] == at_ || (emu->lanes[i_] ^ at_) & 0x78u, BANKS) \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    LDS1(to0, at_); \
+    LDS1(to1, at_ + 4); }
 #define STS4(at, v) \
     for (int i_ = 0; i_ < 4; ++i_) *(__global uint*)emu_at(emu, (at) + 4 * i_) = (v)[i_]
 #define REGISTERS(change, n)
 #define WARP_SYNC
+#if EMU_SIZE == 4
 // Registers 0 to 3 of lane t: rows g and g + 8 at k = t, then at k = t + 4.
 #define WGMMA_A(d, x0, x1, b, add) { \
     float rows_[2][EMU_K]; \
+    emu_hold(emu, x0); \
+    emu_hold(emu, x1); \
     for (int i_ = 0; i_ < 4; ++i_) \
       emu->lanes[4 * emu->tid + i_] = (i_ < 2 ? (x0)[i_] : (x1)[i_ - 2]) & 0xffffe000u; \
     barrier(CLK_LOCAL_MEM_FENCE); \
@@ -290,21 +333,7 @@ inline uint emu_side(emu_t* emu, uint at) {
           emu->lanes[(emu->tid / 4 * 4 + i_ / 2 % 4) * 4 + i_ / 8 * 2 + i_ % 2]); \
     barrier(CLK_LOCAL_MEM_FENCE); \
     emu_product(emu, d, rows_[0], rows_[1], b, add); }
-
-// wgmma_taps16.cl.  Lane 4 g + t gets rows 2 t and 2 t + 1 of column g of each matrix.
-#define LDMATRIX(to, at) { \
-    emu->lanes[emu->tid] = (at); \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    for (int i_ = 0; i_ < 4; ++i_) { \
-      (to)[i_] = 0; \
-      for (int h_ = 0; h_ < 2; ++h_) { \
-        const uint row_ = emu->lanes[emu->tid / 32 * 32 + 8 * i_ + emu->tid % 4 * 2 + h_]; \
-        EMU_MUST(row_ % 16 == 0, OPERAND) \
-        (to)[i_] |= (uint)*(__global ushort*)emu_at(emu, row_ + emu->tid % 32 / 4 * 2) << 16 * h_; \
-      } \
-    } \
-    barrier(CLK_LOCAL_MEM_FENCE); }
-#if EMU_SIZE == 2
+#else
 inline float emu_half(uint pair, int high) {
   const ushort v = pair >> 16 * high;
 #if EMU_BF16
@@ -314,9 +343,12 @@ inline float emu_half(uint pair, int high) {
 #endif
 }
 // Registers 0 to 3 of lane t: rows g and g + 8 at k = 2 t and 2 t + 1, then both at k + 8.
-#define WGMMA_A16(d, x, b, add) { \
+#define WGMMA_A(d, x0, x1, b, add) { \
     float rows_[2][EMU_K]; \
-    for (int i_ = 0; i_ < 4; ++i_) emu->lanes[4 * emu->tid + i_] = (x)[i_]; \
+    emu_hold(emu, x0); \
+    emu_hold(emu, x1); \
+    for (int i_ = 0; i_ < 4; ++i_) \
+      emu->lanes[4 * emu->tid + i_] = i_ < 2 ? (x0)[i_] : (x1)[i_ - 2]; \
     barrier(CLK_LOCAL_MEM_FENCE); \
     for (int k_ = 0; k_ < EMU_K; ++k_) \
       for (int h_ = 0; h_ < 2; ++h_) \
@@ -325,6 +357,22 @@ inline float emu_half(uint pair, int high) {
     barrier(CLK_LOCAL_MEM_FENCE); \
     emu_product(emu, d, rows_[0], rows_[1], b, add); }
 #endif
+
+// wgmma_taps16.cl.  Lane 4 g + t gets rows 2 t and 2 t + 1 of column g of each matrix.
+#define LDMATRIX(to, at) { \
+    emu->lanes[emu->tid] = (at); \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    for (uint i_ = emu->tid & ~7u; i_ < (emu->tid | 7u) + 1; ++i_) \
+      EMU_MUST(i_ == emu->tid || (emu->lanes[i_] ^ emu->lanes[emu->tid]) & 0x70u, BANKS) \
+    for (int i_ = 0; i_ < 4; ++i_) { \
+      (to)[i_] = 0; \
+      for (int h_ = 0; h_ < 2; ++h_) { \
+        const uint row_ = emu->lanes[emu->tid / 32 * 32 + 8 * i_ + emu->tid % 4 * 2 + h_]; \
+        EMU_MUST(row_ % 16 == 0, OPERAND) \
+        (to)[i_] |= (uint)*(__global ushort*)emu_at(emu, row_ + emu->tid % 32 / 4 * 2) << 16 * h_; \
+      } \
+    } \
+    barrier(CLK_LOCAL_MEM_FENCE); }
 """
 
 # At the beginning of the kernel.
@@ -341,7 +389,7 @@ _BEGIN = """
   for (int i_ = 0; i_ < 4; ++i_) emu->from[i_] = emu->to[i_] = 0;
   emu->maps = (ulong)pMaps;
   emu->maps_end = emu->maps + emu_n.s6;
-  emu->acquired = emu->committed = emu->done = emu->fenced = 0;
+  emu->acquired = emu->committed = emu->done = emu->fenced = emu->reads = 0;
   for (int i_ = 0; i_ < STAGES; ++i_) emu->last[i_] = emu->open[i_] = 0;
   for (int i_ = 0; i_ < EMU_BARRIERS; ++i_) emu->waits[i_] = 0;
 """
@@ -433,7 +481,7 @@ def _source(source: str, kinds: int, lanes: int) -> tuple[str, int]:
     assert int(k) * size == 32
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
-        KINDS=kinds, LANES=lanes, COUNTS=_COUNTS, GENERATION=_GENERATION,
+        KINDS=kinds, LANES=lanes, COUNTS=_COUNTS, READS=_READS, GENERATION=_GENERATION,
         LIMIT=wgmma.SHARED_LIMIT, **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())

@@ -18,6 +18,7 @@ from kerascl.kernels import (
     wgmma_planes,
     wgmma_probe,
     wgmma_taps,
+    wgmma_turned,
 )
 from kerascl.kernels.solver import (
     Epilogue,
@@ -147,7 +148,7 @@ def problem(m, n, k, a, b, a_offset=0, b_offset=0, dtype=dtypes.bfloat16, batch=
 
 
 def test_layouts():
-    layouts = wgmma_gemm._layouts
+    layouts = wgmma_gemm.Wgmma().layouts
     assert layouts(problem(64, 32, 48, (48, 1), (32, 1))) == ("k", "mn")
     assert layouts(problem(64, 32, 48, (1, 64), (1, 48))) == ("mn", "k")
     tf32 = problem(64, 32, 48, (48, 1), (32, 1), dtype=dtypes.float32)
@@ -336,6 +337,29 @@ def test_products(hopper, shape, dtype, precision, rng):
                 out = poisoned(want.shape, dtypes.float32)
                 got = run_plan(plan, {"a": a, "b": b}, out, hopper)
                 assert relative(got, want) < bound(dtype, precision)
+
+
+@pytest.mark.parametrize("shape", (None, *wgmma_turned.SHAPES), ids=str)
+def test_turned_products(hopper, shape, rng):
+    if not wgmma_probe.available(hopper.info, wgmma_turned.Wgmma.verdict):
+        pytest.skip("the device failed the self-test of this family")
+    more = (2600, 2600, 104, ()), (300, 200, 9000, ())
+    for number, (m, n, k, batch) in enumerate((*SHAPES, *more)):
+        row = 4 * math.ceil(n / 4)
+        a, b = (random_array(rng, (*batch, *s), dtypes.float32) for s in ((m, k), (k, row)))
+        strides = [tuple(s // 4 for s in x.strides) for x in (a, b)]
+        p = gemm.normalise(
+            gemm.GemmProblem(
+                m, n, k, batch, *strides, *(dtypes.float32,) * 3, precision="high"
+            )
+        )  # fmt: skip
+        want = a.astype(np.float64) @ b[..., :n].astype(np.float64)
+        solver = wgmma_turned.Wgmma(shape, 1 + number % 3 if shape else None)
+        plan = solver.plan(p, hopper.info, store_epilogue(dtypes.float32))
+        out = poisoned(want.shape, dtypes.float32)
+        results = [run_plan(plan, {"a": a, "b": b}, out, hopper) for _ in range(3)]
+        assert relative(results[0], want) < bound(dtypes.float32, "high")
+        assert len({r.tobytes() for r in results}) == 1
 
 
 CONVOLUTIONS = [  # images, height, width, channels, filters, kernel, stride, padding

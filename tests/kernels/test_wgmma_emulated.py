@@ -266,7 +266,7 @@ FAULTS = {  # the kernel's text, what takes its place, and what is found
     "arrivals": ("(empty + 8 * s, 4 * NWG)", "(empty + 8 * s, NWG)", "a phase"),
     "local memory": ("STAGES * STAGE + 16 * STAGES", "STAGES * STAGE", "SHARED"),
     "map not acquired": ("c < MAPS", "c < 1", "ACQUIRED"),
-    "exchange": ("SHUFFLE(got0, give0, 1);", "SHUFFLE(got0, give0, 2);", WRONG),
+    "exchange": ("SHUFFLE(got0, give0, distance);", "SHUFFLE(got0, give0, 2);", WRONG),
 }
 MAPS = {  # what is added to a word of the left operand's tensor map
     "swizzle": (0, -1 << 13, "MAP"), "type": (0, -1 << 16, "MAP"), "steps": (5, 1 << 32, "MAP"),
@@ -343,7 +343,8 @@ def test_faults_of_planes_are_found(cpu_dev, cpu_info, old, new, fault, rng):
 @pytest.mark.parametrize(
     "old, new, fault",
     [
-        ("LDMATRIX(x[s & 1][v], SWIZZLED(at", "LDMATRIX(x[s & 1][v], (at", WRONG),
+        ("LDMATRIX(x[s & 1][v], SWIZZLED(at", "LDMATRIX(x[s & 1][v], (at", "BANKS"),
+        ("x[s & 1]", "x[0]", "FRAGMENT"),
         ("at + v * 128", "at", WRONG),
         ("(warp & 3) + ((lane >> 3) & 1)", "(warp & 3)", WRONG),
         ("line % BOX_H) *", "line / BOX_H) *", WRONG),

@@ -37,13 +37,6 @@
 #define K_STEP(mn) ((mn) ? DEPTH * 8 : 2)
 #define A_BLOCK (A_MN ? BK * 8 : 512)
 
-// The operands of a product: k (or rows) and rows (or k), then batches if there are any.
-#if BATCHED
-#define TMA_MATRIX(to, map, bar, x, y, u, v, w) TMA5(to, map, bar, x, y, u, v, w)
-#else
-#define TMA_MATRIX(to, map, bar, x, y, u, v, w) TMA2(to, map, bar, x, y)
-#endif
-
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
     __global const uchar* restrict pA2, __global const uchar* restrict pB2,
@@ -74,9 +67,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   int stage = 0;
   uint phase = 0;
 
-  // Which part of the output: SPLITS * PLANES * TILES_N * TILES_M tiles, in bands of eight rows
-  // so that the tiles under way share operands in the cache.  With moments a group keeps to its
-  // column of tiles, as there are a multiple of TILES_N groups.
+  // Which part of the output: SPLITS * PLANES * TILES_N * TILES_M tiles.  With moments a group keeps
+  // to its column of tiles, as there are a multiple of TILES_N groups.
 #define DECODE_TILE \
     int tile_ = tile, pm, pn; \
     const int plane_ = TILES_M * TILES_N; \
@@ -87,10 +79,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
       pm = tile_ / TILES_N; \
       pn = tile_ - pm * TILES_N; \
     } else { \
-      const int band = tile_ / (8 * TILES_N), first = band * 8, high = min(TILES_M - first, 8); \
-      const int in = tile_ - band * (8 * TILES_N); \
-      pn = in / high; \
-      pm = first + in - pn * high; \
+      DECODE_BAND(tile_, pm, pn) \
     } \
     const int n0 = pn * BN;
 
@@ -197,9 +186,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         }
 #else
         const int m0 = pm * BM;
-        const int i2 = plane % BATCH2, i1 = plane / BATCH2 % BATCH1, i0 = plane / BATCH2 / BATCH1;
-        const int a2 = i2 * A_BATCH2, a1 = i1 * A_BATCH1, a0 = i0 * A_BATCH0;
-        const int b2 = i2 * B_BATCH2, b1 = i1 * B_BATCH1, b0 = i0 * B_BATCH0;
+        DECODE_BATCH
 #endif
         for (int kt = k_begin; kt < k_end; ++kt) {
           BAR_WAIT(empty + 8 * stage, phase ^ 1);
@@ -374,21 +361,12 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
       PLACE(row + 8, live1, at1)
 #if defined(EPILOGUE_VECTOR) && VECTOR == 8
       // The four lanes of a row exchange their pairs of columns: each ends with one of four tiles.
-#define GIVE(p, q, bit, dist) { \
-        float give_, got_; \
-        SELECT(give_, p, q, bit); \
-        SHUFFLE(got_, give_, dist); \
-        SELECT(p, got_, p, bit); \
-        SELECT(q, q, got_, bit); }
 #define EIGHT(d, o) { \
         UNROLL for (int v = 0; v < 4; ++v) { \
           d[2 * v] = RESULT[i][4 * (j + v) + o]; \
           d[2 * v + 1] = RESULT[i][4 * (j + v) + o + 1]; \
         } \
-        GIVE(d[0], d[2], low, 1) GIVE(d[1], d[3], low, 1) \
-        GIVE(d[4], d[6], low, 1) GIVE(d[5], d[7], low, 1) \
-        GIVE(d[0], d[4], high, 2) GIVE(d[1], d[5], high, 2) \
-        GIVE(d[2], d[6], high, 2) GIVE(d[3], d[7], high, 2) }
+        EXCHANGE_EIGHT(d, low, 1, high, 2) }
       const int low = pair & 1, high = pair & 2;
       UNROLL for (int j = 0; j < BN / 8; j += 4) {
         float eight[8];
@@ -401,16 +379,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #elif defined(EPILOGUE_VECTOR) && VECTOR == 4
       // Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
       const int odd = pair & 1, right = odd * 8 + (pair >> 1) * 4;
-#define FOUR(d, o) { \
-        float give0, give1, got0, got1; \
-        SELECT(give0, RESULT[i][4 * j + o], RESULT[i][4 * j + 4 + o], odd); \
-        SELECT(give1, RESULT[i][4 * j + o + 1], RESULT[i][4 * j + 5 + o], odd); \
-        SHUFFLE(got0, give0, 1); \
-        SHUFFLE(got1, give1, 1); \
-        SELECT(d[0], got0, RESULT[i][4 * j + o], odd); \
-        SELECT(d[1], got1, RESULT[i][4 * j + o + 1], odd); \
-        SELECT(d[2], RESULT[i][4 * j + 4 + o], got0, odd); \
-        SELECT(d[3], RESULT[i][4 * j + 5 + o], got1, odd); }
+#define FOUR(d, o) \
+      EXCHANGE_FOUR(d, RESULT[i][4 * j + o], RESULT[i][4 * j + o + 1], \
+                    RESULT[i][4 * j + 4 + o], RESULT[i][4 * j + 5 + o], odd, 1)
       UNROLL for (int j = 0; j < BN / 8; j += 2) {
         float four[4];
         const int col = j * 8 + right, inside = n0 + col < COLUMNS;

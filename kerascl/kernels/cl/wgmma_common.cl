@@ -30,6 +30,25 @@
 #define TMA5(to, map, bar, x, y, z, w, v) \
   TMA("5d", "%3, %4, %5, %6, %7", to, map, bar, "r"(x), "r"(y), "r"(z), "r"(w), "r"(v))
 
+// The operands of a product: k (or rows) and rows (or k), then batches if there are any.
+#if BATCHED
+#define TMA_MATRIX(to, map, bar, x, y, u, v, w) TMA5(to, map, bar, x, y, u, v, w)
+#else
+#define TMA_MATRIX(to, map, bar, x, y, u, v, w) TMA2(to, map, bar, x, y)
+#endif
+#define DECODE_BATCH \
+    const int i2 = plane % BATCH2, i1 = plane / BATCH2 % BATCH1, i0 = plane / BATCH2 / BATCH1; \
+    const int a2 = i2 * A_BATCH2, a1 = i1 * A_BATCH1, a0 = i0 * A_BATCH0; \
+    const int b2 = i2 * B_BATCH2, b1 = i1 * B_BATCH1, b0 = i0 * B_BATCH0;
+
+// Place (pm, pn) of tile `at` of a plane of TILES_M rows and TILES_N columns of them, in bands of
+// eight rows so that the tiles under way share operands in the cache.
+#define DECODE_BAND(at, pm, pn) { \
+    const int band = (at) / (8 * TILES_N), first = band * 8, high = min(TILES_M - first, 8); \
+    const int in = (at) - band * (8 * TILES_N); \
+    pn = in / high; \
+    pm = first + in - pn * high; }
+
 #define WG_FENCE asm volatile("//@ wgmma.fence.sync.aligned;" ::: "memory")
 #define WG_COMMIT asm volatile("//@ wgmma.commit_group.sync.aligned;" ::: "memory")
 #define WG_WAIT(n) asm volatile("//@ wgmma.wait_group.sync.aligned " #n ";" ::: "memory")
@@ -55,7 +74,33 @@ inline void write_map(__global ulong* to, ulong address, ulong8 w) {
   asm("{ .reg .pred p; setp.ne.b32 p, %3, 0; selp.f32 %0, %1, %2, p; }" \
       : "=f"(to) : "f"(yes), "f"(no), "r"(bit))
 
-// Shared memory by address, beside the ring.
+// Two lanes exchange pairs p and q: the one without the bit ends with both p, the other with both q.
+#define EXCHANGE_FOUR(to, p0, p1, q0, q1, bit, distance) { \
+    float give0, give1, got0, got1; \
+    SELECT(give0, p0, q0, bit); \
+    SELECT(give1, p1, q1, bit); \
+    SHUFFLE(got0, give0, distance); \
+    SHUFFLE(got1, give1, distance); \
+    SELECT(to[0], got0, p0, bit); \
+    SELECT(to[1], got1, p1, bit); \
+    SELECT(to[2], q0, got0, bit); \
+    SELECT(to[3], q1, got1, bit); }
+// Four lanes, told apart by two bits, exchange the pairs of d: each ends with one pair of each lane.
+#define EXCHANGE(p, q, bit, distance) { \
+    float give_, got_; \
+    SELECT(give_, p, q, bit); \
+    SHUFFLE(got_, give_, distance); \
+    SELECT(p, got_, p, bit); \
+    SELECT(q, q, got_, bit); }
+#define EXCHANGE_EIGHT(d, low, near, high, far) \
+    EXCHANGE(d[0], d[2], low, near) EXCHANGE(d[1], d[3], low, near) \
+    EXCHANGE(d[4], d[6], low, near) EXCHANGE(d[5], d[7], low, near) \
+    EXCHANGE(d[0], d[4], high, far) EXCHANGE(d[1], d[5], high, far) \
+    EXCHANGE(d[2], d[6], high, far) EXCHANGE(d[3], d[7], high, far)
+
+// Shared memory by address: the ring's, and beside it.
+#define LDS2(to0, to1, at) \
+  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to0), "=r"(to1) : "r"(at) : "memory")
 #define SHARED_PUT(at, v) asm volatile("st.shared.f32 [%0], %1;" :: "r"(at), "f"(v) : "memory")
 #define SHARED_GET(v, at) asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory")
 

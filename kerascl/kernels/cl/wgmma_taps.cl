@@ -26,8 +26,6 @@
 #define AHEAD 2
 
 #define LDS1(to, at) asm volatile("ld.shared.u32 %0, [%1];" : "=r"(to) : "r"(at) : "memory")
-#define LDS2(to0, to1, at) \
-  asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to0), "=r"(to1) : "r"(at) : "memory")
 #define STS4(at, v) \
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" \
                :: "r"(at), "r"((v)[0]), "r"((v)[1]), "r"((v)[2]), "r"((v)[3]) : "memory")

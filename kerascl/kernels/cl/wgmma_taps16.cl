@@ -94,7 +94,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps16(
         UNROLL for (int v = 0; v < TAPS; ++v) LDMATRIX(x[s & 1][v], SWIZZLED(at + v * 128));
         WG_FENCE;
         UNROLL for (int v = 0; v < TAPS; ++v)
-          WGMMA_A16(products[v], x[s & 1][v], d + (ulong)(s * 128), (int)((kt | s) != 0));
+          WGMMA_A(products[v], x[s & 1][v], x[s & 1][v] + 2, d + (ulong)(s * 128),
+                  (int)((kt | s) != 0));
         WG_COMMIT;
         WG_WAIT(1);
         if (s == 0 && kt > 0 && lane == 0) BAR_ARRIVE(empty + 8 * before);

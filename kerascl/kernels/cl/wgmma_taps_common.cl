@@ -43,16 +43,8 @@
     STORE_ROWS(p) }
 #ifdef EPILOGUE_VECTOR
 // Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
-#define FOUR(d, p, o) { \
-    float give0, give1, got0, got1; \
-    SELECT(give0, p[4 * j + o], p[4 * j + 4 + o], odd); \
-    SELECT(give1, p[4 * j + o + 1], p[4 * j + 5 + o], odd); \
-    SHUFFLE(got0, give0, 1); \
-    SHUFFLE(got1, give1, 1); \
-    SELECT(d[0], got0, p[4 * j + o], odd); \
-    SELECT(d[1], got1, p[4 * j + o + 1], odd); \
-    SELECT(d[2], p[4 * j + 4 + o], got0, odd); \
-    SELECT(d[3], p[4 * j + 5 + o], got1, odd); }
+#define FOUR(d, p, o) \
+    EXCHANGE_FOUR(d, p[4 * j + o], p[4 * j + o + 1], p[4 * j + 4 + o], p[4 * j + 5 + o], odd, 1)
 #define STORE_ROWS(p) \
     const int odd = lane & 1, right = odd * 8 + ((lane >> 1) & 1) * 4; \
     UNROLL for (int j = 0; j < 8; j += 2) { \

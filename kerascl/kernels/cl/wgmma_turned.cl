@@ -1,0 +1,161 @@
+// Products of float32 (as TF32) on NVIDIA sm_90a whose second operand has n contiguous.  wgmma wants
+// TF32 with k contiguous in shared memory or, its left operand only, in registers.  So this is the
+// turned product out^T = b^T a^T: b's fragments are loaded into registers, a is read where TMA
+// leaves it.  Else as wgmma.cl, whose tile of BM x BN is here one of BN rows and BM columns.
+//
+// A stage of the ring holds
+//   a   BN rows of BK = 32 k
+//   b   panels of 32 columns: BK rows (k) of 128 bytes
+// both with their 16-byte chunks permuted by TMA: chunk c of row r lies at c ^ (r % 8).
+//
+// Lane 4 g + t of a warp holds rows g and g + 8 of a fragment at k = t and k = t + 4.  They are two
+// neighbouring columns, so that eight bytes bring both.  A warp's sixteen are the chunks c, c + 4,
+// c + 1 and c + 5 of a panel: then the sixteen lanes that shared memory serves at once read two of
+// them, four apart, from four rows, and meet in no bank.
+
+#define THREADS (NWG * 128 + 32)
+#define PANEL (BK * 128)
+#define A_BYTES (BN * 128)
+#define B_BYTES (BM / 32 * PANEL)
+#define STAGE (A_BYTES + B_BYTES)
+// A stage's depth in parts: a part's products take the tensor cores long enough to load fragments of
+// the next, and registers suffice for two.
+#define PARTS (BN > 128 ? 4 : 2)
+#define STEPS (BK / 8 / PARTS)
+
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_turned(
+    __global const uchar* restrict pA, __global const uchar* restrict pB,
+    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS EPILOGUE_PARAMS) {
+  __local uint ring[1024] __attribute__((aligned(1024)));
+  const int tid = get_local_id(0), lane = tid & 31;
+  // One for all lanes of a warp, and known to be so.
+  int warp;
+  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(warp) : "r"(tid >> 5));
+  const int team = warp >> 2;
+  uint base;
+  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
+  asm volatile("//#shared %0" :: "n"(STAGES * STAGE + 16 * STAGES));
+  asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));
+  const uint full = base + STAGES * STAGE, empty = full + 8 * STAGES;
+  if (tid == 0) {
+    UNROLL for (int s = 0; s < STAGES; ++s) {
+      BAR_INIT(full + 8 * s, 1);
+      BAR_INIT(empty + 8 * s, 4 * NWG);
+    }
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  }
+  asm volatile("bar.sync 0;" ::: "memory");
+  const int groups = get_num_groups(0);
+  int stage = 0;
+  uint phase = 0;
+
+#define DECODE_TILE \
+    int pm, pn; \
+    const int z = tile / (TILES_M * TILES_N), split = z % SPLITS, plane = z / SPLITS; \
+    DECODE_BAND(tile - z * (TILES_M * TILES_N), pm, pn) \
+    const int m0 = pm * BN, n0 = pn * BM; \
+    const int k_begin = split * SLICE, k_end = min(CHUNKS, k_begin + SLICE);
+
+  if (team == NWG) {
+    if (lane == 0) {
+      __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL)
+          + get_group_id(0) * 32;
+      write_map(maps, (ulong)pA + A_OFFSET, mapA);
+      write_map(maps + 16, (ulong)pB + B_OFFSET, mapB);
+      MAP_RELEASE;
+      MAP_ACQUIRE(maps);
+      MAP_ACQUIRE(maps + 16);
+      for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+        DECODE_TILE
+        DECODE_BATCH
+        for (int kt = k_begin; kt < k_end; ++kt) {
+          BAR_WAIT(empty + 8 * stage, phase ^ 1);
+          const uint to = base + stage * STAGE, bar = full + 8 * stage;
+          const int k0 = kt * BK;
+          BAR_EXPECT(bar, STAGE);
+          TMA_MATRIX(to, maps, bar, k0, m0, a2, a1, a0);
+          UNROLL for (int p = 0; p < BM / 32; ++p)
+            TMA_MATRIX(to + A_BYTES + p * PANEL, maps + 16, bar, n0 + 32 * p, k0, b2, b1, b0);
+          if (++stage == STAGES) { stage = 0; phase ^= 1; }
+        }
+      }
+    }
+    return;
+  }
+
+  const int g = lane >> 2, t = lane & 3, odd = g & 1;
+  const int chunk = (g & 2) << 1 | (warp & 1) << 1 | g >> 2;
+  const uint near = base + A_BYTES + (warp >> 1) * PANEL
+      + t * 128 + ((chunk ^ t) << 4) + odd * 8;
+  const uint far = (near ^ 64) + 512;  // four k further
+  // 128-byte swizzle; 1024 bytes between groups of eight rows.
+  const ulong desc = (1UL << 62) | (64UL << 32) | (1UL << 16) | (ulong)(base >> 4);
+  float products[BN / 2];
+  UNROLL for (int j = 0; j < BN / 2; ++j) products[j] = 0;
+  for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+    DECODE_TILE
+    const int k_count = k_end - k_begin;
+    int before = 0;
+    // Fragments of one part are loaded while another's products are made.
+    uint left[2][STEPS][4];
+    _Pragma("unroll 1") for (int kt = 0; kt < k_count; ++kt) {
+      BAR_WAIT(full + 8 * stage, phase);
+      const uint from = stage * STAGE;
+      const ulong d = desc + (ulong)(from >> 4);
+      UNROLL for (int p = 0; p < PARTS; ++p) {
+        UNROLL for (int s = 0; s < STEPS; ++s) {
+          const uint at = from + (p * STEPS + s) * 1024;
+          LDS2(left[p & 1][s][0], left[p & 1][s][1], near + at);
+          LDS2(left[p & 1][s][2], left[p & 1][s][3], far + at);
+        }
+        WG_FENCE;
+        UNROLL for (int s = 0; s < STEPS; ++s)
+          WGMMA_A(products, left[p & 1][s], left[p & 1][s] + 2,
+                  d + (ulong)(2 * (p * STEPS + s)), (int)((kt | p | s) != 0));
+        WG_COMMIT;
+        WG_WAIT(1);
+        if (p == 0 && kt > 0 && lane == 0) BAR_ARRIVE(empty + 8 * before);
+      }
+      before = stage;
+      if (++stage == STAGES) { stage = 0; phase ^= 1; }
+    }
+    WG_WAIT(0);
+    WGMMA_KEEP(products);
+    if (lane == 0) BAR_ARRIVE(empty + 8 * before);
+
+    // Registers 4 j and 4 j + 2 are two neighbours of row 8 j + 2 t, the other two of the next row.
+    const INDEX_T above = (INDEX_T)plane * M;
+#if defined(EPILOGUE_VECTOR) && VECTOR == 8
+    const int low = g & 1, high = g >> 2, n = n0 + (warp >> 1) * 32 + (chunk & ~1) * 4;
+    UNROLL for (int j = 0; j < BN / 8; j += 2) {
+      float eight[8];
+      UNROLL for (int v = 0; v < 4; ++v) {
+        eight[2 * v] = products[4 * (j + v / 2) + v % 2];
+        eight[2 * v + 1] = products[4 * (j + v / 2) + v % 2 + 2];
+      }
+      EXCHANGE_EIGHT(eight, low, 4, high, 16)
+      const int m = m0 + (j + high) * 8 + 2 * t + low;
+      if (m < M && n < N) EPILOGUE_VECTOR(8, eight, (above + m) * N + n)
+    }
+#elif defined(EPILOGUE_VECTOR) && VECTOR == 4
+    const int n = n0 + (warp >> 1) * 32 + chunk * 4;
+    UNROLL for (int j = 0; j < BN / 8; ++j) {
+      float four[4];
+      EXCHANGE_FOUR(four, products[4 * j], products[4 * j + 2],
+                    products[4 * j + 1], products[4 * j + 3], odd, 4)
+      const int m = m0 + j * 8 + 2 * t + odd;
+      if (m < M && n < N) EPILOGUE_VECTOR(4, four, (above + m) * N + n)
+    }
+#else
+    const int n = n0 + (warp >> 1) * 32 + chunk * 4 + odd * 2;
+    UNROLL for (int j = 0; j < BN / 8; ++j)
+      UNROLL for (int h = 0; h < 2; ++h) {
+        const int m = m0 + j * 8 + 2 * t + h;
+        const INDEX_T at = (above + m) * N + n;
+        if (m < M && n < N) EPILOGUE(products[4 * j + h], at)
+        if (m < M && n + 1 < N) EPILOGUE(products[4 * j + 2 + h], at + 1)
+      }
+#endif
+  }
+}
