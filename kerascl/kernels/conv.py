@@ -18,6 +18,7 @@ from kerascl.kernels import (
     wgmma_conv,
     wgmma_filter,
     wgmma_planes,
+    wgmma_rows,
     wgmma_stem,
     wgmma_taps,
     winograd,
@@ -321,6 +322,7 @@ SOLVERS: tuple[Solver, ...] = (
     Panels(),
     *winograd.SOLVERS,
     wgmma_conv.Wgmma(),
+    wgmma_rows.Wgmma(),
     wgmma_filter.Wgmma(),
     wgmma_taps.Wgmma(),
     wgmma_taps.Wgmma16(),
@@ -346,6 +348,7 @@ VARIANTS: tuple[Solver, ...] = (
         for shape in wgmma.SHAPES
         for split in gemm.SLICES
     ),
+    *(wgmma_rows.Wgmma(shape, split) for shape in wgmma_rows.SHAPES for split in gemm.SLICES),
     *(wgmma_taps.Wgmma(box, split) for box in wgmma_taps.BOXES for split in gemm.SLICES),
     *(wgmma_taps.Wgmma16(box, split) for box in wgmma_taps.BOXES16 for split in gemm.SLICES),
     *(

@@ -220,14 +220,14 @@ def instruction(shape: Shape, kind: Kind, a_mn: bool, b_mn: bool) -> str:
 
 
 @functools.cache
-def register_instruction(columns: int, kind: Kind) -> str:
+def register_instruction(columns: int, kind: Kind, b_mn: bool) -> str:
     """The macros WGMMA_A(d, x0, x1, b, add), whose left operand is two pairs of registers, and
-    WGMMA_KEEP(d).  The right one of 16-bit floats has columns contiguous, that of TF32 k."""
+    WGMMA_KEEP(d)."""
     count = columns // 2
     registers = ", ".join(f"%{k}" for k in range(count))
     places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
     left = ", ".join(f"%{count + k}" for k in range(4))
-    turned = ", 1" if kind.depth == 16 else ""
+    turned = f", {int(b_mn)}" if kind.depth == 16 else ""
     name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{kind.depth}.f32.{kind.name}.{kind.name}"
     text = (
         f"{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0;\\n"
@@ -316,6 +316,7 @@ class Run:
             + epilogue.defines
             + cl_source("wgmma_common.cl")
             + (cl_source("wgmma_moments.cl") if epilogue.moments else "")
+            + cl_source("wgmma_store.cl")
             + cl_source(f"{self.kernel}.cl")
         )
         args = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import math
+from dataclasses import dataclass
 
 from kerascl.kernels import wgmma
 from kerascl.kernels.conv_problem import (
@@ -63,42 +64,36 @@ class Wgmma(wgmma.MomentsSolver):
             and p.strides == (stride, stride)
             and (p.kind == DATA_GRAD or min(gathered[1:3]) >= stride)
             and gathered[-1] * p.a.itemsize % 16 == 0
-            and (p.kind == DATA_GRAD or self._packs(p) or p.w_shape[-1] * p.b.itemsize % 16 == 0)
+            and (p.kind == DATA_GRAD or packs(p) or p.w_shape[-1] * p.b.itemsize % 16 == 0)
             and (p.kind == FORWARD or p.w_shape[-1] * p.b.itemsize % 16 == 0)
-            and not (self.tile and _low(p) and self.tile not in wgmma.PROMOTED)
+            and not (self.tile and low_parts(p) and self.tile not in wgmma.PROMOTED)
         )
 
     def moments(self, p: ConvProblem) -> bool:
         return p.kind == FORWARD
 
-    @staticmethod
-    def _packs(p: ConvProblem) -> bool:
-        """Whether the weights are turned first: tf32 wants k contiguous, forward they are not."""
-        return p.kind == FORWARD and p.a.itemsize == 4
-
     def best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
-        low = _low(p)
-        gathered, out = _sides(p)
+        exact = low_parts(p)
+        gathered, out = sides(p)
         stride = p.strides[0]
         classes = stride**2 if p.kind == DATA_GRAD else 1
         deep = wgmma.depth_of(p.a)
         # Channels are read in whole boxes for each tap.
         k = math.prod(p.w_shape[:2]) * round_up(gathered[-1], deep)
         packing = 0.0
-        if low or self._packs(p):
-            packing += pack_time(math.prod(p.w_shape) * p.a.itemsize * (2 if low else 1))
-        if low:
+        if exact or packs(p):
+            packing += pack_time(math.prod(p.w_shape) * p.a.itemsize * (2 if exact else 1))
+        if exact:
             packing += pack_time(math.prod(gathered) * p.a.itemsize)
         choices = []
-        shapes = (self.tile,) if self.tile else wgmma.PROMOTED if low else wgmma.SHAPES
+        shapes = (self.tile,) if self.tile else wgmma.PROMOTED if exact else wgmma.SHAPES
         for shape in shapes:
-            grid = _grid(p)
-            tiles = box(*grid, shape.bm)[0] * ceil_div(out[-1], shape.bn) * classes
+            tiles = box(*grid(p), shape.bm)[0] * ceil_div(out[-1], shape.bn) * classes
             wanted = 1 if classes > 1 else self.splits
             for splits in wgmma.slice_counts(wanted, p.total, k // deep):
                 time = wgmma.tiles_time(
                     shape, KINDS[p.a.name], tiles * splits, ceil_div(k // classes, splits),
-                    3 if low else 1, info,
+                    3 if exact else 1, info,
                 )  # fmt: skip
                 choices.append((time + wgmma.fold_time(p.total, splits) + packing, shape, splits))
         return min(choices, key=lambda c: c[0])
@@ -106,43 +101,25 @@ class Wgmma(wgmma.MomentsSolver):
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
         _, shape, splits = self.choice(p, info, epilogue)
-        low, index = _low(p), conv_index(p)
+        exact, index = low_parts(p), conv_index(p)
         forward = p.kind == FORWARD
         stride = p.strides[0]
         images, classes = (stride, 1) if forward else (1, stride)
-        gathered, out = _sides(p)
+        gathered, out = sides(p)
         batch, height, width, channels = gathered
         taps, columns = math.prod(p.w_shape[:2]), out[-1]
         size, deep = p.a.itemsize, wgmma.depth_of(p.a)
         launches: list[Launch] = []
         workspace = wgmma.Workspace()
-        room = workspace.room
-        weights, a_low, b_low, turned = "b", None, None, False
-        c, f = p.w_shape[-2:]
-        nbytes = math.prod(p.w_shape) * size
-        if low:
-            a_low = room(math.prod(gathered) * size)
+        a_low = None
+        if exact:
+            a_low = workspace.room(math.prod(gathered) * size)
             pixels = math.prod(gathered[:-1])
             launches.append(
                 pack_launch(p.a, index, "a", None, a_low, pixels, channels, 0, channels, 1)
             )
-        if self._packs(p):
-            # [taps * c][f] -> [f][taps * c]
-            weights, b_low = room(nbytes), room(nbytes) if low else None
-            launches.append(pack_launch(p.a, index, "b", weights, b_low, f, taps * c, 0, 1, f))
-        elif low:
-            b_low = room(nbytes)
-            launches.append(pack_launch(p.a, index, "b", None, b_low, taps * c, f, 0, f, 1))
-        if not forward:
-            sizes, steps, b_box = (f, c, taps), (f * size, c * f * size), (deep, shape.bn, 1)
-        elif self._packs(p):
-            sizes, steps = (c, taps, f), (c * size, taps * c * size)
-            b_box = (deep, 1, shape.bn)
-        else:
-            sizes, steps, b_box = (f, c, taps), (f * size, c * f * size), (64, deep, 1)
-            turned = True
-        b_words = wgmma.map_words(p.a, sizes, steps, b_box)
-        tiles_m, bn_, bh, bw = box(*_grid(p), shape.bm)
+        b = weights(p, shape, index, workspace, launches)
+        tiles_m, bn_, bh, bw = box(*grid(p), shape.bm)
         # Width and height are those of the remainder's image, which the kernel adds.
         pixel = channels * size
         a_words = wgmma.map_words(
@@ -156,15 +133,15 @@ class Wgmma(wgmma.MomentsSolver):
         tiles_n = ceil_div(columns, shape.bn)
         tiles = tiles_m * tiles_n * splits * classes**2
         run = wgmma.Run(
-            shape, p.a, index, "a", weights, a_words, b_words, False, turned, a_low, b_low,
+            shape, p.a, index, "a", b.slot, a_words, b.words, False, b.turned, a_low, b.low,
             a_maps=images**2, columns=columns,
             flags=(
                 ("CONV", 1), ("FILTER_GRAD", 0), ("DATA_GRAD", int(not forward)),
                 ("IMAGES1", images), ("IMAGES2", images), ("CLASSES", classes),
-                ("B_TAPS_INNER", int(self._packs(p))),
+                ("B_TAPS_INNER", int(b.taps_inner)),
             ),
         )  # fmt: skip
-        _, grid_h, grid_w = _grid(p)
+        _, grid_h, grid_w = grid(p)
         params = geometry(p).add(
             "int", BATCH=batch, CIN=channels, COUT=columns, TILES=tiles, TILES_M=tiles_m,
             TILES_N=tiles_n, TILES_H=ceil_div(grid_h, bh), TILES_W=ceil_div(grid_w, bw),
@@ -176,18 +153,66 @@ class Wgmma(wgmma.MomentsSolver):
         return Plan(launches, workspace)
 
 
-def _sides(p: ConvProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
+@dataclass(frozen=True)
+class Weights:
+    """The right operand of a convolution as TMA reads it.
+
+    Attributes:
+        slot, low: where the weights lie, and their low parts for 3xTF32.
+        words: of the tensor map.
+        turned: whether columns are contiguous, not k.
+        taps_inner: whether the map has the taps between k and the columns.
+    """
+
+    slot: str
+    low: str | None
+    words: tuple[int, ...]
+    turned: bool
+    taps_inner: bool
+
+
+def weights(
+    p: ConvProblem, shape: Shape, index: str, workspace: wgmma.Workspace, launches: list[Launch]
+) -> Weights:
+    """How the kernels read the weights; what must be packed is, by a launch more."""
+    c, f = p.w_shape[-2:]
+    taps, size, deep = math.prod(p.w_shape[:2]), p.a.itemsize, wgmma.depth_of(p.a)
+    nbytes, room = math.prod(p.w_shape) * size, workspace.room
+    slot, low_slot, taps_inner = "b", None, packs(p)
+    if taps_inner:
+        # [taps * c][f] -> [f][taps * c]
+        slot, low_slot = room(nbytes), room(nbytes) if low_parts(p) else None
+        launches.append(pack_launch(p.a, index, "b", slot, low_slot, f, taps * c, 0, 1, f))
+    elif low_parts(p):
+        low_slot = room(nbytes)
+        launches.append(pack_launch(p.a, index, "b", None, low_slot, taps * c, f, 0, f, 1))
+    turned = p.kind == FORWARD and not taps_inner
+    if taps_inner:
+        sizes, steps, b_box = (c, taps, f), (c * size, taps * c * size), (deep, 1, shape.bn)
+    else:
+        sizes, steps = (f, c, taps), (f * size, c * f * size)
+        b_box = (64, deep, 1) if turned else (deep, shape.bn, 1)
+    words = wgmma.map_words(p.a, sizes, steps, b_box)
+    return Weights(slot, low_slot, words, turned, taps_inner)
+
+
+def packs(p: ConvProblem) -> bool:
+    """Whether the weights are turned first: tf32 wants k contiguous, forward they are not."""
+    return p.kind == FORWARD and p.a.itemsize == 4
+
+
+def sides(p: ConvProblem) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shapes of what is gathered and of the output."""
     return (p.y_shape, p.x_shape) if p.kind == DATA_GRAD else (p.x_shape, p.y_shape)
 
 
-def _grid(p: ConvProblem) -> tuple[int, int, int]:
+def grid(p: ConvProblem) -> tuple[int, int, int]:
     """Images, height and width that boxes cover: the output's, or the largest class's."""
-    _, (images, height, width, _) = _sides(p)
+    _, (images, height, width, _) = sides(p)
     stride = p.strides[0] if p.kind == DATA_GRAD else 1
     return images, ceil_div(height, stride), ceil_div(width, stride)
 
 
-def _low(p: ConvProblem) -> bool:
+def low_parts(p: ConvProblem) -> bool:
     """Whether float32 inputs are to be multiplied as exactly as float32 allows."""
     return p.a.name == "float32" and p.precision == "highest"

@@ -10,8 +10,9 @@ import numpy as np
 
 from kerascl import dtypes
 from kerascl.kernels import wgmma, wgmma_planes
+from kerascl.kernels.conv_problem import FILTER_GRAD
 from kerascl.kernels.solver import store_epilogue
-from kerascl.kernels.wgmma_selftest import check, filter_gradient, run
+from kerascl.kernels.wgmma_selftest import check, convolution, run
 from kerascl.runtime import device, selftest_child
 
 
@@ -34,11 +35,13 @@ def planes(dev: device.Device) -> None:
     tries += [(cases[0], "highest", tile, 2) for tile in wgmma.PROMOTED]
     tries += [(many, "highest", tile, 3) for tile in wgmma.PROMOTED[:2]]
     for case, precision, tile, splits in tries:
-        problem, x, dy, want = filter_gradient(rng, case, dtypes.float32, precision)
+        problem, inputs, want = convolution(
+            rng, FILTER_GRAD, case, dtypes.float32, precision
+        )
         got = np.empty(want.shape, np.float32)
         solver = wgmma_planes.Wgmma(tile, splits)
         plan = solver.plan(problem, dev.info, store_epilogue(dtypes.float32))
-        run(plan, {"a": x, "b": dy}, got, dev)
+        run(plan, inputs, got, dev)
         name = f"a filter gradient ({precision}{', ' + tile.name if tile else ''})"
         check(name, got, want, 2e-6 if precision == "highest" else 1e-3)
 

@@ -78,42 +78,22 @@ def convolutions(dev: device.Device) -> None:
         DeviceError: of any step, or a result is wrong.
     """
     rng = np.random.default_rng()
-    images, size, c, f = 3, 13, 40, 24
     for dtype in (dtypes.float32, dtypes.bfloat16):
-        x = rng.standard_normal((images, size, size, c)).astype(dtype.numpy)
-        w = rng.standard_normal((3, 3, c, f)).astype(dtype.numpy)
-        dy = rng.standard_normal((images, size, size, f)).astype(dtype.numpy)
         filter_grad = wgmma_taps if dtype is dtypes.float32 else wgmma_filter
-        for kind, image, other, room in (
-            (FORWARD, x, w, wgmma_conv), (DATA_GRAD, dy, w, wgmma_conv),
-            (FILTER_GRAD, x, dy, filter_grad),
-        ):  # fmt: skip
-            problem = ConvProblem(
-                kind, x.shape, w.shape, dy.shape, (1, 1), ((1, 1), (1, 1)), (1, 1), 1, False,
-                dtype, dtype, dtypes.float32, "high",
-            )  # fmt: skip
-            taps = w.astype(np.float64)
-            if kind == DATA_GRAD:  # the convolution with the filters turned round
-                taps = taps[::-1, ::-1].swapaxes(2, 3)
-            padded = np.pad(image.astype(np.float64), ((0, 0), (1, 1), (1, 1), (0, 0)))
-            places = [(i, j) for i in range(3) for j in range(3)]
-            shifted = [padded[:, i : i + size, j : j + size] for i, j in places]
-            if kind == FILTER_GRAD:
-                axes = ((0, 1, 2), (0, 1, 2))
-                grads = [np.tensordot(s, dy.astype(np.float64), axes) for s in shifted]
-                want = np.stack(grads).reshape(w.shape)
-            else:
-                want = sum(s @ taps[i, j] for s, (i, j) in zip(shifted, places, strict=True))
+        rooms = {FORWARD: wgmma_conv, DATA_GRAD: wgmma_conv, FILTER_GRAD: filter_grad}
+        for kind, room in rooms.items():
+            problem, inputs, want = convolution(rng, kind, (3, 13, 13, 40, 24, 3, 1, 1, 1), dtype)
             got = np.empty(want.shape, np.float32)
             plan = room.Wgmma().plan(problem, dev.info, store_epilogue(dtypes.float32))
-            run(plan, {"a": image, "b": other}, got, dev)
+            run(plan, inputs, got, dev)
             check(f"{kind} of {dtype.name}", got, want, 1e-3)
 
 
-def filter_gradient(
-    rng: np.random.Generator, case: tuple[int, ...], dtype: DType, precision: str = "high"
-) -> tuple[ConvProblem, np.ndarray, np.ndarray, np.ndarray]:
-    """A problem with random x and dy, and its filter gradient.
+def convolution(
+    rng: np.random.Generator, kind: str, case: tuple[int, ...], dtype: DType,
+    precision: str = "high",
+) -> tuple[ConvProblem, dict[str, np.ndarray], np.ndarray]:  # fmt: skip
+    """A convolution or a gradient of one, random inputs, and what they give in float64.
 
     Args:
         case: images, height, width, channels, filters, taps a side, stride, padding, dilation.
@@ -121,20 +101,31 @@ def filter_gradient(
     images, height, width, c, f, taps, stride, pad, dilation = case
     reach = (taps - 1) * dilation
     out_h, out_w = ((n + 2 * pad - reach - 1) // stride + 1 for n in (height, width))
-    x = rng.standard_normal((images, height, width, c)).astype(dtype.numpy)
-    dy = rng.standard_normal((images, out_h, out_w, f)).astype(dtype.numpy)
+    shapes = (images, height, width, c), (taps, taps, c, f), (images, out_h, out_w, f)
+    x, w, dy = (rng.standard_normal(shape).astype(dtype.numpy) for shape in shapes)
     problem = ConvProblem(
-        FILTER_GRAD, x.shape, (taps, taps, c, f), dy.shape, (stride, stride),
-        ((pad, pad), (pad, pad)), (dilation, dilation), 1, False, dtype, dtype, dtypes.float32,
-        precision,
+        kind, *shapes, (stride, stride), ((pad, pad), (pad, pad)), (dilation, dilation), 1, False,
+        dtype, dtype, dtypes.float32, precision,
     )  # fmt: skip
-    padded = np.pad(x.astype(np.float64), ((0, 0), (pad, pad), (pad, pad), (0, 0)))
-    want = np.empty(problem.w_shape)
+    margins = ((0, 0), (pad, pad), (pad, pad), (0, 0))
+    wide_x, wide_w, wide_dy = (a.astype(np.float64) for a in (x, w, dy))
+    padded, back = np.pad(wide_x, margins), np.pad(np.zeros(x.shape), margins)
+    want = np.zeros(problem.out_shape)
     for i in range(taps):
         for j in range(taps):
-            taken = padded[:, i * dilation :: stride, j * dilation :: stride][:, :out_h, :out_w]
-            want[i, j] = np.tensordot(taken, dy.astype(np.float64), ((0, 1, 2), (0, 1, 2)))
-    return problem, x, dy, want
+            rows = slice(i * dilation, i * dilation + (out_h - 1) * stride + 1, stride)
+            columns = slice(j * dilation, j * dilation + (out_w - 1) * stride + 1, stride)
+            taken = padded[:, rows, columns]
+            if kind == FORWARD:
+                want += taken @ wide_w[i, j]
+            elif kind == DATA_GRAD:
+                back[:, rows, columns] += wide_dy @ wide_w[i, j].T
+            else:
+                want[i, j] = np.tensordot(taken, wide_dy, ((0, 1, 2), (0, 1, 2)))
+    if kind == DATA_GRAD:
+        want = back[:, pad : pad + height, pad : pad + width]
+    inputs = {FORWARD: (x, w), DATA_GRAD: (dy, w), FILTER_GRAD: (x, dy)}[kind]
+    return problem, dict(zip("ab", inputs, strict=True)), want
 
 
 if __name__ == "__main__":

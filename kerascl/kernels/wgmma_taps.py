@@ -153,7 +153,7 @@ class Wgmma(wgmma.WgmmaSolver):
         source = (
             prelude(index, ACC=dtypes.float32)
             + "".join(f"#define {k} {v}\n" for k, v in names.items())
-            + wgmma.register_instruction(SIDE, wgmma.KINDS[p.a.name])
+            + wgmma.register_instruction(SIDE, wgmma.KINDS[p.a.name], True)
             + params.source
             + inner.defines
             + cl_source("wgmma_common.cl")

@@ -10,8 +10,9 @@ import numpy as np
 
 from kerascl import dtypes
 from kerascl.kernels import wgmma_taps
+from kerascl.kernels.conv_problem import FILTER_GRAD
 from kerascl.kernels.solver import store_epilogue
-from kerascl.kernels.wgmma_selftest import check, filter_gradient, run
+from kerascl.kernels.wgmma_selftest import check, convolution, run
 from kerascl.runtime import device, selftest_child
 
 
@@ -25,11 +26,11 @@ def taps(dev: device.Device) -> None:
     cases = ((9, 13, 11, 72, 136, 3, 1, 1, 1), (3, 20, 17, 64, 64, 5, 1, 0, 1))
     for dtype in (dtypes.bfloat16, dtypes.float16):
         for number, box in enumerate(wgmma_taps.BOXES16):
-            problem, x, dy, want = filter_gradient(rng, cases[number % 2], dtype)
+            problem, inputs, want = convolution(rng, FILTER_GRAD, cases[number % 2], dtype)
             got = np.empty(want.shape, np.float32)
             solver = wgmma_taps.Wgmma16(box, 1 + number)
             plan = solver.plan(problem, dev.info, store_epilogue(dtypes.float32))
-            run(plan, {"a": x, "b": dy}, got, dev)
+            run(plan, inputs, got, dev)
             check(f"a filter gradient of {dtype.name} ({box.name})", got, want, 2e-5)
 
 

@@ -39,7 +39,7 @@ class Run(wgmma.Run):
 
     @property
     def instruction(self) -> str:
-        return wgmma.register_instruction(self.shape.bn, wgmma.KINDS[self.dtype.name])
+        return wgmma.register_instruction(self.shape.bn, wgmma.KINDS[self.dtype.name], False)
 
 
 class Wgmma(wgmma_gemm.Wgmma):

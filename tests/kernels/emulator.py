@@ -1,5 +1,5 @@
 """Runs kernels with warpgroup matrix instructions where there are none: TMA, barriers and wgmma in
-plain OpenCL C around the text of wgmma.cl, wgmma_taps.cl, wgmma_taps16.cl and wgmma_turned.cl.
+plain OpenCL C around the text of the kernels of wgmma*.cl.
 
 Work-items of a CPU's work-group take turns and cannot wait for each other.  So a kernel is launched
 once for each of its roles: those who load first, those who multiply last.  Every use of a stage has
@@ -358,18 +358,22 @@ inline float emu_half(uint pair, int high) {
     emu_product(emu, d, rows_[0], rows_[1], b, add); }
 #endif
 
-// wgmma_taps16.cl.  Lane 4 g + t gets rows 2 t and 2 t + 1 of column g of each matrix.
+// wgmma_taps16.cl and wgmma_rows.cl.  Lane 4 g + t gets elements 2 t and 2 t + 1 of row g of each
+// matrix, or, turned, rows 2 t and 2 t + 1 of its column g.
 #define LDMATRIX(to, at) { \
     emu->lanes[emu->tid] = (at); \
     barrier(CLK_LOCAL_MEM_FENCE); \
     for (uint i_ = emu->tid & ~7u; i_ < (emu->tid | 7u) + 1; ++i_) \
-      EMU_MUST(i_ == emu->tid || (emu->lanes[i_] ^ emu->lanes[emu->tid]) & 0x70u, BANKS) \
+      EMU_MUST(!EMU_TURNED || i_ == emu->tid \
+                   || (emu->lanes[i_] ^ emu->lanes[emu->tid]) & 0x70u, BANKS) \
     for (int i_ = 0; i_ < 4; ++i_) { \
       (to)[i_] = 0; \
       for (int h_ = 0; h_ < 2; ++h_) { \
-        const uint row_ = emu->lanes[emu->tid / 32 * 32 + 8 * i_ + emu->tid % 4 * 2 + h_]; \
+        const uint g_ = emu->tid % 32 / 4, t_ = emu->tid % 4 * 2 + h_; \
+        const uint row_ = emu->lanes[emu->tid / 32 * 32 + 8 * i_ + (EMU_TURNED ? t_ : g_)]; \
         EMU_MUST(row_ % 16 == 0, OPERAND) \
-        (to)[i_] |= (uint)*(__global ushort*)emu_at(emu, row_ + emu->tid % 32 / 4 * 2) << 16 * h_; \
+        const uint element_ = row_ + 2 * (EMU_TURNED ? g_ : t_); \
+        (to)[i_] |= (uint)*(__global ushort*)emu_at(emu, element_) << 16 * h_; \
       } \
     } \
     barrier(CLK_LOCAL_MEM_FENCE); }
@@ -482,7 +486,8 @@ def _source(source: str, kinds: int, lanes: int) -> tuple[str, int]:
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
         KINDS=kinds, LANES=lanes, COUNTS=_COUNTS, READS=_READS, GENERATION=_GENERATION,
-        LIMIT=wgmma.SHARED_LIMIT, **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
+        TURNED=int("x4.trans" in source), LIMIT=wgmma.SHARED_LIMIT,
+        **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())
     # Macros that hold PTX are the emulator's instead.

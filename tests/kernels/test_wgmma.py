@@ -17,6 +17,7 @@ from kerascl.kernels import (
     wgmma_gemm,
     wgmma_planes,
     wgmma_probe,
+    wgmma_rows,
     wgmma_taps,
     wgmma_turned,
 )
@@ -432,6 +433,62 @@ def test_convolutions(hopper, kind, shape, dtype, precision, rng):
         plan = solver.plan(p, hopper.info, store_epilogue(dtypes.float32))
         got = run_plan(plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), hopper)
         assert relative(got, reference(p, a, b)) < bound(dtype, precision)
+
+
+@pytest.fixture
+def with_rows(hopper):
+    if not wgmma_probe.available(hopper.info, wgmma_rows.Wgmma.verdict):
+        pytest.skip("the device failed the self-test of this family")
+    return hopper
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("shape", wgmma_rows.SHAPES, ids=lambda s: s.name)
+@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+def test_rows_of_taps(with_rows, kind, shape, dtype, rng):
+    dtype = dtypes.as_dtype(dtype)
+    for number, sizes in enumerate((*CONVOLUTIONS, (16, 56, 56, 64, 64, 3, 1, 1))):
+        p = convolution(kind, *sizes, dtype, "high")
+        solver = wgmma_rows.Wgmma(shape, 2 if number == 2 else None)
+        if not solver.takes(p):
+            continue
+        a, b = operands(rng, p)
+        plan = solver.plan(p, with_rows.info, store_epilogue(dtypes.float32))
+        got = run_plan(plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), with_rows)
+        assert relative(got, reference(p, a, b)) < bound(dtype, "high")
+
+
+@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("shape", wgmma_rows.SHAPES, ids=lambda s: s.name)
+def test_rows_of_taps_stay_in_registers(dev, shape, dtype, kind):
+    p = convolution(kind, 8, 56, 56, 64, 128, 3, 1, 1, dtypes.as_dtype(dtype), "high")
+    plan = wgmma_rows.Wgmma(shape, 1).plan(p, dev.info, store_epilogue(dtypes.float32))
+    used = ptx.resources(plan.launches[-1].source, "sm_90", shape.threads, wgmma.sm_90a)
+    assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
+    assert used["local"] <= wgmma.SHARED_LIMIT
+
+
+def test_rows_of_taps_are_chosen_for_few_columns(hopper_info):
+    for sizes, name in (
+        ((64, 224, 224, 64, 64, 3, 1, 1), "wgmma_rows"),
+        ((64, 56, 56, 64, 64, 3, 1, 1), "wgmma_rows"),
+        ((64, 28, 28, 256, 256, 3, 1, 1), "wgmma"),
+        ((64, 56, 56, 64, 64, 3, 2, 1), "wgmma"),
+    ):
+        for kind in (conv.FORWARD, conv.DATA_GRAD):
+            p = convolution(kind, *sizes, dtypes.bfloat16, "high")
+            assert (
+                conv.plan(p, hopper_info, store_epilogue(dtypes.float32)).launches[-1].name == name
+            )
+
+
+def test_boxes_with_a_margin():
+    for images, height, width in ((64, 56, 56), (64, 7, 7), (1, 1, 1), (3, 13, 200)):
+        tiles, n, h, w = wgmma_rows.box(images, height, width, 128, 168, 2)
+        assert n * h * w <= 128 and n * h * (w + 2) <= 168
+        assert tiles == math.ceil(images / n) * math.ceil(height / h) * math.ceil(width / w)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

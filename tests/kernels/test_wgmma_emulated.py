@@ -21,6 +21,7 @@ from kerascl.kernels import (
     wgmma_filter,
     wgmma_gemm,
     wgmma_planes,
+    wgmma_rows,
     wgmma_stem,
     wgmma_taps,
 )
@@ -153,6 +154,26 @@ def test_convolutions(cpu_dev, cpu_info, name, kind, dtype, precision, rng):
 @pytest.mark.parametrize("shape", wgmma.SHAPES[:2], ids=lambda s: s.name)
 def test_tiles_of_convolutions(cpu_dev, cpu_info, shape, kind, rng):
     convolved(rng, wgmma_conv.Wgmma(shape), kind, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
+
+
+ROWS = {  # images, height, width, channels, filters, taps a side, stride, padding
+    "same": (3, 9, 7, 40, 24, 3, 1, 1), "valid": (2, 8, 7, 72, 136, 3, 1, 0),
+    "even": (2, 6, 11, 24, 72, 2, 1, 1), "wide": (1, 4, 70, 8, 64, 3, 1, 2),
+    "images": (7, 3, 5, 8, 8, 3, 1, 1), "deep": (1, 9, 20, 136, 16, 3, 1, 1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+@pytest.mark.parametrize("name", ROWS)
+def test_rows_of_taps(cpu_dev, cpu_info, name, kind, dtype, rng):
+    p = test_wgmma.convolution(kind, *ROWS[name], dtypes.as_dtype(dtype), "high")
+    shape = wgmma_rows.SHAPES[list(ROWS).index(name) % len(wgmma_rows.SHAPES)]
+    solver = wgmma_rows.Wgmma(shape, 2 if name == "same" else None)
+    assert solver.takes(p)
+    a, b = test_wgmma.operands(rng, p)
+    want = functools.partial(test_wgmma.reference, p)
+    check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -361,5 +382,30 @@ def test_faults_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, rng):
     p = test_wgmma.convolution(conv.FILTER_GRAD, 5, 9, 11, 72, 40, 3, 1, 1, dtypes.bfloat16, "high")
     operands = test_wgmma.operands(rng, p)
     plan = wgmma_taps.Wgmma16(wgmma_taps.BOXES16[1], 1).plan(p, cpu_info, STORE)
+    plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
+    found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
+
+
+@pytest.mark.parametrize(
+    "old, new, fault",
+    [
+        ("[i], SWIZZLED(at)", "[i], at", WRONG),
+        ("(DATA_GRAD ? TAPS - 1 - j : j) * 128", "0", WRONG),
+        ("w0 + (DATA_GRAD ? PAD2 - TAPS + 1 : -PAD2)", "w0", WRONG),
+        ("line * (BOX_W + TAPS - 1)", "line * BOX_W", WRONG),
+        ("+ (lane >> 4) * 16", "", WRONG),
+        ("i * TAPS + j;", "j;", WRONG),
+        ("j * (B_BYTES >> 4) +", "", WRONG),
+        ("left[s & 1]", "left[0]", "FRAGMENT"),
+        ("WG_WAIT(1);", "WG_WAIT(2);", "HELD"),
+        ("A_BOX_BYTES + TAPS * B_BYTES)", "A_BOX_BYTES + B_BYTES)", "BYTES"),
+        ("min(at, A_ROWS - TAPS)", "at + A_ROWS + TAPS * BN", "OPERAND"),
+    ],
+)
+@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+def test_faults_of_rows_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, kind, rng):
+    p = test_wgmma.convolution(kind, *ROWS["deep"], dtypes.bfloat16, "high")
+    operands = test_wgmma.operands(rng, p)
+    plan = wgmma_rows.Wgmma(wgmma_rows.SHAPES[-1], 1).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)

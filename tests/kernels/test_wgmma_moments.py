@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import conv, gemm, tiles, wgmma, wgmma_conv, wgmma_gemm, wgmma_stem
+from kerascl.kernels import conv, gemm, tiles, wgmma, wgmma_conv, wgmma_gemm, wgmma_rows, wgmma_stem
 from kerascl.kernels.solver import NoMoments, store_epilogue
 from tests.kernels import emulator, ptx
 from tests.kernels.harness import poisoned, random_array
@@ -75,6 +75,11 @@ def test_far_from_zero(cpu_dev, cpu_info, shift, rng):
 )
 def test_convolutions(cpu_dev, cpu_info, shape, taps, stride, pad, filters, rng):
     _convolution(rng, cpu_dev, cpu_info, wgmma_conv.Wgmma(SMALL), shape, taps, stride, pad, filters)
+
+
+def test_rows_of_taps(cpu_dev, cpu_info, rng):
+    for tile in wgmma_rows.SHAPES:
+        _convolution(rng, cpu_dev, cpu_info, wgmma_rows.Wgmma(tile), (3, 9, 11, 8), 3, 1, 1, 72)
 
 
 def test_first_layer(cpu_dev, cpu_info, rng):

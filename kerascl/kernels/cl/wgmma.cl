@@ -16,14 +16,6 @@
 #define PLANES 0
 #define BLOCK_ROWS 64
 #endif
-#ifndef MOMENTS  // else wgmma_moments.cl
-#define SIDE 0
-#define ONE_COLUMN 0
-#define MOMENTS_PARAMS
-#define BEGIN_MOMENTS
-#define TILE_MOMENTS
-#define END_MOMENTS
-#endif
 #define PAIR (A_BYTES + B_BYTES)
 #define STAGE (LOW ? 2 * PAIR : PAIR)
 #define LOW_MAPS (8 * MAPS)  // from an operand's tensor map to that of its low part
@@ -169,9 +161,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         int tn = at / across, th = (at - tn * across) / TILES_W;
         int tw = at - tn * across - th * TILES_W;
 #elif defined(CONV)
-        const int taps = TILES_W * TILES_H;
-        const int tn = pm / taps, th = (pm - tn * taps) / TILES_W;
-        const int h0 = th * BOX_H, w0 = (pm - tn * taps - th * TILES_W) * BOX_W, image0 = tn * BOX_N;
+        DECODE_PIXELS
         const int tap = at / CHUNKS;
         int chunk = at - tap * CHUNKS, i = tap / ns, j = tap - i * ns;
         int ih, iw, dh, dw, rs, moved = 1;
@@ -327,11 +317,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #endif
 
 #if defined(CONV) && !FILTER_GRAD
-    const int taps = TILES_W * TILES_H;
-    const int tn = pm / taps, th = (pm - tn * taps) / TILES_W;
-    const int h0 = th * BOX_H, w0 = (pm - tn * taps - th * TILES_W) * BOX_W, image0 = tn * BOX_N;
+    DECODE_PIXELS
 #endif
-#define ROW(i) (team * (64 * MI) + (i) * 64 + ((tid >> 5) & 3) * 16 + quad)
 #if (defined(CONV) && FILTER_GRAD) || PLANES
 #define PLACE(row, live, at) \
       int live; INDEX_T at; \
@@ -341,13 +328,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         at = CHANNEL_AT(tap_, c_) * COUT + n0; }
 #define COLUMNS COUT
 #elif defined(CONV)
-#define PLACE(row, live, at) \
-      int live; INDEX_T at; \
-      { const int line_ = (row) / BOX_W, dn_ = line_ / BOX_H; \
-        const int x_ = (w0 + (row) - line_ * BOX_W) * CLASSES + cw; \
-        const int y_ = (h0 + line_ - dn_ * BOX_H) * CLASSES + ch; \
-        live = dn_ < BOX_N && image0 + dn_ < BATCH && y_ < OUT1 && x_ < OUT2; \
-        at = (((INDEX_T)(image0 + dn_) * OUT1 + y_) * OUT2 + x_) * COUT + n0; }
+#define PLACE(row, live, at) PLACE_PIXEL(row, live, at)
 #define COLUMNS COUT
 #else
 #define PLACE(row, live, at) \
@@ -355,52 +336,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
       const INDEX_T at = ((INDEX_T)plane * M + pm * BM + (row)) * N + n0;
 #define COLUMNS N
 #endif
-    UNROLL for (int i = 0; i < MI; ++i) {
-      const int row = ROW(i);
-      PLACE(row, live0, at0)
-      PLACE(row + 8, live1, at1)
-#if defined(EPILOGUE_VECTOR) && VECTOR == 8
-      // The four lanes of a row exchange their pairs of columns: each ends with one of four tiles.
-#define EIGHT(d, o) { \
-        UNROLL for (int v = 0; v < 4; ++v) { \
-          d[2 * v] = RESULT[i][4 * (j + v) + o]; \
-          d[2 * v + 1] = RESULT[i][4 * (j + v) + o + 1]; \
-        } \
-        EXCHANGE_EIGHT(d, low, 1, high, 2) }
-      const int low = pair & 1, high = pair & 2;
-      UNROLL for (int j = 0; j < BN / 8; j += 4) {
-        float eight[8];
-        const int col = (j + pair) * 8, inside = n0 + col < COLUMNS;
-        EIGHT(eight, 0)
-        if (live0 && inside) EPILOGUE_VECTOR(8, eight, at0 + col)
-        EIGHT(eight, 2)
-        if (live1 && inside) EPILOGUE_VECTOR(8, eight, at1 + col)
-      }
-#elif defined(EPILOGUE_VECTOR) && VECTOR == 4
-      // Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
-      const int odd = pair & 1, right = odd * 8 + (pair >> 1) * 4;
-#define FOUR(d, o) \
-      EXCHANGE_FOUR(d, RESULT[i][4 * j + o], RESULT[i][4 * j + o + 1], \
-                    RESULT[i][4 * j + 4 + o], RESULT[i][4 * j + 5 + o], odd, 1)
-      UNROLL for (int j = 0; j < BN / 8; j += 2) {
-        float four[4];
-        const int col = j * 8 + right, inside = n0 + col < COLUMNS;
-        FOUR(four, 0)
-        if (live0 && inside) EPILOGUE_VECTOR(4, four, at0 + col)
-        FOUR(four, 2)
-        if (live1 && inside) EPILOGUE_VECTOR(4, four, at1 + col)
-      }
-#else
-      UNROLL for (int j = 0; j < BN / 8; ++j) {
-        const int col = j * 8 + 2 * pair;
-        const int inside0 = n0 + col < COLUMNS, inside1 = n0 + col + 1 < COLUMNS;
-        if (live0 && inside0) EPILOGUE(RESULT[i][4 * j], at0 + col)
-        if (live0 && inside1) EPILOGUE(RESULT[i][4 * j + 1], at0 + col + 1)
-        if (live1 && inside0) EPILOGUE(RESULT[i][4 * j + 2], at1 + col)
-        if (live1 && inside1) EPILOGUE(RESULT[i][4 * j + 3], at1 + col + 1)
-      }
-#endif
-    }
+    STORE_RESULT
     TILE_MOMENTS
   }
   END_MOMENTS

@@ -1,0 +1,79 @@
+// How wgmma.cl and wgmma_rows.cl store their results: RESULT[i][j], of 64-row block i of a warpgroup.
+// A lane has rows ROW(i) and eight further; PLACE(row, live, at) says where a row's column n0 lies.
+
+#ifndef MOMENTS  // else wgmma_moments.cl
+#define SIDE 0
+#define ONE_COLUMN 0
+#define MOMENTS_PARAMS
+#define BEGIN_MOMENTS
+#define TILE_MOMENTS
+#define END_MOMENTS
+#endif
+
+#define ROW(i) (team * (64 * MI) + (i) * 64 + ((tid >> 5) & 3) * 16 + quad)
+
+// The box of output pixels (of one class) of tile pm of a convolution.
+#define DECODE_PIXELS \
+    const int across_ = TILES_W * TILES_H; \
+    const int tn = pm / across_, th = (pm - tn * across_) / TILES_W; \
+    const int h0 = th * BOX_H, w0 = (pm - tn * across_ - th * TILES_W) * BOX_W; \
+    const int image0 = tn * BOX_N;
+#define PLACE_PIXEL(row, live, at) \
+      int live; INDEX_T at; \
+      { const int line_ = (row) / BOX_W, dn_ = line_ / BOX_H; \
+        const int x_ = (w0 + (row) - line_ * BOX_W) * CLASSES + cw; \
+        const int y_ = (h0 + line_ - dn_ * BOX_H) * CLASSES + ch; \
+        live = dn_ < BOX_N && image0 + dn_ < BATCH && y_ < OUT1 && x_ < OUT2; \
+        at = (((INDEX_T)(image0 + dn_) * OUT1 + y_) * OUT2 + x_) * COUT + n0; }
+
+#if defined(EPILOGUE_VECTOR) && VECTOR == 8
+// The four lanes of a row exchange their pairs of columns: each ends with one of four tiles.
+#define EIGHT(d, o) { \
+    UNROLL for (int v = 0; v < 4; ++v) { \
+      d[2 * v] = RESULT[i][4 * (j + v) + o]; \
+      d[2 * v + 1] = RESULT[i][4 * (j + v) + o + 1]; \
+    } \
+    EXCHANGE_EIGHT(d, low, 1, high, 2) }
+#define STORE_ROWS \
+      const int low = pair & 1, high = pair & 2; \
+      UNROLL for (int j = 0; j < BN / 8; j += 4) { \
+        float eight[8]; \
+        const int col = (j + pair) * 8, inside = n0 + col < COLUMNS; \
+        EIGHT(eight, 0) \
+        if (live0 && inside) EPILOGUE_VECTOR(8, eight, at0 + col) \
+        EIGHT(eight, 2) \
+        if (live1 && inside) EPILOGUE_VECTOR(8, eight, at1 + col) \
+      }
+#elif defined(EPILOGUE_VECTOR) && VECTOR == 4
+// Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
+#define FOUR(d, o) \
+    EXCHANGE_FOUR(d, RESULT[i][4 * j + o], RESULT[i][4 * j + o + 1], \
+                  RESULT[i][4 * j + 4 + o], RESULT[i][4 * j + 5 + o], odd, 1)
+#define STORE_ROWS \
+      const int odd = pair & 1, right = odd * 8 + (pair >> 1) * 4; \
+      UNROLL for (int j = 0; j < BN / 8; j += 2) { \
+        float four[4]; \
+        const int col = j * 8 + right, inside = n0 + col < COLUMNS; \
+        FOUR(four, 0) \
+        if (live0 && inside) EPILOGUE_VECTOR(4, four, at0 + col) \
+        FOUR(four, 2) \
+        if (live1 && inside) EPILOGUE_VECTOR(4, four, at1 + col) \
+      }
+#else
+#define STORE_ROWS \
+      UNROLL for (int j = 0; j < BN / 8; ++j) { \
+        const int col = j * 8 + 2 * pair; \
+        const int inside0 = n0 + col < COLUMNS, inside1 = n0 + col + 1 < COLUMNS; \
+        if (live0 && inside0) EPILOGUE(RESULT[i][4 * j], at0 + col) \
+        if (live0 && inside1) EPILOGUE(RESULT[i][4 * j + 1], at0 + col + 1) \
+        if (live1 && inside0) EPILOGUE(RESULT[i][4 * j + 2], at1 + col) \
+        if (live1 && inside1) EPILOGUE(RESULT[i][4 * j + 3], at1 + col + 1) \
+      }
+#endif
+#define STORE_RESULT \
+    UNROLL for (int i = 0; i < MI; ++i) { \
+      const int row = ROW(i); \
+      PLACE(row, live0, at0) \
+      PLACE(row + 8, live1, at1) \
+      STORE_ROWS \
+    }
