@@ -36,8 +36,6 @@
 #define STS4(at, v) \
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" \
                :: "r"(at), "r"((v)[0]), "r"((v)[1]), "r"((v)[2]), "r"((v)[3]) : "memory")
-// Registers move from the last warpgroup, of which two warps only are at work, to the others.
-#define REGISTERS(change, n) asm volatile("//@ setmaxnreg." #change ".sync.aligned.u32 " #n ";" ::: "memory")
 #define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 #define SWIZZLED(at) ((at) ^ (((at) >> 3) & 0x70))
 
@@ -82,6 +80,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
     const int k_begin = split * SLICE, k_end = min(BOXES, k_begin + SLICE);
 
   if (team == TEAMS) {
+    // Registers move from here, where two warps only are at work, to the others.
     REGISTERS(dec, 56);
     const int panel = warp - 4 * TEAMS;
     if (panel > 1) return;
