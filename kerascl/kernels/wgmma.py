@@ -281,6 +281,11 @@ class Run:
         return (self.a_maps + 1) * (2 if self.a_low else 1)
 
     @property
+    def threads(self) -> int:
+        """Work-items of a group."""
+        return self.shape.threads
+
+    @property
     def operands(self) -> Args:
         """The kernel's first arguments."""
         return Ref(self.a), Ref(self.b), Ref(self.a_low or self.a), Ref(self.b_low or self.b)
@@ -325,7 +330,7 @@ class Run:
         )  # fmt: skip
         groups = self.groups(tiles, info, bool(epilogue.moments))
         return Launch(
-            source, self.kernel, args, (groups * shape.threads,), (shape.threads,),
+            source, self.kernel, args, (groups * self.threads,), (self.threads,),
             (f"--rewrite={REWRITE}",),
         )  # fmt: skip
 

@@ -34,12 +34,23 @@ class Run(wgmma.Run):
     kernel: ClassVar[str] = "wgmma_turned"
 
     @property
+    def wide(self) -> bool:
+        """Whether sums and fragments need registers of a whole producer warpgroup."""
+        return self.shape.bn > 128
+
+    @property
+    def threads(self) -> int:
+        return 128 * (self.shape.teams + 1) if self.wide else self.shape.threads
+
+    @property
     def operands(self) -> wgmma.Args:
         return Ref(self.a), Ref(self.b)
 
     @property
     def instruction(self) -> str:
-        return wgmma.register_instruction(self.shape.bn, wgmma.KINDS[self.dtype.name], False)
+        more = "#define MANY_REGISTERS\n" if self.wide else ""
+        kind = wgmma.KINDS[self.dtype.name]
+        return more + wgmma.register_instruction(self.shape.bn, kind, False)
 
 
 class Wgmma(wgmma_gemm.Wgmma):
@@ -58,6 +69,7 @@ class Wgmma(wgmma_gemm.Wgmma):
             and p.a.name == "float32"
             and p.precision != "highest"
             and self.layouts(p)[1] == "mn"
+            and (self.tile is None or self.tile.blocks == 1)
         )
 
     def layouts(self, p: GemmProblem) -> tuple[str, str]:

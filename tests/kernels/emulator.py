@@ -448,6 +448,7 @@ def _emulated(launch: Launch, slots: tuple[str, str], sizes: dict[str, int]):
     the state of each the numbers of barriers of a stage, stages and counts."""
     threads, (size,) = launch.local_size[0], launch.global_size
     groups, taps = size // threads, launch.name == "wgmma_taps"
+    # The last warpgroup, or what there is of it, loads.
     consumers, kinds = (threads - 1) // 128 * 128, 3 if taps else 2
     # First work-item and number of them: who loads; who turns pixels; who multiplies.
     roles = ((consumers, 1), *(((consumers + 1, 63),) if taps else ()), (0, consumers))

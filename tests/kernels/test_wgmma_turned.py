@@ -25,7 +25,7 @@ from tests.kernels.test_wgmma_planes import tf32
 
 FLOAT = dtypes.float32
 STORE = store_epilogue(FLOAT)
-WIDE = wgmma_turned.SHAPES[0]  # four parts of a stage, other tiles have two
+WIDE = wgmma_turned.SHAPES[0]  # whose producer is a whole warpgroup
 SMALL = min(wgmma_turned.SHAPES, key=lambda s: s.bm * s.bn * s.stages)
 
 PRODUCTS = {  # m, n, k, batch of a, batch of b; is a turned; offsets; launches that lay a out anew
@@ -115,11 +115,11 @@ FAULTS = {  # the kernel's text, what takes its place, and what is found
     "columns": ("32 + chunk * 4;", "32 + (chunk ^ 1) * 4;", WRONG),
     "panel": ("A_BYTES + (warp >> 1) * PANEL", "A_BYTES + (warp >> 2) * PANEL", WRONG),
     "panel loaded": ("n0 + 32 * p, k0", "n0, k0", WRONG),
-    "step of k": ("(p * STEPS + s) * 1024", "(p + s) * 1024", WRONG),
+    "step of k": ("(h * STEPS + s) * 1024", "(h + s) * 1024", WRONG),
     "step of a": ("d + (ulong)(2 * ", "d + (ulong)(1 * ", WRONG),
     "stage read": ("const uint from = stage * STAGE;", "const uint from = 0;", "CLOSED"),
     "bytes": ("BAR_EXPECT(bar, STAGE)", "BAR_EXPECT(bar, A_BYTES)", "BYTES"),
-    "stale fragment": ("left[p & 1]", "left[0]", "FRAGMENT"),
+    "stale fragment": ("left[h]", "left[0]", "FRAGMENT"),
     "no wait for fragments": ("WG_WAIT(1);", "", "FRAGMENT"),
     "no wait for loads": ("BAR_WAIT(full + 8 * stage, phase);", "", "CLOSED"),
     "handed back early": ("empty + 8 * before);\n      }", "empty + 8 * stage);\n      }", "HELD"),
@@ -159,6 +159,8 @@ def test_other_problems_are_left_to_others():
     assert not takes(problem(64, 32, 48, b=(1, 48)))
     assert not takes(problem(64, 32, 48, precision="highest"))
     assert not takes(problem(64, 32, 48, dtype=dtypes.bfloat16))
+    tall = next(s for s in wgmma.SHAPES if s.blocks > 1)
+    assert not wgmma_turned.Wgmma(tall).takes(problem(64, 32, 48))
 
 
 def chosen(p, info):
@@ -210,8 +212,11 @@ def test_registers(cpu_dev, hopper_info, tile, out, columns):
     p = problem(4096, columns, 4096, b=(256, 1))
     for splits in (1, 4):
         plan = wgmma_turned.Wgmma(tile, splits).plan(p, hopper_info, store_epilogue(out))
-        used = ptx.resources(plan.launches[0].source, "sm_90", tile.threads, wgmma.sm_90a)
+        threads = plan.launches[0].local_size[0]
+        used = ptx.resources(plan.launches[0].source, "sm_90", threads, wgmma.sm_90a)
         assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
-        warps = tiles.ceil_div(tile.groups * tile.threads // 32, 4)  # of a quarter of the unit
+        if tile is WIDE:  # what is given away is what the others take
+            assert (threads, 384 * used["registers"]) == (384, 128 * 40 + 256 * 232)
+        warps = tiles.ceil_div(tile.groups * threads // 32, 4)  # of a quarter of the unit
         assert warps * 32 * tiles.round_up(used["registers"], 8) <= 16384
         assert tile.groups * (used["local"] + 1024) <= 228 * 1024

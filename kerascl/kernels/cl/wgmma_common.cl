@@ -50,6 +50,10 @@
     pm = first + in - pn * high; }
 
 #define WG_FENCE asm volatile("//@ wgmma.fence.sync.aligned;" ::: "memory")
+// More or fewer registers for each lane of a warpgroup.
+#define REGISTERS(change, n) \
+  asm volatile("//@ setmaxnreg." #change ".sync.aligned.u32 " #n ";" ::: "memory")
+
 #define WG_COMMIT asm volatile("//@ wgmma.commit_group.sync.aligned;" ::: "memory")
 #define WG_WAIT(n) asm volatile("//@ wgmma.wait_group.sync.aligned " #n ";" ::: "memory")
 

@@ -61,6 +61,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
   uint phase = 0;
 
   if (team == TEAMS) {
+    // Registers move from here, where two warps only are at work, to the others.
     REGISTERS(dec, 56);
     const int panel = warp - 4 * TEAMS;
     if (panel > 1) return;

@@ -8,9 +8,6 @@
 #define BOX_W 8
 #define WIDE (BOX_W + TAPS - 1)
 #define HIGH (BOX_H + TEAMS - 1)
-// Registers move from the last warpgroup, of which a warp or two are at work, to the others.
-#define REGISTERS(change, n) \
-  asm volatile("//@ setmaxnreg." #change ".sync.aligned.u32 " #n ";" ::: "memory")
 #define SWIZZLED(at) ((at) ^ (((at) >> 3) & 0x70))
 
 // Tiles that share pixels are under way at the same time.

@@ -13,15 +13,20 @@
 // c + 1 and c + 5 of a panel: then the sixteen lanes that shared memory serves at once read two of
 // them, four apart, from four rows, and meet in no bank.
 
+#ifdef MANY_REGISTERS  // more than there are for each lane: a producer warpgroup gives its own
+#define THREADS (NWG * 128 + 128)
+#define TAKE_REGISTERS REGISTERS(inc, 232)
+#define GIVE_REGISTERS REGISTERS(dec, 40)
+#else
 #define THREADS (NWG * 128 + 32)
+#define TAKE_REGISTERS
+#define GIVE_REGISTERS
+#endif
 #define PANEL (BK * 128)
 #define A_BYTES (BN * 128)
 #define B_BYTES (BM / 32 * PANEL)
 #define STAGE (A_BYTES + B_BYTES)
-// A stage's depth in parts: a part's products take the tensor cores long enough to load fragments of
-// the next, and registers suffice for two.
-#define PARTS (BN > 128 ? 4 : 2)
-#define STEPS (BK / 8 / PARTS)
+#define STEPS (BK / 8 / 2)  // of k in half a stage
 
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_turned(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
@@ -58,7 +63,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_turned(
     const int k_begin = split * SLICE, k_end = min(CHUNKS, k_begin + SLICE);
 
   if (team == NWG) {
-    if (lane == 0) {
+    GIVE_REGISTERS;
+    if (tid == NWG * 128) {
       __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL)
           + get_group_id(0) * 32;
       write_map(maps, (ulong)pA + A_OFFSET, mapA);
@@ -84,6 +90,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_turned(
     return;
   }
 
+  TAKE_REGISTERS;
   const int g = lane >> 2, t = lane & 3, odd = g & 1;
   const int chunk = (g & 2) << 1 | (warp & 1) << 1 | g >> 2;
   const uint near = base + A_BYTES + (warp >> 1) * PANEL
@@ -97,25 +104,25 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_turned(
     DECODE_TILE
     const int k_count = k_end - k_begin;
     int before = 0;
-    // Fragments of one part are loaded while another's products are made.
+    // Fragments of one half of a stage are loaded while products of the other are made.
     uint left[2][STEPS][4];
     _Pragma("unroll 1") for (int kt = 0; kt < k_count; ++kt) {
       BAR_WAIT(full + 8 * stage, phase);
       const uint from = stage * STAGE;
       const ulong d = desc + (ulong)(from >> 4);
-      UNROLL for (int p = 0; p < PARTS; ++p) {
+      UNROLL for (int h = 0; h < 2; ++h) {
         UNROLL for (int s = 0; s < STEPS; ++s) {
-          const uint at = from + (p * STEPS + s) * 1024;
-          LDS2(left[p & 1][s][0], left[p & 1][s][1], near + at);
-          LDS2(left[p & 1][s][2], left[p & 1][s][3], far + at);
+          const uint at = from + (h * STEPS + s) * 1024;
+          LDS2(left[h][s][0], left[h][s][1], near + at);
+          LDS2(left[h][s][2], left[h][s][3], far + at);
         }
         WG_FENCE;
         UNROLL for (int s = 0; s < STEPS; ++s)
-          WGMMA_A(products, left[p & 1][s], left[p & 1][s] + 2,
-                  d + (ulong)(2 * (p * STEPS + s)), (int)((kt | p | s) != 0));
+          WGMMA_A(products, left[h][s], left[h][s] + 2,
+                  d + (ulong)(2 * (h * STEPS + s)), (int)((kt | h | s) != 0));
         WG_COMMIT;
         WG_WAIT(1);
-        if (p == 0 && kt > 0 && lane == 0) BAR_ARRIVE(empty + 8 * before);
+        if (h == 0 && kt > 0 && lane == 0) BAR_ARRIVE(empty + 8 * before);
       }
       before = stage;
       if (++stage == STAGES) { stage = 0; phase ^= 1; }
