@@ -281,9 +281,19 @@ class Run:
         return (self.a_maps + 1) * (2 if self.a_low else 1)
 
     @property
+    def wide(self) -> bool:
+        """Whether the others need registers of a whole producer warpgroup."""
+        return False
+
+    @property
+    def resident(self) -> int:
+        """Tiles of b that stay in shared memory, whose groups keep to a column of tiles."""
+        return 0
+
+    @property
     def threads(self) -> int:
         """Work-items of a group."""
-        return self.shape.threads
+        return 128 * (self.shape.teams + 1) if self.wide else self.shape.threads
 
     @property
     def operands(self) -> Args:
@@ -308,8 +318,11 @@ class Run:
             BM=shape.bm, BN=shape.bn, BK=depth_of(self.dtype), MI=shape.blocks, NWG=shape.teams,
             STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
-            LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue), **dict(self.flags),
+            LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue), RESIDENT=self.resident,
+            ONE_COLUMN=int(self._one_column(epilogue)), **dict(self.flags),
         )  # fmt: skip
+        if self.wide:
+            names["MANY_REGISTERS"] = 1
         if self.a_low:
             names["PROMOTE"] = ceil_div(PROMOTE_DEPTH, 3 * depth_of(self.dtype))
         source = (
@@ -328,7 +341,7 @@ class Run:
             *self.operands, Ref(slot), Scalar("ulong8", self.a_words),
             Scalar("ulong8", self.b_words), *params.args, *moments, *epilogue.args,
         )  # fmt: skip
-        groups = self.groups(tiles, info, bool(epilogue.moments))
+        groups = self.groups(tiles, info, self._one_column(epilogue))
         return Launch(
             source, self.kernel, args, (groups * self.threads,), (self.threads,),
             (f"--rewrite={REWRITE}",),
@@ -344,7 +357,7 @@ class Run:
         if splits > 1:
             part = workspace.room(4 * splits * total)
             inner = partial(total, self.index, part)
-        groups = self.groups(tiles, info, bool(inner.moments))
+        groups = self.groups(tiles, info, self._one_column(inner))
         maps = workspace.room(self.workspace(groups))
         moments = self._moments(groups, workspace) if inner.moments else ()
         made = [self.launch(tiles, params, inner, maps, info, moments)]
@@ -365,10 +378,14 @@ class Run:
         wide = 8 if small and self.shape.bn % 32 == 0 else 4
         return next((w for w in (wide, 4) if self.columns % w == 0), 0)
 
-    def groups(self, tiles: int, info, moments: bool = False) -> int:
-        """Work-groups for so many tiles; for moments as many for each column of tiles."""
+    def _one_column(self, epilogue: Epilogue) -> bool:
+        """Whether a work-group keeps to a column of tiles."""
+        return bool(self.resident or epilogue.moments)
+
+    def groups(self, tiles: int, info, one_column: bool = False) -> int:
+        """Work-groups for so many tiles: as many for each column of tiles if they keep to it."""
         most = info.compute_units * self.shape.groups
-        if moments:
+        if one_column:
             tiles_n = ceil_div(self.columns, self.shape.bn)
             most = max(most // tiles_n, 1) * tiles_n
         return min(tiles, most)

@@ -2,7 +2,8 @@
 
 wgmma reads both operands from shared memory, which TMA fills; with few columns that takes longer
 than the products.  Here one box of pixels with a margin is loaded for all taps of a row and its
-fragments go through registers, from wherever a tap's pixels lie.
+fragments go through registers, from wherever a tap's pixels lie.  Weights of few filters of few
+channels stay in shared memory.
 """
 
 from __future__ import annotations
@@ -23,24 +24,52 @@ from kerascl.kernels.wgmma_pack import pack_time
 MARGIN = 21  # of 16: rows of a box, with its margin, for each 16 rows of a tile
 TAPS = (2, 3)  # taps of a row
 
-# Their speeds are counted: products' clocks over those that shared memory is busy.
+LOAD_RATE = 1.1e5  # bytes a microsecond that a compute unit can load: 64 a clock
+
+
+@dataclass(frozen=True)
+class Tile(Shape):
+    """One tile of wgmma_rows.cl; `resident` as its weights stay in shared memory."""
+
+    resident: bool = False
+
+    @property
+    def name(self) -> str:
+        return super().name + ("w" if self.resident else "")
+
+    @property
+    def box_rows(self) -> int:
+        """Pixels that a stage has room for."""
+        return MARGIN * self.bm // 16
+
+    def fits(self, p: ConvProblem) -> bool:
+        """Whether ring, weights and columns' moments fit into local memory."""
+        taps = p.w_shape[1]
+        weights = 128 * round_up(self.bn, 64)
+        kept = p.w_shape[0] * taps * _chunks(p) if self.resident else 0
+        stage = 128 * self.box_rows + (0 if self.resident else taps * weights) + 16
+        side = 4 * self.teams * (8 * self.bn + 4) + 4
+        return self.stages * stage + kept * weights + side <= SHARED_LIMIT
+
+
+# Their speeds are counted.  Clocks for three taps, at 128 bytes a clock of shared memory:
+#
+#   rows x columns   arithmetic   fragments   wgmma reads   TMA writes   of them weights
+#   256 x 128              3072         768          1536          720               384
+#   128 x 128              1536         384           768          552               384
+#   256 x 64               1536         768           768          528               192
+#   128 x 64                768         384           384          360               192
+#
+# The rates of wgmma.KINDS are 0.82 and 0.85 of what the clock allows.
 SHAPES = (
-    Shape(128, 1, 2, 3, 1, 0.95, 0.92),
-    Shape(64, 2, 2, 3, 1, 0.88, 0.82),
-    Shape(64, 1, 2, 4, 1, 0.81, 0.74),
+    Tile(128, 2, 2, 2, 1, 0.97, 0.94),
+    Tile(128, 1, 2, 3, 1, 0.95, 0.92),
+    Tile(64, 2, 2, 3, 1, 0.88, 0.82),
+    Tile(64, 1, 2, 4, 1, 0.81, 0.74),
+    Tile(128, 1, 2, 3, 1, 0.97, 0.94, True),
+    Tile(64, 1, 2, 6, 1, 0.95, 0.86, True),
+    Tile(64, 1, 2, 3, 1, 0.92, 0.83, True),
 )
-
-
-def box_rows(shape: Shape) -> int:
-    """Pixels that a stage has room for."""
-    return MARGIN * shape.bm // 16
-
-
-def fits(shape: Shape, taps: int) -> bool:
-    """Whether the ring of a shape fits into local memory, with room for moments."""
-    stage = 128 * (box_rows(shape) + taps * round_up(shape.bn, 64)) + 16
-    side = 4 * shape.teams * (8 * shape.bn + 4) + 4
-    return shape.stages * stage + side <= SHARED_LIMIT
 
 
 @functools.lru_cache(maxsize=4096)
@@ -65,6 +94,15 @@ class Run(wgmma.Run):
     """A launch of wgmma_rows.cl."""
 
     kernel: ClassVar[str] = "wgmma_rows"
+    depth: int = 0  # tiles of b that one column of tiles reads
+
+    @property
+    def wide(self) -> bool:
+        return self.shape.blocks * self.shape.bn > 128
+
+    @property
+    def resident(self) -> int:
+        return self.depth if self.shape.resident else 0
 
     @property
     def operands(self) -> wgmma.Args:
@@ -86,31 +124,36 @@ class Wgmma(wgmma.MomentsSolver):
             and p.strides == (1, 1)
             and not low_parts(p)
             and p.w_shape[1] in TAPS
-            and any(fits(shape, p.w_shape[1]) for shape in self._shapes)
+            and bool(self._shapes(p))
         )
 
     def moments(self, p: ConvProblem) -> bool:
         return p.kind == FORWARD
 
-    @property
-    def _shapes(self) -> tuple[Shape, ...]:
-        return (self.tile,) if self.tile else SHAPES
+    def _shapes(self, p: ConvProblem) -> list[Tile]:
+        split = self.splits not in (None, 1)
+        known = (self.tile,) if self.tile else SHAPES
+        return [tile for tile in known if tile.fits(p) and not (split and tile.resident)]
 
-    def best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
-        gathered, out = sides(p)
+    def best(self, p: ConvProblem, info) -> tuple[float, Tile, int]:
+        out = sides(p)[1]
         deep, kind = wgmma.depth_of(p.a), KINDS[p.a.name]
         rows, taps = p.w_shape[:2]
-        chunks = ceil_div(gathered[-1], deep)
+        chunks = _chunks(p)
         packing = pack_time(math.prod(p.w_shape) * p.a.itemsize) if wgmma_conv.packs(p) else 0.0
         choices = []
-        for shape in self._shapes:
-            if not fits(shape, taps):
-                continue
-            tiles = _box(p, shape)[0] * ceil_div(out[-1], shape.bn)
-            for splits in wgmma.slice_counts(self.splits, p.total, rows * chunks):
+        for tile in self._shapes(p):
+            tiles_n = ceil_div(out[-1], tile.bn)
+            tiles, loading, wanted = _box(p, tile)[0] * tiles_n, 0.0, self.splits
+            if tile.resident:
+                loading, wanted = 128 * tile.bn * rows * taps * chunks / LOAD_RATE, 1
+                # Units that are left over when each has its column are idle.
+                units = info.compute_units
+                tiles = ceil_div(tiles * units, max(units // tiles_n, 1) * tiles_n)
+            for splits in wgmma.slice_counts(wanted, p.total, rows * chunks):
                 depth = ceil_div(rows * chunks, splits) * taps * deep
-                time = wgmma.tiles_time(shape, kind, tiles * splits, depth, 1, info)
-                choices.append((time + wgmma.fold_time(p.total, splits) + packing, shape, splits))
+                time = wgmma.tiles_time(tile, kind, tiles * splits, depth, 1, info) + loading
+                choices.append((time + wgmma.fold_time(p.total, splits) + packing, tile, splits))
         return min(choices, key=lambda c: c[0])
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
@@ -128,17 +171,17 @@ class Wgmma(wgmma.MomentsSolver):
             p.a, (channels, width, height, batch), (pixel, width * pixel, height * width * pixel),
             (deep, bw + taps - 1, bh, bn_),
         )  # fmt: skip
-        chunks = ceil_div(channels, deep)
+        chunks = _chunks(p)
         slice_ = ceil_div(rows * chunks, splits)
         splits = ceil_div(rows * chunks, slice_)
         tiles_n = ceil_div(out[-1], shape.bn)
         tiles = tiles_m * tiles_n * splits
         run = Run(
             shape, p.a, index, "a", operand.slot, a_words, operand.words, False, operand.turned,
-            columns=out[-1],
+            columns=out[-1], depth=rows * taps * chunks,
             flags=(
                 ("DATA_GRAD", int(p.kind != FORWARD)), ("B_TAPS_INNER", int(operand.taps_inner)),
-                ("TAPS", taps), ("A_ROWS", box_rows(shape)),
+                ("TAPS", taps), ("A_ROWS", shape.box_rows),
             ),
         )  # fmt: skip
         _, grid_h, grid_w = grid(p)
@@ -152,5 +195,10 @@ class Wgmma(wgmma.MomentsSolver):
         return Plan(launches, workspace)
 
 
-def _box(p: ConvProblem, shape: Shape) -> tuple[int, int, int, int]:
-    return box(*grid(p), shape.bm, box_rows(shape), p.w_shape[1] - 1)
+def _box(p: ConvProblem, tile: Tile) -> tuple[int, int, int, int]:
+    return box(*grid(p), tile.bm, tile.box_rows, p.w_shape[1] - 1)
+
+
+def _chunks(p: ConvProblem) -> int:
+    """Stages of each row's channels."""
+    return ceil_div(sides(p)[0][-1], wgmma.depth_of(p.a))

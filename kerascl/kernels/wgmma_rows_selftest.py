@@ -7,6 +7,7 @@ way the driver fails.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -20,26 +21,31 @@ from kerascl.runtime import device, selftest_child
 
 CASES = (
     (3, 13, 17, 72, 136, 3, 1, 1, 1), (5, 21, 9, 24, 72, 2, 1, 0, 1),
-    (40, 30, 30, 64, 64, 3, 1, 1, 1),
+    (40, 30, 30, 32, 64, 3, 1, 1, 1),
 )  # fmt: skip
 
 
 def rows(dev: device.Device) -> None:
-    """Convolutions and data gradients of every tile, sizes that no box divides; with moments.
+    """Convolutions or data gradients of every tile, sizes that no box divides.
 
     Raises:
         DeviceError: of any step, or a result is wrong.
     """
     rng = np.random.default_rng()
+    kinds = itertools.cycle(
+        (kind, dtype, bound)
+        for dtype, bound in ((dtypes.bfloat16, 2e-5), (dtypes.float32, 1e-3))
+        for kind in (FORWARD, DATA_GRAD)
+    )
     for number, tile in enumerate(wgmma_rows.SHAPES):
-        for kind in (FORWARD, DATA_GRAD):
-            for dtype, bound in ((dtypes.bfloat16, 2e-5), (dtypes.float32, 1e-3)):
-                problem, inputs, want = convolution(rng, kind, CASES[number], dtype)
-                got = np.empty(want.shape, np.float32)
-                solver = wgmma_rows.Wgmma(tile, 1 + number % 2)
-                plan = solver.plan(problem, dev.info, store_epilogue(dtypes.float32))
-                run(plan, inputs, got, dev)
-                check(f"{kind} of rows of taps ({dtype.name}, {tile.name})", got, want, bound)
+        kind, dtype, bound = next(kinds)
+        case = CASES[-1 if tile.resident else number % 2]
+        problem, inputs, want = convolution(rng, kind, case, dtype)
+        got = np.empty(want.shape, np.float32)
+        solver = wgmma_rows.Wgmma(tile, 1 if tile.resident else 1 + number % 2)
+        plan = solver.plan(problem, dev.info, store_epilogue(dtypes.float32))
+        run(plan, inputs, got, dev)
+        check(f"{kind} of rows of taps ({dtype.name}, {tile.name})", got, want, bound)
 
 
 def moments(dev: device.Device) -> None:
@@ -49,7 +55,7 @@ def moments(dev: device.Device) -> None:
         DeviceError: of any step, or a result is wrong.
     """
     rng = np.random.default_rng()
-    for tile in wgmma_rows.SHAPES:
+    for tile in (wgmma_rows.SHAPES[0], wgmma_rows.SHAPES[-1]):
         problem, inputs, want = convolution(rng, FORWARD, CASES[-1], dtypes.bfloat16)
         f, total = want.shape[-1], math.prod(want.shape)
         epilogue = dataclasses.replace(

@@ -39,18 +39,12 @@ class Run(wgmma.Run):
         return self.shape.bn > 128
 
     @property
-    def threads(self) -> int:
-        return 128 * (self.shape.teams + 1) if self.wide else self.shape.threads
-
-    @property
     def operands(self) -> wgmma.Args:
         return Ref(self.a), Ref(self.b)
 
     @property
     def instruction(self) -> str:
-        more = "#define MANY_REGISTERS\n" if self.wide else ""
-        kind = wgmma.KINDS[self.dtype.name]
-        return more + wgmma.register_instruction(self.shape.bn, kind, False)
+        return wgmma.register_instruction(self.shape.bn, wgmma.KINDS[self.dtype.name], False)
 
 
 class Wgmma(wgmma_gemm.Wgmma):

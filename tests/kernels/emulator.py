@@ -7,6 +7,8 @@ memory of its own (a "generation"), and what a wait waits for has happened alrea
 overwritten too early shows in no result then.  It is checked instead that waits alternate between
 a barrier's phases, that every phase gets its arrivals and bytes, that a stage is handed back after
 the wgmma that read it were waited for, and that fragments in registers stay as they are until then.
+Weights that stay (RESIDENT) are loaded but once, and used by those who have waited for the phase
+that loads them.
 
 What this cannot see: missing fences between the proxies, roles that wait for each other for ever,
 what the hardware refuses of a tensor map, time, and how tensor cores round sums.
@@ -47,6 +49,7 @@ FAULTS = {
     "PENDING": "results are used before their wgmma were waited for",
     "FRAGMENT": "a fragment in registers changes before its wgmma were waited for",
     "BANKS": "lanes that shared memory serves at once meet in a bank",
+    "KEPT": "weights that stay are loaded twice",
     "SHARED": "more local memory than there is, or less than is used",
     "GENERATIONS": "more uses of a stage than the launch's depth needs",
 }
@@ -62,11 +65,18 @@ _DEVICE = r"""
 #define SIDE 0
 #endif
 #define EMU_BASE 1024u  // the driver takes the first KiB
-#define EMU_RING ((uint)(STAGES * STAGE))
+#ifndef RESIDENT  // wgmma_taps.cl
+#define RESIDENT 0
+#define B_BYTES 0
+#endif
+#define EMU_RING ((uint)(STAGES * STAGE + RESIDENT * B_BYTES))
 #define EMU_BARRIERS (EMU_KINDS * STAGES)
+#define EMU_PARTS (STAGES + RESIDENT)
 #define EMU_LOW 0xffffffffUL
 #define EMU_MUST(ok, fault) { if (!(ok)) atomic_or(emu->state, EMU_##fault); }
 #define EMU_COUNT(b, n) emu->state[1 + (b) * EMU_COUNTS + (n)]
+// Which load a tile of weights came with: its barrier, phase * EMU_BARRIERS, and one.
+#define EMU_WEIGHTS(part) emu->state[1 + EMU_BARRIERS * EMU_COUNTS + (part) - STAGES]
 
 typedef struct {
   __global uchar* ring;
@@ -84,6 +94,15 @@ typedef struct {
 } emu_t;
 
 inline uint emu_swizzle(uint at) { return at ^ ((at >> 3) & 0x70u); }
+
+// The stage that an address lies in, or behind all stages the tile of weights.
+inline uint emu_part(uint at) {
+  const uint in = at - EMU_BASE;
+#if RESIDENT
+  if (in >= STAGES * STAGE) return STAGES + (in - STAGES * STAGE) / B_BYTES;
+#endif
+  return in / STAGE;
+}
 
 inline uint emu_barrier(emu_t* emu, uint bar) {
   const uint at = bar - EMU_BASE - EMU_RING;
@@ -143,12 +162,19 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
   EMU_MUST(x0 * EMU_SIZE % 16 == 0, START)
   EMU_MUST(expected > 0, UNEXPECTED)
   EMU_MUST(expected <= emu->generations, GENERATIONS)
-  const uint begin = to - EMU_BASE, stage = b % STAGES;
-  const int fits = begin / STAGE == stage && (begin + bytes - 1) / STAGE == stage && to % 128 == 0;
+  const uint part = emu_part(to), kept = part >= STAGES;
+  const int fits = emu_part(to + bytes - 1) == part && part < EMU_PARTS && to % 128 == 0 &&
+      (kept || part == b % STAGES);
   EMU_MUST(fits, TARGET)
   EMU_COUNT(b, 3) -= bytes;
   if (!ok || !fits || expected - 1 >= emu->generations) return;
-  __global uchar* const ring = emu->ring + (expected - 1) * (ulong)EMU_GENERATION - EMU_BASE;
+  if (kept) {
+    const int load = 1 + b + (expected - 1) * EMU_BARRIERS;
+    EMU_MUST(EMU_WEIGHTS(part) == 0 || EMU_WEIGHTS(part) == load, KEPT)
+    EMU_WEIGHTS(part) = load;
+  }
+  const ulong generation = kept ? 0 : expected - 1;
+  __global uchar* const ring = emu->ring + generation * EMU_GENERATION - EMU_BASE;
   // Elements of a row within bounds.
   const int low = clamp(-(long)x0, 0L, (long)box[0]), high = clamp(size[0] - x0, 0L, (long)box[0]);
   for (uint row = 0; row < rows; ++row) {
@@ -182,8 +208,15 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
 
 // Where this work-item sees an address of shared memory (swizzled already).
 inline __global uchar* emu_at(emu_t* emu, uint at) {
-  const uint stage = (at - EMU_BASE) / STAGE, open = stage < STAGES ? emu->open[stage] : 0;
-  EMU_MUST(stage < STAGES, OPERAND)
+  const uint part = emu_part(at);
+  uint open = 0;
+  EMU_MUST(part < EMU_PARTS, OPERAND)
+  if (part < STAGES) {
+    open = emu->open[part];
+  } else if (part < EMU_PARTS) {
+    const uint load = EMU_WEIGHTS(part);
+    open = load && emu->waits[(load - 1) % EMU_BARRIERS] > (load - 1) / EMU_BARRIERS;
+  }
   EMU_MUST(open, CLOSED)
   return open ? emu->ring + (open - 1) * (ulong)EMU_GENERATION + (at - EMU_BASE) : emu->ring;
 }
@@ -219,14 +252,14 @@ inline void emu_row(emu_t* emu, ulong desc, int mn, int row, float* out) {
   const uint leading = (uint)(desc >> 16 & 0x3fff) << 4, stride = (uint)(desc >> 32 & 0x3fff) << 4;
   const int known = (desc & 0x3fffc000c000c000UL) == 0 && (mode == 1 || (mode == 0 && !mn));
   EMU_MUST(known, DESCRIPTOR)
-  const uint stage = (start - EMU_BASE) / STAGE;
-  if (stage < STAGES) emu->last[stage] = emu->committed + 1;
+  const uint part = emu_part(start);
+  if (part < STAGES) emu->last[part] = emu->committed + 1;
   for (int k = 0; k < EMU_K; ++k) {
     uint at = start;
     if (mn) at += row / 64 * leading + row % 64 * EMU_SIZE + k / 8 * stride + k % 8 * 128;
     else if (mode) at += row / 8 * stride + row % 8 * 128 + k * EMU_SIZE;
     else at += row / 8 * stride + row % 8 * 16 + k * EMU_SIZE / 16 * leading + k * EMU_SIZE % 16;
-    EMU_MUST((at - EMU_BASE) / STAGE == stage, OPERAND)
+    EMU_MUST(emu_part(at) == part, OPERAND)
     __global const uchar* const p = emu_at(emu, mode ? emu_swizzle(at) : at);
 #if EMU_SIZE == 4
     out[k] = as_float(*(__global const uint*)p & 0xffffe000u);
@@ -385,7 +418,7 @@ _BEGIN = """
   __local float emu_sides[SIDE / 4 + 1];
   emu_t emu_, *const emu = &emu_;
   emu->ring = emu_ring + get_group_id(0) * emu_n.s5 * EMU_GENERATION;
-  emu->state = emu_state + get_group_id(0) * (1 + EMU_BARRIERS * EMU_COUNTS);
+  emu->state = emu_state + get_group_id(0) * (1 + EMU_BARRIERS * EMU_COUNTS + RESIDENT);
   emu->lanes = emu_lanes;
   emu->side = emu_sides;
   emu->tid = get_local_id(0) + emu_n.s4;
@@ -435,7 +468,9 @@ def run_plan(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: De
             continue
         ring, state = f"ring{len(rings)}", f"state{len(rings)}"
         more, rings[ring], groups, shapes[state] = _emulated(launch, (ring, state), sizes)
-        states[state] = np.zeros((groups, 1 + math.prod(shapes[state])), np.int32)
+        kept = re.search(r"#define RESIDENT (\d+)", launch.source)
+        numbers = 1 + math.prod(shapes[state]) + (int(kept[1]) if kept else 0)
+        states[state] = np.zeros((groups, numbers), np.int32)
         launches += more
     results = run_outputs(Plan(launches, plan.workspace), inputs | rings, states, dev)
     for state, shape in shapes.items():
@@ -518,11 +553,11 @@ def _source(source: str, kinds: int, lanes: int) -> tuple[str, int]:
 
 
 def _check(state: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Judge what a launch leaves: state[group], faults and then [kind][stage][count]."""
+    """Judge what a launch leaves: state[group], faults, [kind][stage][count], and more."""
     found = np.bitwise_or.reduce(state[:, 0])
     faults = [text for bit, text in enumerate(FAULTS.values()) if found >> bit & 1]
     assert not faults, faults
-    counts = state[:, 1:].reshape(-1, *shape)
+    counts = state[:, 1 : 1 + math.prod(shape)].reshape(-1, *shape)
     arrivals, came, loads, nbytes = np.moveaxis(counts, -1, 0)
     assert not nbytes.any(), FAULTS["BYTES"]
     # Every load ends a phase of each of its stage's barriers.

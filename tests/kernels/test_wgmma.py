@@ -449,7 +449,7 @@ def test_rows_of_taps(with_rows, kind, shape, dtype, rng):
     dtype = dtypes.as_dtype(dtype)
     for number, sizes in enumerate((*CONVOLUTIONS, (16, 56, 56, 64, 64, 3, 1, 1))):
         p = convolution(kind, *sizes, dtype, "high")
-        solver = wgmma_rows.Wgmma(shape, 2 if number == 2 else None)
+        solver = wgmma_rows.Wgmma(shape, 2 if number == 2 and not shape.resident else None)
         if not solver.takes(p):
             continue
         a, b = operands(rng, p)
@@ -460,14 +460,16 @@ def test_rows_of_taps(with_rows, kind, shape, dtype, rng):
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
-@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("shape", wgmma_rows.SHAPES, ids=lambda s: s.name)
-def test_rows_of_taps_stay_in_registers(dev, shape, dtype, kind):
-    p = convolution(kind, 8, 56, 56, 64, 128, 3, 1, 1, dtypes.as_dtype(dtype), "high")
+def test_rows_of_taps_stay_in_registers(dev, shape, kind):
+    p = convolution(kind, 8, 56, 56, 64, 64, 3, 1, 1, dtypes.bfloat16, "high")
     plan = wgmma_rows.Wgmma(shape, 1).plan(p, dev.info, store_epilogue(dtypes.float32))
-    used = ptx.resources(plan.launches[-1].source, "sm_90", shape.threads, wgmma.sm_90a)
+    (launch,) = plan.launches
+    used = ptx.resources(launch.source, "sm_90", launch.local_size[0], wgmma.sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
     assert used["local"] <= wgmma.SHARED_LIMIT
+    # What setmaxnreg gives and takes is counted from this number.
+    assert used["registers"] == 168 or len(range(0, launch.local_size[0], 32)) < 12
 
 
 def test_rows_of_taps_are_chosen_for_few_columns(hopper_info):

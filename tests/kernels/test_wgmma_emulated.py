@@ -160,20 +160,32 @@ ROWS = {  # images, height, width, channels, filters, taps a side, stride, paddi
     "same": (3, 9, 7, 40, 24, 3, 1, 1), "valid": (2, 8, 7, 72, 136, 3, 1, 0),
     "even": (2, 6, 11, 24, 72, 2, 1, 1), "wide": (1, 4, 70, 8, 64, 3, 1, 2),
     "images": (7, 3, 5, 8, 8, 3, 1, 1), "deep": (1, 9, 20, 136, 16, 3, 1, 1),
+    "narrow": (9, 11, 13, 32, 32, 3, 1, 1),
 }  # fmt: skip
+
+
+def rows(rng, tile, kind, name, dtype, cpu_dev, cpu_info):
+    p = test_wgmma.convolution(kind, *ROWS[name], dtypes.as_dtype(dtype), "high")
+    solver = wgmma_rows.Wgmma(tile, 2 if name == "same" and not tile.resident else None)
+    assert solver.takes(p)
+    a, b = test_wgmma.operands(rng, p)
+    want = functools.partial(test_wgmma.reference, p)
+    check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_of_taps(cpu_dev, cpu_info, name, kind, dtype, rng):
-    p = test_wgmma.convolution(kind, *ROWS[name], dtypes.as_dtype(dtype), "high")
-    shape = wgmma_rows.SHAPES[list(ROWS).index(name) % len(wgmma_rows.SHAPES)]
-    solver = wgmma_rows.Wgmma(shape, 2 if name == "same" else None)
-    assert solver.takes(p)
-    a, b = test_wgmma.operands(rng, p)
-    want = functools.partial(test_wgmma.reference, p)
-    check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev)
+    rows(rng, wgmma_rows.SHAPES[3], kind, name, dtype, cpu_dev, cpu_info)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+@pytest.mark.parametrize("tile", wgmma_rows.SHAPES, ids=lambda tile: tile.name)
+def test_tiles_of_rows_of_taps(cpu_dev, cpu_info, tile, kind, dtype, rng):
+    name = "narrow" if tile.resident else "same"
+    rows(rng, tile, kind, name, dtype, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -398,7 +410,7 @@ def test_faults_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, rng):
         ("j * (B_BYTES >> 4) +", "", WRONG),
         ("left[s & 1]", "left[0]", "FRAGMENT"),
         ("WG_WAIT(1);", "WG_WAIT(2);", "HELD"),
-        ("A_BOX_BYTES + TAPS * B_BYTES)", "A_BOX_BYTES + B_BYTES)", "BYTES"),
+        ("(LOADS_B ? TAPS * B_BYTES : 0)", "B_BYTES", "BYTES"),
         ("min(at, A_ROWS - TAPS)", "at + A_ROWS + TAPS * BN", "OPERAND"),
     ],
 )
@@ -406,6 +418,26 @@ def test_faults_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, rng):
 def test_faults_of_rows_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, kind, rng):
     p = test_wgmma.convolution(kind, *ROWS["deep"], dtypes.bfloat16, "high")
     operands = test_wgmma.operands(rng, p)
-    plan = wgmma_rows.Wgmma(wgmma_rows.SHAPES[-1], 1).plan(p, cpu_info, STORE)
+    plan = wgmma_rows.Wgmma(wgmma_rows.SHAPES[3], 1).plan(p, cpu_info, STORE)
+    plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
+    found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
+
+
+@pytest.mark.parametrize(
+    "old, new, fault",
+    [
+        ("tile == (int)get_group_id(0)", "1", "KEPT"),
+        ("tile == (int)get_group_id(0)", "tile == 0", "CLOSED"),
+        ("(kt * TAPS * B_BYTES)", "0", "KEPT"),
+        ("(LOADS_B ? TAPS * B_BYTES : 0)", "0", "BYTES"),
+        ("if (ONE_COLUMN) {", "if (0) {", WRONG),
+        ("BAR_WAIT(full + 8 * stage, phase);", "", "CLOSED"),
+    ],
+)
+def test_faults_of_weights_that_stay_are_found(cpu_dev, cpu_info, old, new, fault, rng):
+    """Two columns of tiles, several tiles a work-group."""
+    p = test_wgmma.convolution(conv.FORWARD, 9, 14, 13, 32, 72, 3, 1, 1, dtypes.bfloat16, "high")
+    operands = test_wgmma.operands(rng, p)
+    plan = wgmma_rows.Wgmma(wgmma_rows.SHAPES[-1]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)

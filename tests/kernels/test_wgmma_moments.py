@@ -79,7 +79,7 @@ def test_convolutions(cpu_dev, cpu_info, shape, taps, stride, pad, filters, rng)
 
 def test_rows_of_taps(cpu_dev, cpu_info, rng):
     for tile in wgmma_rows.SHAPES:
-        _convolution(rng, cpu_dev, cpu_info, wgmma_rows.Wgmma(tile), (3, 9, 11, 8), 3, 1, 1, 72)
+        _convolution(rng, cpu_dev, cpu_info, wgmma_rows.Wgmma(tile), (7, 9, 11, 8), 3, 1, 1, 72)
 
 
 def test_first_layer(cpu_dev, cpu_info, rng):

@@ -18,6 +18,7 @@
 #endif
 #define PAIR (A_BYTES + B_BYTES)
 #define STAGE (LOW ? 2 * PAIR : PAIR)
+#define RING (STAGES * STAGE)
 #define LOW_MAPS (8 * MAPS)  // from an operand's tensor map to that of its low part
 
 #ifndef CONV
@@ -41,8 +42,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(team) : "r"(tid >> 7));
   uint base;
   asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
-  asm volatile("//#shared %0" :: "n"(STAGES * STAGE + 16 * STAGES + SIDE));
-  const uint full = base + STAGES * STAGE, empty = full + 8 * STAGES;
+  asm volatile("//#shared %0" :: "n"(RING + 16 * STAGES + SIDE));
+  const uint full = base + RING, empty = full + 8 * STAGES;
   if (tid == 0) {
     UNROLL for (int s = 0; s < STAGES; ++s) {
       BAR_INIT(full + 8 * s, 1);

@@ -49,11 +49,20 @@
     pn = in / high; \
     pm = first + in - pn * high; }
 
-#define WG_FENCE asm volatile("//@ wgmma.fence.sync.aligned;" ::: "memory")
 // More or fewer registers for each lane of a warpgroup.
 #define REGISTERS(change, n) \
   asm volatile("//@ setmaxnreg." #change ".sync.aligned.u32 " #n ";" ::: "memory")
+#ifdef MANY_REGISTERS  // more than there are for each lane: a producer warpgroup gives its own
+#define PRODUCERS 128
+#define TAKE_REGISTERS REGISTERS(inc, 232)
+#define GIVE_REGISTERS REGISTERS(dec, 40)
+#else
+#define PRODUCERS 32
+#define TAKE_REGISTERS
+#define GIVE_REGISTERS
+#endif
 
+#define WG_FENCE asm volatile("//@ wgmma.fence.sync.aligned;" ::: "memory")
 #define WG_COMMIT asm volatile("//@ wgmma.commit_group.sync.aligned;" ::: "memory")
 #define WG_WAIT(n) asm volatile("//@ wgmma.wait_group.sync.aligned " #n ";" ::: "memory")
 

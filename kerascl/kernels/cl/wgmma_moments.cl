@@ -7,9 +7,8 @@
 // Beside the ring lie mean and squares of each warp's columns, its number of rows, and a flag.
 #define WARPS (4 * NWG)
 #define SIDE (WARPS * (8 * BN + 4) + 4)
-#define SIDE_AT (base + STAGES * STAGE + 16 * STAGES)
+#define SIDE_AT (base + RING + 16 * STAGES)
 #define SIDE_ROWS (SIDE_AT + WARPS * 8 * BN)
-#define ONE_COLUMN 1
 #define MOMENTS_PARAMS \
   , __global float4* moments, volatile __global uint* arrivals, const int arrival
 

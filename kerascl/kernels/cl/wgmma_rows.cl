@@ -4,13 +4,26 @@
 //   a   a box of (BOX_W + TAPS - 1) x BOX_H x BOX_N pixels: rows of 128 bytes, BK channels of a pixel.
 //       ldmatrix brings fragments to registers; a tap shifts its addresses by pixels
 //   b   TAPS tiles of the weights, as wgmma.cl has them
-// k is a row of taps and, within it, BK channels.
+// k is a row of taps and, within it, BK channels.  RESIDENT: so many tiles of b, all weights of a
+// column of tiles, lie behind a ring of a alone.  A group loads them with its first tile and keeps to
+// that column.
 
-#define THREADS (NWG * 128 + 32)
+#define THREADS (NWG * 128 + PRODUCERS)
 #define A_BYTES (A_ROWS * 128)
 #define B_ROWS (B_MN ? (BN + 63) / 64 * 64 : BN)
 #define B_BYTES (B_ROWS * 128)
+#if RESIDENT
+#define STAGE A_BYTES
+#define FIRST_B (STAGES * STAGE)
+#define PLACE_B (kt * TAPS * B_BYTES)
+#define LOADS_B (tile == (int)get_group_id(0))
+#else
 #define STAGE (A_BYTES + TAPS * B_BYTES)
+#define FIRST_B A_BYTES
+#define PLACE_B (stage * STAGE)
+#define LOADS_B 1
+#endif
+#define RING (STAGES * STAGE + RESIDENT * B_BYTES)
 #define STEPS 4  // of 32 bytes of k
 #define CLASSES 1
 
@@ -34,9 +47,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_rows(
   asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(team) : "r"(tid >> 7));
   uint base;
   asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
-  asm volatile("//#shared %0" :: "n"(STAGES * STAGE + 16 * STAGES + SIDE));
+  asm volatile("//#shared %0" :: "n"(RING + 16 * STAGES + SIDE));
   asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));
-  const uint full = base + STAGES * STAGE, empty = full + 8 * STAGES;
+  const uint full = base + RING, empty = full + 8 * STAGES;
   if (tid == 0) {
     UNROLL for (int s = 0; s < STAGES; ++s) {
       BAR_INIT(full + 8 * s, 1);
@@ -64,6 +77,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_rows(
     DECODE_PIXELS
 
   if (team == NWG) {
+    GIVE_REGISTERS;
     if (tid == NWG * 128) {
       __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL)
           + get_group_id(0) * 32;
@@ -80,21 +94,23 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_rows(
           BAR_WAIT(empty + 8 * stage, phase ^ 1);
           const uint to = base + stage * STAGE, bar = full + 8 * stage;
           const int k0 = chunk * BK;
-          BAR_EXPECT(bar, A_BOX_BYTES + TAPS * B_BYTES);
+          BAR_EXPECT(bar, A_BOX_BYTES + (LOADS_B ? TAPS * B_BYTES : 0));
           // The gradient's taps go the other way: the last one has the first pixel.
           TMA4(to, maps, bar, k0, w0 + (DATA_GRAD ? PAD2 - TAPS + 1 : -PAD2),
                h0 + (DATA_GRAD ? PAD1 - i : i - PAD1), image0);
-          UNROLL for (int j = 0; j < TAPS; ++j) {
-            const uint to_b = to + A_BYTES + j * B_BYTES;
-            const int tap = i * TAPS + j;
+          if (LOADS_B) {
+            UNROLL for (int j = 0; j < TAPS; ++j) {
+              const uint to_b = base + FIRST_B + PLACE_B + j * B_BYTES;
+              const int tap = i * TAPS + j;
 #if B_MN
-            UNROLL for (int p = 0; p < B_ROWS / 64; ++p)
-              TMA3(to_b + p * (BK * 128), map_b, bar, n0 + 64 * p, k0, tap);
+              UNROLL for (int p = 0; p < B_ROWS / 64; ++p)
+                TMA3(to_b + p * (BK * 128), map_b, bar, n0 + 64 * p, k0, tap);
 #elif B_TAPS_INNER
-            TMA3(to_b, map_b, bar, k0, tap, n0);
+              TMA3(to_b, map_b, bar, k0, tap, n0);
 #else
-            TMA3(to_b, map_b, bar, k0, n0, tap);
+              TMA3(to_b, map_b, bar, k0, n0, tap);
 #endif
+            }
           }
           if (++chunk == CHUNKS) { chunk = 0; ++i; }
           if (++stage == STAGES) { stage = 0; phase ^= 1; }
@@ -104,6 +120,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_rows(
     return;
   }
 
+  TAKE_REGISTERS;
   float products[MI][BN / 2];
   UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) products[i][j] = 0;
 #define RESULT products
@@ -116,7 +133,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_rows(
     const int at = line * (BOX_W + TAPS - 1) + row - line * BOX_W;
     corner[i] = min(at, A_ROWS - TAPS) * 128 + (lane >> 4) * 16;
   }
-  const ulong desc = DESCRIPTOR(B_MN) + (ulong)((base + A_BYTES) >> 4);
+  const ulong desc = DESCRIPTOR(B_MN) + (ulong)((base + FIRST_B) >> 4);
   BEGIN_MOMENTS
   for (int tile = get_group_id(0); tile < TILES; tile += groups) {
     DECODE_TILE
@@ -127,7 +144,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_rows(
     _Pragma("unroll 1") for (int kt = 0; kt < k_count; ++kt) {
       BAR_WAIT(full + 8 * stage, phase);
       const uint from = base + stage * STAGE;
-      const ulong d = desc + (ulong)(stage * (STAGE >> 4));
+      const ulong d = desc + (ulong)(PLACE_B >> 4);
       UNROLL for (int j = 0; j < TAPS; ++j)
         UNROLL for (int s = 0; s < STEPS; ++s) {
           UNROLL for (int i = 0; i < MI; ++i) {

@@ -3,7 +3,6 @@
 
 #ifndef MOMENTS  // else wgmma_moments.cl
 #define SIDE 0
-#define ONE_COLUMN 0
 #define MOMENTS_PARAMS
 #define BEGIN_MOMENTS
 #define TILE_MOMENTS

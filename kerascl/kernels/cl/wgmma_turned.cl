@@ -13,15 +13,7 @@
 // c + 1 and c + 5 of a panel: then the sixteen lanes that shared memory serves at once read two of
 // them, four apart, from four rows, and meet in no bank.
 
-#ifdef MANY_REGISTERS  // more than there are for each lane: a producer warpgroup gives its own
-#define THREADS (NWG * 128 + 128)
-#define TAKE_REGISTERS REGISTERS(inc, 232)
-#define GIVE_REGISTERS REGISTERS(dec, 40)
-#else
-#define THREADS (NWG * 128 + 32)
-#define TAKE_REGISTERS
-#define GIVE_REGISTERS
-#endif
+#define THREADS (NWG * 128 + PRODUCERS)
 #define PANEL (BK * 128)
 #define A_BYTES (BN * 128)
 #define B_BYTES (BM / 32 * PANEL)
