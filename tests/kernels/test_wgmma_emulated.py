@@ -297,7 +297,7 @@ FAULTS = {  # the kernel's text, what takes its place, and what is found
     "no wait for sums": ("WG_WAIT(0);", "", "PENDING"),
     "no fence": ("WG_FENCE;", "", "FENCE"),
     "arrivals": ("(empty + 8 * s, 4 * NWG)", "(empty + 8 * s, NWG)", "a phase"),
-    "local memory": ("STAGES * STAGE + 16 * STAGES", "STAGES * STAGE", "SHARED"),
+    "local memory": ("RING + 16 * STAGES", "RING", "SHARED"),
     "map not acquired": ("c < MAPS", "c < 1", "ACQUIRED"),
     "exchange": ("SHUFFLE(got0, give0, distance);", "SHUFFLE(got0, give0, 2);", WRONG),
 }
