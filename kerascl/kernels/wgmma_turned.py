@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from kerascl.kernels.gemm import GemmProblem
 
 
+LARGEST_PACK = 4  # elements of a for each of the result, where a is packed
+
 # Those whose registers suffice for fragments, too.
 SHAPES = tuple(s for s in wgmma.SHAPES if s.blocks == 1 and s.name != "128x128x3")
 
@@ -62,9 +64,14 @@ class Wgmma(wgmma_gemm.Wgmma):
             super().takes(p)
             and p.a.name == "float32"
             and p.precision != "highest"
-            and self.layouts(p)[1] == "mn"
+            and self._readable(p)
             and (self.tile is None or self.tile.blocks == 1)
         )
+
+    def _readable(self, p: GemmProblem) -> bool:
+        """Whether b lies as it should, and a needs no packing that dwarfs the result."""
+        a, b = self.layouts(p)
+        return b == "mn" and (a == "k" or p.k <= LARGEST_PACK * p.n)
 
     def layouts(self, p: GemmProblem) -> tuple[str, str]:
         return wgmma_gemm.layouts(p, (False, True))
