@@ -136,7 +136,7 @@ PROMOTED = (
 )
 MAX_PARTIAL_BYTES = 128 * 2**20
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-MOMENTS_TIME = 10.0  # microseconds that a launch of its own for the moments takes at least
+MOMENTS_TIME = 10.0  # least microseconds that a launch of its own for the moments takes
 PROMOTE_DEPTH = 256  # products between promotions, which bound the tensor cores' truncated sums
 
 
@@ -448,7 +448,12 @@ class MomentsSolver(WgmmaSolver):
         if not self.moments(problem) or not wgmma_probe.available(info, "wgmma_moments"):
             return False
         whole = type(self)(self.tile, 1).best(problem, info)[0]
-        return whole <= self.best(problem, info)[0] + MOMENTS_TIME
+        return whole <= self.best(problem, info)[0] + moments_time(problem.total)
+
+
+def moments_time(total: int) -> float:
+    """Microseconds that moments of so many results take that are not computed beside them."""
+    return max(MOMENTS_TIME, LAUNCH + 4 * total / COPY_RATE)
 
 
 def tiles_time(shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info) -> float:

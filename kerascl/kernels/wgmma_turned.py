@@ -81,7 +81,7 @@ class Wgmma(wgmma_gemm.Wgmma):
 
     def takes_moments(self, p: GemmProblem, info) -> bool:
         packing = wgmma_gemm.Wgmma(self.tile, 1)
-        worth = self.best(p, info)[0] + wgmma.MOMENTS_TIME
+        worth = self.best(p, info)[0] + wgmma.moments_time(p.total)
         return packing.takes_moments(p, info) and packing.best(p, info)[0] <= worth
 
     def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
