@@ -8,8 +8,10 @@ they come before the shipped rows and the cost models.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
+import re
 import time
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from rich.table import Table
 
 from kerascl.commands.scripts import run_script
 from kerascl.kernels import conv, database, gemm
+from kerascl.kernels.conv_problem import ConvProblem
 from kerascl.kernels.solver import Solver, choose
 from kerascl.kernels.trial import Trial
 from kerascl.runtime import device as devices
@@ -40,6 +43,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--size", type=int, help="image side of --network (its own default)")
     parser.add_argument("--policy", default="float32", help="Keras dtype policy of --network")
     parser.add_argument("--repeats", type=int, default=7, help="timed runs of a candidate (7)")
+    parser.add_argument("--candidates", type=int, default=16, help="tried for each problem (16)")
+    parser.add_argument("--problems", metavar="FILE", help="or a list that --record wrote")
+    parser.add_argument("--record", metavar="FILE", help="only list the network's problems there")
     parser.add_argument("--export", metavar="FILE", help="also write the device's rows as JSON")
     parser.add_argument("script", nargs="?", help="or a script that trains, run once")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -47,17 +53,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """The command; returns the exit status."""
-    if (options.script is None) == (options.network is None):
-        console.print("tune: give --network or a script", style="red")
+    sources = (options.script, options.network, options.problems)
+    if sum(source is not None for source in sources) != 1:
+        console.print("tune: give --network, --problems or a script", style="red")
         return 2
     os.environ.setdefault("KERAS_BACKEND", "kerascl")
     dev = devices.default()
-    with database.recording() as problems:
-        if options.script:
-            run_script(options.script, options.arguments)
-        else:
-            _run_network(options)
+    if options.problems:
+        problems = _read(options.problems)
+    else:
+        with database.recording() as problems:
+            if options.script:
+                run_script(options.script, options.arguments)
+            else:
+                _run_network(options)
     todo = [(kind, p) for kind, p in problems if kind in KINDS and p.a.is_float and p.b.is_float]
+    if options.record:
+        Path(options.record).write_text(json.dumps([database.to_json(*p) for p in todo], indent=0))
+        console.print(f"{len(todo)} problems in {options.record}")
+        return 0
     if not todo:
         console.print("tune: the network has no products or convolutions to tune")
         return 1
@@ -67,6 +81,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
         text = json.dumps({"device": device, "rows": database.own_rows(dev.info)}, indent=0)
         Path(options.export).write_text(text)
     return 0
+
+
+def _read(file: str) -> list[tuple]:
+    classes = {"gemm": gemm.GemmProblem, "conv": ConvProblem}
+    entries = json.loads(Path(file).read_text())
+    return list(dict.fromkeys(database.from_json(entry, classes) for entry in entries))
 
 
 def _run_network(options: argparse.Namespace) -> None:
@@ -89,16 +109,21 @@ def _tune(dev: Device, problems: list, options: argparse.Namespace, console: Con
         table.add_column(name, overflow="fold")
     end = time.monotonic() + options.seconds
     kept = True
+    # What takes longest first, as far as the time goes.
+    todo = sorted(
+        problems, key=lambda p: -choose(KINDS[p[0]].SOLVERS, p[1], dev.info).cost(p[1], dev.info)
+    )
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("tuning", total=len(problems))
-        for number, (kind, problem) in enumerate(problems):
+    progress = Progress(*columns, console=console, transient=True)
+    with progress, dev.programs.builders(many=True, new=True):
+        task = progress.add_task("tuning", total=len(todo))
+        for number, (kind, problem) in enumerate(todo):
             if time.monotonic() > end:
-                left = len(problems) - number
+                left = len(todo) - number
                 console.print(f"The time is up: {left} problems left as they are.")
                 break
-            progress.update(task, description=f"{kind} {number + 1} of {len(problems)}")
-            row = _tune_one(dev, kind, problem, options.repeats, end, table)
+            progress.update(task, description=f"{kind} {number + 1} of {len(todo)}")
+            row = _tune_one(dev, kind, problem, options, end, table)
             if row:
                 kept = database.keep(dev.info, row)
             progress.advance(task)
@@ -107,14 +132,18 @@ def _tune(dev: Device, problems: list, options: argparse.Namespace, console: Con
         console.print("The cache is off (KERASCL_CACHE_DIR is empty): nothing was kept.")
 
 
-def _tune_one(dev: Device, kind: str, problem, repeats: int, end: float, table: Table) -> dict:
-    module, info = KINDS[kind], dev.info
+def _tune_one(dev: Device, kind: str, problem, options, end: float, table: Table) -> dict:
+    module, info, repeats = KINDS[kind], dev.info, options.repeats
     reference = choose(module.REFERENCES, problem, info)
     present = database.choose(kind, module.SOLVERS, module.VARIANTS, problem, info)
     trial = Trial(problem, reference, dev)
     before = trial.seconds(trial.plan(present), repeats)
     best, fastest, tried, wrong = before, present, 0, []
-    for candidate in _candidates(module, problem, info):
+    candidates = _candidates(module, problem, info)[: options.candidates]
+    plans = [trial.plan(candidate) for candidate in candidates]
+    with contextlib.suppress(CompileError, DeviceError):  # met again below
+        dev.programs.build((la.source, la.options) for plan in plans for la in plan.launches)
+    for candidate in candidates:
         if time.monotonic() > end:
             break
         if candidate.name == present.name:
@@ -141,9 +170,14 @@ def _tune_one(dev: Device, kind: str, problem, repeats: int, end: float, table: 
 
 
 def _candidates(module, problem, info) -> list[Solver]:
-    """Every applicable solver and variant whose cost is not hopeless, the cheapest first."""
-    found = [s for s in (*module.SOLVERS, *module.VARIANTS) if s.applies(problem, info)]
-    costs = {id(s): s.cost(problem, info) for s in found}
-    least = min(costs.values())
-    found = [s for s in found if costs[id(s)] <= _COST_RATIO * least]
-    return sorted(found, key=lambda s: costs[id(s)])
+    """Applicable solvers and variants whose cost is not hopeless, the cheapest first: of each tile
+    the one that seems to cut the depth best."""
+    found: dict[str, tuple[float, Solver]] = {}
+    for solver in (*module.SOLVERS, *module.VARIANTS):
+        if solver.applies(problem, info):
+            cost, tile = solver.cost(problem, info), re.sub(r"_?s\d+$", "", solver.name)
+            if tile not in found or cost < found[tile][0]:
+                found[tile] = cost, solver
+    least = min(cost for cost, _ in found.values())
+    kept = [pair for pair in found.values() if pair[0] <= _COST_RATIO * least]
+    return [solver for _, solver in sorted(kept, key=lambda pair: pair[0])]

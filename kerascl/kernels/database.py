@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kerascl.dtypes import DType
+from kerascl.dtypes import DType, as_dtype
 from kerascl.kernels import solver as contract
 from kerascl.kernels.solver import Solver
 from kerascl.runtime.diskcache import DiskCache
@@ -36,6 +36,34 @@ def _text(value) -> str:
     if isinstance(value, tuple):
         return "x".join(map(_text, value)) or "-"
     return str(int(value) if isinstance(value, bool) else value)
+
+
+def to_json(kind: str, problem) -> dict:
+    """A problem as JSON keeps it."""
+    fields = {f.name: getattr(problem, f.name) for f in dataclasses.fields(problem)}
+    return {"of": kind} | {k: v.name if isinstance(v, DType) else v for k, v in fields.items()}
+
+
+def from_json(entry: dict, problems: dict[str, type]) -> tuple:
+    """What `to_json` was given.
+
+    Args:
+        problems: the class of each kind.
+
+    Raises:
+        ValueError: it is no such entry.
+    """
+    fields = dict(entry)
+    try:
+        made = problems[kind := fields.pop("of")](**{k: _plain(v) for k, v in fields.items()})
+        types = {k: as_dtype(getattr(made, k)) for k in ("a", "b", "acc")}
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{entry} is no problem: {error}") from error
+    return kind, dataclasses.replace(made, **types)
+
+
+def _plain(value):
+    return tuple(map(_plain, value)) if isinstance(value, list) else value
 
 
 def choose(

@@ -137,15 +137,17 @@ class Programs:
             future.result()
 
     @contextlib.contextmanager
-    def builders(self, many: bool) -> Iterator[None]:
+    def builders(self, many: bool, new: bool | None = None) -> Iterator[None]:
         """Begin the processes now that `build` will want within, so that they are ready by then.
 
-        Nothing is begun where threads do, or where all has come from disk so far.
+        Nothing is begun where threads do.
 
         Args:
             many: whether so many programs are expected that processes pay.
+            new: whether some will not be on disk; by default if that was so before.
         """
-        if not (many and self.built_from_source and self._takes_turns) or self._builders:
+        new = bool(self.built_from_source) if new is None else new
+        if not (many and new and self._takes_turns) or self._builders:
             yield
             return
         made = build_apart.Builders(self._device.index, self._most_processes())

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
+from kerascl.commands import tune
 from kerascl.kernels import database, gemm
+from kerascl.kernels import trial as trials
 from kerascl.kernels.conv_problem import FORWARD, ConvProblem
 from kerascl.kernels.solver import choose, store_epilogue
 from kerascl.kernels.trial import Trial
@@ -18,6 +20,10 @@ from kerascl.runtime import device
 
 F32 = dtypes.float32
 PRODUCT = gemm.normalise(gemm.GemmProblem(40, 24, 56, (), (56, 1), (24, 1), F32, F32, F32))
+CONV = ConvProblem(
+    FORWARD, (1, 8, 8, 3), (3, 3, 3, 4), (1, 6, 6, 4), (1, 1), ((0, 0), (0, 0)), (1, 1), 1, False,
+    F32, F32, F32,
+)  # fmt: skip
 SCRIPT = """
 import numpy as np, keras
 inputs = keras.Input((6, 6, 3))
@@ -38,26 +44,20 @@ def own_cache(tmp_path, monkeypatch):
 
 
 def test_a_key_tells_problems_apart():
-    conv = ConvProblem(
-        FORWARD, (1, 8, 8, 3), (3, 3, 3, 4), (1, 6, 6, 4), (1, 1), ((0, 0), (0, 0)), (1, 1), 1,
-        False, F32, F32, F32,
-    )  # fmt: skip
     others = [
-        dataclasses.replace(conv, strides=(2, 1)),
-        dataclasses.replace(conv, channels_first=True),
-        dataclasses.replace(conv, pads=((0, 1), (0, 0))),
-        dataclasses.replace(conv, b=dtypes.bfloat16),
-        dataclasses.replace(conv, precision="high"),
+        dataclasses.replace(CONV, strides=(2, 1)),
+        dataclasses.replace(CONV, channels_first=True),
+        dataclasses.replace(CONV, pads=((0, 1), (0, 0))),
+        dataclasses.replace(CONV, b=dtypes.bfloat16),
+        dataclasses.replace(CONV, precision="high"),
     ]
-    assert len({database.key(p) for p in (conv, *others)}) == 1 + len(others)
+    assert len({database.key(p) for p in (CONV, *others)}) == 1 + len(others)
 
 
 def test_own_rows_win_and_survive(own_cache):
     info = device.default().info
     usual = database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info)
-    other = next(
-        s for s in gemm.VARIANTS if s.name != usual.name and s.applies(PRODUCT, info)
-    )
+    other = next(s for s in gemm.VARIANTS if s.name != usual.name and s.applies(PRODUCT, info))
     assert database.keep(info, {f"gemm {database.key(PRODUCT)}": other.name})
     assert database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info) is other
     # a row for a solver that is gone, or does not apply, is passed over
@@ -87,6 +87,57 @@ def test_a_wrong_plan_is_seen():
     assert np.isnan(trial.error(wrong))
 
 
+def test_large_inputs_are_drawn_once_and_repeated(monkeypatch):
+    monkeypatch.setattr(trials, "_DRAWN", 97)
+    dev = device.default()
+    trial = Trial(PRODUCT, choose(gemm.REFERENCES, PRODUCT, dev.info), dev)
+    a, b = (
+        dev.queue.read(trial._slots[name], np.empty(shape, np.float32))
+        for name, shape in (("a", (40, 56)), ("b", (56, 24)))
+    )
+    assert 90 < len(np.unique(a)) <= 97 and len(np.unique(a[0])) == 56
+    assert (a.ravel()[97:] == a.ravel()[:-97]).all()
+    got = dev.queue.read(trial._wanted, np.empty((40, 24), np.float32))
+    assert np.linalg.norm(got - a.astype(np.float64) @ b) < 1e-6 * np.linalg.norm(got)
+    # an error of one part in a thousand of one element's share
+    dev.queue.write(trial._wanted, got * np.float32(1.001))
+    assert abs(trial.error(trial.plan(gemm.Direct())) - 1e-3) < 1e-4
+
+
+def test_problems_survive_json():
+    entries = [("gemm", PRODUCT), ("conv", CONV)]
+    classes = {"gemm": gemm.GemmProblem, "conv": ConvProblem}
+    text = json.dumps([database.to_json(*entry) for entry in entries])
+    assert [database.from_json(entry, classes) for entry in json.loads(text)] == entries
+    for wrong in ({"of": "sort"}, {"m": 3}, {"of": "gemm", "m": 3}):
+        with pytest.raises(ValueError, match="is no problem"):
+            database.from_json(wrong, classes)
+
+
+def test_candidates_have_a_tile_each():
+    info = dataclasses.replace(device.default().info, kind="gpu")
+    deep = gemm.normalise(gemm.GemmProblem(40, 24, 20000, (), (20000, 1), (24, 1), F32, F32, F32))
+    found = tune._candidates(gemm, deep, info)
+    costs = [solver.cost(deep, info) for solver in found]
+    assert costs == sorted(costs)
+    names = [solver.name for solver in found]
+    assert sum(name.startswith("tiled32x32") for name in names) == 1 and len(names) > 3
+
+
+def test_the_command_on_a_list(tmp_path):
+    script, problems = tmp_path / "net.py", tmp_path / "problems.json"
+    script.write_text(SCRIPT)
+    command = [sys.executable, "-m", "kerascl", "tune"]
+    environment = dict(os.environ, COLUMNS="200", KERASCL_CACHE_DIR=str(tmp_path / "cache"))
+    options = {"capture_output": True, "text": True, "env": environment}
+    done = subprocess.run([*command, "--record", problems, script], **options)
+    assert done.returncode == 0 and "problems in" in done.stdout, done.stderr
+    assert {entry["of"] for entry in json.loads(problems.read_text())} == {"gemm", "conv"}
+    limits = ["--seconds", "20", "--repeats", "1", "--candidates", "2"]
+    done = subprocess.run([*command, *limits, "--problems", problems], **options)
+    assert done.returncode == 0 and "Tuned on" in done.stdout, done.stderr
+
+
 def test_the_command(tmp_path):
     script, rows = tmp_path / "net.py", tmp_path / "rows.json"
     script.write_text(SCRIPT)
@@ -101,7 +152,5 @@ def test_the_command(tmp_path):
 
 
 def test_the_command_without_work():
-    done = subprocess.run(
-        [sys.executable, "-m", "kerascl", "tune"], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-m", "kerascl", "tune"], capture_output=True, text=True)
     assert done.returncode == 2 and "--network" in done.stdout

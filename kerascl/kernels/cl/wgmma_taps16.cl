@@ -28,6 +28,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps16(
   uint base;
   asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
   asm volatile("//#shared %0" :: "n"(STAGES * STAGE + 16 * STAGES));
+  asm volatile("//#entry .minnctapersm 1");
   const uint full = base + STAGES * STAGE, empty = full + 8 * STAGES;
   if (tid == 0) {
     UNROLL for (int s = 0; s < STAGES; ++s) {
