@@ -87,7 +87,8 @@ def _choose(kind: str, solvers: tuple, variants: tuple, problem, info) -> Solver
     name = rows(info).get(f"{kind} {key(problem)}")
     if name is not None:
         for candidate in (*solvers, *variants):
-            if candidate.name == name and candidate.applies(problem, info):
+            usable = candidate.name == name and candidate.applies(problem, info)
+            if usable and not contract.avoided(candidate):
                 return candidate
     return contract.choose(solvers, problem, info)
 

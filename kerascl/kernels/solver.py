@@ -327,6 +327,11 @@ def forced(solvers: Iterable[Solver], problem, info) -> Solver | None:
     return None
 
 
+def avoided(solver: Solver) -> bool:
+    """Whether KERASCL_SOLVERS wants any other solver than this."""
+    return any(part in solver.name for part in config.avoided_solvers())
+
+
 def choose(solvers: Iterable[Solver], problem, info) -> Solver:
     """The cheapest applicable solver, or the forced one.
 
@@ -335,7 +340,7 @@ def choose(solvers: Iterable[Solver], problem, info) -> Solver:
     """
     best = forced(solvers, problem, info) or min(
         (s for s in solvers if s.applies(problem, info)),
-        key=lambda s: s.cost(problem, info),
+        key=lambda s: (avoided(s), s.cost(problem, info)),
         default=None,
     )
     if best is None:

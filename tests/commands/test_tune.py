@@ -73,6 +73,19 @@ def test_forced_solvers_come_before_rows(own_cache, monkeypatch):
     assert "tiled32" in choose(gemm.SOLVERS, PRODUCT, info).name
 
 
+def test_avoided_solvers_come_last(own_cache, monkeypatch):
+    info = device.default().info
+    usual = choose(gemm.SOLVERS, PRODUCT, info)
+    database.keep(info, {f"gemm {database.key(PRODUCT)}": usual.name})
+    monkeypatch.setenv("KERASCL_SOLVERS", f"-{usual.name}, -")
+    for found in (
+        choose(gemm.SOLVERS, PRODUCT, info),
+        database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info),
+    ):
+        assert found.name != usual.name
+    assert choose([usual], PRODUCT, info) is usual  # there is no other
+
+
 def test_a_wrong_plan_is_seen():
     dev = device.default()
     trial = Trial(PRODUCT, choose(gemm.REFERENCES, PRODUCT, dev.info), dev)
