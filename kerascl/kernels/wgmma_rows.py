@@ -24,6 +24,7 @@ from kerascl.kernels.wgmma_pack import pack_time
 MARGIN = 21  # of 16: rows of a box, with its margin, for each 16 rows of a tile
 TAPS = (2, 3)  # taps of a row
 
+MOST_PIXELS = 256  # of a line of a box of TMA
 LOAD_RATE = 1.1e5  # bytes a microsecond that a compute unit can load: 64 a clock
 
 
@@ -79,7 +80,7 @@ def box(
     """(tiles, images, height, width): the box of at most `rows` pixels, `limit` with so many more
     in each line, that covers with the fewest tiles; of equals the widest."""
     best = (math.inf, 0, 0, 0)
-    for w in range(min(width, rows), 0, -1):
+    for w in range(min(width, rows, MOST_PIXELS - margin), 0, -1):
         lines = min(rows // w, limit // (w + margin))
         for h in range(min(height, lines), 0, -1):
             n = min(images, lines // h)

@@ -491,6 +491,7 @@ def test_boxes_with_a_margin():
         tiles, n, h, w = wgmma_rows.box(images, height, width, 128, 168, 2)
         assert n * h * w <= 128 and n * h * (w + 2) <= 168
         assert tiles == math.ceil(images / n) * math.ceil(height / h) * math.ceil(width / w)
+    assert wgmma_rows.box(1, 1, 300, 256, 336, 2)[3] + 2 <= 256  # TMA's most
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

@@ -160,7 +160,7 @@ ROWS = {  # images, height, width, channels, filters, taps a side, stride, paddi
     "same": (3, 9, 7, 40, 24, 3, 1, 1), "valid": (2, 8, 7, 72, 136, 3, 1, 0),
     "even": (2, 6, 11, 24, 72, 2, 1, 1), "wide": (1, 4, 70, 8, 64, 3, 1, 2),
     "images": (7, 3, 5, 8, 8, 3, 1, 1), "deep": (1, 9, 20, 136, 16, 3, 1, 1),
-    "narrow": (9, 11, 13, 32, 32, 3, 1, 1),
+    "narrow": (9, 11, 13, 32, 32, 3, 1, 1), "panorama": (1, 2, 300, 8, 8, 3, 1, 1),
 }  # fmt: skip
 
 
@@ -177,7 +177,8 @@ def rows(rng, tile, kind, name, dtype, cpu_dev, cpu_info):
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
 @pytest.mark.parametrize("name", ROWS)
 def test_rows_of_taps(cpu_dev, cpu_info, name, kind, dtype, rng):
-    rows(rng, wgmma_rows.SHAPES[3], kind, name, dtype, cpu_dev, cpu_info)
+    tile = wgmma_rows.SHAPES[2 if name == "panorama" else 3]
+    rows(rng, tile, kind, name, dtype, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
