@@ -60,7 +60,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
     os.environ.setdefault("KERAS_BACKEND", "kerascl")
     dev = devices.default()
     if options.problems:
-        problems = _read(options.problems)
+        try:
+            problems = _read(options.problems)
+        except (OSError, ValueError, TypeError) as error:
+            console.print(f"tune: --problems {options.problems}: {error}", style="red")
+            return 2
     else:
         with database.recording() as problems:
             if options.script:

@@ -149,7 +149,9 @@ class Wgmma(wgmma.WgmmaSolver):
         if splits > 1:
             workspace.append(4 * splits * p.total)
             inner = wgmma.partial(p.total, index, "ws1")
-        names = dict(BOX_H=box.height, BOX_N=box.images, STAGES=box.stages)
+        names = dict(
+            BOX_H=box.height, BOX_N=box.images, STAGES=box.stages, BN=SIDE, VECTOR=4
+        )
         source = (
             prelude(index, ACC=dtypes.float32)
             + "".join(f"#define {k} {v}\n" for k, v in names.items())
@@ -157,6 +159,7 @@ class Wgmma(wgmma.WgmmaSolver):
             + params.source
             + inner.defines
             + cl_source("wgmma_common.cl")
+            + cl_source("wgmma_store.cl")
             + cl_source("wgmma_taps_common.cl")
             + cl_source(f"{self.family}.cl")
         )

@@ -1,5 +1,6 @@
 """The tuner: what it keeps, what it refuses, and that its rows are used."""
 
+import argparse
 import dataclasses
 import json
 import os
@@ -8,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from kerascl import dtypes
 from kerascl.commands import tune
@@ -149,6 +151,17 @@ def test_the_command_on_a_list(tmp_path):
     limits = ["--seconds", "20", "--repeats", "1", "--candidates", "2"]
     done = subprocess.run([*command, *limits, "--problems", problems], **options)
     assert done.returncode == 0 and "Tuned on" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("text", [None, "no JSON", '[{"of": "sort"}]', "[1]", "3"])
+def test_a_list_that_is_none(tmp_path, text):
+    problems = tmp_path / "problems.json"
+    if text is not None:
+        problems.write_text(text)
+    options = argparse.Namespace(script=None, network=None, problems=str(problems))
+    console = Console(record=True, width=200)
+    assert tune.run(options, console) == 2
+    assert "--problems" in console.export_text()
 
 
 def test_the_command(tmp_path):

@@ -308,6 +308,12 @@ inline void emu_wgmma(emu_t* emu, float* d, ulong a, ulong b, int add) {
 #define BAR_EXPECT(bar, n) emu_expect(emu, bar, n)
 #define BAR_ARRIVE(bar) emu_arrive(emu, bar)
 #define BAR_WAIT(bar, parity) emu_wait(emu, bar, parity);
+#define SAME_IN_WARP(name, value) const int name = value
+#define RING_AT(base, nbytes) \
+    const uint base = EMU_BASE; \
+    EMU_MUST((nbytes) <= EMU_LIMIT && (nbytes) >= EMU_RING + 8 * EMU_BARRIERS, SHARED)
+#define BARRIERS_READY
+#define GROUP_SYNC
 #define MAP_RELEASE
 #define MAP_ACQUIRE(map) emu_acquire(emu, (ulong)(map))
 #define WG_FENCE emu->fenced = 1
@@ -433,12 +439,6 @@ _BEGIN = """
 
 # Inline PTX of the kernels that is no macro's.
 _ASM = (
-    (r'asm volatile\("shfl\.sync\.idx.*?"=r"\((\w+)\) : "r"\((.*?)\)\);', r"\1 = \2;"),
-    (r'asm\("\{ \.reg \.u64 t; cvta.*?"=r"\((\w+)\).*?\);', r"\1 = EMU_BASE;"),
-    (
-        r'asm volatile\("//#shared %0" :: "n"\((.*?)\)\);',
-        r"EMU_MUST((\1) <= EMU_LIMIT && (\1) >= EMU_RING + 8 * EMU_BARRIERS, SHARED)",
-    ),
     (r'asm\("cvt\.rn\.bf16\.f32.*?"=h"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = kcl_to_bf16(\2);"),
     (r'asm volatile\("(?:fence\.|bar\.sync|//#entry).*?\);', ""),
 )

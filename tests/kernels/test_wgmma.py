@@ -52,6 +52,24 @@ def hopper(dev):
     return dev
 
 
+def passing(family):
+    """A fixture: the card, where it has passed this family's self-test."""
+
+    @pytest.fixture
+    def card(hopper):
+        if not wgmma_probe.available(hopper.info, family):
+            pytest.skip(f"the device failed the self-test of {family}")
+        return hopper
+
+    return card
+
+
+with_planes = passing(wgmma_planes.Wgmma.verdict)
+with_rows = passing(wgmma_rows.Wgmma.verdict)
+with_turned = passing(wgmma_turned.Wgmma.verdict)
+with_taps16 = passing(wgmma_taps.Wgmma16.verdict)
+
+
 PTX = """\
 .version 8.8
 .target sm_90, texmode_independent
@@ -341,9 +359,7 @@ def test_products(hopper, shape, dtype, precision, rng):
 
 
 @pytest.mark.parametrize("shape", (None, *wgmma_turned.SHAPES), ids=str)
-def test_turned_products(hopper, shape, rng):
-    if not wgmma_probe.available(hopper.info, wgmma_turned.Wgmma.verdict):
-        pytest.skip("the device failed the self-test of this family")
+def test_turned_products(with_turned, shape, rng):
     more = (2600, 2600, 104, ()), (300, 200, 9000, ())
     for number, (m, n, k, batch) in enumerate((*SHAPES, *more)):
         row = 4 * math.ceil(n / 4)
@@ -356,9 +372,9 @@ def test_turned_products(hopper, shape, rng):
         )  # fmt: skip
         want = a.astype(np.float64) @ b[..., :n].astype(np.float64)
         solver = wgmma_turned.Wgmma(shape, 1 + number % 3 if shape else None)
-        plan = solver.plan(p, hopper.info, store_epilogue(dtypes.float32))
+        plan = solver.plan(p, with_turned.info, store_epilogue(dtypes.float32))
         out = poisoned(want.shape, dtypes.float32)
-        results = [run_plan(plan, {"a": a, "b": b}, out, hopper) for _ in range(3)]
+        results = [run_plan(plan, {"a": a, "b": b}, out, with_turned) for _ in range(3)]
         assert relative(results[0], want) < bound(dtypes.float32, "high")
         assert len({r.tobytes() for r in results}) == 1
 
@@ -433,13 +449,6 @@ def test_convolutions(hopper, kind, shape, dtype, precision, rng):
         plan = solver.plan(p, hopper.info, store_epilogue(dtypes.float32))
         got = run_plan(plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), hopper)
         assert relative(got, reference(p, a, b)) < bound(dtype, precision)
-
-
-@pytest.fixture
-def with_rows(hopper):
-    if not wgmma_probe.available(hopper.info, wgmma_rows.Wgmma.verdict):
-        pytest.skip("the device failed the self-test of this family")
-    return hopper
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -528,13 +537,6 @@ def test_filter_gradients_of_float32(hopper, box, rng):
         assert relative(got, reference(p, a, b)) < bound(dtypes.float32, "high")
 
 
-@pytest.fixture
-def with_taps16(hopper):
-    if not wgmma_probe.available(hopper.info, wgmma_taps.Wgmma16.verdict):
-        pytest.skip("the device failed the self-test of this family")
-    return hopper
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("box", (None, *wgmma_taps.BOXES16), ids=str)
 def test_filter_gradients_of_16_bits(with_taps16, box, dtype, rng):
@@ -567,13 +569,6 @@ PLANES = (
     test_wgmma_planes.filter_grad((5, 7, 7, 128), (3, 3), 260),
     test_wgmma_planes.filter_grad((2, 27, 31, 96), (3, 3), 40, (2, 2)),
 )
-
-
-@pytest.fixture
-def with_planes(hopper):
-    if not wgmma_probe.available(hopper.info, wgmma_planes.Wgmma.family):
-        pytest.skip("the device failed the self-test of this family")
-    return hopper
 
 
 @pytest.mark.parametrize("precision", ["high", "highest"])

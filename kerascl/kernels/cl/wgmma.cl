@@ -25,9 +25,6 @@
 #define A_BOX_BYTES A_BYTES
 #endif
 
-// wgmma's descriptors: 128-byte swizzle; 1024 bytes between groups of eight rows; panels.
-#define DESCRIPTOR(mn) ((1UL << 62) | (64UL << 32) | ((mn) ? (ulong)(BK * 8) << 16 : 1UL << 16))
-#define K_STEP(mn) ((mn) ? DEPTH * 8 : 2)
 #define A_BLOCK (A_MN ? BK * 8 : 512)
 
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
@@ -37,22 +34,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
-  // One for all lanes of a warp, and known to be so.
-  int team;
-  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(team) : "r"(tid >> 7));
-  uint base;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
-  asm volatile("//#shared %0" :: "n"(RING + 16 * STAGES + SIDE));
-  const uint full = base + RING, empty = full + 8 * STAGES;
-  if (tid == 0) {
-    UNROLL for (int s = 0; s < STAGES; ++s) {
-      BAR_INIT(full + 8 * s, 1);
-      BAR_INIT(empty + 8 * s, 4 * NWG);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  }
-  asm volatile("bar.sync 0;" ::: "memory");
+  SAME_IN_WARP(team, tid >> 7);
+  RING_AT(base, RING + 16 * STAGES + SIDE);
+  RING_BARRIERS(4 * NWG)
   const int groups = get_num_groups(0);
 #ifdef MOMENTS
   asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));

@@ -49,6 +49,31 @@
     pn = in / high; \
     pm = first + in - pn * high; }
 
+// What is one for all lanes of a warp, and known to be so.
+#define SAME_IN_WARP(name, value) \
+  int name; \
+  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(name) : "r"(value))
+// Where the ring lies in shared memory, of which there are so many bytes after the rewrite.
+#define RING_AT(base, nbytes) \
+  uint base; \
+  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring)); \
+  asm volatile("//#shared %0" :: "n"(nbytes))
+#define BARRIERS_READY \
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); \
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
+#define GROUP_SYNC asm volatile("bar.sync 0;" ::: "memory")
+// Behind the ring: a stage has come; so many consumers have handed it back.
+#define RING_BARRIERS(consumers) \
+  const uint full = base + RING, empty = full + 8 * STAGES; \
+  if (tid == 0) { \
+    UNROLL for (int s = 0; s < STAGES; ++s) { \
+      BAR_INIT(full + 8 * s, 1); \
+      BAR_INIT(empty + 8 * s, consumers); \
+    } \
+    BARRIERS_READY; \
+  } \
+  GROUP_SYNC;
+
 // More or fewer registers for each lane of a warpgroup.
 #define REGISTERS(change, n) \
   asm volatile("//@ setmaxnreg." #change ".sync.aligned.u32 " #n ";" ::: "memory")
@@ -62,6 +87,9 @@
 #define GIVE_REGISTERS
 #endif
 
+// wgmma's descriptors: 128-byte swizzle; 1024 bytes between groups of eight rows; panels.
+#define DESCRIPTOR(mn) ((1UL << 62) | (64UL << 32) | ((mn) ? (ulong)(BK * 8) << 16 : 1UL << 16))
+#define K_STEP(mn) ((mn) ? DEPTH * 8 : 2)
 #define WG_FENCE asm volatile("//@ wgmma.fence.sync.aligned;" ::: "memory")
 #define WG_COMMIT asm volatile("//@ wgmma.commit_group.sync.aligned;" ::: "memory")
 #define WG_WAIT(n) asm volatile("//@ wgmma.wait_group.sync.aligned " #n ";" ::: "memory")

@@ -27,9 +27,6 @@
 #define STEPS 4  // of 32 bytes of k
 #define CLASSES 1
 
-#define DESCRIPTOR(mn) ((1UL << 62) | (64UL << 32) | ((mn) ? (ulong)(BK * 8) << 16 : 1UL << 16))
-#define K_STEP(mn) ((mn) ? DEPTH * 8 : 2)
-
 // Four matrices of eight rows of 16 bytes; lanes 8 i to 8 i + 7 give the rows of matrix i.
 #define LDMATRIX(to, at) \
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];" \
@@ -42,23 +39,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_rows(
     EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
-  // One for all lanes of a warp, and known to be so.
-  int team;
-  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(team) : "r"(tid >> 7));
-  uint base;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
-  asm volatile("//#shared %0" :: "n"(RING + 16 * STAGES + SIDE));
+  SAME_IN_WARP(team, tid >> 7);
+  RING_AT(base, RING + 16 * STAGES + SIDE);
   asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));
-  const uint full = base + RING, empty = full + 8 * STAGES;
-  if (tid == 0) {
-    UNROLL for (int s = 0; s < STAGES; ++s) {
-      BAR_INIT(full + 8 * s, 1);
-      BAR_INIT(empty + 8 * s, 4 * NWG);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  }
-  asm volatile("bar.sync 0;" ::: "memory");
+  RING_BARRIERS(4 * NWG)
   const int groups = get_num_groups(0);
   int stage = 0;
   uint phase = 0;

@@ -1,4 +1,4 @@
-// How wgmma.cl and wgmma_rows.cl store their results: RESULT[i][j], of 64-row block i of a warpgroup.
+// How wgmma.cl and its like store their results: RESULT[i][j], of 64-row block i of a warpgroup.
 // A lane has rows ROW(i) and eight further; PLACE(row, live, at) says where a row's column n0 lies.
 
 #ifndef MOMENTS  // else wgmma_moments.cl

@@ -36,13 +36,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
     __global uchar* restrict pMaps, const ulong8 mapX, const ulong8 mapDy PARAMS EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31;
-  // One for all lanes of a warp, and known to be so.
-  int warp;
-  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(warp) : "r"(tid >> 5));
+  SAME_IN_WARP(warp, tid >> 5);
   const int team = warp >> 2;
-  uint base;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
-  asm volatile("//#shared %0" :: "n"(STAGES * STAGE + 24 * STAGES));
+  RING_AT(base, STAGES * STAGE + 24 * STAGES);
   asm volatile("//#entry .minnctapersm 1");
   // dy has come; x has come and dyT is there; all three may be overwritten.
   const uint come = base + STAGES * STAGE, full = come + 8 * STAGES, empty = full + 8 * STAGES;
@@ -52,10 +48,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
       BAR_INIT(full + 8 * s, 3);
       BAR_INIT(empty + 8 * s, 4 * TEAMS);
     }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    BARRIERS_READY;
   }
-  asm volatile("bar.sync 0;" ::: "memory");
+  GROUP_SYNC;
   const int groups = get_num_groups(0);
   int stage = 0;
   uint phase = 0;
@@ -165,6 +160,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
     UNROLL for (int v = 0; v < TAPS; ++v) { WGMMA_KEEP(products[v]); }
 
     const int c = c0 + (warp & 3) * 16 + 2 * g;
-    UNROLL for (int v = 0; v < TAPS; ++v) STORE_TAP(products[v], i0 + team, j0 + v, c, c + 1)
+    UNROLL for (int i = 0; i < TAPS; ++i) STORE_TAP(i0 + team, j0 + i, c, c + 1)
   }
 }

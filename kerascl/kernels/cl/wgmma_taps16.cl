@@ -9,6 +9,7 @@
 #define DY_BYTES (64 * 128)
 #define DY_AT ((X_BYTES + 1023) / 1024 * 1024)
 #define STAGE (DY_AT + DY_BYTES)
+#define RING (STAGES * STAGE)
 #define STEPS 4  // of 16 pixels, two lines of the box
 
 // Four 8 x 8 matrices of 16-bit elements, turned; lanes 8 i to 8 i + 7 give the rows of matrix i.
@@ -21,24 +22,11 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps16(
     __global uchar* restrict pMaps, const ulong8 mapX, const ulong8 mapDy PARAMS EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31;
-  // One for all lanes of a warp, and known to be so.
-  int warp;
-  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(warp) : "r"(tid >> 5));
+  SAME_IN_WARP(warp, tid >> 5);
   const int team = warp >> 2;
-  uint base;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
-  asm volatile("//#shared %0" :: "n"(STAGES * STAGE + 16 * STAGES));
+  RING_AT(base, RING + 16 * STAGES);
   asm volatile("//#entry .minnctapersm 1");
-  const uint full = base + STAGES * STAGE, empty = full + 8 * STAGES;
-  if (tid == 0) {
-    UNROLL for (int s = 0; s < STAGES; ++s) {
-      BAR_INIT(full + 8 * s, 1);
-      BAR_INIT(empty + 8 * s, 4 * TEAMS);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  }
-  asm volatile("bar.sync 0;" ::: "memory");
+  RING_BARRIERS(4 * TEAMS)
   const int groups = get_num_groups(0);
   int stage = 0;
   uint phase = 0;
@@ -109,6 +97,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps16(
     if (lane == 0) BAR_ARRIVE(empty + 8 * before);
 
     const int c = c0 + (warp & 3) * 16 + (lane >> 2);
-    UNROLL for (int v = 0; v < TAPS; ++v) STORE_TAP(products[v], i0 + team, j0 + v, c, c + 8)
+    UNROLL for (int i = 0; i < TAPS; ++i) STORE_TAP(i0 + team, j0 + i, c, c + 8)
   }
 }

@@ -32,34 +32,12 @@
       if (++th == TILES_H) { th = 0; ++tn; } \
     }
 
-// Store tile p of tap (i, j) from its channels c (elements 0 and 1 of four) and d (2 and 3).
-#define STORE_TAP(p, i, j, c, d) { \
-    const int live_ = (i) < KER1 && (j) < KER2, live0 = live_ && (c) < CIN, live1 = live_ && (d) < CIN; \
-    const INDEX_T row_ = (INDEX_T)((i) * KER2 + (j)) * CIN; \
-    const INDEX_T at0 = (row_ + (c)) * COUT + f0, at1 = (row_ + (d)) * COUT + f0; \
-    STORE_ROWS(p) }
-#ifdef EPILOGUE_VECTOR
-// Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
-#define FOUR(d, p, o) \
-    EXCHANGE_FOUR(d, p[4 * j + o], p[4 * j + o + 1], p[4 * j + 4 + o], p[4 * j + 5 + o], odd, 1)
-#define STORE_ROWS(p) \
-    const int odd = lane & 1, right = odd * 8 + ((lane >> 1) & 1) * 4; \
-    UNROLL for (int j = 0; j < 8; j += 2) { \
-      float four[4]; \
-      const int col = j * 8 + right, inside = f0 + col < COUT; \
-      FOUR(four, p, 0) \
-      if (live0 && inside) EPILOGUE_VECTOR(4, four, at0 + col) \
-      FOUR(four, p, 2) \
-      if (live1 && inside) EPILOGUE_VECTOR(4, four, at1 + col) \
-    }
-#else
-#define STORE_ROWS(p) \
-    UNROLL for (int j = 0; j < 8; ++j) { \
-      const int col = j * 8 + 2 * (lane & 3); \
-      const int inside0 = f0 + col < COUT, inside1 = f0 + col + 1 < COUT; \
-      if (live0 && inside0) EPILOGUE(p[4 * j], at0 + col) \
-      if (live0 && inside1) EPILOGUE(p[4 * j + 1], at0 + col + 1) \
-      if (live1 && inside0) EPILOGUE(p[4 * j + 2], at1 + col) \
-      if (live1 && inside1) EPILOGUE(p[4 * j + 3], at1 + col + 1) \
-    }
-#endif
+// Store the tile of tap (y, x), products[i], whose rows a lane has are channels c and d.
+#define RESULT products
+#define COLUMNS COUT
+#define STORE_TAP(y, x, c, d) { \
+    const int pair = lane & 3, n0 = f0, live = (y) < KER1 && (x) < KER2; \
+    const int live0 = live && (c) < CIN, live1 = live && (d) < CIN; \
+    const INDEX_T row = (INDEX_T)((y) * KER2 + (x)) * CIN; \
+    const INDEX_T at0 = (row + (c)) * COUT + n0, at1 = (row + (d)) * COUT + n0; \
+    STORE_ROWS }

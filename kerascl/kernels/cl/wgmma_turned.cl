@@ -18,6 +18,7 @@
 #define A_BYTES (BN * 128)
 #define B_BYTES (BM / 32 * PANEL)
 #define STAGE (A_BYTES + B_BYTES)
+#define RING (STAGES * STAGE)
 #define STEPS (BK / 8 / 2)  // of k in half a stage
 
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_turned(
@@ -25,24 +26,11 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_turned(
     __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31;
-  // One for all lanes of a warp, and known to be so.
-  int warp;
-  asm volatile("shfl.sync.idx.b32 %0, %1, 0, 31, -1;" : "=r"(warp) : "r"(tid >> 5));
+  SAME_IN_WARP(warp, tid >> 5);
   const int team = warp >> 2;
-  uint base;
-  asm("{ .reg .u64 t; cvta.to.shared.u64 t, %1; cvt.u32.u64 %0, t; }" : "=r"(base) : "l"(ring));
-  asm volatile("//#shared %0" :: "n"(STAGES * STAGE + 16 * STAGES));
+  RING_AT(base, RING + 16 * STAGES);
   asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));
-  const uint full = base + STAGES * STAGE, empty = full + 8 * STAGES;
-  if (tid == 0) {
-    UNROLL for (int s = 0; s < STAGES; ++s) {
-      BAR_INIT(full + 8 * s, 1);
-      BAR_INIT(empty + 8 * s, 4 * NWG);
-    }
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-  }
-  asm volatile("bar.sync 0;" ::: "memory");
+  RING_BARRIERS(4 * NWG)
   const int groups = get_num_groups(0);
   int stage = 0;
   uint phase = 0;
