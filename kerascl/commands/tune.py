@@ -25,6 +25,7 @@ from kerascl.kernels import conv, database, gemm
 from kerascl.kernels.conv_problem import ConvProblem
 from kerascl.kernels.solver import Solver, choose
 from kerascl.kernels.trial import Trial
+from kerascl.kernels.trial import plan as plan_of
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
 from kerascl.runtime.errors import CompileError, DeviceError
@@ -32,6 +33,8 @@ from kerascl.runtime.errors import CompileError, DeviceError
 KINDS = {"gemm": gemm, "conv": conv}
 # A candidate must beat the present choice by this much: less is noise.
 _GAIN = 1.03
+# Problems whose candidates are built together.
+_TOGETHER = 8
 # Candidates whose cost model says so much more than the cheapest are not tried.
 _COST_RATIO = 4.0
 
@@ -47,6 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--problems", metavar="FILE", help="or a list that --record wrote")
     parser.add_argument("--record", metavar="FILE", help="only list the network's problems there")
     parser.add_argument("--export", metavar="FILE", help="also write the device's rows as JSON")
+    parser.add_argument("--times", metavar="FILE", help="also write each candidate's time as JSON")
     parser.add_argument("script", nargs="?", help="or a script that trains, run once")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
 
@@ -112,6 +116,7 @@ def _tune(dev: Device, problems: list, options: argparse.Namespace, console: Con
     for name in ("problem", "before", "us", "fastest", "us", "gain", "tried", "wrong"):
         table.add_column(name, overflow="fold")
     end = time.monotonic() + options.seconds
+    times: dict[str, dict[str, float]] = {}
     kept = True
     # What takes longest first, as far as the time goes.
     todo = sorted(
@@ -126,28 +131,44 @@ def _tune(dev: Device, problems: list, options: argparse.Namespace, console: Con
                 left = len(todo) - number
                 console.print(f"The time is up: {left} problems left as they are.")
                 break
+            if number % _TOGETHER == 0:
+                progress.update(task, description="building")
+                _build(dev, todo[number : number + _TOGETHER], options)
             progress.update(task, description=f"{kind} {number + 1} of {len(todo)}")
-            row = _tune_one(dev, kind, problem, options, end, table)
+            name = f"{kind} {database.key(problem)}"
+            row, times[name] = _tune_one(dev, kind, problem, options, end, table)
             if row:
-                kept = database.keep(dev.info, row)
+                kept = database.keep(dev.info, {name: row})
             progress.advance(task)
     console.print(table)
+    if options.times:
+        Path(options.times).write_text(json.dumps(times, indent=0))
     if not kept:
         console.print("The cache is off (KERASCL_CACHE_DIR is empty): nothing was kept.")
 
 
-def _tune_one(dev: Device, kind: str, problem, options, end: float, table: Table) -> dict:
+def _build(dev: Device, problems: list, options: argparse.Namespace) -> None:
+    """Build what the candidates of several problems need; what fails is met again one by one."""
+    launches = []
+    for kind, problem in problems:
+        for candidate in _candidates(KINDS[kind], problem, dev.info)[: options.candidates]:
+            with contextlib.suppress(NotImplementedError):
+                launches += plan_of(candidate, problem, dev.info).launches
+    with contextlib.suppress(CompileError, DeviceError):
+        dev.programs.build((launch.source, launch.options) for launch in launches)
+
+
+def _tune_one(
+    dev: Device, kind: str, problem, options, end: float, table: Table
+) -> tuple[str, dict[str, float]]:
+    """The name of a solver that beats the present one or "", and each one's microseconds."""
     module, info, repeats = KINDS[kind], dev.info, options.repeats
     reference = choose(module.REFERENCES, problem, info)
     present = database.choose(kind, module.SOLVERS, module.VARIANTS, problem, info)
     trial = Trial(problem, reference, dev)
     before = trial.seconds(trial.plan(present), repeats)
-    best, fastest, tried, wrong = before, present, 0, []
-    candidates = _candidates(module, problem, info)[: options.candidates]
-    plans = [trial.plan(candidate) for candidate in candidates]
-    with contextlib.suppress(CompileError, DeviceError):  # met again below
-        dev.programs.build((la.source, la.options) for plan in plans for la in plan.launches)
-    for candidate in candidates:
+    times, wrong = {present.name: before}, []
+    for candidate in _candidates(module, problem, info)[: options.candidates]:
         if time.monotonic() > end:
             break
         if candidate.name == present.name:
@@ -157,20 +178,17 @@ def _tune_one(dev: Device, kind: str, problem, options, end: float, table: Table
             if not trial.error(plan) <= trial.bound:
                 wrong.append(candidate.name)
                 continue
-            seconds = trial.seconds(plan, repeats)
+            times[candidate.name] = trial.seconds(plan, repeats)
         except (CompileError, DeviceError, NotImplementedError):
             wrong.append(candidate.name)
-            continue
-        tried += 1
-        if seconds < best:
-            best, fastest = seconds, candidate
+    fastest = min(times, key=times.get)
+    best = times[fastest]
     table.add_row(
-        f"{kind} {database.key(problem)}", present.name, f"{before * 1e6:.1f}", fastest.name,
-        f"{best * 1e6:.1f}", f"{before / best:.2f}", str(tried), " ".join(wrong),
+        f"{kind} {database.key(problem)}", present.name, f"{before * 1e6:.1f}", fastest,
+        f"{best * 1e6:.1f}", f"{before / best:.2f}", str(len(times) - 1), " ".join(wrong),
     )  # fmt: skip
-    if fastest is present or before / best < _GAIN:
-        return {}
-    return {f"{kind} {database.key(problem)}": fastest.name}
+    found = fastest if before / best >= _GAIN else ""
+    return found, {name: round(seconds * 1e6, 2) for name, seconds in times.items()}
 
 
 def _candidates(module, problem, info) -> list[Solver]:

@@ -23,13 +23,13 @@ _POISON = b"\xff"  # NaN in every float dtype
 _DRAWN = 4_194_301
 _ITEMS = 16384
 _COMPARE = """\
-__kernel void compare(__global const T* got, __global const T* wanted, const ulong n,
+__kernel void compare(__global const STORED* got, __global const STORED* wanted, const ulong n,
                       __global T* sums) {
   T difference = 0, size = 0;
   for (ulong i = get_global_id(0); i < n; i += get_global_size(0)) {
-    const T d = got[i] - wanted[i];
+    const T w = WANTED, d = GOT - w;
     difference += d * d;
-    size += wanted[i] * wanted[i];
+    size += w * w;
   }
   sums[2 * get_global_id(0)] = difference;
   sums[2 * get_global_id(0) + 1] = size;
@@ -51,33 +51,36 @@ class Trial:
     def __init__(self, problem, reference, dev: Device):
         self.problem = problem
         self.dev = dev
-        self.out = dtypes.float32 if problem.acc.itemsize <= 4 else problem.acc
+        self.out = _stored(problem)
         rng = np.random.default_rng()
         self._slots = {
             name: self._random(rng, count, dtype)
             for name, (count, dtype) in _inputs(problem).items()
         }
+        self._sum = dtypes.float64 if self.out.is_double else dtypes.float32
         self._nbytes = problem.total * self.out.itemsize
         self._result = dev.buffers.allocate(self._nbytes)
         self._wanted = dev.buffers.allocate(self._nbytes)
-        self._sums = dev.buffers.allocate(2 * _ITEMS * self.out.itemsize)
+        self._sums = dev.buffers.allocate(2 * _ITEMS * self._sum.itemsize)
         self._compute(self.plan(reference))
         dev.queue.copy(self._result, self._wanted, self._nbytes)
 
     def plan(self, solver) -> Plan:
-        """The solver's plan with nothing but a store behind it."""
-        return solver.plan(self.problem, self.dev.info, store_epilogue(self.out))
+        """What `plan` gives for this problem and device."""
+        return plan(solver, self.problem, self.dev.info)
 
     def error(self, plan: Plan) -> float:
         """Relative error by norm against the reference; NaN where something was not written."""
         self._compute(plan)
-        queue, types = self.dev.queue, {4: ("", "float"), 8: (FP64, "double")}
-        extension, ctype = types[self.out.itemsize]
-        source = f"{extension}#define T {ctype}\n{_COMPARE}"
-        kernel = self.dev.programs.kernel(source, "compare")
+        queue, load = self.dev.queue, self.out.load
+        source = _COMPARE.replace("WANTED", load.format(p="wanted", i="i"))
+        source = source.replace("GOT", load.format(p="got", i="i"))
+        types = f"#define T {self._sum.storage}\n#define STORED {self.out.storage}\n"
+        extension = FP64 if self.out.is_double else ""
+        kernel = self.dev.programs.kernel(extension + types + dtypes.PRELUDE + source, "compare")
         count = np.uint64(self.problem.total)
         queue.launch(kernel, (_ITEMS,), (64,), (self._result, self._wanted, count, self._sums))
-        sums = queue.read(self._sums, np.empty((_ITEMS, 2), self.out.numpy))
+        sums = queue.read(self._sums, np.empty((_ITEMS, 2), self._sum.numpy))
         difference, size = np.sqrt(sums.astype(np.float64).sum(0))
         return float(difference / (size or 1.0))
 
@@ -126,6 +129,18 @@ class Trial:
 def _numbers(dtype: DType, count: int) -> np.ndarray:
     """Drawn once in a process; every input begins elsewhere among them."""
     return np.random.default_rng().standard_normal(count, np.float32).astype(dtype.numpy)
+
+
+def plan(solver, problem, info) -> Plan:
+    """The solver's plan with nothing but a store behind it, of the dtype that networks keep."""
+    return solver.plan(problem, info, store_epilogue(_stored(problem)))
+
+
+def _stored(problem) -> DType:
+    """Of 16-bit inputs the same: what is written counts where little is computed."""
+    if problem.a.itemsize == 2:
+        return problem.a
+    return dtypes.float32 if problem.acc.itemsize <= 4 else problem.acc
 
 
 def _inputs(problem) -> dict[str, tuple[int, DType]]:

@@ -102,6 +102,24 @@ def test_a_wrong_plan_is_seen():
     assert np.isnan(trial.error(wrong))
 
 
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+def test_a_trial_stores_16_bits_of_16(dtype):
+    dev = device.default()
+    product = dataclasses.replace(PRODUCT, a=dtype, b=dtype)
+    trial = Trial(product, choose(gemm.REFERENCES, product, dev.info), dev)
+    assert trial.out is dtype
+    a, b, got = (
+        dev.queue.read(buffer, np.empty(shape, dtype.numpy)).astype(np.float64)
+        for buffer, shape in (
+            (trial._slots["a"], (40, 56)), (trial._slots["b"], (56, 24)),
+            (trial._wanted, (40, 24)),
+        )
+    )  # fmt: skip
+    assert np.linalg.norm(got - a @ b) < 3e-3 * np.linalg.norm(got)
+    dev.queue.write(trial._wanted, (got * 1.25).astype(dtype.numpy))
+    assert abs(trial.error(trial.plan(gemm.Direct())) - 0.2) < 0.002
+
+
 def test_large_inputs_are_drawn_once_and_repeated(monkeypatch):
     monkeypatch.setattr(trials, "_DRAWN", 97)
     dev = device.default()
@@ -149,8 +167,12 @@ def test_the_command_on_a_list(tmp_path):
     assert done.returncode == 0 and "problems in" in done.stdout, done.stderr
     assert {entry["of"] for entry in json.loads(problems.read_text())} == {"gemm", "conv"}
     limits = ["--seconds", "20", "--repeats", "1", "--candidates", "2"]
+    limits += ["--times", times := tmp_path / "times.json"]
     done = subprocess.run([*command, *limits, "--problems", problems], **options)
     assert done.returncode == 0 and "Tuned on" in done.stdout, done.stderr
+    found = json.loads(times.read_text())
+    assert {name.split()[0] for name in found} == {"gemm", "conv"}
+    assert all(us > 0 for each in found.values() for us in each.values())
 
 
 @pytest.mark.parametrize("text", [None, "no JSON", '[{"of": "sort"}]', "[1]", "3"])
