@@ -17,8 +17,8 @@ from kerascl.kernels import (
     wgmma,
     wgmma_conv,
     wgmma_filter,
+    wgmma_halo,
     wgmma_planes,
-    wgmma_rows,
     wgmma_stem,
     wgmma_taps,
     winograd,
@@ -42,7 +42,6 @@ from kerascl.kernels.gemm import MAX_PARTIAL_BYTES, GemmProblem
 from kerascl.kernels.solver import (
     Epilogue,
     Launch,
-    NoMoments,
     Plan,
     Ref,
     Solver,
@@ -322,7 +321,7 @@ SOLVERS: tuple[Solver, ...] = (
     Panels(),
     *winograd.SOLVERS,
     wgmma_conv.Wgmma(),
-    wgmma_rows.Wgmma(),
+    wgmma_halo.Wgmma(),
     wgmma_filter.Wgmma(),
     wgmma_taps.Wgmma(),
     wgmma_taps.Wgmma16(),
@@ -348,7 +347,8 @@ VARIANTS: tuple[Solver, ...] = (
         for shape in wgmma.SHAPES
         for split in gemm.SLICES
     ),
-    *(wgmma_rows.Wgmma(shape, split) for shape in wgmma_rows.SHAPES for split in gemm.SLICES),
+    *(wgmma_filter.Wgmma(wgmma_filter.SHAPES[-1], split) for split in gemm.SLICES),
+    *(wgmma_halo.Wgmma(tile, 1) for tile in wgmma_halo.SHAPES),
     *(wgmma_taps.Wgmma(box, split) for box in wgmma_taps.BOXES for split in gemm.SLICES),
     *(wgmma_taps.Wgmma16(box, split) for box in wgmma_taps.BOXES16 for split in gemm.SLICES),
     *(
@@ -371,7 +371,5 @@ def plan(problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
     problem = normalise(problem)
     if problem.total == 0 or 0 in (*problem.x_shape, *problem.w_shape, *problem.y_shape):
         return zero_plan(problem.total, problem.acc, epilogue)
-    solver = database.choose("conv", SOLVERS, VARIANTS, problem, info)
-    if epilogue.moments and not solver.takes_moments(problem, info):
-        raise NoMoments
+    solver = database.choose_for("conv", SOLVERS, VARIANTS, problem, info, epilogue)
     return solver.plan(problem, info, epilogue)

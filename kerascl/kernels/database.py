@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kerascl.dtypes import DType, as_dtype
 from kerascl.kernels import solver as contract
-from kerascl.kernels.solver import Solver
+from kerascl.kernels.solver import Epilogue, NoMoments, Solver
 from kerascl.runtime.diskcache import DiskCache
 
 ROWS_FOLDER = Path(__file__).parent / "rows"
@@ -77,6 +77,25 @@ def choose(
     if _recorded is not None and (kind, problem) not in _recorded:
         _recorded.append((kind, problem))
     return _choose(kind, tuple(solvers), tuple(variants), problem, info)
+
+
+def choose_for(
+    kind: str, solvers: tuple, variants: tuple, problem, info, epilogue: Epilogue
+) -> Solver:
+    """What `choose` gives, unless the epilogue has moments that only the cheapest computes: a pass
+    of their own costs more than rows gain, which know nothing of epilogues.
+
+    Raises:
+        NotImplementedError: when none applies.
+        NoMoments: neither computes them.
+    """
+    solver = choose(kind, solvers, variants, problem, info)
+    if not epilogue.moments or solver.takes_moments(problem, info):
+        return solver
+    cheapest = contract.choose(solvers, problem, info)
+    if not cheapest.takes_moments(problem, info):
+        raise NoMoments
+    return cheapest
 
 
 @functools.lru_cache(maxsize=4096)

@@ -21,7 +21,6 @@ from kerascl.kernels.gemm_problem import (
 from kerascl.kernels.solver import (
     Epilogue,
     Launch,
-    NoMoments,
     Plan,
     Ref,
     Scalar,
@@ -440,9 +439,7 @@ def plan(problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
     problem = normalise(problem)
     if problem.total == 0 or problem.k == 0:
         return zero_plan(problem.total, problem.acc, epilogue)
-    solver = database.choose("gemm", SOLVERS, VARIANTS, problem, info)
-    if epilogue.moments and not solver.takes_moments(problem, info):
-        raise NoMoments
+    solver = database.choose_for("gemm", SOLVERS, VARIANTS, problem, info, epilogue)
     return solver.plan(problem, info, epilogue)
 
 

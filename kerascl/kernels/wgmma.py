@@ -119,6 +119,7 @@ SHAPES = (
     Shape(128, 2, 2, 4, 1, 0.98, 0.99),
     Shape(128, 1, 2, 3, 2, 0.94, 0.94),
     Shape(128, 1, 2, 6, 1, 0.94, 0.96),
+    Shape(64, 2, 2, 4, 1, 0.7, 0.62),
     Shape(64, 1, 2, 4, 2, 0.68, 0.6),
     Shape(64, 1, 2, 8, 1, 0.72, 0.6),
     Shape(128, 1, 1, 4, 2, 0.75, 0.77),
@@ -319,8 +320,8 @@ class Run:
             STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
             LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue), RESIDENT=self.resident,
-            ONE_COLUMN=int(self._one_column(epilogue)), **dict(self.flags),
-        )  # fmt: skip
+            ONE_COLUMN=int(self._one_column(epilogue)),
+        ) | dict(self.flags)  # fmt: skip
         if self.wide:
             names["MANY_REGISTERS"] = 1
         if self.a_low:

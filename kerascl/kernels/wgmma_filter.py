@@ -18,6 +18,8 @@ from kerascl.kernels.wgmma import KINDS, Shape
 from kerascl.kernels.wgmma_conv import MAX_STRIDE
 
 BLOCK = 64  # channels of one block of rows, and pixels of one box
+# The last one: more tiles, where 256 rows leave compute units idle.
+SHAPES = (*wgmma.SHAPES, Shape(128, 1, 3, 5, 1, 0.9, 0.9))
 _SIDES = tuple(
     (BLOCK // (h * w), h, w) for w in (1, 2, 4, 8, 16, 32, 64) for h in (1, 2, 4, 8, 16, 32, 64)
     if h * w <= BLOCK
@@ -63,7 +65,7 @@ class Wgmma(wgmma.WgmmaSolver):
     def best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
         boxes = box(*p.y_shape[:3])[0]
         choices = []
-        for shape in (self.tile,) if self.tile else wgmma.SHAPES:
+        for shape in (self.tile,) if self.tile else SHAPES:
             tiles = ceil_div(_blocks(p), shape.bm // BLOCK) * ceil_div(p.y_shape[-1], shape.bn)
             for splits in wgmma.slice_counts(self.splits, p.total, boxes):
                 depth = ceil_div(boxes, splits) * BLOCK

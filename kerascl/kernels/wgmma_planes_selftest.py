@@ -35,9 +35,7 @@ def planes(dev: device.Device) -> None:
     tries += [(cases[0], "highest", tile, 2) for tile in wgmma.PROMOTED]
     tries += [(many, "highest", tile, 3) for tile in wgmma.PROMOTED[:2]]
     for case, precision, tile, splits in tries:
-        problem, inputs, want = convolution(
-            rng, FILTER_GRAD, case, dtypes.float32, precision
-        )
+        problem, inputs, want = convolution(rng, FILTER_GRAD, case, dtypes.float32, precision)
         got = np.empty(want.shape, np.float32)
         solver = wgmma_planes.Wgmma(tile, splits)
         plan = solver.plan(problem, dev.info, store_epilogue(dtypes.float32))

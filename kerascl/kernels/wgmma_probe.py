@@ -19,7 +19,7 @@ VERSION = "5"
 BASE = "wgmma"  # the family of those that share a verdict
 FAMILIES = (
     BASE, "wgmma_planes", "wgmma_stem", "wgmma_moments", "wgmma_taps16", "wgmma_turned",
-    "wgmma_rows",
+    "wgmma_halo",
 )  # fmt: skip
 
 

@@ -149,9 +149,7 @@ class Wgmma(wgmma.WgmmaSolver):
         if splits > 1:
             workspace.append(4 * splits * p.total)
             inner = wgmma.partial(p.total, index, "ws1")
-        names = dict(
-            BOX_H=box.height, BOX_N=box.images, STAGES=box.stages, BN=SIDE, VECTOR=4
-        )
+        names = dict(BOX_H=box.height, BOX_N=box.images, STAGES=box.stages, BN=SIDE, VECTOR=4)
         source = (
             prelude(index, ACC=dtypes.float32)
             + "".join(f"#define {k} {v}\n" for k, v in names.items())

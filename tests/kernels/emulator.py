@@ -7,8 +7,6 @@ memory of its own (a "generation"), and what a wait waits for has happened alrea
 overwritten too early shows in no result then.  It is checked instead that waits alternate between
 a barrier's phases, that every phase gets its arrivals and bytes, that a stage is handed back after
 the wgmma that read it were waited for, and that fragments in registers stay as they are until then.
-Weights that stay (RESIDENT) are loaded but once, and used by those who have waited for the phase
-that loads them.
 
 What this cannot see: missing fences between the proxies, roles that wait for each other for ever,
 what the hardware refuses of a tensor map, time, and how tensor cores round sums.
@@ -49,7 +47,6 @@ FAULTS = {
     "PENDING": "results are used before their wgmma were waited for",
     "FRAGMENT": "a fragment in registers changes before its wgmma were waited for",
     "BANKS": "lanes that shared memory serves at once meet in a bank",
-    "KEPT": "weights that stay are loaded twice",
     "SHARED": "more local memory than there is, or less than is used",
     "GENERATIONS": "more uses of a stage than the launch's depth needs",
 }
@@ -65,18 +62,14 @@ _DEVICE = r"""
 #define SIDE 0
 #endif
 #define EMU_BASE 1024u  // the driver takes the first KiB
-#ifndef RESIDENT  // wgmma_taps.cl
-#define RESIDENT 0
-#define B_BYTES 0
+#ifndef RING  // wgmma_taps.cl
+#define RING (STAGES * STAGE)
 #endif
-#define EMU_RING ((uint)(STAGES * STAGE + RESIDENT * B_BYTES))
+#define EMU_RING ((uint)(RING))
 #define EMU_BARRIERS (EMU_KINDS * STAGES)
-#define EMU_PARTS (STAGES + RESIDENT)
 #define EMU_LOW 0xffffffffUL
 #define EMU_MUST(ok, fault) { if (!(ok)) atomic_or(emu->state, EMU_##fault); }
 #define EMU_COUNT(b, n) emu->state[1 + (b) * EMU_COUNTS + (n)]
-// Which load a tile of weights came with: its barrier, phase * EMU_BARRIERS, and one.
-#define EMU_WEIGHTS(part) emu->state[1 + EMU_BARRIERS * EMU_COUNTS + (part) - STAGES]
 
 typedef struct {
   __global uchar* ring;
@@ -95,13 +88,14 @@ typedef struct {
 
 inline uint emu_swizzle(uint at) { return at ^ ((at >> 3) & 0x70u); }
 
-// The stage that an address lies in, or behind all stages the tile of weights.
+// The stage that an address lies in; wgmma_halo.cl has two rings, one behind the other.
 inline uint emu_part(uint at) {
   const uint in = at - EMU_BASE;
-#if RESIDENT
-  if (in >= STAGES * STAGE) return STAGES + (in - STAGES * STAGE) / B_BYTES;
-#endif
+#ifdef WEIGHTS
+  return in < FIRST_B ? in / A_BYTES : BOXES + (in - FIRST_B) / B_STAGE;
+#else
   return in / STAGE;
+#endif
 }
 
 inline uint emu_barrier(emu_t* emu, uint bar) {
@@ -162,18 +156,12 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
   EMU_MUST(x0 * EMU_SIZE % 16 == 0, START)
   EMU_MUST(expected > 0, UNEXPECTED)
   EMU_MUST(expected <= emu->generations, GENERATIONS)
-  const uint part = emu_part(to), kept = part >= STAGES;
-  const int fits = emu_part(to + bytes - 1) == part && part < EMU_PARTS && to % 128 == 0 &&
-      (kept || part == b % STAGES);
+  const uint part = emu_part(to);
+  const int fits = emu_part(to + bytes - 1) == part && part == b % STAGES && to % 128 == 0;
   EMU_MUST(fits, TARGET)
   EMU_COUNT(b, 3) -= bytes;
   if (!ok || !fits || expected - 1 >= emu->generations) return;
-  if (kept) {
-    const int load = 1 + b + (expected - 1) * EMU_BARRIERS;
-    EMU_MUST(EMU_WEIGHTS(part) == 0 || EMU_WEIGHTS(part) == load, KEPT)
-    EMU_WEIGHTS(part) = load;
-  }
-  const ulong generation = kept ? 0 : expected - 1;
+  const ulong generation = expected - 1;
   __global uchar* const ring = emu->ring + generation * EMU_GENERATION - EMU_BASE;
   // Elements of a row within bounds.
   const int low = clamp(-(long)x0, 0L, (long)box[0]), high = clamp(size[0] - x0, 0L, (long)box[0]);
@@ -208,15 +196,8 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
 
 // Where this work-item sees an address of shared memory (swizzled already).
 inline __global uchar* emu_at(emu_t* emu, uint at) {
-  const uint part = emu_part(at);
-  uint open = 0;
-  EMU_MUST(part < EMU_PARTS, OPERAND)
-  if (part < STAGES) {
-    open = emu->open[part];
-  } else if (part < EMU_PARTS) {
-    const uint load = EMU_WEIGHTS(part);
-    open = load && emu->waits[(load - 1) % EMU_BARRIERS] > (load - 1) / EMU_BARRIERS;
-  }
+  const uint part = emu_part(at), open = part < STAGES ? emu->open[part] : 0;
+  EMU_MUST(part < STAGES, OPERAND)
   EMU_MUST(open, CLOSED)
   return open ? emu->ring + (open - 1) * (ulong)EMU_GENERATION + (at - EMU_BASE) : emu->ring;
 }
@@ -308,6 +289,11 @@ inline void emu_wgmma(emu_t* emu, float* d, ulong a, ulong b, int add) {
 #define BAR_EXPECT(bar, n) emu_expect(emu, bar, n)
 #define BAR_ARRIVE(bar) emu_arrive(emu, bar)
 #define BAR_WAIT(bar, parity) emu_wait(emu, bar, parity);
+// A wait by who may not have waited for the stage's uses before.
+#undef BAR_WAIT_USE
+#define BAR_WAIT_USE(bar, use) { \
+    emu->waits[emu_barrier(emu, bar)] = use; \
+    emu_wait(emu, bar, (use) & 1); }
 #define SAME_IN_WARP(name, value) const int name = value
 #define RING_AT(base, nbytes) \
     const uint base = EMU_BASE; \
@@ -397,22 +383,19 @@ inline float emu_half(uint pair, int high) {
     emu_product(emu, d, rows_[0], rows_[1], b, add); }
 #endif
 
-// wgmma_taps16.cl and wgmma_rows.cl.  Lane 4 g + t gets elements 2 t and 2 t + 1 of row g of each
-// matrix, or, turned, rows 2 t and 2 t + 1 of its column g.
+// wgmma_taps16.cl, turned.  Lane 4 g + t gets rows 2 t and 2 t + 1 of each matrix's column g.
 #define LDMATRIX(to, at) { \
     emu->lanes[emu->tid] = (at); \
     barrier(CLK_LOCAL_MEM_FENCE); \
     for (uint i_ = emu->tid & ~7u; i_ < (emu->tid | 7u) + 1; ++i_) \
-      EMU_MUST(!EMU_TURNED || i_ == emu->tid \
-                   || (emu->lanes[i_] ^ emu->lanes[emu->tid]) & 0x70u, BANKS) \
+      EMU_MUST(i_ == emu->tid || (emu->lanes[i_] ^ emu->lanes[emu->tid]) & 0x70u, BANKS) \
     for (int i_ = 0; i_ < 4; ++i_) { \
       (to)[i_] = 0; \
       for (int h_ = 0; h_ < 2; ++h_) { \
         const uint g_ = emu->tid % 32 / 4, t_ = emu->tid % 4 * 2 + h_; \
-        const uint row_ = emu->lanes[emu->tid / 32 * 32 + 8 * i_ + (EMU_TURNED ? t_ : g_)]; \
+        const uint row_ = emu->lanes[emu->tid / 32 * 32 + 8 * i_ + t_]; \
         EMU_MUST(row_ % 16 == 0, OPERAND) \
-        const uint element_ = row_ + 2 * (EMU_TURNED ? g_ : t_); \
-        (to)[i_] |= (uint)*(__global ushort*)emu_at(emu, element_) << 16 * h_; \
+        (to)[i_] |= (uint)*(__global ushort*)emu_at(emu, row_ + 2 * g_) << 16 * h_; \
       } \
     } \
     barrier(CLK_LOCAL_MEM_FENCE); }
@@ -424,7 +407,7 @@ _BEGIN = """
   __local float emu_sides[SIDE / 4 + 1];
   emu_t emu_, *const emu = &emu_;
   emu->ring = emu_ring + get_group_id(0) * emu_n.s5 * EMU_GENERATION;
-  emu->state = emu_state + get_group_id(0) * (1 + EMU_BARRIERS * EMU_COUNTS + RESIDENT);
+  emu->state = emu_state + get_group_id(0) * (1 + EMU_BARRIERS * EMU_COUNTS);
   emu->lanes = emu_lanes;
   emu->side = emu_sides;
   emu->tid = get_local_id(0) + emu_n.s4;
@@ -468,28 +451,38 @@ def run_plan(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: De
             continue
         ring, state = f"ring{len(rings)}", f"state{len(rings)}"
         more, rings[ring], groups, shapes[state] = _emulated(launch, (ring, state), sizes)
-        kept = re.search(r"#define RESIDENT (\d+)", launch.source)
-        numbers = 1 + math.prod(shapes[state]) + (int(kept[1]) if kept else 0)
-        states[state] = np.zeros((groups, numbers), np.int32)
+        states[state] = np.zeros((groups, 1 + math.prod(shapes[state][0])), np.int32)
         launches += more
     results = run_outputs(Plan(launches, plan.workspace), inputs | rings, states, dev)
-    for state, shape in shapes.items():
-        _check(results[state], shape)
+    for state, (shape, stays) in shapes.items():
+        _check(results[state], shape, stays)
     return results["out"]
 
 
 def _emulated(launch: Launch, slots: tuple[str, str], sizes: dict[str, int]):
     """What does as a launch does: launches, the ring's memory, the number of work-groups, and of
-    the state of each the numbers of barriers of a stage, stages and counts."""
+    the state of each the numbers of barriers of a stage, stages and counts, and whether the last
+    stage stays."""
     threads, (size,) = launch.local_size[0], launch.global_size
     groups, taps = size // threads, launch.name == "wgmma_taps"
     # The last warpgroup, or what there is of it, loads.
     consumers, kinds = (threads - 1) // 128 * 128, 3 if taps else 2
-    # First work-item and number of them: who loads; who turns pixels; who multiplies.
-    roles = ((consumers, 1), *(((consumers + 1, 63),) if taps else ()), (0, consumers))
     source, pointers = _source(launch.source, kinds, consumers)
-    numbers, stages = arguments(launch), int(re.search(r"#define STAGES (\d+)", source)[1])
-    generations = ceil_div(numbers["SLICE"] * ceil_div(numbers["TILES"], groups), stages)
+    numbers = {name: int(n) for name, n in re.findall(r"#define (\w+) (\d+)\n", source)}
+    numbers |= arguments(launch)
+    party = consumers // numbers.get("PARTIES", 1)  # who take other tiles meet at no barrier
+    # First work-item and number of them: who loads; who turns pixels; who multiplies.
+    roles = (
+        (consumers, 1), *(((consumers + 1, 63),) if taps else ()),
+        *((first, party) for first in range(0, consumers, party)),
+    )  # fmt: skip
+    stages, tiles = numbers["STAGES"], ceil_div(numbers["TILES"], groups)
+    if launch.name == "wgmma_halo":
+        boxes = numbers["CHUNKS"] * tiles
+        taps = 1 if numbers["RESIDENT"] else boxes * numbers["TAPS1"] * numbers["TAPS2"]
+        generations = max(ceil_div(boxes, numbers["BOXES"]), ceil_div(taps, numbers["WEIGHTS"]))
+    else:
+        generations = ceil_div(numbers["SLICE"] * tiles, stages)
     *operands, maps = (sizes[ref.slot] - ref.offset for ref in launch.args[: pointers + 1])
     operands += [0] * (4 - pointers)
     launches = [
@@ -504,7 +497,8 @@ def _emulated(launch: Launch, slots: tuple[str, str], sizes: dict[str, int]):
         for first, count in roles
     ]  # fmt: skip
     ring = np.full(groups * generations * _GENERATION, 0xFF, np.uint8)  # NaN in every dtype
-    return launches, ring, groups, (kinds, stages, _COUNTS)
+    stays = bool(numbers.get("RESIDENT"))
+    return launches, ring, groups, ((kinds, stages, _COUNTS), stays)
 
 
 def _source(source: str, kinds: int, lanes: int) -> tuple[str, int]:
@@ -522,7 +516,7 @@ def _source(source: str, kinds: int, lanes: int) -> tuple[str, int]:
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
         KINDS=kinds, LANES=lanes, COUNTS=_COUNTS, READS=_READS, GENERATION=_GENERATION,
-        TURNED=int("x4.trans" in source), LIMIT=wgmma.SHARED_LIMIT,
+        LIMIT=wgmma.SHARED_LIMIT,
         **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())
@@ -552,8 +546,9 @@ def _source(source: str, kinds: int, lanes: int) -> tuple[str, int]:
     return head + defines + _DEVICE + "__kernel " + kernel, len(pointers)
 
 
-def _check(state: np.ndarray, shape: tuple[int, ...]) -> None:
-    """Judge what a launch leaves: state[group], faults, [kind][stage][count], and more."""
+def _check(state: np.ndarray, shape: tuple[int, ...], stays: bool) -> None:
+    """Judge what a launch leaves: state[group], faults, [kind][stage][count], and more; `stays` as
+    the last stage is never handed back."""
     found = np.bitwise_or.reduce(state[:, 0])
     faults = [text for bit, text in enumerate(FAULTS.values()) if found >> bit & 1]
     assert not faults, faults
@@ -561,4 +556,7 @@ def _check(state: np.ndarray, shape: tuple[int, ...]) -> None:
     arrivals, came, loads, nbytes = np.moveaxis(counts, -1, 0)
     assert not nbytes.any(), FAULTS["BYTES"]
     # Every load ends a phase of each of its stage's barriers.
-    assert (arrivals > 0).all() and (came == arrivals * loads[:, :1]).all(), "a phase never ends"
+    phases = np.repeat(loads[:, :1], shape[0], 1)
+    if stays:
+        phases[:, -1, -1] = 0
+    assert (arrivals > 0).all() and (came == arrivals * phases).all(), "a phase never ends"

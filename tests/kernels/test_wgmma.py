@@ -15,9 +15,9 @@ from kerascl.kernels import (
     wgmma_conv,
     wgmma_filter,
     wgmma_gemm,
+    wgmma_halo,
     wgmma_planes,
     wgmma_probe,
-    wgmma_rows,
     wgmma_taps,
     wgmma_turned,
 )
@@ -65,7 +65,7 @@ def passing(family):
 
 
 with_planes = passing(wgmma_planes.Wgmma.verdict)
-with_rows = passing(wgmma_rows.Wgmma.verdict)
+with_halo = passing(wgmma_halo.Wgmma.verdict)
 with_turned = passing(wgmma_turned.Wgmma.verdict)
 with_taps16 = passing(wgmma_taps.Wgmma16.verdict)
 
@@ -452,40 +452,41 @@ def test_convolutions(hopper, kind, shape, dtype, precision, rng):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("shape", wgmma_rows.SHAPES, ids=lambda s: s.name)
+@pytest.mark.parametrize("tile", wgmma_halo.SHAPES, ids=lambda tile: tile.name)
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
-def test_rows_of_taps(with_rows, kind, shape, dtype, rng):
+def test_boxes_with_a_halo(with_halo, kind, tile, dtype, rng):
     dtype = dtypes.as_dtype(dtype)
-    for number, sizes in enumerate((*CONVOLUTIONS, (16, 56, 56, 64, 64, 3, 1, 1))):
+    for sizes in (*CONVOLUTIONS, (16, 56, 56, 64, 64, 3, 1, 1), (3, 19, 23, 32, 40, 5, 1, 2)):
         p = convolution(kind, *sizes, dtype, "high")
-        solver = wgmma_rows.Wgmma(shape, 2 if number == 2 and not shape.resident else None)
+        solver = wgmma_halo.Wgmma(tile)
         if not solver.takes(p):
             continue
         a, b = operands(rng, p)
-        plan = solver.plan(p, with_rows.info, store_epilogue(dtypes.float32))
-        got = run_plan(plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), with_rows)
+        plan = solver.plan(p, with_halo.info, store_epilogue(dtypes.float32))
+        got = run_plan(plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), with_halo)
         assert relative(got, reference(p, a, b)) < bound(dtype, "high")
 
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
-@pytest.mark.parametrize("shape", wgmma_rows.SHAPES, ids=lambda s: s.name)
-def test_rows_of_taps_stay_in_registers(dev, shape, kind):
+@pytest.mark.parametrize("tile", wgmma_halo.SHAPES, ids=lambda tile: tile.name)
+def test_boxes_with_a_halo_stay_in_registers(dev, tile, kind):
     p = convolution(kind, 8, 56, 56, 64, 64, 3, 1, 1, dtypes.bfloat16, "high")
-    plan = wgmma_rows.Wgmma(shape, 1).plan(p, dev.info, store_epilogue(dtypes.float32))
+    plan = wgmma_halo.Wgmma(tile).plan(p, dev.info, store_epilogue(dtypes.float32))
     (launch,) = plan.launches
     used = ptx.resources(launch.source, "sm_90", launch.local_size[0], wgmma.sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
-    assert used["local"] <= wgmma.SHARED_LIMIT
+    assert used["local"] <= wgmma.SHARED_LIMIT // tile.groups
     # What setmaxnreg gives and takes is counted from this number.
     assert used["registers"] == 168 or len(range(0, launch.local_size[0], 32)) < 12
 
 
-def test_rows_of_taps_are_chosen_for_few_columns(hopper_info):
+def test_boxes_with_a_halo_are_chosen_for_stride_one(hopper_info):
     for sizes, name in (
-        ((64, 224, 224, 64, 64, 3, 1, 1), "wgmma_rows"),
-        ((64, 56, 56, 64, 64, 3, 1, 1), "wgmma_rows"),
-        ((64, 28, 28, 256, 256, 3, 1, 1), "wgmma"),
+        ((64, 224, 224, 64, 64, 3, 1, 1), "wgmma_halo"),
+        ((64, 56, 56, 64, 64, 3, 1, 1), "wgmma_halo"),
+        ((64, 56, 56, 256, 256, 3, 1, 1), "wgmma_halo"),
+        ((64, 28, 28, 128, 128, 3, 1, 1), "wgmma"),  # 28 columns in four of eight
         ((64, 56, 56, 64, 64, 3, 2, 1), "wgmma"),
     ):
         for kind in (conv.FORWARD, conv.DATA_GRAD):
@@ -495,12 +496,15 @@ def test_rows_of_taps_are_chosen_for_few_columns(hopper_info):
             )
 
 
-def test_boxes_with_a_margin():
-    for images, height, width in ((64, 56, 56), (64, 7, 7), (1, 1, 1), (3, 13, 200)):
-        tiles, n, h, w = wgmma_rows.box(images, height, width, 128, 168, 2)
-        assert n * h * w <= 128 and n * h * (w + 2) <= 168
-        assert tiles == math.ceil(images / n) * math.ceil(height / h) * math.ceil(width / w)
-    assert wgmma_rows.box(1, 1, 300, 256, 336, 2)[3] + 2 <= 256  # TMA's most
+@pytest.mark.parametrize("rows", [128, 256])
+def test_boxes_cover_all_pixels(rows):
+    for images, height, width in ((64, 56, 56), (64, 7, 7), (1, 1, 1), (3, 13, 200), (9, 40, 8)):
+        box = wgmma_halo.box(images, height, width, rows, (3, 5))
+        # a block of 64 rows is of one image
+        assert box.height % 8 == 0 and 8 * box.images * box.height <= rows
+        assert box.rows == box.images * (box.height + 2) * (8 + 4)
+        down, across = math.ceil(height / box.height), math.ceil(width / 8)
+        assert box.tiles == math.ceil(images / box.images) * down * across
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])

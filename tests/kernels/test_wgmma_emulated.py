@@ -20,8 +20,8 @@ from kerascl.kernels import (
     wgmma_conv,
     wgmma_filter,
     wgmma_gemm,
+    wgmma_halo,
     wgmma_planes,
-    wgmma_rows,
     wgmma_stem,
     wgmma_taps,
 )
@@ -156,17 +156,17 @@ def test_tiles_of_convolutions(cpu_dev, cpu_info, shape, kind, rng):
     convolved(rng, wgmma_conv.Wgmma(shape), kind, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
 
 
-ROWS = {  # images, height, width, channels, filters, taps a side, stride, padding
+HALO = {  # images, height, width, channels, filters, taps a side, stride, padding
     "same": (3, 9, 7, 40, 24, 3, 1, 1), "valid": (2, 8, 7, 72, 136, 3, 1, 0),
     "even": (2, 6, 11, 24, 72, 2, 1, 1), "wide": (1, 4, 70, 8, 64, 3, 1, 2),
     "images": (7, 3, 5, 8, 8, 3, 1, 1), "deep": (1, 9, 20, 136, 16, 3, 1, 1),
-    "narrow": (9, 11, 13, 32, 32, 3, 1, 1), "panorama": (1, 2, 300, 8, 8, 3, 1, 1),
+    "narrow": (9, 11, 13, 32, 32, 3, 1, 1), "high": (1, 37, 5, 8, 8, 5, 1, 2),
 }  # fmt: skip
 
 
-def rows(rng, tile, kind, name, dtype, cpu_dev, cpu_info):
-    p = test_wgmma.convolution(kind, *ROWS[name], dtypes.as_dtype(dtype), "high")
-    solver = wgmma_rows.Wgmma(tile, 2 if name == "same" and not tile.resident else None)
+def halo(rng, tile, kind, name, dtype, cpu_dev, cpu_info):
+    p = test_wgmma.convolution(kind, *HALO[name], dtypes.as_dtype(dtype), "high")
+    solver = wgmma_halo.Wgmma(tile)
     assert solver.takes(p)
     a, b = test_wgmma.operands(rng, p)
     want = functools.partial(test_wgmma.reference, p)
@@ -175,18 +175,16 @@ def rows(rng, tile, kind, name, dtype, cpu_dev, cpu_info):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
-@pytest.mark.parametrize("name", ROWS)
-def test_rows_of_taps(cpu_dev, cpu_info, name, kind, dtype, rng):
-    tile = wgmma_rows.SHAPES[2 if name == "panorama" else 3]
-    rows(rng, tile, kind, name, dtype, cpu_dev, cpu_info)
+@pytest.mark.parametrize("name", HALO)
+def test_boxes_with_a_halo(cpu_dev, cpu_info, name, kind, dtype, rng):
+    halo(rng, wgmma_halo.SHAPES[3], kind, name, dtype, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
-@pytest.mark.parametrize("tile", wgmma_rows.SHAPES, ids=lambda tile: tile.name)
-def test_tiles_of_rows_of_taps(cpu_dev, cpu_info, tile, kind, dtype, rng):
-    name = "narrow" if tile.resident else "same"
-    rows(rng, tile, kind, name, dtype, cpu_dev, cpu_info)
+@pytest.mark.parametrize("tile", wgmma_halo.SHAPES, ids=lambda tile: tile.name)
+def test_tiles_with_a_halo(cpu_dev, cpu_info, tile, kind, dtype, rng):
+    halo(rng, tile, kind, "same" if tile.weights else "narrow", dtype, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
@@ -402,24 +400,26 @@ def test_faults_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, rng):
 @pytest.mark.parametrize(
     "old, new, fault",
     [
-        ("[i], SWIZZLED(at)", "[i], at", WRONG),
-        ("(DATA_GRAD ? TAPS - 1 - j : j) * 128", "0", WRONG),
-        ("w0 + (DATA_GRAD ? PAD2 - TAPS + 1 : -PAD2)", "w0", WRONG),
-        ("line * (BOX_W + TAPS - 1)", "line * BOX_W", WRONG),
-        ("+ (lane >> 4) * 16", "", WRONG),
-        ("i * TAPS + j;", "j;", WRONG),
-        ("j * (B_BYTES >> 4) +", "", WRONG),
-        ("left[s & 1]", "left[0]", "FRAGMENT"),
+        ("DESCRIPTOR_OF(LINE * 8)", "DESCRIPTOR_OF(64)", WRONG),
+        ("i * LINE + j, back", "i * 8 + j, back", WRONG),
+        ("(line + line / BOX_H * (TAPS1 - 1))", "line", WRONG),
+        ("(DATA_GRAD ? back : forth) * 8", "0", WRONG),
+        ("h0 + (", "h0 + 1 + (", WRONG),
+        ("full_b + 8 * stage, k0, tap", "full_b + 8 * stage, k0, 0", WRONG),
+        ("const int box = use % BOXES;", "const int box = 0;", "CLOSED"),
+        ("use / BOXES);", "use / BOXES + 1);", "NEVER"),
+        ("BAR_WAIT(full_b + 8 * stage, phase);", "", "CLOSED"),
         ("WG_WAIT(1);", "WG_WAIT(2);", "HELD"),
-        ("(LOADS_B ? TAPS * B_BYTES : 0)", "B_BYTES", "BYTES"),
-        ("min(at, A_ROWS - TAPS)", "at + A_ROWS + TAPS * BN", "OPERAND"),
+        ("WG_WAIT(0);", "", "PENDING"),
+        ("BAR_EXPECT(full_b + 8 * stage, B_BYTES)", "BAR_EXPECT(full_b + 8 * stage, 0)", "BYTES"),
+        ("if (chunk != 0 && tap == 0) BAR", "if (0) BAR", "a phase"),
     ],
 )
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
-def test_faults_of_rows_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, kind, rng):
-    p = test_wgmma.convolution(kind, *ROWS["deep"], dtypes.bfloat16, "high")
+def test_faults_of_boxes_with_a_halo_are_found(cpu_dev, cpu_info, old, new, fault, rng):
+    """Two boxes for each tile, of two images."""
+    p = test_wgmma.convolution(conv.DATA_GRAD, 3, 9, 12, 72, 72, 3, 1, 1, dtypes.bfloat16, "high")
     operands = test_wgmma.operands(rng, p)
-    plan = wgmma_rows.Wgmma(wgmma_rows.SHAPES[3], 1).plan(p, cpu_info, STORE)
+    plan = wgmma_halo.Wgmma(wgmma_halo.SHAPES[2]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
 
@@ -427,18 +427,22 @@ def test_faults_of_rows_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, ki
 @pytest.mark.parametrize(
     "old, new, fault",
     [
-        ("tile == (int)get_group_id(0)", "1", "KEPT"),
-        ("tile == (int)get_group_id(0)", "tile == 0", "CLOSED"),
-        ("(kt * TAPS * B_BYTES)", "0", "KEPT"),
-        ("(LOADS_B ? TAPS * B_BYTES : 0)", "0", "BYTES"),
+        ("chunk == 0 && tile == (int)get_group_id(0)", "chunk == 0", "GENERATIONS"),
+        ("chunk == 0 && tile == (int)get_group_id(0)", "chunk == 0 && tile == 0", "NEVER"),
+        ("t / TAPS * BK, t % TAPS", "0, t % TAPS", WRONG),
+        ("((chunk * TAPS + tap) * (B_BYTES >> 4))", "(tap * (B_BYTES >> 4))", WRONG),
+        ("BAR_EXPECT(full_b, B_STAGE)", "BAR_EXPECT(full_b, B_BYTES)", "BYTES"),
         ("if (ONE_COLUMN) {", "if (0) {", WRONG),
-        ("BAR_WAIT(full + 8 * stage, phase);", "", "CLOSED"),
+        ("BAR_WAIT(full_b, 0);", "", "CLOSED"),
+        ("use += (PARTIES - 1) * CHUNKS;", "", "a phase"),
+        ("tile += PARTIES * groups)", "tile += groups)", "NEVER"),
+        ("int use = party * CHUNKS;", "int use = 0;", "a phase"),
     ],
 )
 def test_faults_of_weights_that_stay_are_found(cpu_dev, cpu_info, old, new, fault, rng):
-    """Two columns of tiles, several tiles a work-group."""
-    p = test_wgmma.convolution(conv.FORWARD, 9, 14, 13, 32, 72, 3, 1, 1, dtypes.bfloat16, "high")
+    """Two columns of tiles, several tiles a work-group, two boxes for each."""
+    p = test_wgmma.convolution(conv.FORWARD, 5, 10, 13, 40, 72, 3, 1, 1, dtypes.float32, "high")
     operands = test_wgmma.operands(rng, p)
-    plan = wgmma_rows.Wgmma(wgmma_rows.SHAPES[-1]).plan(p, cpu_info, STORE)
+    plan = wgmma_halo.Wgmma(wgmma_halo.SHAPES[-1]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)

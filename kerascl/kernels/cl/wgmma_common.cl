@@ -18,6 +18,7 @@
                  "selp.u32 %0, 1, 0, p; }" : "=r"(done_) : "r"(bar), "r"(parity) : "memory"); \
     if (z_ > 50000000) asm volatile("st.global.u32 [%0], %1;" :: "l"(0UL), "r"(0) : "memory"); \
   } }
+#define BAR_WAIT_USE(bar, use) BAR_WAIT(bar, (use) & 1)
 #define TMA(dims, at, to, map, bar, ...) \
   asm volatile("cp.async.bulk.tensor." dims ".shared::cluster.global.tile" \
                ".mbarrier::complete_tx::bytes [%0], [%1, {" at "}], [%2];" \
@@ -89,6 +90,8 @@
 
 // wgmma's descriptors: 128-byte swizzle; 1024 bytes between groups of eight rows; panels.
 #define DESCRIPTOR(mn) ((1UL << 62) | (64UL << 32) | ((mn) ? (ulong)(BK * 8) << 16 : 1UL << 16))
+// K-major, so many times 16 bytes between groups of eight rows.
+#define DESCRIPTOR_OF(step) ((1UL << 62) | ((ulong)(step) << 32) | (1UL << 16))
 #define K_STEP(mn) ((mn) ? DEPTH * 8 : 2)
 #define WG_FENCE asm volatile("//@ wgmma.fence.sync.aligned;" ::: "memory")
 #define WG_COMMIT asm volatile("//@ wgmma.commit_group.sync.aligned;" ::: "memory")

@@ -9,7 +9,10 @@
 #define END_MOMENTS
 #endif
 
-#define ROW(i) (team * (64 * MI) + (i) * 64 + ((tid >> 5) & 3) * 16 + quad)
+#ifndef IN_TILE  // which warpgroup of its tile
+#define IN_TILE team
+#endif
+#define ROW(i) (IN_TILE * (64 * MI) + (i) * 64 + ((tid >> 5) & 3) * 16 + quad)
 
 // The box of output pixels (of one class) of tile pm of a convolution.
 #define DECODE_PIXELS \

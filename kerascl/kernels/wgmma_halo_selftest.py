@@ -1,6 +1,6 @@
-"""Computes convolutions with wgmma_rows.cl: a `wgmma_selftest` for that alone.
+"""Computes convolutions with wgmma_halo.cl: a `wgmma_selftest` for that alone.
 
-`python -m kerascl.kernels.wgmma_rows_selftest <index>` exits 0 and prints OK, or fails in whatever
+`python -m kerascl.kernels.wgmma_halo_selftest <index>` exits 0 and prints OK, or fails in whatever
 way the driver fails.
 """
 
@@ -13,7 +13,7 @@ import math
 import numpy as np
 
 from kerascl import dtypes
-from kerascl.kernels import wgmma_rows
+from kerascl.kernels import wgmma_halo
 from kerascl.kernels.conv_problem import DATA_GRAD, FORWARD
 from kerascl.kernels.solver import store_epilogue
 from kerascl.kernels.wgmma_selftest import check, convolution, run
@@ -25,7 +25,7 @@ CASES = (
 )  # fmt: skip
 
 
-def rows(dev: device.Device) -> None:
+def boxes(dev: device.Device) -> None:
     """Convolutions or data gradients of every tile, sizes that no box divides.
 
     Raises:
@@ -37,15 +37,14 @@ def rows(dev: device.Device) -> None:
         for dtype, bound in ((dtypes.bfloat16, 2e-5), (dtypes.float32, 1e-3))
         for kind in (FORWARD, DATA_GRAD)
     )
-    for number, tile in enumerate(wgmma_rows.SHAPES):
+    for number, tile in enumerate(wgmma_halo.SHAPES):
         kind, dtype, bound = next(kinds)
-        case = CASES[-1 if tile.resident else number % 2]
+        case = CASES[number % 2 if tile.weights else -1]
         problem, inputs, want = convolution(rng, kind, case, dtype)
         got = np.empty(want.shape, np.float32)
-        solver = wgmma_rows.Wgmma(tile, 1 if tile.resident else 1 + number % 2)
-        plan = solver.plan(problem, dev.info, store_epilogue(dtypes.float32))
+        plan = wgmma_halo.Wgmma(tile).plan(problem, dev.info, store_epilogue(dtypes.float32))
         run(plan, inputs, got, dev)
-        check(f"{kind} of rows of taps ({dtype.name}, {tile.name})", got, want, bound)
+        check(f"{kind} of boxes with a halo ({dtype.name}, {tile.name})", got, want, bound)
 
 
 def moments(dev: device.Device) -> None:
@@ -55,7 +54,7 @@ def moments(dev: device.Device) -> None:
         DeviceError: of any step, or a result is wrong.
     """
     rng = np.random.default_rng()
-    for tile in (wgmma_rows.SHAPES[0], wgmma_rows.SHAPES[-1]):
+    for tile in (wgmma_halo.SHAPES[0], wgmma_halo.SHAPES[-1]):
         problem, inputs, want = convolution(rng, FORWARD, CASES[-1], dtypes.bfloat16)
         f, total = want.shape[-1], math.prod(want.shape)
         epilogue = dataclasses.replace(
@@ -63,7 +62,7 @@ def moments(dev: device.Device) -> None:
             moments=f"out[{total} + col] = mean; out[{total + f} + col] = squares;",
         )
         got = np.empty(total + 2 * f, np.float32)
-        plan = wgmma_rows.Wgmma(tile).plan(problem, dev.info, epilogue)
+        plan = wgmma_halo.Wgmma(tile).plan(problem, dev.info, epilogue)
         run(plan, inputs, got, dev)
         flat = want.reshape(-1, f)
         squares = np.square(flat - flat.mean(0)).sum(0)
@@ -76,4 +75,4 @@ def moments(dev: device.Device) -> None:
 
 
 if __name__ == "__main__":
-    selftest_child.main(rows, moments)
+    selftest_child.main(boxes, moments)

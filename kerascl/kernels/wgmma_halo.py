@@ -1,0 +1,219 @@
+"""Convolutions of stride one whose taps share their pixels, see `wgmma` and `wgmma_conv`.
+
+wgmma reads both operands from shared memory, which TMA fills; with few columns that takes longer
+than the products.  Here one box of pixels with a halo is loaded for all taps: a tap is a shift of
+wgmma's descriptor.  Weights of few filters of few channels stay in shared memory.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kerascl.kernels import wgmma, wgmma_conv
+from kerascl.kernels.conv_problem import FORWARD, ConvProblem, conv_index, geometry
+from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref
+from kerascl.kernels.tiles import ceil_div, round_up
+from kerascl.kernels.wgmma import KINDS, SHARED_LIMIT, Shape
+from kerascl.kernels.wgmma_conv import grid, low_parts, sides, weights
+from kerascl.kernels.wgmma_pack import pack_time
+
+ACROSS = 8  # pixels of a line of a tile: the rows of a group of a matrix in shared memory
+MOST_TAPS = 7  # a side
+LOAD_RATE = 1.1e5  # bytes a microsecond that a compute unit can load: 64 a clock
+
+
+@dataclass(frozen=True)
+class Tile(Shape):
+    """One tile of wgmma_halo.cl.
+
+    Attributes:
+        stages: boxes of pixels in their ring, or as many as there is room for.
+        weights: tiles of weights in theirs; 0 where all of them stay.
+        parties: warpgroups that take tiles in turn, of `teams` in all.
+    """
+
+    weights: int = 0
+    parties: int = 1
+
+    @property
+    def bm(self) -> int:
+        return 64 * self.blocks * self.teams // self.parties
+
+    @property
+    def name(self) -> str:
+        turns = f"p{self.parties}" if self.parties > 1 else ""
+        return f"{super().name}w{self.weights}{turns}"
+
+    def boxes(self, p: ConvProblem) -> int:
+        """Stages of the ring of boxes; 0 where local memory has no room for two."""
+        tile = 128 * round_up(self.bn, 64)
+        kept = self.weights or math.prod(p.w_shape[:2]) * _chunks(p)
+        moments = 4 * self.teams * (8 * self.bn + 4) + 4
+        barriers = 16 * (self.stages + max(self.weights, 1))
+        room = SHARED_LIMIT // self.groups - kept * tile - moments - barriers
+        boxes = min(self.stages, room // round_up(_box(p, self).rows * 128, 1024))
+        return boxes if boxes >= 2 else 0
+
+
+# Clocks for 32 bytes of k of all rows, at 128 bytes a clock of shared
+# memory, of 128 channels or (64 columns) of 64:
+#
+#   rows x columns   arithmetic   wgmma reads   TMA writes: pixels, weights
+#   256 x 128               256           192                     10       32
+#   128 x 128               128            96                      5       32
+#   256 x 64                128           128                     10       16 or none
+#   128 x 64                 64            64                      5       16 or none
+#
+# The speeds are measured (H200, 3x3, 28 to 224 pixels a side, 64 to 256 channels), the warm card's.
+SHAPES = (
+    Tile(128, 2, 2, 2, 1, 1.02, 1.08, 6),
+    Tile(128, 1, 2, 2, 2, 0.94, 0.98, 3),
+    Tile(64, 2, 2, 3, 1, 0.93, 1.03, 8),
+    Tile(64, 1, 2, 2, 2, 0.8, 0.9, 6),
+    Tile(64, 4, 2, 3, 1, 0.93, 1.0, 0, 2),
+    Tile(64, 2, 2, 6, 1, 0.92, 1.03, 0, 2),
+)
+
+
+@dataclass(frozen=True)
+class Box:
+    """Pixels that a tile covers: images x height x ACROSS.
+
+    Attributes:
+        tiles: boxes that cover all images.
+        rows: of shared memory, with the halo.
+    """
+
+    tiles: int
+    images: int
+    height: int
+    rows: int
+
+
+@functools.lru_cache(maxsize=4096)
+def box(images: int, height: int, width: int, rows: int, taps: tuple[int, int]) -> Box:
+    """The box of `rows` pixels that covers with the fewest tiles; of equals the smallest."""
+    lines = rows // ACROSS
+    found = []
+    for h in range(ACROSS, lines + 1, ACROSS):  # a block of 64 rows is of one image
+        n = lines // h
+        tiles = ceil_div(width, ACROSS) * ceil_div(height, h) * ceil_div(images, n)
+        found.append(Box(tiles, n, h, n * (h + taps[0] - 1) * (ACROSS + taps[1] - 1)))
+    return min(found, key=lambda b: (b.tiles, b.rows))
+
+
+@dataclass(frozen=True)
+class Run(wgmma.Run):
+    """A launch of wgmma_halo.cl."""
+
+    kernel: ClassVar[str] = "wgmma_halo"
+    depth: int = 0  # tiles of b that one column of tiles reads
+
+    @property
+    def wide(self) -> bool:
+        return self.shape.blocks * self.shape.bn > 128
+
+    @property
+    def resident(self) -> int:
+        return 0 if self.shape.weights else self.depth
+
+    @property
+    def operands(self) -> wgmma.Args:
+        return Ref(self.a), Ref(self.b)
+
+
+class Wgmma(wgmma.MomentsSolver):
+    """Forward and data gradient of two-dimensional convolutions of stride one, channels last."""
+
+    family = verdict = "wgmma_halo"
+
+    def takes(self, p: ConvProblem) -> bool:
+        return (
+            wgmma_conv.Wgmma().takes(p)
+            and p.strides == (1, 1)
+            and not low_parts(p)
+            and math.prod(p.w_shape[:2]) > 1
+            and max(p.w_shape[:2]) <= MOST_TAPS
+            and self.splits in (None, 1)
+            and bool(self._shapes(p))
+        )
+
+    def moments(self, p: ConvProblem) -> bool:
+        return p.kind == FORWARD
+
+    def _shapes(self, p: ConvProblem) -> list[Tile]:
+        known = (self.tile,) if self.tile else SHAPES
+        return [tile for tile in known if tile.boxes(p)]
+
+    def best(self, p: ConvProblem, info) -> tuple[float, Tile, int]:
+        out = sides(p)[1]
+        kind, chunks = KINDS[p.a.name], _chunks(p)
+        taps = math.prod(p.w_shape[:2])
+        depth = taps * chunks * wgmma.depth_of(p.a)
+        packing = pack_time(math.prod(p.w_shape) * p.a.itemsize) if wgmma_conv.packs(p) else 0.0
+        choices = []
+        for tile in self._shapes(p):
+            tiles_n = ceil_div(out[-1], tile.bn)
+            tiles, loading = _box(p, tile).tiles * tiles_n, 0.0
+            if not tile.weights:
+                loading = 128 * tile.bn * taps * chunks / LOAD_RATE
+                # Units that are left over when each has its column are idle.
+                units = info.compute_units
+                tiles = ceil_div(tiles * units, max(units // tiles_n, 1) * tiles_n)
+            # Parties share a compute unit as groups do.
+            shared = dataclasses.replace(tile, groups=tile.groups * tile.parties)
+            time = wgmma.tiles_time(shared, kind, tiles, depth, 1, info) + loading + packing
+            choices.append((time, tile, 1))
+        return min(choices, key=lambda c: c[0])
+
+    def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        _, shape, _ = self.choice(p, info, epilogue)
+        index, size, deep = conv_index(p), p.a.itemsize, wgmma.depth_of(p.a)
+        (batch, height, width, channels), out = sides(p)
+        rows, taps = p.w_shape[:2]
+        launches: list[Launch] = []
+        workspace = wgmma.Workspace()
+        operand = weights(p, shape, index, workspace, launches)
+        box = _box(p, shape)
+        pixel = channels * size
+        a_words = wgmma.map_words(
+            p.a, (channels, width, height, batch), (pixel, width * pixel, height * width * pixel),
+            (deep, ACROSS + taps - 1, box.height + rows - 1, box.images),
+        )  # fmt: skip
+        chunks = _chunks(p)
+        tiles_n = ceil_div(out[-1], shape.bn)
+        boxes, kept = shape.boxes(p), max(shape.weights, 1)
+        run = Run(
+            shape, p.a, index, "a", operand.slot, a_words, operand.words, False, operand.turned,
+            columns=out[-1], depth=rows * taps * chunks,
+            flags=(
+                ("DATA_GRAD", int(p.kind != FORWARD)), ("B_TAPS_INNER", int(operand.taps_inner)),
+                ("TAPS1", rows), ("TAPS2", taps), ("A_ROWS", box.rows),
+                ("PARTIES", shape.parties), ("BOXES", boxes), ("WEIGHTS", kept),
+                ("STAGES", boxes + kept),
+            ),
+        )  # fmt: skip
+        _, grid_h, grid_w = grid(p)
+        params = geometry(p).add(
+            "int", BATCH=batch, COUT=out[-1], TILES=box.tiles * tiles_n, TILES_M=box.tiles,
+            TILES_N=tiles_n, TILES_H=ceil_div(grid_h, box.height),
+            TILES_W=ceil_div(grid_w, ACROSS), CHUNKS=chunks, BOX_N=box.images, BOX_H=box.height,
+            BOX_W=ACROSS, A_BOX_BYTES=box.rows * 128,
+        )  # fmt: skip
+        tiles = box.tiles * tiles_n
+        launches += run.launches(tiles, 1, p.total, params, epilogue, workspace, info)
+        return Plan(launches, workspace)
+
+
+def _box(p: ConvProblem, tile: Tile) -> Box:
+    return box(*grid(p), tile.bm, p.w_shape[:2])
+
+
+def _chunks(p: ConvProblem) -> int:
+    """Boxes of each tile's channels."""
+    return ceil_div(sides(p)[0][-1], wgmma.depth_of(p.a))
