@@ -1,26 +1,37 @@
 """Programs built in several processes at once, for drivers that compile one at a time in each.
 
 Each process leaves its binaries in the disk cache (and the driver its own in the driver's), where
-the process that asked finds them.  `python -m kerascl.runtime.build_process <index>` is such a
-process.
+the process that asked finds them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 FEWEST = 6  # programs from which processes pay: one takes a second to begin
 SECONDS = 300  # that all of them may take
 CONTEXT_BYTES = 1 << 30  # of the device's memory for each process: its context takes part of it
 
 Program = tuple[str, Sequence[str]]
+
+# kerascl's package stands there without what `import kerascl` loads, most of which compiles graphs.
+_PROCESS = """
+import sys, types
+package = sys.modules["kerascl"] = types.ModuleType("kerascl")
+package.__path__ = [{folder!r}]
+from kerascl.runtime import build_process
+import {modules}
+build_process.main({index!r})
+"""
 
 
 class Builders:
@@ -29,15 +40,20 @@ class Builders:
     Args:
         index: of the device in the order of `find_devices`.
         count: how many processes.
+        modules: that make known the rewrites which programs may ask for.
     """
 
-    def __init__(self, index: int, count: int):
-        command = [sys.executable, "-m", "kerascl.runtime.build_process", str(index)]
+    def __init__(self, index: int, count: int, modules: Iterable[str]):
+        folder = str(Path(__file__).parents[1])
+        text = _PROCESS.format(folder=folder, modules=", ".join(modules), index=str(index))
+        # NumPy's linear algebra would begin a thread for each core in each process.
+        settings = {"env": os.environ | {"OPENBLAS_NUM_THREADS": "1"}, "text": True}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self._processes: list[subprocess.Popen] = []
         for _ in range(count):
             with contextlib.suppress(OSError):
-                self._processes.append(subprocess.Popen(command, text=True, **pipes))
+                process = subprocess.Popen([sys.executable, "-c", text], **pipes, **settings)
+                self._processes.append(process)
 
     def build(self, programs: Sequence[Program], ended: Callable[[Program, float], None]) -> None:
         """Have (source, options) pairs built; each process takes the next when it has done one.
