@@ -41,9 +41,12 @@ class Builders:
         index: of the device in the order of `find_devices`.
         count: how many processes.
         modules: that make known the rewrites which programs may ask for.
+        once: each ends as soon as nothing is left for it to build, since nothing will follow; what
+            a process has to give back then goes beside the others' work.
     """
 
-    def __init__(self, index: int, count: int, modules: Iterable[str]):
+    def __init__(self, index: int, count: int, modules: Iterable[str], once: bool = False):
+        self._once = once
         folder = str(Path(__file__).parents[1])
         text = _PROCESS.format(folder=folder, modules=", ".join(modules), index=str(index))
         # NumPy's linear algebra would begin a thread for each core in each process.
@@ -61,8 +64,8 @@ class Builders:
         What fails there is not reported: the caller builds whatever is missing and meets the error.
 
         Args:
-            ended: called from a thread with each program that a process is done with, and the
-                seconds it took.
+            ended: called from one thread with each program that a process is done with, and the
+                seconds it took; the process goes on meanwhile.
 
         Raises:
             BaseException: what `ended` raised.
@@ -71,20 +74,29 @@ class Builders:
             return
         # Long sources take long: begun first, none is waited for at the end.
         work = deque(sorted(programs, key=lambda program: -len(program[0])))
-        with ThreadPoolExecutor(len(self._processes), thread_name_prefix="kerascl-build") as pool:
-            fed = [pool.submit(self._feed, p, work, ended) for p in self._processes]
+        count, told = len(self._processes), []
+        with (
+            ThreadPoolExecutor(1, "kerascl-built") as teller,
+            ThreadPoolExecutor(count, "kerascl-build") as pool,
+        ):
+
+            def tell(*built) -> None:
+                told.append(teller.submit(ended, *built))
+
+            fed = [pool.submit(self._feed, p, work, tell) for p in self._processes]
             _, late = wait(fed, SECONDS)
             if late:
                 self.close()  # so that their threads read the end
-        for future in fed:
+        for future in (*fed, *told):
             future.result()
 
-    @staticmethod
-    def _feed(process: subprocess.Popen, work: deque, ended: Callable) -> None:
+    def _feed(self, process: subprocess.Popen, work: deque, tell: Callable) -> None:
         while True:
             try:
                 program = work.popleft()
             except IndexError:
+                if self._once:
+                    process.terminate()
                 return
             begun = time.perf_counter()
             try:
@@ -95,7 +107,7 @@ class Builders:
                 answer = ""
             if not answer:  # it has died
                 return
-            ended(program, time.perf_counter() - begun)
+            tell(program, time.perf_counter() - begun)
 
     def close(self) -> None:
         """End the processes, whatever they are doing."""

@@ -146,10 +146,11 @@ class Programs:
 
         Args:
             many: whether so many programs are expected that processes pay.
-            graph: what they are for, with the same repr in every process; None: they are new.
+            graph: what they are for, with the same repr in every process; None: they are new, and
+                built in several goes.
 
         Yields:
-            `build`, which for the next process also notes what the graph took.
+            `build`; that of a graph is called once, and notes for the next process what it took.
         """
         if not (many and self._takes_turns) or self._builders:
             yield self.build
@@ -165,16 +166,16 @@ class Programs:
         if note is not None and note.complete():
             yield build
             return
-        made = self._builders = self._begin(self._most_processes())
+        made = self._builders = self._begin(self._most_processes(), graph is not None)
         try:
             yield build
         finally:
             self._builders = None
             made.close()
 
-    def _begin(self, count: int) -> build_apart.Builders:
+    def _begin(self, count: int, once: bool) -> build_apart.Builders:
         modules = sorted({rewrite.__module__ for rewrite in REWRITES.values()})
-        return build_apart.Builders(self._device.index, count, modules)
+        return build_apart.Builders(self._device.index, count, modules, once)
 
     @property
     def _takes_turns(self) -> bool:
@@ -197,7 +198,7 @@ class Programs:
         with contextlib.ExitStack() as stack:
             builders = self._builders
             if builders is None:
-                builders = self._begin(min(self._most_processes(), len(missing) // 2))
+                builders = self._begin(min(self._most_processes(), len(missing) // 2), True)
                 stack.callback(builders.close)
             builders.build(missing, self._load)
 

@@ -232,6 +232,42 @@ def test_processes_that_die_leave_their_work(in_turn, begun, monkeypatch):
     assert len(begun) == 3 and store.built_from_source == build_apart.FEWEST
 
 
+def test_processes_go_on_while_a_program_loads(in_turn):
+    store = Programs(in_turn)
+    wanted = different(3)
+    paths = [store._disk.path(store._key(source, options)) for source, options in wanted]
+    seen = []
+
+    def ended(program, seconds):
+        end = time.monotonic() + 20
+        while not all(path.exists() for path in paths) and time.monotonic() < end:
+            time.sleep(0.01)
+        seen.append((program, [path.exists() for path in paths]))
+
+    builders = build_apart.Builders(in_turn.index, 1, ["kerascl.runtime.addresses"])
+    try:
+        builders.build(wanted, ended)
+        with pytest.raises(ZeroDivisionError):
+            builders.build(wanted, lambda *_: 1 / 0)
+    finally:
+        builders.close()
+    assert sorted(program for program, _ in seen) == wanted
+    assert all(all(there) for _, there in seen)
+
+
+@pytest.mark.parametrize("graph", [None, "graph"])
+def test_processes_end_when_nothing_will_follow(in_turn, begun, graph):
+    with Programs(in_turn).builders(graph=graph) as build:
+        build(different(build_apart.FEWEST))
+        if graph is None:
+            assert all(process.poll() is None for process in begun)
+            build(different(2 * build_apart.FEWEST))
+            assert all(process.poll() is None for process in begun)
+        else:
+            assert all(process.wait(60) is not None for process in begun)
+    assert len(begun) == 3 and all(process.poll() is not None for process in begun)
+
+
 def test_processes_know_rewrites_and_import_little(in_turn, begun):
     with Programs(in_turn).builders():
         text = begun[0].args[-1]
