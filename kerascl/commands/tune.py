@@ -124,7 +124,7 @@ def _tune(dev: Device, problems: list, options: argparse.Namespace, console: Con
     )
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     progress = Progress(*columns, console=console, transient=True)
-    with progress, dev.programs.builders(many=True, new=True):
+    with progress, dev.programs.builders():
         task = progress.add_task("tuning", total=len(todo))
         for number, (kind, problem) in enumerate(todo):
             if time.monotonic() > end:

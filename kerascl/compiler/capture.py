@@ -167,11 +167,10 @@ class Captured:
         key = (structure(nodes, wanted), self.device, "captured")
         program = self.engine.programs.get(key)
         if program is None:
-            programs = self.device.programs
-            with programs.builders(len(nodes) >= LARGE_GRAPH):
+            with self.device.programs.builders(len(nodes) >= LARGE_GRAPH, key[0]) as build:
                 program = lower(nodes, wanted, self.device.info, generic=False, labels=labels)
                 self.engine.remember(key, program)
-                programs.build((s.source, s.options) for s in program.steps)
+                build((s.source, s.options) for s in program.steps)
         return program
 
     # -- memory

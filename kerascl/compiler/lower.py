@@ -29,7 +29,9 @@ _HELPERS = frozenset(
 # Elements of a product from which its update runs in a kernel of its own, by kind of device.
 UPDATE_LIMIT = {"gpu": 1 << 20}
 MOMENTS = ("wgmma90",)  # matrix units whose products' kernels may know their columns' moments
-UNIT_KERNELS = 24  # generated kernels in one translation unit of a captured program
+# Text of generated kernels in one translation unit of a captured program: a unit by itself costs
+# as much as a few kernels, but one of many is waited for when all others are built.
+UNIT_BYTES = 24 << 10
 
 
 def lower(
@@ -260,8 +262,7 @@ class _Lowering:
                 kernels[text] = replace(text, name=f"{text.name}_{len(kernels)}")
         texts = sorted(kernels.values(), key=lambda text: text.options)
         place = {}
-        for start in range(0, len(texts), UNIT_KERNELS):
-            part = texts[start : start + UNIT_KERNELS]
+        for part in _units(texts):
             shared = unit(part), part[-1].options
             place.update((t.name, shared) for t in part)
         for step, text in self.generated:
@@ -318,3 +319,16 @@ class _Lowering:
             self._share_units()
             self.steps = schedule.early(self.steps, self.slots)
         return Program(self.steps, self.slots, self.aliases)
+
+
+def _units(texts: list[Source]) -> list[list[Source]]:
+    """Split kernels, in order, so that no part but that of a single one exceeds the limit."""
+    parts: list[list[Source]] = []
+    room = 0
+    for text in texts:
+        if len(text.text) > room:
+            parts.append([])
+            room = UNIT_BYTES
+        parts[-1].append(text)
+        room -= len(text.text)
+    return parts

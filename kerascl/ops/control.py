@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 from collections.abc import Callable
 
 from kerascl.core import node as graph
@@ -104,7 +105,8 @@ class Body:
         return hash(self._key)
 
     def __repr__(self) -> str:
-        return f"<loop body {hash(self._key):x}>"
+        # the same in every process, which `hash` is not
+        return f"<loop body {hashlib.sha256(repr(self._key).encode()).hexdigest()[:16]}>"
 
 
 def _trace(function: Callable, carry: list[Array], xs: list[Array], device):

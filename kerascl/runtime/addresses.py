@@ -60,14 +60,21 @@ class Addresses:
     """`device.addresses`."""
 
     def __init__(self, device: Device):
+        self._device = device
         self._lock = threading.Lock()
+
+    @functools.cached_property
+    def _tools(self) -> tuple:
+        """The queue, kernel and memory that find an address; a process that only builds programs
+        never needs them."""
+        device = self._device
         # A queue of its own: nobody waits for the kernels under way.
-        self._queue = cl.CommandQueue(device.context, device.handle)
+        queue = cl.CommandQueue(device.context, device.handle)
         # Past pyopencl's Program, which warns of whatever a compiler remarks.
         program = cl._cl._Program(device.context, _SOURCE)
         program._build(b"", [device.handle])
-        self._kernel = cl.Kernel(program, "address_of")
-        self._out = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 8)
+        out = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 8)
+        return queue, cl.Kernel(program, "address_of"), out
 
     def of(self, handle) -> int:
         """The device address of a pyopencl.Buffer, which then has its memory.
@@ -77,7 +84,8 @@ class Addresses:
         """
         found = np.zeros(1, np.uint64)
         with self._lock:
-            self._kernel.set_args(handle, self._out)
-            cl.enqueue_nd_range_kernel(self._queue, self._kernel, (1,), (1,))
-            cl.enqueue_copy(self._queue, found, self._out, is_blocking=True)
+            queue, kernel, out = self._tools
+            kernel.set_args(handle, out)
+            cl.enqueue_nd_range_kernel(queue, kernel, (1,), (1,))
+            cl.enqueue_copy(queue, found, out, is_blocking=True)
         return int(found[0])

@@ -1,26 +1,37 @@
 """Programs built in several processes at once, for drivers that compile one at a time in each.
 
 Each process leaves its binaries in the disk cache (and the driver its own in the driver's), where
-the process that asked finds them.  `python -m kerascl.runtime.build_process <index>` is such a
-process.
+the process that asked finds them.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
+from pathlib import Path
 
 FEWEST = 6  # programs from which processes pay: one takes a second to begin
 SECONDS = 300  # that all of them may take
 CONTEXT_BYTES = 1 << 30  # of the device's memory for each process: its context takes part of it
 
 Program = tuple[str, Sequence[str]]
+
+# kerascl's package stands there without what `import kerascl` loads, most of which compiles graphs.
+_PROCESS = """
+import sys, types
+package = sys.modules["kerascl"] = types.ModuleType("kerascl")
+package.__path__ = [{folder!r}]
+from kerascl.runtime import build_process
+import {modules}
+build_process.main({index!r})
+"""
 
 
 class Builders:
@@ -29,15 +40,23 @@ class Builders:
     Args:
         index: of the device in the order of `find_devices`.
         count: how many processes.
+        modules: that make known the rewrites which programs may ask for.
+        once: each ends as soon as nothing is left for it to build, since nothing will follow; what
+            a process has to give back then goes beside the others' work.
     """
 
-    def __init__(self, index: int, count: int):
-        command = [sys.executable, "-m", "kerascl.runtime.build_process", str(index)]
+    def __init__(self, index: int, count: int, modules: Iterable[str], once: bool = False):
+        self._once = once
+        folder = str(Path(__file__).parents[1])
+        text = _PROCESS.format(folder=folder, modules=", ".join(modules), index=str(index))
+        # NumPy's linear algebra would begin a thread for each core in each process.
+        settings = {"env": os.environ | {"OPENBLAS_NUM_THREADS": "1"}, "text": True}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self._processes: list[subprocess.Popen] = []
         for _ in range(count):
             with contextlib.suppress(OSError):
-                self._processes.append(subprocess.Popen(command, text=True, **pipes))
+                process = subprocess.Popen([sys.executable, "-c", text], **pipes, **settings)
+                self._processes.append(process)
 
     def build(self, programs: Sequence[Program], ended: Callable[[Program, float], None]) -> None:
         """Have (source, options) pairs built; each process takes the next when it has done one.
@@ -45,8 +64,8 @@ class Builders:
         What fails there is not reported: the caller builds whatever is missing and meets the error.
 
         Args:
-            ended: called from a thread with each program that a process is done with, and the
-                seconds it took.
+            ended: called from one thread with each program that a process is done with, and the
+                seconds it took; the process goes on meanwhile.
 
         Raises:
             BaseException: what `ended` raised.
@@ -55,20 +74,29 @@ class Builders:
             return
         # Long sources take long: begun first, none is waited for at the end.
         work = deque(sorted(programs, key=lambda program: -len(program[0])))
-        with ThreadPoolExecutor(len(self._processes), thread_name_prefix="kerascl-build") as pool:
-            fed = [pool.submit(self._feed, p, work, ended) for p in self._processes]
+        count, told = len(self._processes), []
+        with (
+            ThreadPoolExecutor(1, "kerascl-built") as teller,
+            ThreadPoolExecutor(count, "kerascl-build") as pool,
+        ):
+
+            def tell(*built) -> None:
+                told.append(teller.submit(ended, *built))
+
+            fed = [pool.submit(self._feed, p, work, tell) for p in self._processes]
             _, late = wait(fed, SECONDS)
             if late:
                 self.close()  # so that their threads read the end
-        for future in fed:
+        for future in (*fed, *told):
             future.result()
 
-    @staticmethod
-    def _feed(process: subprocess.Popen, work: deque, ended: Callable) -> None:
+    def _feed(self, process: subprocess.Popen, work: deque, tell: Callable) -> None:
         while True:
             try:
                 program = work.popleft()
             except IndexError:
+                if self._once:
+                    process.terminate()
                 return
             begun = time.perf_counter()
             try:
@@ -79,7 +107,7 @@ class Builders:
                 answer = ""
             if not answer:  # it has died
                 return
-            ended(program, time.perf_counter() - begun)
+            tell(program, time.perf_counter() - begun)
 
     def close(self) -> None:
         """End the processes, whatever they are doing."""

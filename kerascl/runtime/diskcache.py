@@ -37,6 +37,13 @@ class DiskCache:
         root = cache_root()
         return None if root is None else cls(root / name, salt)
 
+    @property
+    def writable(self) -> bool:
+        """Whether files can be left in the folder, as far as its rights tell."""
+        with contextlib.suppress(OSError):
+            self.folder.mkdir(parents=True, exist_ok=True)
+        return os.access(self.folder, os.W_OK)
+
     def key(self, *texts: str) -> str:
         """A file name for what is made from these texts on this device."""
         digest = hashlib.sha256(f"{FORMAT}\0{self._salt}".encode())

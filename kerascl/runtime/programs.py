@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from kerascl import config
-from kerascl.runtime import addresses, build_apart
+from kerascl.runtime import addresses, build_apart, build_notes
 from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.errors import LOST, CompileError
 from kerascl.runtime.opencl import EXIT, RAW, cl, code_name
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from kerascl.runtime.device import Device
 
 _Key = tuple[str, tuple[str, ...]]  # source and options
+_Program = tuple[str, Sequence[str]]
+_Build = Callable[[Iterable[_Program]], None]
 
 #: Binary-to-binary steps by name.  The option "--rewrite=<name>" builds the source, passes its
 #: binary through the function and builds the result (NVIDIA: text of PTX in, text of PTX out).
@@ -117,7 +119,7 @@ class Programs:
                     found = entry.kernels[name] = self._kernel(entry.program, name, source)
         return found
 
-    def build(self, programs: Iterable[tuple[str, Sequence[str]]]) -> None:
+    def build(self, programs: Iterable[_Program]) -> None:
         """Build several (source, options) at once, in threads; those already built cost nothing.
 
         Raises:
@@ -137,33 +139,50 @@ class Programs:
             future.result()
 
     @contextlib.contextmanager
-    def builders(self, many: bool, new: bool | None = None) -> Iterator[None]:
+    def builders(self, many: bool = True, graph: object = None) -> Iterator[_Build]:
         """Begin the processes now that `build` will want within, so that they are ready by then.
 
-        Nothing is begun where threads do.
+        Nothing is begun where threads do, or if all is on disk that was built for the graph before.
 
         Args:
             many: whether so many programs are expected that processes pay.
-            new: whether some will not be on disk; by default if that was so before.
+            graph: what they are for, with the same repr in every process; None: they are new, and
+                built in several goes.
+
+        Yields:
+            `build`; that of a graph is called once, and notes for the next process what it took.
         """
-        new = bool(self.built_from_source) if new is None else new
-        if not (many and new and self._takes_turns) or self._builders:
-            yield
+        if not (many and self._takes_turns) or self._builders:
+            yield self.build
             return
-        made = build_apart.Builders(self._device.index, self._most_processes())
-        self._builders = made
+        note = None if graph is None else build_notes.Note(self._disk, graph)
+
+        def build(programs: Iterable[_Program]) -> None:
+            programs = list(programs)
+            self.build(programs)
+            if note is not None:
+                note.keep(self._key(source, tuple(options)) for source, options in programs)
+
+        if note is not None and note.complete():
+            yield build
+            return
+        made = self._builders = self._begin(self._most_processes(), graph is not None)
         try:
-            yield
+            yield build
         finally:
             self._builders = None
             made.close()
+
+    def _begin(self, count: int, once: bool) -> build_apart.Builders:
+        modules = sorted({rewrite.__module__ for rewrite in REWRITES.values()})
+        return build_apart.Builders(self._device.index, count, modules, once)
 
     @property
     def _takes_turns(self) -> bool:
         """Whether threads would take turns, and other processes can leave binaries on disk."""
         device = self._device
         apart = "builds_in_turn" in device.info.quirks and device.index is not None
-        return apart and self._disk is not None
+        return apart and self._disk is not None and self._disk.writable
 
     def _most_processes(self) -> int:
         fit = self._device.info.global_mem_bytes // build_apart.CONTEXT_BYTES
@@ -179,8 +198,7 @@ class Programs:
         with contextlib.ExitStack() as stack:
             builders = self._builders
             if builders is None:
-                count = min(self._most_processes(), len(missing) // 2)
-                builders = build_apart.Builders(self._device.index, count)
+                builders = self._begin(min(self._most_processes(), len(missing) // 2), True)
                 stack.callback(builders.close)
             builders.build(missing, self._load)
 

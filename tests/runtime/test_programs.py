@@ -1,5 +1,6 @@
 """Building: caches in memory and on disk, damaged files, errors that help."""
 
+import ast
 import dataclasses
 import os
 import subprocess
@@ -211,14 +212,12 @@ def different(count):
 def test_other_processes_build_what_is_not_on_disk(in_turn, begun, ahead):
     store = Programs(in_turn)
     wanted = different(build_apart.FEWEST)
-    if ahead:
-        store.built_from_source = 1
-    with store.builders(many=True):
+    with store.builders(many=ahead) as build:
         assert len(begun) == 3 * ahead
         with pytest.raises(CompileError, match="undeclared_name"):
-            store.build([*wanted, (BROKEN, ())])
+            build([*wanted, (BROKEN, ())])
     assert len(begun) == 3 and all(process.poll() is not None for process in begun)
-    assert (store.built_from_source, store.loaded_from_disk) == (int(ahead), len(wanted))
+    assert (store.built_from_source, store.loaded_from_disk) == (0, len(wanted))
     buffer = in_turn.buffers.allocate(4)
     in_turn.queue.write(buffer, np.zeros(1, np.int32))
     kernel = store.kernel(SOURCE, "add", ("-DOFFSET=5",))
@@ -233,24 +232,118 @@ def test_processes_that_die_leave_their_work(in_turn, begun, monkeypatch):
     assert len(begun) == 3 and store.built_from_source == build_apart.FEWEST
 
 
+def test_processes_go_on_while_a_program_loads(in_turn):
+    store = Programs(in_turn)
+    wanted = different(3)
+    paths = [store._disk.path(store._key(source, options)) for source, options in wanted]
+    seen = []
+
+    def ended(program, seconds):
+        end = time.monotonic() + 20
+        while not all(path.exists() for path in paths) and time.monotonic() < end:
+            time.sleep(0.01)
+        seen.append((program, [path.exists() for path in paths]))
+
+    builders = build_apart.Builders(in_turn.index, 1, ["kerascl.runtime.addresses"])
+    try:
+        builders.build(wanted, ended)
+        with pytest.raises(ZeroDivisionError):
+            builders.build(wanted, lambda *_: 1 / 0)
+    finally:
+        builders.close()
+    assert sorted(program for program, _ in seen) == wanted
+    assert all(all(there) for _, there in seen)
+
+
+@pytest.mark.parametrize("graph", [None, "graph"])
+def test_processes_end_when_nothing_will_follow(in_turn, begun, graph):
+    with Programs(in_turn).builders(graph=graph) as build:
+        build(different(build_apart.FEWEST))
+        if graph is None:
+            assert all(process.poll() is None for process in begun)
+            build(different(2 * build_apart.FEWEST))
+            assert all(process.poll() is None for process in begun)
+        else:
+            assert all(process.wait(60) is not None for process in begun)
+    assert len(begun) == 3 and all(process.poll() is not None for process in begun)
+
+
+def test_processes_know_rewrites_and_import_little(in_turn, begun):
+    with Programs(in_turn).builders():
+        text = begun[0].args[-1]
+    assert "build_process.main(" in text
+    text = text.replace("build_process.main", "print") + PROBE
+    told = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    known, rooms, keras = ast.literal_eval(told.stdout.splitlines()[-1])
+    assert known == sorted(programs.REWRITES) and len(known) > 1
+    assert rooms == ["config", "dtypes", "kernels", "runtime"] and not keras
+
+
+# Run in such a process instead of its work.
+PROBE = """
+from kerascl.runtime.programs import REWRITES
+rooms = {name.split(".")[1] for name in sys.modules if name.startswith("kerascl.")}
+print((sorted(REWRITES), sorted(rooms), "keras" in sys.modules))
+"""
+
+
 def test_processes_begun_ahead_end_with_a_failure(in_turn, begun):
     store = Programs(in_turn)
-    store.built_from_source = 1
-    with pytest.raises(ZeroDivisionError), store.builders(many=True):
+    with pytest.raises(ZeroDivisionError), store.builders():
         raise ZeroDivisionError
     assert len(begun) == 3 and all(process.poll() is not None for process in begun)
     store.build(different(build_apart.FEWEST - 1))
     assert len(begun) == 3
 
 
+def test_processes_are_begun_ahead_for_graphs_not_met_before(in_turn, begun, cache):
+    def meet(graph, wanted):
+        """How many processes a new store begins for a graph before it knows the programs."""
+        before = len(begun)
+        with Programs(in_turn).builders(graph=graph) as build:
+            count = len(begun) - before
+            build(wanted)
+        return count
+
+    wanted = different(3)
+    assert meet("graph", wanted) == 3
+    assert meet("graph", wanted) == 0
+    assert meet("other", wanted[:2]) == 3  # though all is on disk
+    # An object's address is another in each process.
+    first, second = object(), object()
+    assert meet((first, 1), wanted) == 3 and meet((second, 1), wanted) == 0
+    # The code that turns it into programs has changed, which is noted.
+    assert meet("graph", different(4)) == 0
+    assert meet("graph", different(4)) == 0
+    store = Programs(in_turn)
+    store._disk.remove(store._key(*different(4)[3]))
+    assert meet("graph", different(4)) == 3
+    assert meet("graph", different(4)) == 0
+
+
+def test_a_failed_build_leaves_no_note(in_turn, begun):
+    for _ in range(2):
+        with pytest.raises(CompileError), Programs(in_turn).builders(graph="broken") as build:
+            build([(BROKEN, ())])
+    assert len(begun) == 6
+
+
+@pytest.mark.parametrize("folder", ["", "file"])
+def test_no_processes_where_nothing_can_be_left_on_disk(in_turn, begun, cache, monkeypatch, folder):
+    (cache / "file").write_text("")
+    monkeypatch.setenv("KERASCL_CACHE_DIR", folder and str(cache / folder))
+    store = Programs(in_turn)
+    with store.builders(graph="graph") as build:
+        build(different(build_apart.FEWEST))
+    assert not begun and store.built_from_source == build_apart.FEWEST
+
+
 def test_few_programs_are_built_here(in_turn, begun):
     few = different(build_apart.FEWEST)
     Programs(in_turn).build(few[1:])
     store = Programs(in_turn)
-    with store.builders(many=True):  # all has come from disk so far
-        store.build(few[1:])
     store.build(few)  # all but one are on disk
-    with store.builders(many=False):
+    with store.builders(many=False, graph="few"):
         pass
     assert not begun
 
