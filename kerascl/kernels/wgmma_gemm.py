@@ -104,6 +104,7 @@ class Wgmma(wgmma.MomentsSolver):
 
     run = wgmma.Run
     shapes = wgmma.SHAPES
+    store_time = wgmma.STORE_TIME
 
     def takes(self, p: GemmProblem) -> bool:
         return (
@@ -144,8 +145,9 @@ class Wgmma(wgmma.MomentsSolver):
             tiles = ceil_div(p.m, rows) * ceil_div(p.n, columns) * p.batches
             for splits in wgmma.slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
                 time = wgmma.tiles_time(
-                    shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info
-                )
+                    shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
+                    self.store_time,
+                )  # fmt: skip
                 choices.append((time + wgmma.fold_time(p.total, splits) + packing, shape, splits))
         return min(choices, key=lambda c: c[0])
 
