@@ -27,9 +27,9 @@ from kerascl.kernels.conv_problem import (
 from kerascl.kernels.gemm_problem import GemmProblem, problem_index, stride_args
 from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, Solver, cl_source, prelude
 from kerascl.kernels.tiles import (
-    LAUNCH,
     ceil_div,
     fixed_time,
+    fold_vectors_latency,
     fold_vectors_launch,
     partial_epilogue,
     round_up,
@@ -93,17 +93,17 @@ class Tile:
         whole, rest = divmod(ceil_div(groups, units), self.resident)
         wait = steps * (STEP + WAIT * copies / self.threads)
         time = whole * max(self.resident * one, wait) + (max(rest * one, wait) if rest else 0.0)
-        fold = 0.2 * m * n * batch * (splits + 2) / units + fixed_time(LAUNCH, info)
-        return time + (fold if splits > 1 else 0.0)
+        fold = 0.2 * m * n * batch * (splits + 2) / units
+        return time + (fold + fixed_time(fold_vectors_latency(splits), info) if splits > 1 else 0.0)
 
 
 # In the unit of tiles.Tile.time: to begin and store a tile, for each of its results; until the
 # operands of a step are there (0.25 us on an H200); a convolution's copy by bytes (0.2 ns for four
 # bytes) and how much longer its thread waits for it; one element of two bytes that each thread of a
 # product's group gathers (60 ns, as the next waits for it).
-TILE = 33
+TILE = 40
 STEP = 4.4e4
-COPY = {16: 0, 8: 11, 4: 32, 2: 217}
+COPY = {16: 0, 8: 11, 4: 32, 2: 110}
 WAIT = 100
 GATHER = 1.1e4
 

@@ -142,6 +142,12 @@ def fold_launch(
     return _fold("gemm_fold", lines, total, splits, acc, index, epilogue, slot, size, FOLD_GROUP)
 
 
+def fold_vectors_latency(splits: int) -> float:
+    """Microseconds that `fold_vectors_launch` takes at least: a work-item reads 16 slices at once,
+    then waits for them."""
+    return LAUNCH + 1.1 * ((splits - 1) // 16)
+
+
 def fold_vectors_launch(
     total: int, splits: int, acc: DType, index: str, epilogue: Epilogue, slot: str = "ws0"
 ) -> Launch:

@@ -37,6 +37,7 @@ from kerascl.kernels.tiles import (
     COST_PER_MICROSECOND,
     LAUNCH,
     ceil_div,
+    fold_vectors_latency,
     fold_vectors_launch,
     round_up,
 )
@@ -487,7 +488,9 @@ def slice_counts(wanted: int | None, total: int, chunks: int) -> tuple[int, ...]
 
 def fold_time(total: int, splits: int) -> float:
     """Microseconds to sum the parts of a split depth."""
-    return 0.0 if splits == 1 else LAUNCH + 4 * total * (2 * splits + 1) / COPY_RATE
+    if splits == 1:
+        return 0.0
+    return fold_vectors_latency(splits) + 4 * total * (2 * splits + 1) / COPY_RATE
 
 
 def partial(split_step: int, index: str, slot: str) -> Epilogue:
