@@ -132,11 +132,11 @@ SHAPES = (
 # For 3xTF32: a stage holds both operands and their low parts, and sums in double registers leave
 # room for 128 columns of 64 rows a warpgroup.
 PROMOTED = (
-    Shape(128, 1, 2, 3, 1, 0.9, 0.9),
-    Shape(64, 1, 3, 3, 1, 0.82, 0.82),
-    Shape(64, 1, 2, 2, 2, 0.75, 0.75),
-    Shape(64, 1, 2, 4, 1, 0.75, 0.75),
-    Shape(64, 1, 1, 3, 2, 0.6, 0.6),
+    Shape(128, 1, 2, 3, 1, 0.86, 0.86),
+    Shape(64, 1, 3, 3, 1, 0.78, 0.78),
+    Shape(64, 1, 2, 2, 2, 0.71, 0.71),
+    Shape(64, 1, 2, 4, 1, 0.71, 0.71),
+    Shape(64, 1, 1, 3, 2, 0.57, 0.57),
 )
 MAX_PARTIAL_BYTES = 128 * 2**20
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
