@@ -68,11 +68,13 @@ class _Side:
         return _Side(self.rows, self.k, 0, step, 1, self.batch, steps)
 
     def fetch_time(self, layout: str, rows: int, dtype) -> float:
-        """Microseconds for TMA to fetch the rows of a stage at least where they begin anywhere in
-        lines of the cache: at sectors of 32 bytes about 6 ns each, else 11 (H200)."""
+        """Microseconds for TMA to fetch the rows of a stage at least where they are short and begin
+        anywhere in lines of the cache: at sectors of 32 bytes about 6 ns each, else 11 (H200)."""
         step = {"k": self.row, "mn": 0, "pack": packed_step(dtype, self.k)}[layout]
         nbytes = step * dtype.itemsize
-        return min(rows, self.rows) * (0.011 if nbytes % 32 else 0.0056 if nbytes % 64 else 0.0)
+        if nbytes > 512 or nbytes % 64 == 0:
+            return 0.0
+        return min(rows, self.rows) * (0.011 if nbytes % 32 else 0.0056)
 
     def words(self, dtype, box_rows: int, mn: bool, batched: bool) -> tuple[int, ...]:
         size, deep = dtype.itemsize, wgmma.depth_of(dtype)
