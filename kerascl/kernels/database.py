@@ -38,6 +38,28 @@ def _text(value) -> str:
     return str(int(value) if isinstance(value, bool) else value)
 
 
+def from_key(text: str, problem: type):
+    """The problem of this class that `key` gave the text for.
+
+    Raises:
+        ValueError: there is none.
+    """
+    try:
+        fields = zip(dataclasses.fields(problem), text.split(" "), strict=True)
+        return problem(*(_value(field.type, word) for field, word in fields))
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{text!r} is no key: {error}") from error
+
+
+def _value(annotation: str, word: str):
+    plain = {"int": int, "str": str, "bool": lambda w: w == "1", "DType": as_dtype}
+    if annotation in plain:
+        return plain[annotation](word)
+    numbers = () if word == "-" else tuple(map(int, word.split("x")))
+    pairs = annotation.startswith("tuple[tuple")
+    return tuple(zip(numbers[::2], numbers[1::2], strict=True)) if pairs else numbers
+
+
 def to_json(kind: str, problem) -> dict:
     """A problem as JSON keeps it."""
     fields = {f.name: getattr(problem, f.name) for f in dataclasses.fields(problem)}
@@ -117,13 +139,14 @@ def rows(info) -> dict[str, str]:
     """Solver names by "<kind> <key>" for a device: shipped rows, overridden by the user's."""
     found: dict[str, str] = {}
     for entry in sorted(_shipped(), key=lambda entry: len(entry["device"])):
-        if all(_matches(info, fact, text) for fact, text in entry["device"].items()):
+        if matches(info, entry["device"]):
             found.update(entry["rows"])
     return found | own_rows(info)
 
 
-def _matches(info, fact: str, text: str) -> bool:
-    return text.lower() in str(getattr(info, fact, "")).lower()
+def matches(info, facts: dict[str, str]) -> bool:
+    """Whether each of these facts about a device contains its text."""
+    return all(text.lower() in str(getattr(info, f, "")).lower() for f, text in facts.items())
 
 
 @functools.cache

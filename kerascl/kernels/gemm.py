@@ -32,6 +32,7 @@ from kerascl.kernels.tiles import (
     TILES,
     Tile,
     ceil_div,
+    fixed_time,
     fold_launch,
     load4,
     partial_epilogue,
@@ -56,7 +57,8 @@ class Direct(Solver):
         p = problem
         if info.kind == "cpu":
             return p.total * p.k * 40 / info.compute_units
-        return ceil_div(p.total, info.compute_units * 64) * 64 * (p.k + 16) * 12
+        time = ceil_div(p.total, info.compute_units * 64) * 64 * (p.k + 16) * 12
+        return max(time, fixed_time(0.035 * p.k, info))  # a work-item waits for each of its reads
 
     def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
@@ -98,7 +100,7 @@ class Tiled(Solver):
         return min(choices, key=lambda s: self._time(p, info, s))
 
     def _time(self, p: GemmProblem, info, splits: int) -> float:
-        time = self.tile.time(p.m, p.n, p.k, p.batches, splits, info.compute_units)
+        time = self.tile.time(p.m, p.n, p.k, p.batches, splits, info)
         # Long sums over rows of both, as filter gradients are, keep to 0.62 of the speed (H200).
         return time * 1.6 if p.a_strides[-2] == p.b_strides[-1] == 1 and p.k > 2048 else time
 

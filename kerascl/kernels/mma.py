@@ -26,7 +26,14 @@ from kerascl.kernels.conv_problem import (
 )
 from kerascl.kernels.gemm_problem import GemmProblem, problem_index, stride_args
 from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, Solver, cl_source, prelude
-from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, partial_epilogue, round_up
+from kerascl.kernels.tiles import (
+    ceil_div,
+    fixed_time,
+    fold_vectors_latency,
+    fold_vectors_launch,
+    partial_epilogue,
+    round_up,
+)
 
 MAX_PARTIAL_BYTES = 128 * 2**20
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
@@ -56,6 +63,11 @@ class Tile:
     def name(self) -> str:
         return f"{self.bm}x{self.bn}"
 
+    @property
+    def resident(self) -> int:
+        """Work-groups that one compute unit holds."""
+        return max(2, 128 // self.threads)
+
     def bk(self, dtype: DType) -> int:
         """Elements of depth in one stage."""
         return self.depth // dtype.itemsize
@@ -65,21 +77,34 @@ class Tile:
         ring = self.stages * (self.bm + self.bn) * self.depth
         return max(ring, self.wm * (self.bn + 8) * 4 + self.wm * 8)
 
-    def time(self, m, n, k, batch: int, splits: int, units: int, dtype: DType) -> float:
-        """A relative time, in the unit of tiles.Tile.time: two groups share a compute unit, and
-        one alone takes 0.65 of what two do.  Fitted to measurements on an H200, within 17 %."""
+    def time(
+        self, m, n, k, batch: int, splits: int, info, dtype: DType, copies: float = 0.0
+    ) -> float:
+        """A relative time, in the unit of tiles.Tile.time.  A step of the depth takes as long as
+        its products and its `copies`, or as until its operands are there, which other groups of
+        the compute unit hide.  Fitted to measurements on an H200, within 20 %."""
+        units, area = info.compute_units, self.bm * self.bn
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
         speed = self.speed * (1.0 if dtype.itemsize == 4 else 2.5)
-        depth = round_up(ceil_div(k, splits), self.bk(dtype))
-        one = self.bm * self.bn * (depth / speed + 30)
-        whole, rest = divmod(groups, 2 * units)
-        rounds = 2.0 * whole + (0 if not rest else 1.3 if rest <= units else 2.0)
-        fold = 0.0 if splits == 1 else 0.2 * m * n * batch * (splits + 2) / units + 8e5
-        return rounds * one + fold
+        steps = ceil_div(ceil_div(k, splits), self.bk(dtype))
+        # No products hide the copies that fill the ring.
+        filling = area * TILE + self.stages * copies
+        one = filling + steps * (area * self.bk(dtype) / speed + copies)
+        whole, rest = divmod(ceil_div(groups, units), self.resident)
+        wait = steps * (STEP + WAIT * copies / self.threads)
+        time = whole * max(self.resident * one, wait) + (max(rest * one, wait) if rest else 0.0)
+        fold = 0.2 * m * n * batch * (splits + 2) / units
+        return time + (fold + fixed_time(fold_vectors_latency(splits), info) if splits > 1 else 0.0)
 
 
-# One element of two bytes that each thread of a group gathers, in the unit of tiles.Tile.time:
-# 60 ns on an H200, as the next waits for it.
+# In the unit of tiles.Tile.time: to begin and store a tile, for each of its results; until the
+# operands of a step are there (0.25 us on an H200); a convolution's copy by bytes (0.2 ns for four
+# bytes) and how much longer its thread waits for it; one element of two bytes that each thread of a
+# product's group gathers (60 ns, as the next waits for it).
+TILE = 40
+STEP = 4.4e4
+COPY = {16: 0, 8: 11, 4: 32, 2: 110}
+WAIT = 100
 GATHER = 1.1e4
 
 TILES = (
@@ -201,16 +226,8 @@ class _Mma(Solver):
     def _sides(self, p) -> tuple[Side, Side]:
         raise NotImplementedError
 
-    def _depth(self, p) -> int:
-        """The depth of one product in the mean."""
-        return self._sizes(p)[2]
-
     def _time(self, p, info, splits: int) -> float:
-        m, n, _, count = self._sizes(p)
-        time = self.tile.time(m, n, self._depth(p), count, splits, info.compute_units, p.a)
-        # Narrow copies cost issue slots; two-byte ones also wait for memory.
-        narrow = sum(16 // (s.copy * p.a.itemsize) for s in self._sides(p)) - 2
-        return time * (1 + 0.08 * narrow)
+        raise NotImplementedError
 
     def _splits(self, p, info) -> int:
         k, bk = self._sizes(p)[2], self.tile.bk(p.a)
@@ -252,13 +269,15 @@ class MmaGemm(_Mma):
         return a, gemm_side(p.b, p.b_strides, p.b_offset, col, b_depth, p.n, p.k, bk)
 
     def _time(self, p: GemmProblem, info, splits: int) -> float:
-        tile, bk = self.tile, self.tile.bk(p.a)
-        sides = zip(self._sides(p), (tile.bm, tile.bn), strict=True)
+        tile, bk, units = self.tile, self.tile.bk(p.a), info.compute_units
+        time = tile.time(p.m, p.n, p.k, p.batches, splits, info, p.a)
+        sides = tuple(zip(self._sides(p), (tile.bm, tile.bn), strict=True))
+        # Narrow copies cost issue slots; two-byte ones also wait for memory.
+        narrow = sum(16 // (side.copy * p.a.itemsize) - 1 for side, _ in sides)
         alone = sum(rows for side, rows in sides if side.copy * p.a.itemsize == 2)
         groups = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * p.batches * splits
-        rounds = ceil_div(groups, 2 * info.compute_units) * ceil_div(ceil_div(p.k, splits), bk)
-        gathers = GATHER * rounds * alone * bk / tile.threads
-        return super()._time(p, info, splits) + gathers
+        rounds = ceil_div(groups, 2 * units) * ceil_div(ceil_div(p.k, splits), bk)
+        return time * (1 + 0.08 * narrow) + GATHER * rounds * alone * bk / tile.threads
 
     def plan(self, problem: GemmProblem, info, epilogue: Epilogue) -> Plan:
         p, tile, index = problem, self.tile, problem_index(problem)
@@ -295,13 +314,6 @@ class MmaConv(_Mma):
         g = gemm_shape(p)
         return g.m, g.n, g.k, g.classes * p.groups
 
-    def _depth(self, p: ConvProblem) -> int:
-        g = gemm_shape(p)
-        # The classes of a strided data gradient differ in taps: each tap belongs to one of them.
-        return (
-            g.k if g.classes == 1 else ceil_div(math.prod(p.w_shape[:-2]) * g.channels, g.classes)
-        )
-
     def _sides(self, p: ConvProblem):
         return conv_sides(p, self.tile.bk(p.a))
 
@@ -310,6 +322,17 @@ class MmaConv(_Mma):
         # Gathered one by one, elements of two bytes take three times as long, and more (measured).
         alone = any(side.copy * p.a.itemsize == 2 for side in self._sides(p))
         return 2.3 * time if alone else time
+
+    def _time(self, p: ConvProblem, info, splits: int) -> float:
+        g, tile = gemm_shape(p), self.tile
+        # The classes of a strided data gradient differ in taps: each tap belongs to one of them.
+        taps = math.prod(p.w_shape[:-2])
+        depth = g.k if g.classes == 1 else ceil_div(taps * g.channels, g.classes)
+        copies = sum(
+            COPY[side.copy * p.a.itemsize] * rows * tile.bk(p.a) / side.copy
+            for side, rows in zip(self._sides(p), (tile.bm, tile.bn), strict=True)
+        )
+        return tile.time(g.m, g.n, depth, g.classes * p.groups, splits, info, p.a, copies)
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, tile = problem, self.tile

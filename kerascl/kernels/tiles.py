@@ -20,6 +20,8 @@ from kerascl.kernels.solver import (
 from kerascl.kernels.source import Source, unit
 
 FOLD_GROUP = 64
+COST_PER_MICROSECOND = 1.8e5  # of an H200, in the unit of Tile.time
+LAUNCH = 6.5  # microseconds that one more launch takes
 
 
 @dataclass(frozen=True)
@@ -57,12 +59,20 @@ class Tile:
         )  # fmt: skip
         return "".join(f"#define {k} {v}\n" for k, v in names.items())
 
-    def time(self, m: int, n: int, k: int, batch: int, splits: int, units: int) -> float:
+    def time(self, m: int, n: int, k: int, batch: int, splits: int, info) -> float:
         """A relative time: rounds of work-groups over the compute units, times one group's work."""
+        units = info.compute_units
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
         depth = ceil_div(k, splits) + 32
-        fold = 0.0 if splits == 1 else m * n * batch * (splits + 2) / units + 4e4
-        return ceil_div(groups, units) * self.bm * self.bn * depth / self.speed + fold
+        fold = m * n * batch * (splits + 2) / units + fixed_time(LAUNCH, info)
+        time = ceil_div(groups, units) * self.bm * self.bn * depth / self.speed
+        return time + (fold if splits > 1 else 0.0)
+
+
+def fixed_time(microseconds: float, info) -> float:
+    """What takes so long on any GPU, in the unit of Tile.time: one product of one compute unit,
+    about 5.5 ps on an H200.  Compute units without matrix units are slower."""
+    return microseconds * (COST_PER_MICROSECOND if info.matrix else 6.15e3)
 
 
 TILES = (
@@ -130,6 +140,12 @@ def fold_launch(
     )
     size = round_up(total, FOLD_GROUP)
     return _fold("gemm_fold", lines, total, splits, acc, index, epilogue, slot, size, FOLD_GROUP)
+
+
+def fold_vectors_latency(splits: int) -> float:
+    """Microseconds that `fold_vectors_launch` takes at least: a work-item reads 16 slices at once,
+    then waits for them."""
+    return LAUNCH + 1.1 * ((splits - 1) // 16)
 
 
 def fold_vectors_launch(

@@ -33,17 +33,21 @@ from kerascl.kernels.solver import (
     cl_source,
     prelude,
 )
-from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, round_up
-from kerascl.kernels.wgmma_pack import COPY_RATE, LAUNCH
+from kerascl.kernels.tiles import (
+    COST_PER_MICROSECOND,
+    LAUNCH,
+    ceil_div,
+    fold_vectors_latency,
+    fold_vectors_launch,
+    round_up,
+)
+from kerascl.kernels.wgmma_pack import COPY_RATE
 from kerascl.runtime import programs
 
 REWRITE = "sm_90a"
 Args = tuple[Arg, ...]
 SHARED_LIMIT = 231_424  # bytes of the array: 227 KiB a work-group less what the driver reserves
 PRODUCER = 32
-
-# One unit of a solver's cost is one product of one compute unit in gemm_tile.cl, about 5.5 ps.
-COST_PER_MICROSECOND = 1.8e5
 
 
 def sm_90a(binary: bytes) -> bytes:
@@ -116,27 +120,29 @@ class Shape:
 
 SHAPES = (
     Shape(256, 1, 2, 4, 1, 1.0, 1.0),
-    Shape(128, 2, 2, 4, 1, 0.98, 0.99),
-    Shape(128, 1, 2, 3, 2, 0.94, 0.94),
-    Shape(128, 1, 2, 6, 1, 0.94, 0.96),
-    Shape(64, 2, 2, 4, 1, 0.7, 0.62),
-    Shape(64, 1, 2, 4, 2, 0.68, 0.6),
-    Shape(64, 1, 2, 8, 1, 0.72, 0.6),
-    Shape(128, 1, 1, 4, 2, 0.75, 0.77),
-    Shape(64, 1, 1, 6, 2, 0.58, 0.52),
-    Shape(32, 1, 2, 4, 2, 0.35, 0.3),
+    Shape(128, 2, 2, 4, 1, 0.98, 0.97),
+    Shape(128, 1, 2, 3, 2, 0.83, 0.79),
+    Shape(128, 1, 2, 6, 1, 0.95, 0.94),
+    Shape(64, 2, 2, 4, 1, 0.66, 0.6),
+    Shape(64, 1, 2, 4, 2, 0.62, 0.57),
+    Shape(64, 1, 2, 8, 1, 0.7, 0.66),
+    Shape(128, 1, 1, 4, 2, 0.71, 0.73),
+    Shape(64, 1, 1, 6, 2, 0.55, 0.51),
+    Shape(32, 1, 2, 4, 2, 0.32, 0.3),
 )
 # For 3xTF32: a stage holds both operands and their low parts, and sums in double registers leave
 # room for 128 columns of 64 rows a warpgroup.
 PROMOTED = (
-    Shape(128, 1, 2, 3, 1, 0.9, 0.9),
-    Shape(64, 1, 3, 3, 1, 0.82, 0.82),
-    Shape(64, 1, 2, 2, 2, 0.75, 0.75),
-    Shape(64, 1, 2, 4, 1, 0.75, 0.75),
-    Shape(64, 1, 1, 3, 2, 0.6, 0.6),
+    Shape(128, 1, 2, 3, 1, 0.86, 0.86),
+    Shape(64, 1, 3, 3, 1, 0.78, 0.78),
+    Shape(64, 1, 2, 2, 2, 0.71, 0.71),
+    Shape(64, 1, 2, 4, 1, 0.71, 0.71),
+    Shape(64, 1, 1, 3, 2, 0.57, 0.57),
 )
 MAX_PARTIAL_BYTES = 128 * 2**20
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+TILE_TIME = 0.3  # microseconds to begin a tile
+STORE_TIME = 2.3 / 32768  # microseconds to store one result of a tile
 MOMENTS_TIME = 10.0  # least microseconds that a launch of its own for the moments takes
 PROMOTE_DEPTH = 256  # products between promotions, which bound the tensor cores' truncated sums
 
@@ -158,11 +164,11 @@ class Kind:
     rate: float
 
 
-_TF32 = Kind("tf32", 7 << 7 | 1 << 16, 8, 1.52e6)
+_TF32 = Kind("tf32", 7 << 7 | 1 << 16, 8, 1.6e6)
 KINDS = {
     "float32": _TF32,
-    "bfloat16": Kind("bf16", 10 << 7, 16, 2.95e6),
-    "float16": Kind("f16", 6 << 7, 16, 2.95e6),
+    "bfloat16": Kind("bf16", 10 << 7, 16, 3.1e6),
+    "float16": Kind("f16", 6 << 7, 16, 3.1e6),
 }
 
 
@@ -457,17 +463,19 @@ def moments_time(total: int) -> float:
     return max(MOMENTS_TIME, LAUNCH + 4 * total / COPY_RATE)
 
 
-def tiles_time(shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info) -> float:
-    """Microseconds for `tiles` tiles of so much k each: rounds over the compute units."""
+def tiles_time(
+    shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info, store: float = STORE_TIME
+) -> float:
+    """Microseconds for `tiles` tiles of so much k each: rounds over the compute units.  What any
+    launch takes is left out, here as in other solvers' costs."""
     whole, rest = divmod(tiles, info.compute_units * shape.groups)
-    rounds = whole * shape.groups + ceil_div(rest, info.compute_units)
-    if shape.groups == 2 and whole and 0 < rest <= info.compute_units:
-        rounds += 0.4  # a work-group left alone with a compute unit does not fill it
     speed = shape.speed if kind.depth == 16 else shape.speed_tf32
-    one = shape.bm * shape.bn * (passes * round_up(depth, 128) / (kind.rate * speed))
-    # Filling the ring and storing the tile, which a second work-group hides in part.
-    store = 1.2 * shape.bm * shape.bn / 32768 / shape.groups
-    return rounds * (one + store) + 2.0
+    stages = ceil_div(depth, 4 * kind.depth)
+    multiply = shape.bm * shape.bn * passes * stages * 4 * kind.depth / (kind.rate * speed)
+    one = multiply + shape.bm * shape.bn * store
+    # Filling the ring, which another work-group hides.
+    alone, all_ = TILE_TIME + one, TILE_TIME + shape.groups * one
+    return whole * all_ + (0.0 if not rest else alone if rest <= info.compute_units else all_)
 
 
 def slice_counts(wanted: int | None, total: int, chunks: int) -> tuple[int, ...]:
@@ -481,7 +489,9 @@ def slice_counts(wanted: int | None, total: int, chunks: int) -> tuple[int, ...]
 
 def fold_time(total: int, splits: int) -> float:
     """Microseconds to sum the parts of a split depth."""
-    return 0.0 if splits == 1 else LAUNCH + 4 * total * (2 * splits + 1) / COPY_RATE
+    if splits == 1:
+        return 0.0
+    return fold_vectors_latency(splits) + 4 * total * (2 * splits + 1) / COPY_RATE
 
 
 def partial(split_step: int, index: str, slot: str) -> Epilogue:

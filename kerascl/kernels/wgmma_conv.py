@@ -75,11 +75,17 @@ class Wgmma(wgmma.MomentsSolver):
     def best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
         exact = low_parts(p)
         gathered, out = sides(p)
-        stride = p.strides[0]
-        classes = stride**2 if p.kind == DATA_GRAD else 1
-        deep = wgmma.depth_of(p.a)
+        stride = p.strides[0] if p.kind == DATA_GRAD else 1
+        classes, deep = stride**2, wgmma.depth_of(p.a)
         # Channels are read in whole boxes for each tap.
-        k = math.prod(p.w_shape[:2]) * round_up(gathered[-1], deep)
+        channels = round_up(gathered[-1], deep)
+        k = math.prod(p.w_shape[:2]) * channels
+        # The classes of a strided data gradient differ in taps, and those without read a stage of
+        # zeros.  Few tiles wait for the deepest.
+        idle = classes - math.prod(min(n, stride) for n in p.w_shape[:2])
+        mean = ceil_div(k + idle * deep, classes)
+        most = math.prod(ceil_div(n, stride) for n in p.w_shape[:2]) * channels
+        kind, passes = KINDS[p.a.name], 3 if exact else 1
         packing = 0.0
         if exact or packs(p):
             packing += pack_time(math.prod(p.w_shape) * p.a.itemsize * (2 if exact else 1))
@@ -91,10 +97,10 @@ class Wgmma(wgmma.MomentsSolver):
             tiles = box(*grid(p), shape.bm)[0] * ceil_div(out[-1], shape.bn) * classes
             wanted = 1 if classes > 1 else self.splits
             for splits in wgmma.slice_counts(wanted, p.total, k // deep):
-                time = wgmma.tiles_time(
-                    shape, KINDS[p.a.name], tiles * splits, ceil_div(k // classes, splits),
-                    3 if exact else 1, info,
-                )  # fmt: skip
+                time = max(
+                    wgmma.tiles_time(shape, kind, n * splits, ceil_div(d, splits), passes, info)
+                    for n, d in ((tiles, mean), (tiles // classes, most))
+                )
                 choices.append((time + wgmma.fold_time(p.total, splits) + packing, shape, splits))
         return min(choices, key=lambda c: c[0])
 

@@ -67,6 +67,15 @@ class _Side:
         steps = tuple(f if s else 0 for f, s in zip(full, self.steps, strict=True))
         return _Side(self.rows, self.k, 0, step, 1, self.batch, steps)
 
+    def fetch_time(self, layout: str, rows: int, dtype) -> float:
+        """Microseconds for TMA to fetch the rows of a stage at least where they are short and begin
+        anywhere in lines of the cache: at sectors of 32 bytes about 6 ns each, else 11 (H200)."""
+        step = {"k": self.row, "mn": 0, "pack": packed_step(dtype, self.k)}[layout]
+        nbytes = step * dtype.itemsize
+        if nbytes > 512 or nbytes % 64 == 0:
+            return 0.0
+        return min(rows, self.rows) * (0.011 if nbytes % 32 else 0.0056)
+
     def words(self, dtype, box_rows: int, mn: bool, batched: bool) -> tuple[int, ...]:
         size, deep = dtype.itemsize, wgmma.depth_of(dtype)
         if mn:
@@ -104,6 +113,7 @@ class Wgmma(wgmma.MomentsSolver):
 
     run = wgmma.Run
     shapes = wgmma.SHAPES
+    store_time = wgmma.STORE_TIME
 
     def takes(self, p: GemmProblem) -> bool:
         return (
@@ -133,19 +143,24 @@ class Wgmma(wgmma.MomentsSolver):
         passes = 3 if low else 1
         deep = wgmma.depth_of(p.a)
         packing = 0.0
-        for side, layout in zip(_sides(p), self.layouts(p), strict=True):
+        sides = tuple(zip(_sides(p), self.layouts(p), strict=True))
+        for side, layout in sides:
             if layout == "pack" or low:
                 nbytes = side.batches * side.rows * side.k * p.a.itemsize
                 packing += pack_time(nbytes * (2 if low else 1))
         choices = []
         shapes = (self.tile,) if self.tile else wgmma.PROMOTED if low else self.shapes
         for shape in shapes:
-            rows, columns = self.cut(shape)
+            cut = rows, columns = self.cut(shape)
             tiles = ceil_div(p.m, rows) * ceil_div(p.n, columns) * p.batches
+            fetch = sum(side.fetch_time(how, n, p.a) for (side, how), n in zip(sides, cut))
             for splits in wgmma.slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
                 time = wgmma.tiles_time(
-                    shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info
-                )
+                    shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
+                    self.store_time,
+                )  # fmt: skip
+                stages = ceil_div(ceil_div(p.k, splits), deep)
+                time = max(time, tiles * splits * stages * fetch / info.compute_units)
                 choices.append((time + wgmma.fold_time(p.total, splits) + packing, shape, splits))
         return min(choices, key=lambda c: c[0])
 

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 from kerascl.dtypes import DType
 from kerascl.kernels.solver import Launch, Ref, Scalar, cl_source
-from kerascl.kernels.tiles import ceil_div, round_up
+from kerascl.kernels.tiles import LAUNCH, ceil_div, round_up
 
 NAME = "wgmma_pack"
 SIDE = 64  # SIDE of wgmma_pack.cl
-LAUNCH = 4.5  # microseconds that one more launch costs
 COPY_RATE = 4.0e6  # bytes a microsecond that a pass over memory reads and writes
 
 

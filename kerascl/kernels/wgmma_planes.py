@@ -31,9 +31,9 @@ from kerascl.kernels.solver import (
     VectorStore,
     cl_source,
 )
-from kerascl.kernels.tiles import ceil_div, fold_vectors_launch, round_up
+from kerascl.kernels.tiles import LAUNCH, ceil_div, fold_vectors_launch, round_up
 from kerascl.kernels.wgmma import Shape
-from kerascl.kernels.wgmma_pack import COPY_RATE, LAUNCH
+from kerascl.kernels.wgmma_pack import COPY_RATE
 
 SIDE = 64  # SIDE of wgmma_planes.cl
 DEPTH = 32  # k of one stage: a line of the cache

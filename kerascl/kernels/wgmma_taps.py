@@ -119,9 +119,7 @@ class Wgmma(wgmma.WgmmaSolver):
             for splits in sorted(counts):
                 rounds = ceil_div(tiles * splits, units)
                 time = rounds * (ceil_div(boxes, splits) * box.time + TILE_TIME)
-                choices.append(
-                    (time + wgmma.fold_time(p.total, splits) + wgmma.LAUNCH, box, splits)
-                )
+                choices.append((time + wgmma.fold_time(p.total, splits), box, splits))
         return min(choices, key=lambda c: c[0])
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:

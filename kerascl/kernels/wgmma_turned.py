@@ -58,6 +58,7 @@ class Wgmma(wgmma_gemm.Wgmma):
     family = verdict = Run.kernel
     run = Run
     shapes = SHAPES
+    store_time = 1.6 * wgmma.STORE_TIME  # a lane's results are in different rows of the output
 
     def takes(self, p: GemmProblem) -> bool:
         return (

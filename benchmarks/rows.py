@@ -1,0 +1,80 @@
+"""Rows to ship, from times that the tuner measured: where a solver beat what cost models choose.
+
+    python -m kerascl tune --network ResNet50 --times times.json
+    python benchmarks/rows.py times.json --match name=H200 --out kerascl/kernels/rows/h200.json
+
+Only solvers of a given tile and a given number of slices get rows: what the others do changes with
+the cost models.  Of several files the later ones count where they have the same problem.  --card
+asks the cost models of a device that need not be there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import re
+from pathlib import Path
+
+from kerascl.kernels import conv, database, gemm, wgmma_probe
+from kerascl.kernels.solver import choose
+from kerascl.kernels.trial import plan
+from kerascl.runtime import device as devices
+
+KINDS = {"gemm": (gemm, gemm.GemmProblem), "conv": (conv, conv.ConvProblem)}
+CARDS = {  # facts that the choice depends on; the self-tests of its kernels count as passed
+    "h200": dict(
+        name="NVIDIA H200", kind="gpu", compute_units=132, max_work_group_size=1024,
+        local_mem_bytes=49152, max_parameter_bytes=32764, matrix="wgmma90",
+        nvidia_capability=(9, 0), device_atomics=False,
+    ),
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("times", nargs="+", help="what tune --times wrote")
+    parser.add_argument("--match", nargs="+", required=True, metavar="FACT=TEXT", help="of devices")
+    parser.add_argument("--card", choices=CARDS, help="instead of the default device")
+    parser.add_argument("--without", default="$.", metavar="REGEX", help="problems to leave out")
+    parser.add_argument("--gain", type=float, default=1.05, help="least ratio (1.05)")
+    parser.add_argument("--least", type=float, default=1.0, help="least microseconds won (1)")
+    parser.add_argument("--out", required=True, metavar="FILE")
+    options = parser.parse_args()
+    info = devices.default().info
+    if options.card:
+        info = dataclasses.replace(info, **CARDS[options.card])
+        wgmma_probe.available = lambda *_: True
+    times = {}
+    for file in options.times:
+        times |= json.loads(Path(file).read_text())
+    rows = {}
+    for name, measured in sorted(times.items()):
+        fastest, before = race(name, measured, info)
+        if before is None or re.search(options.without, name):
+            continue
+        best = measured[fastest]
+        if before / best >= options.gain and before - best >= options.least:
+            rows[name] = fastest
+    device = dict(match.split("=", 1) for match in options.match)
+    Path(options.out).write_text(json.dumps({"device": device, "rows": rows}, indent=0) + "\n")
+    print(f"{len(rows)} rows of {len(times)} problems in {options.out}")
+
+
+def race(name: str, measured: dict[str, float], info) -> tuple[str, float | None]:
+    """The fastest solver that a row may name, and the microseconds of what the cost models choose,
+    if that has been measured."""
+    kind, key = name.split(" ", 1)
+    module, problem_class = KINDS[kind]
+    problem = database.from_key(key, problem_class)
+    known = {solver.name: solver for solver in (*module.SOLVERS, *module.VARIANTS)}
+    fixed = [n for n in measured if re.search(r"s\d+$", n) and known[n].applies(problem, info)]
+    chosen = choose(module.SOLVERS, problem, info)
+    wanted = plan(chosen, problem, info)
+    same = [n for n in fixed if plan(known[n], problem, info) == wanted]
+    before = min((measured[n] for n in same), default=measured.get(chosen.name))
+    return min(fixed, key=measured.get, default=chosen.name), before if fixed else None
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The rows that are shipped, and what cost models say where times were measured."""
+
+import dataclasses
+import json
+
+import pytest
+
+from kerascl.kernels import conv, database, gemm
+from kerascl.kernels.solver import choose
+from kerascl.kernels.trial import plan
+from kerascl.runtime.device import DeviceInfo, find_devices
+
+KINDS = {"gemm": (gemm, gemm.GemmProblem), "conv": (conv, conv.ConvProblem)}
+FILES = sorted(database.ROWS_FOLDER.glob("*.json"))
+# Microseconds on an H200, of which about eight are what any launch takes.
+MEASURED = {
+    "gemm 64 4096 1000 1x1x1 0x0x0x1000x1 0x0x0x1x1000 bfloat16 bfloat16 float32 0 0 high": {
+        "wgmma64x64x6s1": 12.1, "wgmma128x64x4s1": 14.6, "mma32x32s1": 20.4,
+    },
+    "gemm 802816 32 16 1x1x1 0x0x0x16x1 0x0x0x1x16 float32 float32 float32 0 0 high": {
+        "wgmma128x32x4s1": 53.3, "wgmma64x64x6s1": 96.9, "mma128x32s1": 59.4,
+    },
+    "gemm 50176 512 128 1x1x1 0x0x0x128x1 0x0x0x1x128 bfloat16 bfloat16 float32 0 0 high": {
+        "wgmma256x128x4s1": 32.3, "wgmma128x128x6s1": 34.7, "wgmma64x128x4s1": 35.1,
+    },
+    "conv forward 64x224x224x3 7x7x3x64 64x112x112x64 2x2 3x3x3x3 1x1 1 0 bfloat16 bfloat16 "
+    "float32 high": {
+        "wgmma_stem256x128x4s1": 265.4, "wgmma_stem128x64x4s1": 310.9,
+        "wgmma_stem64x64x6s1": 449.1,
+    },
+    "conv data_grad 16x14x14x1024 1x1x1024x2048 16x7x7x2048 2x2 0x0x0x0 1x1 1 0 float32 float32 "
+    "float32 high": {
+        "wgmma128x64x8s1": 23.1, "wgmma128x256x4s1": 48.4,
+    },
+    "conv filter_grad 64x224x224x3 7x7x3x64 64x112x112x64 2x2 3x3x3x3 1x1 1 0 float32 float32 "
+    "float32 high": {
+        "mma64x64": 393.0, "mma32x128": 471.4, "mma64x128": 572.4, "mma128x32": 755.0,
+        "tiled64x64": 930.6,
+    },
+}  # fmt: skip
+
+
+def problem_of(name: str):
+    """(solvers by name, the problem) of a row."""
+    kind, key = name.split(" ", 1)
+    module, problem = KINDS[kind]
+    known = {s.name: s for s in (*module.SOLVERS, *module.VARIANTS)}
+    return known, database.from_key(key, problem)
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_shipped_rows_name_solvers_that_apply(file, hopper_info):
+    entry = json.loads(file.read_text())
+    facts = {field.name for field in dataclasses.fields(DeviceInfo)}
+    assert entry["device"] and set(entry["device"]) <= facts
+    real = [found.info for found in find_devices() if found.info]
+    devices = [i for i in (hopper_info, *real) if database.matches(i, entry["device"])]
+    for name, solver in entry["rows"].items():
+        known, problem = problem_of(name)
+        assert f"{name.split(' ', 1)[0]} {database.key(problem)}" == name
+        assert solver in known
+        for info in devices:
+            assert known[solver].applies(problem, info)
+            assert plan(known[solver], problem, info).launches
+    assert devices or file.stem != "h200"
+
+
+def test_shipped_rows_are_taken(hopper_info, monkeypatch):
+    monkeypatch.setenv("KERASCL_CACHE_DIR", "")
+    rows = json.loads((database.ROWS_FOLDER / "h200.json").read_text())["rows"]
+    other = 0
+    for name, solver in rows.items():
+        module, _ = KINDS[name.split(" ", 1)[0]]
+        _, problem = problem_of(name)
+        args = name.split(" ", 1)[0], module.SOLVERS, module.VARIANTS, problem, hopper_info
+        assert database.choose(*args).name == solver
+        other += choose(module.SOLVERS, problem, hopper_info).name != solver
+    assert other == len(rows)
+
+
+@pytest.mark.parametrize("name", MEASURED, ids=lambda name: " ".join(name.split()[:5]))
+def test_costs_say_what_was_measured(name, hopper_info):
+    known, problem = problem_of(name)
+    times = MEASURED[name]
+    said = {n: known[n].cost(problem, hopper_info) / 1.8e5 + 8 for n in times}
+    for solver, time in times.items():
+        assert 0.6 * time < said[solver] < 1.5 * time, (solver, time, said)
+    fastest = min(times, key=times.get)
+    assert said[fastest] < 1.05 * min(said.values())
