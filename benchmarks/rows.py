@@ -3,9 +3,9 @@
     python -m kerascl tune --network ResNet50 --times times.json
     python benchmarks/rows.py times.json --match name=H200 --out kerascl/kernels/rows/h200.json
 
-Only solvers of a given tile and a given number of slices get rows: what the others do changes with
-the cost models.  Of several files the later ones count where they have the same problem.  --card
-asks the cost models of a device that need not be there.
+Only solvers whose tile and number of slices are given, where there are several, get rows: what the
+others do changes with the cost models.  Where several files have a problem, the solver must win in
+each of them.  --card asks the cost models of a device that need not be there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import argparse
 import dataclasses
 import json
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 from kerascl.kernels import conv, database, gemm, wgmma_probe
@@ -45,35 +46,47 @@ def main() -> None:
     if options.card:
         info = dataclasses.replace(info, **CARDS[options.card])
         wgmma_probe.available = lambda *_: True
-    times = {}
+    times: dict[str, list[dict[str, float]]] = {}
     for file in options.times:
-        times |= json.loads(Path(file).read_text())
+        for name, measured in json.loads(Path(file).read_text()).items():
+            times.setdefault(name, []).append(measured)
     rows = {}
-    for name, measured in sorted(times.items()):
-        fastest, before = race(name, measured, info)
-        if before is None or re.search(options.without, name):
+    for name, runs in sorted(times.items()):
+        if re.search(options.without, name):
             continue
-        best = measured[fastest]
-        if before / best >= options.gain and before - best >= options.least:
+        fastest, befores = race(name, runs, info)
+        if fastest and all(
+            before / run[fastest] >= options.gain and before - run[fastest] >= options.least
+            for before, run in zip(befores, runs, strict=True)
+        ):
             rows[name] = fastest
     device = dict(match.split("=", 1) for match in options.match)
     Path(options.out).write_text(json.dumps({"device": device, "rows": rows}, indent=0) + "\n")
     print(f"{len(rows)} rows of {len(times)} problems in {options.out}")
 
 
-def race(name: str, measured: dict[str, float], info) -> tuple[str, float | None]:
-    """The fastest solver that a row may name, and the microseconds of what the cost models choose,
-    if that has been measured."""
+def race(name: str, runs: list[dict[str, float]], info) -> tuple[str, list[float]]:
+    """The fastest solver that a row may name and, of each run, the microseconds of what the cost
+    models choose; "" where that was not measured."""
     kind, key = name.split(" ", 1)
     module, problem_class = KINDS[kind]
     problem = database.from_key(key, problem_class)
     known = {solver.name: solver for solver in (*module.SOLVERS, *module.VARIANTS)}
-    fixed = [n for n in measured if re.search(r"s\d+$", n) and known[n].applies(problem, info)]
+    names = set.intersection(*map(set, runs))
+    fixed = [n for n in sorted(names) if _fixed(n, known) and known[n].applies(problem, info)]
     chosen = choose(module.SOLVERS, problem, info)
     wanted = plan(chosen, problem, info)
     same = [n for n in fixed if plan(known[n], problem, info) == wanted]
-    before = min((measured[n] for n in same), default=measured.get(chosen.name))
-    return min(fixed, key=measured.get, default=chosen.name), before if fixed else None
+    same = same or [n for n in names if n == chosen.name]
+    if not fixed or not same:
+        return "", []
+    fastest = min(fixed, key=lambda n: sum(run[n] for run in runs))
+    return fastest, [min(run[n] for n in same) for run in runs]
+
+
+def _fixed(name: str, known: Iterable[str]) -> bool:
+    """Whether the name tells all, as no other goes on where it ends."""
+    return not any(other != name and re.match(rf"{name}(\d+x|_?s\d|_)", other) for other in known)
 
 
 if __name__ == "__main__":

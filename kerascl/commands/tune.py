@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import re
 import time
@@ -35,7 +36,8 @@ KINDS = {"gemm": gemm, "conv": conv}
 _GAIN = 1.03
 # Problems whose candidates are built together.
 _TOGETHER = 8
-# Candidates whose cost model says so much more than the cheapest are not tried.
+# Candidates whose cost model says so much more than the cheapest are not tried, but those that say
+# nothing (infinity).
 _COST_RATIO = 4.0
 
 
@@ -201,5 +203,5 @@ def _candidates(module, problem, info) -> list[Solver]:
             if tile not in found or cost < found[tile][0]:
                 found[tile] = cost, solver
     least = min(cost for cost, _ in found.values())
-    kept = [pair for pair in found.values() if pair[0] <= _COST_RATIO * least]
+    kept = [p for p in found.values() if p[0] <= _COST_RATIO * least or p[0] == math.inf]
     return [solver for _, solver in sorted(kept, key=lambda pair: pair[0])]
