@@ -77,6 +77,11 @@ class Direct(Solver):
         return Plan([Launch(source, "gemm_direct", args, (round_up(p.total, 64),), (64,))])
 
 
+def _steps(p: GemmProblem) -> list[int]:
+    """Elements between neighbours of the operands' rows or columns that are not contiguous."""
+    return [max(strides[-2:]) for strides in (p.a_strides, p.b_strides)]
+
+
 class Tiled(Solver):
     """A tile of gemm_tile.cl through local memory, its depth split when the groups are few."""
 
@@ -102,7 +107,11 @@ class Tiled(Solver):
     def _time(self, p: GemmProblem, info, splits: int) -> float:
         time = self.tile.time(p.m, p.n, p.k, p.batches, splits, info)
         # Long sums over rows of both, as filter gradients are, keep to 0.62 of the speed (H200).
-        return time * 1.6 if p.a_strides[-2] == p.b_strides[-1] == 1 and p.k > 2048 else time
+        if p.a_strides[-2] == p.b_strides[-1] == 1 and p.k > 2048:
+            time *= 1.6
+        if info.matrix and p.a.itemsize == 2 and any(s % 4 for s in _steps(p)):
+            time *= 2  # elements gathered one by one (H200)
+        return time
 
     def cost(self, problem: GemmProblem, info) -> float:
         time = self._time(problem, info, self._splits(problem, info))

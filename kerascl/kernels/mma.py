@@ -92,7 +92,8 @@ class Tile:
         one = filling + steps * (area * self.bk(dtype) / speed + copies)
         whole, rest = divmod(ceil_div(groups, units), self.resident)
         wait = steps * (STEP + WAIT * copies / self.threads)
-        time = whole * max(self.resident * one, wait) + (max(rest * one, wait) if rest else 0.0)
+        alone = 1.3 if rest == 1 else rest  # one does not fill a compute unit
+        time = whole * max(self.resident * one, wait) + (max(alone * one, wait) if rest else 0.0)
         fold = 0.2 * m * n * batch * (splits + 2) / units
         return time + (fold + fixed_time(fold_vectors_latency(splits), info) if splits > 1 else 0.0)
 

@@ -143,6 +143,7 @@ MAX_PARTIAL_BYTES = 128 * 2**20
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 TILE_TIME = 0.3  # microseconds to begin a tile
 STORE_TIME = 2.3 / 32768  # microseconds to store one result of a tile
+READ, MOMENTS = 3.0, 2.0  # times of that to read what a result is combined with, for moments
 MOMENTS_TIME = 10.0  # least microseconds that a launch of its own for the moments takes
 PROMOTE_DEPTH = 256  # products between promotions, which bound the tensor cores' truncated sums
 
@@ -325,7 +326,8 @@ class Run:
             BM=shape.bm, BN=shape.bn, BK=depth_of(self.dtype), MI=shape.blocks, NWG=shape.teams,
             STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
-            LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue), RESIDENT=self.resident,
+            LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),
+            TOGETHER=self._together(epilogue), RESIDENT=self.resident,
             ONE_COLUMN=int(self._one_column(epilogue)),
         ) | dict(self.flags)  # fmt: skip
         if self.wide:
@@ -385,6 +387,22 @@ class Run:
         wide = 8 if small and self.shape.bn % 32 == 0 else 4
         return next((w for w in (wide, 4) if self.columns % w == 0), 0)
 
+    def _together(self, epilogue: Epilogue) -> int:
+        """Vectors of a row that a lane computes at once: as many as there are registers for what
+        the epilogue reads, where a tile's columns are whole groups of them."""
+        vector = self._vector(epilogue)
+        if not vector or not epilogue.loads:
+            return 1
+        results = self.shape.blocks * self.shape.bn // 2 * (2 if self.a_low else 1)
+        # ptxas counts warps in fours.
+        free = min(65536 // (round_up(self.threads, 128) * self.shape.groups), 255) - results
+        read = sum(ceil_div(vector * load.dtype.itemsize, 4) for load in epilogue.loads)
+        # Columns that the lanes of a row take together.
+        columns, own = 4 * vector, (self.columns, self.shape.bn)
+        fit = (n for n in (4, 2) if n * (read + 3 * vector) <= free)
+        whole = (n for n in fit if not any(c % (columns * n) for c in own))
+        return next(whole, 1)
+
     def _one_column(self, epilogue: Epilogue) -> bool:
         """Whether a work-group keeps to a column of tiles."""
         return bool(self.resident or epilogue.moments)
@@ -413,14 +431,16 @@ class WgmmaSolver(Solver):
     Args:
         tile, splits: fixed choices of a tile and of the slices of the depth, for tests and tuning;
             by default the fastest by estimate.
+        more: what the epilogue does with a result besides storing it, in times of that.
     """
 
     family = "wgmma"  # how its solvers are called
     verdict = wgmma_probe.BASE  # the self-test that speaks for it
 
-    def __init__(self, tile=None, splits: int | None = None):
+    def __init__(self, tile=None, splits: int | None = None, more: float = 0.0):
         self.tile = tile
         self.splits = splits
+        self.more = more
         self.name = self.family + (tile.name if tile else "") + (f"s{splits}" if splits else "")
 
     def takes(self, problem) -> bool:
@@ -446,10 +466,11 @@ class MomentsSolver(WgmmaSolver):
         raise NotImplementedError
 
     def choice(self, problem, info, epilogue: Epilogue) -> tuple:
-        """`best`, of those that can do the epilogue."""
+        """`best` for the epilogue."""
+        more = READ * len(epilogue.loads) + (MOMENTS if epilogue.moments else 0.0)
         # Moments are those of whole sums.
-        solver = type(self)(self.tile, 1) if epilogue.moments else self
-        return solver.best(problem, info)
+        splits = 1 if epilogue.moments else self.splits
+        return type(self)(self.tile, splits, more).best(problem, info)
 
     def takes_moments(self, problem, info) -> bool:
         if not self.moments(problem) or not wgmma_probe.available(info, "wgmma_moments"):
@@ -464,16 +485,17 @@ def moments_time(total: int) -> float:
 
 
 def tiles_time(
-    shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info, store: float = STORE_TIME
-) -> float:
+    shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info,
+    store: float = STORE_TIME, more: float = 0.0,
+) -> float:  # fmt: skip
     """Microseconds for `tiles` tiles of so much k each: rounds over the compute units.  What any
     launch takes is left out, here as in other solvers' costs."""
     whole, rest = divmod(tiles, info.compute_units * shape.groups)
     speed = shape.speed if kind.depth == 16 else shape.speed_tf32
     stages = ceil_div(depth, 4 * kind.depth)
     multiply = shape.bm * shape.bn * passes * stages * 4 * kind.depth / (kind.rate * speed)
-    one = multiply + shape.bm * shape.bn * store
-    # Filling the ring, which another work-group hides.
+    # Another work-group hides what the epilogue waits for, and that the ring is filled.
+    one = multiply + shape.bm * shape.bn * (store + more * STORE_TIME / shape.groups)
     alone, all_ = TILE_TIME + one, TILE_TIME + shape.groups * one
     return whole * all_ + (0.0 if not rest else alone if rest <= info.compute_units else all_)
 

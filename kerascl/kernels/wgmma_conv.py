@@ -98,7 +98,9 @@ class Wgmma(wgmma.MomentsSolver):
             wanted = 1 if classes > 1 else self.splits
             for splits in wgmma.slice_counts(wanted, p.total, k // deep):
                 time = max(
-                    wgmma.tiles_time(shape, kind, n * splits, ceil_div(d, splits), passes, info)
+                    wgmma.tiles_time(
+                        shape, kind, n * splits, ceil_div(d, splits), passes, info, more=self.more
+                    )
                     for n, d in ((tiles, mean), (tiles // classes, most))
                 )
                 choices.append((time + wgmma.fold_time(p.total, splits) + packing, shape, splits))

@@ -157,7 +157,7 @@ class Wgmma(wgmma.MomentsSolver):
             for splits in wgmma.slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
                 time = wgmma.tiles_time(
                     shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
-                    self.store_time,
+                    self.store_time, self.more,
                 )  # fmt: skip
                 stages = ceil_div(ceil_div(p.k, splits), deep)
                 time = max(time, tiles * splits * stages * fetch / info.compute_units)

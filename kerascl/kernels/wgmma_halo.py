@@ -166,8 +166,8 @@ class Wgmma(wgmma.MomentsSolver):
                 tiles = ceil_div(tiles * units, max(units // tiles_n, 1) * tiles_n)
             # Parties share a compute unit as groups do.
             shared = dataclasses.replace(tile, groups=tile.groups * tile.parties)
-            time = wgmma.tiles_time(shared, kind, tiles, depth, 1, info) + loading + packing
-            choices.append((time, tile, 1))
+            time = wgmma.tiles_time(shared, kind, tiles, depth, 1, info, more=self.more)
+            choices.append((time + loading + packing, tile, 1))
         return min(choices, key=lambda c: c[0])
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:

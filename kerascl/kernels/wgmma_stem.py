@@ -149,7 +149,7 @@ class Forward(_Stem, wgmma.MomentsSolver):
             for splits in wgmma.slice_counts(self.splits, p.total, k // deep):
                 time = wgmma.tiles_time(
                     shape, KINDS[p.a.name], tiles * splits, ceil_div(k, splits), 3 if low else 1,
-                    info,
+                    info, more=self.more,
                 )  # fmt: skip
                 stages = ceil_div(k, deep * splits) * (2 if low else 1)
                 each = _tile_time(shape, stages, min(shape.bn, out[-1]))

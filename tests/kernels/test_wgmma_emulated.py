@@ -25,7 +25,15 @@ from kerascl.kernels import (
     wgmma_stem,
     wgmma_taps,
 )
-from kerascl.kernels.solver import Plan, Scalar, store_epilogue
+from kerascl.kernels.solver import (
+    Epilogue,
+    Plan,
+    Ref,
+    Scalar,
+    VectorLoad,
+    VectorStore,
+    store_epilogue,
+)
 from tests.kernels import emulator, test_wgmma, test_wgmma_planes, test_wgmma_stem
 from tests.kernels.harness import poisoned, random_array
 
@@ -110,6 +118,32 @@ def test_short_results(cpu_dev, cpu_info, out, rng):
     plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, store_epilogue(out))
     assert "#define VECTOR 8" in plan.launches[0].source
     check(plan, *operands, want, cpu_dev, out=out)
+
+
+@pytest.mark.parametrize("columns, together", [(128, 4), (96, 2), (80, 1)])
+@pytest.mark.parametrize("out", [dtypes.float32, dtypes.bfloat16], ids=str)
+def test_several_vectors_of_an_epilogue_at_once(cpu_dev, cpu_info, columns, together, out, rng):
+    """A residual that is read and a gradient of relu, in as many vectors as columns allow."""
+    m, k, wide = 150, 72, out is dtypes.float32
+    p, (a, b), want = product(rng, (m, columns, k, (), ()), dtypes.bfloat16)
+    more, gate = (random_array(rng, (m, columns), dtypes.float32) for _ in range(2))
+    compute = "const float value = gate_ > 0.0f ? acc + more_ : 0.0f;"
+    made = Epilogue(
+        f", __global {out.storage}* out, __global const float* more, __global const float* gate",
+        (Ref("out"), Ref("more"), Ref("gate")),
+        "",
+        loads=tuple(VectorLoad(name, dtypes.float32, f"{name}_") for name in ("more", "gate")),
+        compute=compute,
+        stores=(VectorStore("out", out, "value"),),
+    )
+    plan = wgmma_gemm.Wgmma(wgmma.Shape(64, 1, 2, 4, 1, 1, 1)).plan(p, cpu_info, made)
+    # vectors of eight lie in 32 columns, so fewer of them fit into a tile
+    number = together if wide else max(together // 2, 1)
+    assert f"#define TOGETHER {number}\n" in plan.launches[0].source
+    inputs = {"a": a, "b": b, "more": more, "gate": gate}
+    got = emulator.run_plan(plan, inputs, poisoned((m, columns), out), cpu_dev)
+    expected = np.where(gate > 0, want(a, b) + more, 0)
+    assert test_wgmma.relative(got, expected) < (1e-6 if wide else 4e-3)
 
 
 @pytest.mark.parametrize("shape", wgmma.SHAPES, ids=lambda s: f"{s.name}x{s.groups}")

@@ -28,38 +28,47 @@
         live = dn_ < BOX_N && image0 + dn_ < BATCH && y_ < OUT1 && x_ < OUT2; \
         at = (((INDEX_T)(image0 + dn_) * OUT1 + y_) * OUT2 + x_) * COUT + n0; }
 
+// So many vectors of a row at once, inside or not, for more reads of the epilogue under way.
+#ifndef TOGETHER  // wgmma_taps.cl
+#define TOGETHER 1
+#endif
+#define STORE_VECTORS(width, d, step) \
+      if (live0 && inside) EPILOGUE_VECTORS(TOGETHER, width, d[0], at0 + col, step) \
+      if (live1 && inside) EPILOGUE_VECTORS(TOGETHER, width, d[1], at1 + col, step)
 #if defined(EPILOGUE_VECTOR) && VECTOR == 8
 // The four lanes of a row exchange their pairs of columns: each ends with one of four tiles.
-#define EIGHT(d, o) { \
+#define EIGHT(d, j, o) { \
     UNROLL for (int v = 0; v < 4; ++v) { \
-      d[2 * v] = RESULT[i][4 * (j + v) + o]; \
-      d[2 * v + 1] = RESULT[i][4 * (j + v) + o + 1]; \
+      (d)[2 * v] = RESULT[i][4 * ((j) + v) + o]; \
+      (d)[2 * v + 1] = RESULT[i][4 * ((j) + v) + o + 1]; \
     } \
-    EXCHANGE_EIGHT(d, low, 1, high, 2) }
+    EXCHANGE_EIGHT((d), low, 1, high, 2) }
 #define STORE_ROWS \
       const int low = pair & 1, high = pair & 2; \
-      UNROLL for (int j = 0; j < BN / 8; j += 4) { \
-        float eight[8]; \
+      UNROLL for (int j = 0; j < BN / 8; j += 4 * TOGETHER) { \
+        float eights[2][8 * TOGETHER]; \
         const int col = (j + pair) * 8, inside = n0 + col < COLUMNS; \
-        EIGHT(eight, 0) \
-        if (live0 && inside) EPILOGUE_VECTOR(8, eight, at0 + col) \
-        EIGHT(eight, 2) \
-        if (live1 && inside) EPILOGUE_VECTOR(8, eight, at1 + col) \
+        UNROLL for (int t = 0; t < TOGETHER; ++t) { \
+          EIGHT(eights[0] + 8 * t, j + 4 * t, 0) \
+          EIGHT(eights[1] + 8 * t, j + 4 * t, 2) \
+        } \
+        STORE_VECTORS(8, eights, 32) \
       }
 #elif defined(EPILOGUE_VECTOR) && VECTOR == 4
 // Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
-#define FOUR(d, o) \
-    EXCHANGE_FOUR(d, RESULT[i][4 * j + o], RESULT[i][4 * j + o + 1], \
-                  RESULT[i][4 * j + 4 + o], RESULT[i][4 * j + 5 + o], odd, 1)
+#define FOUR(d, j, o) \
+    EXCHANGE_FOUR((d), RESULT[i][4 * (j) + o], RESULT[i][4 * (j) + o + 1], \
+                  RESULT[i][4 * (j) + 4 + o], RESULT[i][4 * (j) + 5 + o], odd, 1)
 #define STORE_ROWS \
       const int odd = pair & 1, right = odd * 8 + (pair >> 1) * 4; \
-      UNROLL for (int j = 0; j < BN / 8; j += 2) { \
-        float four[4]; \
+      UNROLL for (int j = 0; j < BN / 8; j += 2 * TOGETHER) { \
+        float fours[2][4 * TOGETHER]; \
         const int col = j * 8 + right, inside = n0 + col < COLUMNS; \
-        FOUR(four, 0) \
-        if (live0 && inside) EPILOGUE_VECTOR(4, four, at0 + col) \
-        FOUR(four, 2) \
-        if (live1 && inside) EPILOGUE_VECTOR(4, four, at1 + col) \
+        UNROLL for (int t = 0; t < TOGETHER; ++t) { \
+          FOUR(fours[0] + 4 * t, j + 2 * t, 0) \
+          FOUR(fours[1] + 4 * t, j + 2 * t, 2) \
+        } \
+        STORE_VECTORS(4, fours, 16) \
       }
 #else
 #define STORE_ROWS \
