@@ -327,7 +327,7 @@ class Run:
             STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
             LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),
-            TOGETHER=self._together(epilogue), RESIDENT=self.resident,
+            VECTORS=self._vectors(epilogue), RESIDENT=self.resident,
             ONE_COLUMN=int(self._one_column(epilogue)),
         ) | dict(self.flags)  # fmt: skip
         if self.wide:
@@ -387,7 +387,7 @@ class Run:
         wide = 8 if small and self.shape.bn % 32 == 0 else 4
         return next((w for w in (wide, 4) if self.columns % w == 0), 0)
 
-    def _together(self, epilogue: Epilogue) -> int:
+    def _vectors(self, epilogue: Epilogue) -> int:
         """Vectors of a row that a lane computes at once: as many as there are registers for what
         the epilogue reads, where a tile's columns are whole groups of them."""
         vector = self._vector(epilogue)

@@ -139,7 +139,7 @@ def test_several_vectors_of_an_epilogue_at_once(cpu_dev, cpu_info, columns, toge
     plan = wgmma_gemm.Wgmma(wgmma.Shape(64, 1, 2, 4, 1, 1, 1)).plan(p, cpu_info, made)
     # vectors of eight lie in 32 columns, so fewer of them fit into a tile
     number = together if wide else max(together // 2, 1)
-    assert f"#define TOGETHER {number}\n" in plan.launches[0].source
+    assert f"#define VECTORS {number}\n" in plan.launches[0].source
     inputs = {"a": a, "b": b, "more": more, "gate": gate}
     got = emulator.run_plan(plan, inputs, poisoned((m, columns), out), cpu_dev)
     expected = np.where(gate > 0, want(a, b) + more, 0)

@@ -29,12 +29,12 @@
         at = (((INDEX_T)(image0 + dn_) * OUT1 + y_) * OUT2 + x_) * COUT + n0; }
 
 // So many vectors of a row at once, inside or not, for more reads of the epilogue under way.
-#ifndef TOGETHER  // wgmma_taps.cl
-#define TOGETHER 1
+#ifndef VECTORS  // wgmma_taps.cl
+#define VECTORS 1
 #endif
 #define STORE_VECTORS(width, d, step) \
-      if (live0 && inside) EPILOGUE_VECTORS(TOGETHER, width, d[0], at0 + col, step) \
-      if (live1 && inside) EPILOGUE_VECTORS(TOGETHER, width, d[1], at1 + col, step)
+      if (live0 && inside) EPILOGUE_VECTORS(VECTORS, width, d[0], at0 + col, step) \
+      if (live1 && inside) EPILOGUE_VECTORS(VECTORS, width, d[1], at1 + col, step)
 #if defined(EPILOGUE_VECTOR) && VECTOR == 8
 // The four lanes of a row exchange their pairs of columns: each ends with one of four tiles.
 #define EIGHT(d, j, o) { \
@@ -45,10 +45,10 @@
     EXCHANGE_EIGHT((d), low, 1, high, 2) }
 #define STORE_ROWS \
       const int low = pair & 1, high = pair & 2; \
-      UNROLL for (int j = 0; j < BN / 8; j += 4 * TOGETHER) { \
-        float eights[2][8 * TOGETHER]; \
+      UNROLL for (int j = 0; j < BN / 8; j += 4 * VECTORS) { \
+        float eights[2][8 * VECTORS]; \
         const int col = (j + pair) * 8, inside = n0 + col < COLUMNS; \
-        UNROLL for (int t = 0; t < TOGETHER; ++t) { \
+        UNROLL for (int t = 0; t < VECTORS; ++t) { \
           EIGHT(eights[0] + 8 * t, j + 4 * t, 0) \
           EIGHT(eights[1] + 8 * t, j + 4 * t, 2) \
         } \
@@ -61,10 +61,10 @@
                   RESULT[i][4 * (j) + 4 + o], RESULT[i][4 * (j) + 5 + o], odd, 1)
 #define STORE_ROWS \
       const int odd = pair & 1, right = odd * 8 + (pair >> 1) * 4; \
-      UNROLL for (int j = 0; j < BN / 8; j += 2 * TOGETHER) { \
-        float fours[2][4 * TOGETHER]; \
+      UNROLL for (int j = 0; j < BN / 8; j += 2 * VECTORS) { \
+        float fours[2][4 * VECTORS]; \
         const int col = j * 8 + right, inside = n0 + col < COLUMNS; \
-        UNROLL for (int t = 0; t < TOGETHER; ++t) { \
+        UNROLL for (int t = 0; t < VECTORS; ++t) { \
           FOUR(fours[0] + 4 * t, j + 2 * t, 0) \
           FOUR(fours[1] + 4 * t, j + 2 * t, 2) \
         } \
