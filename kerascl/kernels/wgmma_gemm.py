@@ -146,8 +146,10 @@ class Wgmma(wgmma.MomentsSolver):
         sides = tuple(zip(_sides(p), self.layouts(p), strict=True))
         for side, layout in sides:
             if layout == "pack" or low:
+                # Read once; written anew, or its low parts, or both.
+                passes_over = 3 if layout == "pack" and low else 2
                 nbytes = side.batches * side.rows * side.k * p.a.itemsize
-                packing += pack_time(nbytes * (2 if low else 1))
+                packing += pack_time(nbytes * passes_over // 2)
         choices = []
         shapes = (self.tile,) if self.tile else wgmma.PROMOTED if low else self.shapes
         for shape in shapes:
