@@ -327,7 +327,7 @@ class Run:
             STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
             LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),
-            VECTORS=self._vectors(epilogue), RESIDENT=self.resident,
+            VECTORS=self._vectors(epilogue), READS=len(epilogue.loads), RESIDENT=self.resident,
             ONE_COLUMN=int(self._one_column(epilogue)),
         ) | dict(self.flags)  # fmt: skip
         if self.wide:

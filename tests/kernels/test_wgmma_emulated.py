@@ -122,6 +122,18 @@ def test_short_results(cpu_dev, cpu_info, out, rng):
     check(plan, *operands, want, cpu_dev, out=out)
 
 
+def gated(out):
+    """An epilogue that adds "more" where "gate" is positive and stores zeros elsewhere."""
+    return Epilogue(
+        f", __global {out.storage}* out, __global const float* more, __global const float* gate",
+        (Ref("out"), Ref("more"), Ref("gate")),
+        "",
+        loads=tuple(VectorLoad(name, dtypes.float32, f"{name}_") for name in ("more", "gate")),
+        compute="const float value = gate_ > 0.0f ? acc + more_ : 0.0f;",
+        stores=(VectorStore("out", out, "value"),),
+    )
+
+
 @pytest.mark.parametrize("columns, together", [(128, 4), (96, 2), (80, 1)])
 @pytest.mark.parametrize("out", [dtypes.float32, dtypes.bfloat16], ids=str)
 def test_several_vectors_of_an_epilogue_at_once(cpu_dev, cpu_info, columns, together, out, rng):
@@ -129,16 +141,7 @@ def test_several_vectors_of_an_epilogue_at_once(cpu_dev, cpu_info, columns, toge
     m, k, wide = 150, 72, out is dtypes.float32
     p, (a, b), want = product(rng, (m, columns, k, (), ()), dtypes.bfloat16)
     more, gate = (random_array(rng, (m, columns), dtypes.float32) for _ in range(2))
-    compute = "const float value = gate_ > 0.0f ? acc + more_ : 0.0f;"
-    made = Epilogue(
-        f", __global {out.storage}* out, __global const float* more, __global const float* gate",
-        (Ref("out"), Ref("more"), Ref("gate")),
-        "",
-        loads=tuple(VectorLoad(name, dtypes.float32, f"{name}_") for name in ("more", "gate")),
-        compute=compute,
-        stores=(VectorStore("out", out, "value"),),
-    )
-    plan = wgmma_gemm.Wgmma(wgmma.Shape(64, 1, 2, 4, 1, 1, 1)).plan(p, cpu_info, made)
+    plan = wgmma_gemm.Wgmma(wgmma.Shape(64, 1, 2, 4, 1, 1, 1)).plan(p, cpu_info, gated(out))
     # vectors of eight lie in 32 columns, so fewer of them fit into a tile
     number = together if wide else max(together // 2, 1)
     assert f"#define VECTORS {number}\n" in plan.launches[0].source
@@ -184,6 +187,20 @@ def convolved(rng, solver, kind, name, dtype, precision, cpu_dev, cpu_info):
 def test_convolutions(cpu_dev, cpu_info, name, kind, dtype, precision, rng):
     solver = wgmma_conv.Wgmma(SMALL, 2 if name == "same" else None)
     convolved(rng, solver, kind, name, dtype, precision, cpu_dev, cpu_info)
+
+
+@pytest.mark.parametrize("name", ["same", "valid", "wide", "images"])
+def test_two_rows_of_an_epilogue_at_once(cpu_dev, cpu_info, name, rng):
+    """Either of a lane's rows may lie outside: boxes exceed these images."""
+    p = test_wgmma.convolution(conv.FORWARD, *CONVOLUTIONS[name], dtypes.bfloat16, "high")
+    a, b = test_wgmma.operands(rng, p)
+    more, gate = (random_array(rng, p.out_shape, dtypes.float32) for _ in range(2))
+    plan = wgmma_conv.Wgmma(wgmma.SHAPES[2], 1).plan(p, cpu_info, gated(dtypes.float32))
+    assert "#define VECTORS 1\n#define READS 2\n" in plan.launches[-1].source
+    inputs = {"a": a, "b": b, "more": more, "gate": gate}
+    got = emulator.run_plan(plan, inputs, poisoned(p.out_shape, dtypes.float32), cpu_dev)
+    expected = np.where(gate > 0, test_wgmma.reference(p, a, b) + more, 0)
+    assert test_wgmma.relative(got, expected) < 1e-6
 
 
 @pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])

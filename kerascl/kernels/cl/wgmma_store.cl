@@ -28,13 +28,27 @@
         live = dn_ < BOX_N && image0 + dn_ < BATCH && y_ < OUT1 && x_ < OUT2; \
         at = (((INDEX_T)(image0 + dn_) * OUT1 + y_) * OUT2 + x_) * COUT + n0; }
 
-// So many vectors of a row at once, inside or not, for more reads of the epilogue under way.
+// What an epilogue reads takes long to come, so a lane asks for several vectors of it at once: VECTORS
+// of a row, inside or not, or, where registers are few, one of each of its two rows.  A row that is
+// not stored is the other one again.
 #ifndef VECTORS  // wgmma_taps.cl
 #define VECTORS 1
+#define READS 0
 #endif
+#if VECTORS == 1 && READS
+#define STORE_VECTORS(width, d, step) { \
+      const INDEX_T first_ = live0 ? at0 : at1, second_ = live1 ? at1 : at0; \
+      UNROLL for (int v = 0; v < width; ++v) { \
+        SELECT(d[0][v], d[0][v], d[1][v], live0); \
+        SELECT(d[1][v], d[1][v], d[0][v], live1); \
+      } \
+      if ((live0 || live1) && inside) \
+        EPILOGUE_VECTORS(2, width, d[0], first_ + col, second_ - first_) }
+#else
 #define STORE_VECTORS(width, d, step) \
       if (live0 && inside) EPILOGUE_VECTORS(VECTORS, width, d[0], at0 + col, step) \
       if (live1 && inside) EPILOGUE_VECTORS(VECTORS, width, d[1], at1 + col, step)
+#endif
 #if defined(EPILOGUE_VECTOR) && VECTOR == 8
 // The four lanes of a row exchange their pairs of columns: each ends with one of four tiles.
 #define EIGHT(d, j, o) { \
