@@ -59,8 +59,8 @@ class Tile(Shape):
         return boxes if boxes >= 2 else 0
 
 
-# Clocks for 32 bytes of k of all rows, at 128 bytes a clock of shared
-# memory, of 128 channels or (64 columns) of 64:
+# Clocks for 32 bytes of k of all rows, at 128 bytes a clock of shared memory, of 128 channels or,
+# with 64 columns, of 64:
 #
 #   rows x columns   arithmetic   wgmma reads   TMA writes: pixels, weights
 #   256 x 128               256           192                     10       32
@@ -179,33 +179,33 @@ class Wgmma(wgmma.MomentsSolver):
         launches: list[Launch] = []
         workspace = wgmma.Workspace()
         operand = weights(p, shape, index, workspace, launches)
-        box = _box(p, shape)
+        cover = _box(p, shape)
         pixel = channels * size
         a_words = wgmma.map_words(
             p.a, (channels, width, height, batch), (pixel, width * pixel, height * width * pixel),
-            (deep, ACROSS + taps - 1, box.height + rows - 1, box.images),
+            (deep, ACROSS + taps - 1, cover.height + rows - 1, cover.images),
         )  # fmt: skip
         chunks = _chunks(p)
         tiles_n = ceil_div(out[-1], shape.bn)
+        tiles = cover.tiles * tiles_n
         boxes, kept = shape.boxes(p), max(shape.weights, 1)
         run = Run(
             shape, p.a, index, "a", operand.slot, a_words, operand.words, False, operand.turned,
             columns=out[-1], depth=rows * taps * chunks,
             flags=(
                 ("DATA_GRAD", int(p.kind != FORWARD)), ("B_TAPS_INNER", int(operand.taps_inner)),
-                ("TAPS1", rows), ("TAPS2", taps), ("A_ROWS", box.rows),
+                ("TAPS1", rows), ("TAPS2", taps), ("A_ROWS", cover.rows),
                 ("PARTIES", shape.parties), ("BOXES", boxes), ("WEIGHTS", kept),
                 ("STAGES", boxes + kept),
             ),
         )  # fmt: skip
         _, grid_h, grid_w = grid(p)
         params = geometry(p).add(
-            "int", BATCH=batch, COUT=out[-1], TILES=box.tiles * tiles_n, TILES_M=box.tiles,
-            TILES_N=tiles_n, TILES_H=ceil_div(grid_h, box.height),
-            TILES_W=ceil_div(grid_w, ACROSS), CHUNKS=chunks, BOX_N=box.images, BOX_H=box.height,
-            BOX_W=ACROSS, A_BOX_BYTES=box.rows * 128,
+            "int", BATCH=batch, COUT=out[-1], TILES=tiles, TILES_M=cover.tiles,
+            TILES_N=tiles_n, TILES_H=ceil_div(grid_h, cover.height),
+            TILES_W=ceil_div(grid_w, ACROSS), CHUNKS=chunks, BOX_N=cover.images, BOX_H=cover.height,
+            BOX_W=ACROSS, A_BOX_BYTES=cover.rows * 128,
         )  # fmt: skip
-        tiles = box.tiles * tiles_n
         launches += run.launches(tiles, 1, p.total, params, epilogue, workspace, info)
         return Plan(launches, workspace)
 
