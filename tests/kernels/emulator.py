@@ -30,6 +30,7 @@ from tests.kernels.harness import run_outputs
 FAULTS = {
     "BARRIER": "no barrier is at this address",
     "PARITY": "a wait for the other phase of a barrier",
+    "EARLY": "a wait for a phase while the last one may not have ended, whose parity is the other",
     "NEVER": "a wait for a phase that no load completes",
     "BYTES": "a barrier expects other bytes than those that come",
     "UNEXPECTED": "TMA before its barrier expects bytes",
@@ -79,8 +80,9 @@ typedef struct {
   ulong from[4], to[4];  // the operands
   ulong acquired, maps, maps_end;
   uint generations, tid, committed, done, fenced;
-  // By stage: the last group of wgmma that reads it; the generation waited for and one, or 0.
-  uint last[STAGES], open[STAGES], waits[EMU_BARRIERS];
+  // By stage: the last group of wgmma that reads it; the generation waited for and one, or 0.  By
+  // barrier: the waits so far; the phases that have ended for certain.
+  uint last[STAGES], open[STAGES], waits[EMU_BARRIERS], ended[EMU_BARRIERS];
   // Fragments that wgmma not waited for read: where they are, what they were, whose they are.
   uint reads, held[EMU_READS][2], reader[EMU_READS];
   const uint* fragment[EMU_READS];
@@ -108,7 +110,12 @@ inline uint emu_barrier(emu_t* emu, uint bar) {
 inline void emu_wait(emu_t* emu, uint bar, uint parity) {
   const uint b = emu_barrier(emu, bar), n = emu->waits[b]++, empty = b / STAGES == EMU_KINDS - 1;
   EMU_MUST(parity == ((n & 1) ^ empty), PARITY)
-  if (empty) return;
+  if (empty) {  // What was handed back had come.
+    for (int kind = 0; kind < EMU_KINDS - 1; ++kind) emu->ended[kind * STAGES + b % STAGES] = n;
+    return;
+  }
+  EMU_MUST(emu->ended[b] >= n, EARLY)
+  emu->ended[b] = n + 1;
   EMU_MUST((uint)EMU_COUNT(b, 2) > n && n < emu->generations, NEVER)
   emu->open[b % STAGES] = min(n, emu->generations - 1) + 1;
 }
@@ -289,11 +296,10 @@ inline void emu_wgmma(emu_t* emu, float* d, ulong a, ulong b, int add) {
 #define BAR_EXPECT(bar, n) emu_expect(emu, bar, n)
 #define BAR_ARRIVE(bar) emu_arrive(emu, bar)
 #define BAR_WAIT(bar, parity) emu_wait(emu, bar, parity);
-// A wait by who may not have waited for the stage's uses before.
 #undef BAR_WAIT_USE
-#define BAR_WAIT_USE(bar, use) { \
+#define BAR_WAIT_USE(bar, use, first) { \
     emu->waits[emu_barrier(emu, bar)] = use; \
-    emu_wait(emu, bar, (use) & 1); }
+    emu_wait(emu, bar, ((use) & 1) ^ (first)); }
 #define SAME_IN_WARP(name, value) const int name = value
 #define RING_AT(base, nbytes) \
     const uint base = EMU_BASE; \
@@ -417,7 +423,7 @@ _BEGIN = """
   emu->maps_end = emu->maps + emu_n.s6;
   emu->acquired = emu->committed = emu->done = emu->fenced = emu->reads = 0;
   for (int i_ = 0; i_ < STAGES; ++i_) emu->last[i_] = emu->open[i_] = 0;
-  for (int i_ = 0; i_ < EMU_BARRIERS; ++i_) emu->waits[i_] = 0;
+  for (int i_ = 0; i_ < EMU_BARRIERS; ++i_) emu->waits[i_] = emu->ended[i_] = 0;
 """
 
 # Inline PTX of the kernels that is no macro's.

@@ -460,7 +460,7 @@ def test_faults_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, rng):
         ("h0 + (", "h0 + 1 + (", WRONG),
         ("full_b + 8 * stage, k0, tap", "full_b + 8 * stage, k0, 0", WRONG),
         ("const int box = use % BOXES;", "const int box = 0;", "CLOSED"),
-        ("use / BOXES);", "use / BOXES + 1);", "NEVER"),
+        ("use / BOXES, 0);", "use / BOXES + 1, 0);", "NEVER"),
         ("BAR_WAIT(full_b + 8 * stage, phase);", "", "CLOSED"),
         ("WG_WAIT(1);", "WG_WAIT(2);", "HELD"),
         ("WG_WAIT(0);", "", "PENDING"),
@@ -490,6 +490,7 @@ def test_faults_of_boxes_with_a_halo_are_found(cpu_dev, cpu_info, old, new, faul
         ("use += (PARTIES - 1) * CHUNKS;", "", "a phase"),
         ("tile += PARTIES * groups)", "tile += groups)", "NEVER"),
         ("int use = party * CHUNKS;", "int use = 0;", "a phase"),
+        ("if (PARTIES > 1) BAR_WAIT_USE(", "if (0) BAR_WAIT_USE(", "EARLY"),
     ],
 )
 def test_faults_of_weights_that_stay_are_found(cpu_dev, cpu_info, old, new, fault, rng):

@@ -18,7 +18,9 @@
                  "selp.u32 %0, 1, 0, p; }" : "=r"(done_) : "r"(bar), "r"(parity) : "memory"); \
     if (z_ > 50000000) asm volatile("st.global.u32 [%0], %1;" :: "l"(0UL), "r"(0) : "memory"); \
   } }
-#define BAR_WAIT_USE(bar, use) BAR_WAIT(bar, (use) & 1)
+// Before the use of a stage by who may not have waited for all uses before; 0 and 1 are the parities
+// of the first waits for loads and for what is handed back.
+#define BAR_WAIT_USE(bar, use, first) BAR_WAIT(bar, ((use) & 1) ^ (first))
 #define TMA(dims, at, to, map, bar, ...) \
   asm volatile("cp.async.bulk.tensor." dims ".shared::cluster.global.tile" \
                ".mbarrier::complete_tx::bytes [%0], [%1, {" at "}], [%2];" \

@@ -126,7 +126,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_halo(
     int before = 0;
     _Pragma("unroll 1") for (int chunk = 0; chunk < CHUNKS; ++chunk, ++use) {
       const int box = use % BOXES;
-      BAR_WAIT_USE(full + 8 * box, use / BOXES);
+      // A phase has the parity of the last but one.  Only when another party has handed the box back,
+      // which takes its pixels to have come, does the parity say whether the next have.
+      if (PARTIES > 1) BAR_WAIT_USE(empty + 8 * box, use / BOXES, 1);
+      BAR_WAIT_USE(full + 8 * box, use / BOXES, 0);
       int i = 0, j = 0;
       _Pragma("unroll 1") for (int tap = 0; tap < TAPS; ++tap) {
 #if RESIDENT
