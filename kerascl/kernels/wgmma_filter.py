@@ -19,7 +19,7 @@ from kerascl.kernels.wgmma_conv import MAX_STRIDE
 
 BLOCK = 64  # channels of one block of rows, and pixels of one box
 # The last one: more tiles, where 256 rows leave compute units idle.
-SHAPES = (*wgmma.SHAPES, Shape(128, 1, 3, 5, 1, 0.9, 0.9))
+SHAPES = (*wgmma.SHAPES, Shape(128, 1, 3, 5, 1, 1.0, 1.0))
 _SIDES = tuple(
     (BLOCK // (h * w), h, w) for w in (1, 2, 4, 8, 16, 32, 64) for h in (1, 2, 4, 8, 16, 32, 64)
     if h * w <= BLOCK

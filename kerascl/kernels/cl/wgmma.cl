@@ -38,7 +38,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   RING_AT(base, RING + 16 * STAGES + SIDE);
   RING_BARRIERS(4 * NWG)
   const int groups = get_num_groups(0);
-#ifdef MOMENTS
+#if defined(MOMENTS) || !READS  // with reads more registers help more than another work-group
   asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));
 #endif
   int stage = 0;

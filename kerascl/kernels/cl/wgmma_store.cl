@@ -28,26 +28,43 @@
         live = dn_ < BOX_N && image0 + dn_ < BATCH && y_ < OUT1 && x_ < OUT2; \
         at = (((INDEX_T)(image0 + dn_) * OUT1 + y_) * OUT2 + x_) * COUT + n0; }
 
-// What an epilogue reads takes long to come, so a lane asks for several vectors of it at once: VECTORS
-// of a row, inside or not, or, where registers are few, one of each of its two rows.  A row that is
-// not stored is the other one again.
+// Without reads a row after the other, which takes the fewest registers.  What an epilogue reads takes
+// long to come, so a lane asks for several vectors of it at once: VECTORS of a row, inside or not, or,
+// where registers are few, one of each of its two rows.  A row that is not stored is the other one
+// again.
 #ifndef VECTORS  // wgmma_taps.cl
 #define VECTORS 1
 #define READS 0
 #endif
-#if VECTORS == 1 && READS
-#define STORE_VECTORS(width, d, step) { \
-      const INDEX_T first_ = live0 ? at0 : at1, second_ = live1 ? at1 : at0; \
-      UNROLL for (int v = 0; v < width; ++v) { \
-        SELECT(d[0][v], d[0][v], d[1][v], live0); \
-        SELECT(d[1][v], d[1][v], d[0][v], live1); \
-      } \
-      if ((live0 || live1) && inside) \
-        EPILOGUE_VECTORS(2, width, d[0], first_ + col, second_ - first_) }
+#define STORE_VECTORS(count, width, d, live, at, step) \
+      if (live && inside) EPILOGUE_VECTORS(count, width, d, at + col, step)
+#if !READS
+#define STORE_BOTH(PART, width, tiles, step) { \
+        float d[width]; \
+        PART(d, j, 0) \
+        STORE_VECTORS(1, width, d, live0, at0, 0) \
+        PART(d, j, 2) \
+        STORE_VECTORS(1, width, d, live1, at1, 0) }
+#elif VECTORS == 1
+#define STORE_BOTH(PART, width, tiles, step) { \
+        float d[2][width]; \
+        const INDEX_T first_ = live0 ? at0 : at1, second_ = live1 ? at1 : at0; \
+        PART(d[0], j, 0) \
+        PART(d[1], j, 2) \
+        UNROLL for (int v = 0; v < width; ++v) { \
+          SELECT(d[0][v], d[0][v], d[1][v], live0); \
+          SELECT(d[1][v], d[1][v], d[0][v], live1); \
+        } \
+        STORE_VECTORS(2, width, d[0], (live0 || live1), first_, second_ - first_) }
 #else
-#define STORE_VECTORS(width, d, step) \
-      if (live0 && inside) EPILOGUE_VECTORS(VECTORS, width, d[0], at0 + col, step) \
-      if (live1 && inside) EPILOGUE_VECTORS(VECTORS, width, d[1], at1 + col, step)
+#define STORE_BOTH(PART, width, tiles, step) { \
+        float d[2][width * VECTORS]; \
+        UNROLL for (int t = 0; t < VECTORS; ++t) { \
+          PART(d[0] + width * t, j + tiles * t, 0) \
+          PART(d[1] + width * t, j + tiles * t, 2) \
+        } \
+        STORE_VECTORS(VECTORS, width, d[0], live0, at0, step) \
+        STORE_VECTORS(VECTORS, width, d[1], live1, at1, step) }
 #endif
 #if defined(EPILOGUE_VECTOR) && VECTOR == 8
 // The four lanes of a row exchange their pairs of columns: each ends with one of four tiles.
@@ -60,13 +77,8 @@
 #define STORE_ROWS \
       const int low = pair & 1, high = pair & 2; \
       UNROLL for (int j = 0; j < BN / 8; j += 4 * VECTORS) { \
-        float eights[2][8 * VECTORS]; \
         const int col = (j + pair) * 8, inside = n0 + col < COLUMNS; \
-        UNROLL for (int t = 0; t < VECTORS; ++t) { \
-          EIGHT(eights[0] + 8 * t, j + 4 * t, 0) \
-          EIGHT(eights[1] + 8 * t, j + 4 * t, 2) \
-        } \
-        STORE_VECTORS(8, eights, 32) \
+        STORE_BOTH(EIGHT, 8, 4, 32) \
       }
 #elif defined(EPILOGUE_VECTOR) && VECTOR == 4
 // Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
@@ -76,13 +88,8 @@
 #define STORE_ROWS \
       const int odd = pair & 1, right = odd * 8 + (pair >> 1) * 4; \
       UNROLL for (int j = 0; j < BN / 8; j += 2 * VECTORS) { \
-        float fours[2][4 * VECTORS]; \
         const int col = j * 8 + right, inside = n0 + col < COLUMNS; \
-        UNROLL for (int t = 0; t < VECTORS; ++t) { \
-          FOUR(fours[0] + 4 * t, j + 2 * t, 0) \
-          FOUR(fours[1] + 4 * t, j + 2 * t, 2) \
-        } \
-        STORE_VECTORS(4, fours, 16) \
+        STORE_BOTH(FOUR, 4, 2, 16) \
       }
 #else
 #define STORE_ROWS \
