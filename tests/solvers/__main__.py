@@ -7,7 +7,8 @@
 
 Where a solver does not apply, the usual one does the work; the table says of how many problems it
 was the one (or another whose name holds its name), and is yellow where that was none: the tests
-then say nothing of it.  Exits 1 when a test fails.
+then say nothing of it.  float32 is true float32 ("highest"), which the tests' tolerances are for,
+unless KERASCL_PRECISION says otherwise.  Exits 1 when a test fails.
 """
 
 import argparse
@@ -67,7 +68,7 @@ def run(name: str, paths: list[str], timeout: float) -> dict:
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=timeout,
-            env=os.environ | {"KERASCL_SOLVERS": name},
+            env={"KERASCL_PRECISION": "highest"} | os.environ | {"KERASCL_SOLVERS": name},
         )  # fmt: skip
         text, status = done.stdout, done.returncode
     except subprocess.TimeoutExpired as late:
