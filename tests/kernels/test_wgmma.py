@@ -593,9 +593,9 @@ def test_filter_gradients_of_planes(with_planes, shape, precision, rng):
 
 
 def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch, rng):
-    p = test_wgmma_planes.filter_grad((7, 15, 14, 64), (3, 3), 96)
+    p = test_wgmma_planes.filter_grad((11, 15, 14, 64), (3, 3), 96)
     wgmma_planes.layout.cache_clear()
-    monkeypatch.setattr(wgmma_planes, "MAX_BYTES", 3 << 18)
+    monkeypatch.setattr(wgmma_planes, "MAX_BYTES", 3 << 19)
     try:
         assert wgmma_planes.layout(p).parts > 2
         a, b = operands(rng, p)
