@@ -200,7 +200,7 @@ def flops(node: Node) -> int:
 
 
 def _attention_problem(node: Node, reads: list[Operand]) -> attention.AttentionProblem:
-    scale, causal, has_bias = node.attrs
+    scale, causal, has_bias, precision = node.attrs
     backward = node.op.name == "attention_grad"
 
     def tensor(k: int) -> attention.Tensor:
@@ -226,6 +226,7 @@ def _attention_problem(node: Node, reads: list[Operand]) -> attention.AttentionP
         bias=bias,
         mask=tensor(extra[0]) if extra else None,
         grad=tensor(3) if backward else None,
+        precision=precision,
     )
 
 

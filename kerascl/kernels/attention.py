@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import functools
 
-from kerascl.kernels import attention_cpu, attention_tile
+from kerascl.kernels import attention_cpu, attention_mma, attention_tile
 from kerascl.kernels.attention_problem import DTYPES, MOST_FEATURES, AttentionProblem, Tensor
 from kerascl.kernels.solver import Epilogue, Plan, Solver, choose
 
 __all__ = ["DTYPES", "MOST_FEATURES", "AttentionProblem", "Tensor", "plan"]
 
-SOLVERS: tuple[Solver, ...] = (*attention_cpu.SOLVERS, *attention_tile.SOLVERS)
+SOLVERS: tuple[Solver, ...] = (
+    *attention_cpu.SOLVERS, *attention_mma.SOLVERS, *attention_tile.SOLVERS,
+)  # fmt: skip
 
 
 @functools.lru_cache(maxsize=1024)

@@ -40,6 +40,7 @@ class AttentionProblem:
         q, k, v: (batch, length or source, heads or groups, features).
         bias, mask: (batch, heads, length, source), or None; the mask is bool, False hides.
         grad: the gradient of the result; the problem is the backward one if it is there.
+        precision: of products of float32: "high" (TF32 or better) or "highest".
     """
 
     batch: int
@@ -58,6 +59,7 @@ class AttentionProblem:
     bias: Tensor | None = None
     mask: Tensor | None = None
     grad: Tensor | None = None
+    precision: str = "high"
 
     @property
     def index(self) -> str:

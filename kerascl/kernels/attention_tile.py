@@ -91,43 +91,67 @@ def block_for(p: AttentionProblem, info) -> Block | None:
     return next((b for b in fitting if busy(b) or b.br <= 32), next(iter(fitting), None))
 
 
+def in_vectors(p: AttentionProblem) -> bool:
+    """Whether all rows of features may be read four neighbours at a time."""
+    pairs = [(p.q, p.width), (p.k, p.width), (p.v, p.depth)]
+    pairs += [(p.grad, p.depth)] if p.grad is not None else []
+    return all(_in_fours(x, n) for x, n in pairs)
+
+
 def _in_fours(x: Tensor, features: int) -> bool:
     """Whether rows may be read four neighbours at a time."""
     whole = all(n % 4 == 0 for n in (*x.strides[:3], x.offset, features))
     return whole and x.strides[3] == 1
 
 
-def _source(p: AttentionProblem, block: Block, epilogue: Epilogue, **names: int) -> str:
-    pairs = [(p.q, p.width), (p.k, p.width), (p.v, p.depth)]
-    pairs += [(p.grad, p.depth)] if p.grad is not None else []
-    vectors = all(_in_fours(x, n) for x, n in pairs)
-    names |= dict(BR=block.br, BC=block.bc, TX=block.tx, TY=block.ty, VECTORS=int(vectors))
+def head(p: AttentionProblem, epilogue: Epilogue, units: str = "", **names: int) -> str:
+    """What the text of every kernel begins with: macros, `units`, what the kernels share."""
+    names |= dict(VECTORS=int(in_vectors(p)))
     return (
         prelude(p.index, X=p.q.dtype, OUT=p.dtype, **prelude_types(p))
         + load4("X", p.q.dtype, float32)
         + shared_defines(p)
         + "".join(f"#define {k} {v}\n" for k, v in names.items())
         + epilogue.defines
-        + cl_source("attention_tile.cl")
+        + units
+        + cl_source("attention_common.cl")
     )
 
 
-def _strides(p: AttentionProblem, *tensors: Tensor) -> list[Arg]:
+def strides(p: AttentionProblem, *tensors: Tensor) -> list[Arg]:
+    """Start and strides of each."""
     return [Scalar(p.index, n) for x in tensors for n in (x.offset, *x.strides)]
 
 
-class _Tile(Solver):
+class Tile(Solver):
+    """Attributes:
+    backward: whether it computes gradients.
+    kernel: what its kernels' names begin with.
+    """
+
     backward: bool
+    kernel = "attention_tile"
 
     def applies(self, problem: AttentionProblem, info) -> bool:
         p = problem
-        return p.usable and (p.grad is not None) == self.backward and block_for(p, info) is not None
+        return p.usable and (p.grad is not None) == self.backward and bool(self.block(p, info))
 
     def cost(self, problem: AttentionProblem, info) -> float:
         return 10.0 if info.kind == "cpu" else 1.0
 
+    def block(self, p: AttentionProblem, info) -> Block | None:
+        """What a work-group takes, None where the device has no room."""
+        return block_for(p, info)
 
-class Forward(_Tile):
+    def source(self, p: AttentionProblem, block: Block, epilogue: Epilogue, **names: int) -> str:
+        """The text of one kernel, with these macros in front."""
+        names |= dict(
+            BR=block.br, BC=block.bc, TX=block.tx, TY=block.ty, THREADS=block.threads
+        )  # fmt: skip
+        return head(p, epilogue, **names) + cl_source("attention_tile.cl")
+
+
+class Forward(Tile):
     """A work-group owns a block of queries."""
 
     name = "tile"
@@ -135,19 +159,19 @@ class Forward(_Tile):
 
     def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        block = block_for(p, info)
+        block = self.block(p, info)
         args = (
             Ref("a"), Ref("b"), Ref("c"), *extra_refs(p, "d"), Ref("stat"),
             Scalar("int", p.length), Scalar("int", p.source), Scalar("int", p.heads // p.groups),
-            Scalar("float", p.scale * LOG2_E), *_strides(p, p.q, p.k, p.v), *extra_strides(p),
+            Scalar("float", p.scale * LOG2_E), *strides(p, p.q, p.k, p.v), *extra_strides(p),
             *epilogue.args,
         )  # fmt: skip
         size = (ceil_div(p.length, block.br) * block.threads, p.heads, p.batch)
-        source = _source(p, block, epilogue, FORWARD=1)
-        return Plan([Launch(source, "attention_tile", args, size, (block.threads, 1, 1))])
+        source = self.source(p, block, epilogue, FORWARD=1)
+        return Plan([Launch(source, self.kernel, args, size, (block.threads, 1, 1))])
 
 
-class Backward(_Tile):
+class Backward(Tile):
     """One kernel owns blocks of queries, another blocks of keys; both compute the probabilities."""
 
     name = "tile_grad"
@@ -155,7 +179,7 @@ class Backward(_Tile):
 
     def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        block = block_for(p, info)
+        block = self.block(p, info)
         launches = []
         for keys in (False, True):
             rows, count = (p.source, p.groups) if keys else (p.length, p.heads)
@@ -165,14 +189,14 @@ class Backward(_Tile):
                 Scalar("int", p.length), Scalar("int", p.source),
                 Scalar("int", p.heads // p.groups), Scalar("float", p.scale),
                 Scalar("float", p.scale * LOG2_E), Scalar("float", 1 / p.source),
-                *_strides(p, p.q, p.k, p.v, p.grad), *extra_strides(p),
+                *strides(p, p.q, p.k, p.v, p.grad), *extra_strides(p),
                 *(() if keys else epilogue.args),
             )  # fmt: skip
             size = (ceil_div(rows, block.br) * block.threads, count, p.batch)
             inner = Epilogue("", (), "") if keys else epilogue
-            source = _source(p, block, inner, BACKWARD=1, KEYS=int(keys))
+            source = self.source(p, block, inner, BACKWARD=1, KEYS=int(keys))
             launches.append(
-                Launch(source, "attention_tile_grad", args, size, (block.threads, 1, 1))
+                Launch(source, f"{self.kernel}_grad", args, size, (block.threads, 1, 1))
             )
         return Plan(launches)
 

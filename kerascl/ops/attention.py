@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from kerascl.core.array import Array, apply_multi
-from kerascl.core.scope import current, engine
+from kerascl.core.scope import current, engine, product_precision
 from kerascl.core.tape import GradientTape
 from kerascl.dtypes import bfloat16, bool_, float16, float32, promote
 from kerascl.ops.contraction import matmul
@@ -84,7 +84,8 @@ def dot_product_attention(
         mask = expand_to(_four(mask if mask.dtype is bool_ else not_equal(mask, 0)), shape)
     if _fused(query, value, bias, shape):
         rest = tuple(x for x in (bias, mask) if x is not None)
-        attrs = (scale, bool(is_causal), bias is not None)
+        precision = product_precision(query.dtype)
+        attrs = (scale, bool(is_causal), bias is not None, precision)
         results = [((batch, length, heads, value.shape[-1]), dtype), (shape[:3], float32)]
         return apply_multi(ATTENTION, (query, key, value, *rest), attrs, results)[0]
     return _composite(query, key, value, bias, mask, scale, is_causal)
@@ -93,8 +94,8 @@ def dot_product_attention(
 def _fused(query: Array, value: Array, bias: Array | None, shape: tuple[int, ...]) -> bool:
     """Whether the kernels without logits take it.
 
-    Few queries have small logits anyway.  Where products run on matrix units, which these kernels
-    do not use, the plain formula is up to three times as fast: they serve for large logits.
+    Few queries have small logits anyway.  Where products run on matrix units the plain formula was
+    up to three times as fast as the portable kernels: these serve for large logits.
     """
     dtypes = {query.dtype} if bias is None else {query.dtype, bias.dtype}
     features = (query.shape[-1], value.shape[-1])
@@ -140,7 +141,7 @@ def _visible(mask: Array | None, causal: bool, shape: tuple[int, ...]) -> Array 
 
 
 def _vjp(g, y, query, key, value, *rest):
-    *extra, scale, causal, has_bias = rest
+    *extra, scale, causal, has_bias, precision = rest
     bias = extra[0] if has_bias else None
     mask = extra[-1] if len(extra) > has_bias else None
     upstream = cast_to(g[0], query.dtype)
@@ -155,7 +156,7 @@ def _vjp(g, y, query, key, value, *rest):
     weighted = sum(cast_to(upstream, float32) * cast_to(out, float32), -1)
     inputs = (query, key, value, upstream, stat, weighted, *extra)
     results = [(x.shape, x.dtype) for x in (query, key, value)]
-    grads = apply_multi(ATTENTION_GRAD, inputs, (scale, causal, has_bias), results)
+    grads = apply_multi(ATTENTION_GRAD, inputs, (scale, causal, has_bias, precision), results)
     if has_bias:
         grads += (_bias_gradient(query, key, value, bias, mask, upstream, weighted, scale, causal),)
     return (*grads, None) if mask is not None else grads
@@ -176,7 +177,8 @@ def _bias_gradient(query, key, value, bias, mask, upstream, weighted, scale, cau
 
 
 # Inputs: query, key, value, then bias and mask of the logits' shape where there are any.
-# Attributes: (scale, causal, has_bias).  Results: the heads' outputs, and a statistic of each row.
+# Attributes: (scale, causal, has_bias, precision).  Results: the heads' outputs, and a statistic of
+# each row.
 ATTENTION = family("attention", _vjp, outputs=2)
 # Inputs: query, key, value, gradient of the output, statistic, sum of gradient times output for
 # each row (batch, length, heads), then bias and mask.  Results: gradients of query, key, value.

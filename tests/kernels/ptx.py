@@ -22,6 +22,16 @@ HEADER = """\
   __asm__ volatile("atom.global.inc.u32 %0, [%1], -1;" : "=r"(r_) : "l"(p) : "memory"); r_; })
 #define native_divide(a, b) ({ float r_; \
   __asm__("div.approx.f32 %0, %1, %2;" : "=f"(r_) : "f"((float)(a)), "f"((float)(b))); r_; })
+#define one_float(op, x) ({ float r_; \
+  __asm__(#op ".approx.f32 %0, %1;" : "=f"(r_) : "f"((float)(x))); r_; })
+#define exp2(x) one_float(ex2, x)
+#define log2(x) one_float(lg2, x)
+#define fmax(a, b) max((float)(a), (float)(b))
+#define convert_float4(x) __builtin_convertvector(x, float4)
+#define convert_uint4(x) __builtin_convertvector(x, uint4)
+#define vload_half4(i, p) ((float4)(0))
+#define vstore4(v, i, p) ({ const float4 v_ = (v); \
+  (p)[4 * (i)] = v_.x; (p)[4 * (i) + 1] = v_.y; (p)[4 * (i) + 2] = v_.z; (p)[4 * (i) + 3] = v_.w; })
 #define native_recip(a) native_divide(1.0f, a)
 #define min(a, b) ({ __typeof__(a) a_ = (a), b_ = (b); a_ < b_ ? a_ : b_; })
 #define max(a, b) ({ __typeof__(a) a_ = (a), b_ = (b); a_ > b_ ? a_ : b_; })

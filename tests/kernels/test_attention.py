@@ -6,16 +6,64 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import attention, attention_cpu, attention_tile
+from kerascl.kernels import (
+    attention,
+    attention_cpu,
+    attention_mma,
+    attention_mma_selftest,
+    attention_tile,
+)
 from kerascl.kernels.attention import AttentionProblem, Tensor
-from kerascl.kernels.solver import store_epilogue
+from kerascl.kernels.solver import cl_source, store_epilogue
+from kerascl.runtime.errors import DeviceError
+from tests.kernels import ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
 
 DEVICES = list(devices().values())
+# Matrix units in plain OpenCL C: the lanes of a warp exchange what they hold in local memory.
+# Neither side rounds, so that results are those of float32.
+EMULATED = """
+#define MATRIX_UNITS \\
+  __local float emu_a[THREADS][4], emu_b[THREADS][2], emu_x[THREADS]; \\
+  const int emu_lane = get_local_id(0), emu_warp = emu_lane / 32 * 32;
+#define MMA_TF32(d, a, b0, b1) { \\
+  barrier(CLK_LOCAL_MEM_FENCE); \\
+  for (int n_ = 0; n_ < 4; ++n_) emu_a[emu_lane][n_] = (a)[n_]; \\
+  emu_b[emu_lane][0] = b0; \\
+  emu_b[emu_lane][1] = b1; \\
+  barrier(CLK_LOCAL_MEM_FENCE); \\
+  for (int n_ = 0; n_ < 4; ++n_) { \\
+    const int row_ = emu_lane % 32 / 4, col_ = emu_lane % 4 * 2 + n_ % 2; \\
+    for (int k_ = 0; k_ < 8; ++k_) \\
+      (d)[n_] += emu_a[emu_warp + row_ * 4 + k_ % 4][n_ / 2 + k_ / 4 * 2] \\
+          * emu_b[emu_warp + col_ * 4 + k_ % 4][k_ / 4]; \\
+  } }
+#define SHUFFLE_XOR(to, from, bits) { \\
+  barrier(CLK_LOCAL_MEM_FENCE); \\
+  emu_x[emu_lane] = from; \\
+  barrier(CLK_LOCAL_MEM_FENCE); \\
+  to = emu_x[emu_lane ^ (bits)]; }
+#define ROUNDED_SUM(x) (x)
+"""
+
+
+def emulated_class(solver):
+    """A class of solvers for NVIDIA's matrix units as one for any device."""
+
+    class Emulated(solver):
+        def source(self, *args, **names):
+            text = super().source(*args, **names)
+            assert cl_source("mma_units.cl") in text
+            return text.replace(cl_source("mma_units.cl"), EMULATED)
+
+    return Emulated
+
+
 SOLVERS = {
     "cpu": (attention_cpu.Forward(), attention_cpu.Backward()),
     "cpu_chunks": (attention_cpu.Forward(), attention_cpu.Backward(chunks=3)),
     "tile": (attention_tile.Forward(), attention_tile.Backward()),
+    "mma": (emulated_class(attention_mma.Forward)(), emulated_class(attention_mma.Backward)()),
 }
 
 
@@ -232,3 +280,56 @@ def test_other_dtypes_are_refused():
     p = AttentionProblem(1, 8, 8, 1, 1, 8, 8, 1.0, False, dtypes.float64, x, x, x)
     with pytest.raises(NotImplementedError, match="float64"):
         attention.plan(p, DEVICES[0].info, store_epilogue(dtypes.float64))
+
+
+@pytest.fixture
+def card(monkeypatch):
+    """Facts of an NVIDIA card on which the self-test passes."""
+    monkeypatch.setattr(attention_mma, "available", lambda info: info.matrix != "")
+    return dataclasses.replace(
+        DEVICES[0].info, kind="gpu", matrix="mma80", nvidia_capability=(8, 0), compute_units=100,
+        local_mem_bytes=49152, max_work_group_size=1024,
+    )  # fmt: skip
+
+
+def attention_of(features, dtype=dtypes.float32, **more):
+    x = tensor((4, 200, 6, features), dtype)
+    return AttentionProblem(
+        4, 200, 200, 6, 6, features, features, 1.0, True, dtype, x, x, x, **more
+    )  # fmt: skip
+
+
+def test_who_takes_matrix_units(card):
+    def name(p, info=card):
+        return attention.choose(attention.SOLVERS, p, info).name
+
+    p = attention_of(64)
+    grad = p.q
+    assert (name(p), name(dataclasses.replace(p, grad=grad))) == ("mma", "mma_grad")
+    assert name(dataclasses.replace(p, precision="highest")) == "tile"
+    assert name(attention_of(64, dtypes.bfloat16, precision="highest")) == "mma"
+    assert name(attention_of(160)) == "tile"
+    assert name(attention_of(96, grad=tensor((4, 200, 6, 96), dtypes.float32))) == "tile_grad"
+    assert name(p, dataclasses.replace(card, matrix="")) == "tile"
+
+
+@pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
+@pytest.mark.parametrize("features, dtype", [(32, dtypes.float32), (64, dtypes.bfloat16)], ids=str)
+def test_matrix_units_compile(card, features, dtype):
+    p = attention_of(features, dtype)
+    for solver in (attention_mma.Forward(), attention_mma.Backward()):
+        problem = p if solver.name == "mma" else dataclasses.replace(p, grad=p.q)
+        for launch in solver.plan(problem, card, store_epilogue(dtype)).launches:
+            used = ptx.resources(launch.source, threads=launch.local_size[0])
+            assert used["spills"] == 0 and used["registers"] > 60
+
+
+def test_self_test_of_matrix_units(dev, monkeypatch):
+    """It passes where the units work, and says what is wrong where they do not."""
+    for name in ("Forward", "Backward"):
+        monkeypatch.setattr(attention_mma, name, emulated_class(getattr(attention_mma, name)))
+    monkeypatch.setattr(attention_mma_selftest, "CASES", ((1, 20, 37, 2, 12, 20, True),))
+    attention_mma_selftest.cases(dev)
+    monkeypatch.setitem(globals(), "EMULATED", EMULATED.replace("k_ / 4 * 2]", "k_ / 4 * 2 ^ 1]"))
+    with pytest.raises(DeviceError, match="attention is wrong"):
+        attention_mma_selftest.cases(dev)

@@ -1,0 +1,121 @@
+"""Attention on NVIDIA's matrix units by mma.sync in TF32 (compute capability 8.0 and more).
+
+float32 is rounded to TF32, so this serves for precision "high" only; float16 and bfloat16 are exact
+in TF32, and their probabilities keep more bits than they would as 16-bit floats.  The way of
+probabilities from one product into the next without leaving registers is that of FlashAttention-2
+(Dao, 2023).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from kerascl.dtypes import float32
+from kerascl.kernels import attention_tile
+from kerascl.kernels.attention_problem import AttentionProblem
+from kerascl.kernels.mma import UNITS
+from kerascl.kernels.solver import Epilogue, cl_source
+from kerascl.kernels.tiles import ceil_div, round_up
+from kerascl.runtime import device as devices
+from kerascl.runtime import selftest
+from kerascl.runtime.device import DeviceInfo
+
+#: Part of the verdict's key: raise it when the kernels change in what they rely on.
+VERSION = "1"
+
+
+@dataclass(frozen=True)
+class Block:
+    """A work-group of `warps` owns 16 * blocks rows for each and takes `bc` columns at a time."""
+
+    warps: int
+    blocks: int
+    bc: int
+
+    @property
+    def br(self) -> int:
+        return 16 * self.blocks * self.warps
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    def local_bytes(self, p: AttentionProblem) -> int:
+        """Bytes of local memory of the hungriest kernel."""
+        features = round_up(p.width, 8) + round_up(p.depth, 8) + 8
+        return 4 * (self.bc * features + 2 * max(self.bc, self.br) + 4)
+
+
+# (most features, block): larger ones first; registers bound the features.
+FORWARD = (
+    (64, Block(4, 2, 32)), (128, Block(4, 1, 32)), (128, Block(2, 1, 32)),
+)  # fmt: skip
+BACKWARD = ((64, Block(4, 1, 32)), (64, Block(2, 1, 32)))
+
+
+@functools.cache
+def available(info: DeviceInfo) -> bool:
+    """Whether the device has the units and the kernels pass their self-test on it."""
+    if info.matrix not in UNITS:
+        return False
+    module = "kerascl.kernels.attention_mma_selftest"
+    return not selftest.kept(
+        info, "attention_mma", VERSION, lambda: selftest.in_child(module, devices.index_of(info))
+    )
+
+
+def block_for(p: AttentionProblem, info: DeviceInfo) -> Block | None:
+    """The largest block that fits and keeps the device busy, or the smallest."""
+    table = FORWARD if p.grad is None else BACKWARD
+    features = max(p.width, p.depth)
+    fitting = [
+        b for most, b in table
+        if features <= most and b.local_bytes(p) <= info.local_mem_bytes - 256
+    ]  # fmt: skip
+
+    def busy(b: Block) -> bool:
+        pairs = ((p.length, p.heads),) if p.grad is None else (
+            (p.length, p.heads), (p.source, p.groups),
+        )  # fmt: skip
+        groups = min(ceil_div(rows, b.br) * owners for rows, owners in pairs)
+        return p.batch * groups >= 2 * info.compute_units
+
+    return next((b for b in fitting if busy(b)), fitting[-1] if fitting else None)
+
+
+class _Mma:
+    kernel = "attention_mma"
+
+    def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
+        exact = problem.precision == "highest" and problem.q.dtype is float32
+        return not exact and super().applies(problem, info) and available(info)
+
+    def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
+        return 0.5
+
+    def block(self, p: AttentionProblem, info: DeviceInfo) -> Block | None:
+        return block_for(p, info)
+
+    def source(self, p: AttentionProblem, block: Block, epilogue: Epilogue, **names: int) -> str:
+        names |= dict(
+            BR=block.br, BC=block.bc, MI=block.blocks, THREADS=block.threads,
+            X_BYTES=p.q.dtype.itemsize,
+        )  # fmt: skip
+        text = attention_tile.head(p, epilogue, cl_source("mma_units.cl"), **names)
+        return text + cl_source("attention_mma.cl")
+
+
+class Forward(_Mma, attention_tile.Forward):
+    """A work-group owns a block of queries."""
+
+    name = "mma"
+
+
+class Backward(_Mma, attention_tile.Backward):
+    """One kernel owns blocks of queries, another blocks of keys; both compute the probabilities."""
+
+    name = "mma_grad"
+
+
+SOLVERS = (Forward(), Backward())
