@@ -15,6 +15,7 @@ import numpy as np
 
 from kerascl import config
 from kerascl.runtime.buffers import Buffer
+from kerascl.runtime.companion import Companion
 from kerascl.runtime.errors import (
     LOST,
     ContextLost,
@@ -143,6 +144,7 @@ class Queue:
         self.recorder = None
         self.staging = Staging(device) if device.info.staged_copies else None
         self._ahead = None  # a second queue for `write_ahead`
+        self._companion = Companion() if "waiting_works" in device.info.quirks else None
         self._since = 0
         self._marks: collections.deque = collections.deque()
         self._held: collections.deque = collections.deque()
@@ -222,6 +224,11 @@ class Queue:
             self.handle.flush()
         except cl.Error as error:
             raise self.failure(error.code, "a kernel") from error
+
+    def accompany(self) -> None:
+        """See to it that somebody waits for everything enqueued so far, where that is of use."""
+        if self._companion is not None:
+            self._companion.wait_for(self.mark())
 
     # Copies
 

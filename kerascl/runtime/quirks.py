@@ -90,6 +90,11 @@ TABLE = (
         "a program built from source holds 3 MiB of its compiler's, one from a binary 0.5 MiB",
         lambda info: info.platform == "Intel(R) OpenCL" and info.kind == "cpu",
     ),
+    Quirk(
+        "waiting_works",
+        "one core works for the device only while some thread of the host waits for it",
+        lambda info: info.platform == "Intel(R) OpenCL" and info.kind == "cpu",
+    ),
     Quirk("no_binaries", "program binaries of a simulator are not reloaded", _oclgrind),
 )
 

@@ -98,6 +98,7 @@ class Replay:
                     self._failed(start + len(part) - rest.__length_hint__() - 1)
                 queue.pace(len(part))
                 start += len(part)
+            queue.accompany()
 
     def rebind(self, launch: int, argument: int, value) -> None:
         """Give one argument of one launch another Buffer, NumPy scalar or LocalMemory."""

@@ -1,0 +1,39 @@
+"""A thread that waits for the device where those who wait do its work.
+
+Intel's CPU runtime has a thread for each core but one: the last core belongs to the host and works
+for the device only while the host waits for it.  During a training step the host is elsewhere,
+preparing the next one or waiting for another thread; of two cores that leaves one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import queue
+import threading
+
+from kerascl.runtime.opencl import cl
+
+
+class Companion:
+    """Waits for events, the last of those given, in a thread that begins with the first."""
+
+    def __init__(self):
+        self._events: queue.SimpleQueue = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def wait_for(self, event) -> None:
+        """Begin to wait; returns at once.  Failures are left to those who need the results."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="kerascl-companion", daemon=True)
+            self._thread.start()
+        self._events.put(event)
+
+    def _run(self) -> None:
+        while True:
+            event = self._events.get()
+            with contextlib.suppress(queue.Empty):
+                while True:
+                    event = self._events.get_nowait()
+            with contextlib.suppress(cl.Error):
+                event.wait()
+            del event  # dropped here and not while the next one is awaited

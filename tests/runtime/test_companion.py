@@ -1,0 +1,82 @@
+"""The thread that waits where waiting helps."""
+
+import dataclasses
+import threading
+
+import numpy as np
+import pytest
+
+from kerascl.runtime import device, quirks
+from kerascl.runtime.companion import Companion
+from kerascl.runtime.launch import Queue
+from kerascl.runtime.opencl import cl
+from kerascl.runtime.replay import Replay
+
+SECONDS = 20
+ADD = "__kernel void add(__global int* x, const int n) { x[get_global_id(0)] += n; }"
+
+
+class Event:
+    """One whose wait ends when `over` is set; `begun` says that somebody waits."""
+
+    def __init__(self, fails=False):
+        self.begun, self.over, self.fails = threading.Event(), threading.Event(), fails
+
+    def wait(self):
+        self.begun.set()
+        assert self.over.wait(SECONDS)
+        if self.fails:
+            raise cl.Error("the event's command failed")
+
+
+def test_the_last_event_is_awaited():
+    companion = Companion()
+    first, skipped, last = Event(), Event(), Event()
+    companion.wait_for(first)
+    assert first.begun.wait(SECONDS)
+    companion.wait_for(skipped)
+    companion.wait_for(last)
+    first.over.set()
+    assert last.begun.wait(SECONDS)
+    assert not skipped.begun.is_set()
+    last.over.set()
+
+
+def test_it_goes_on_after_a_failure():
+    companion = Companion()
+    for _ in range(3):
+        event = Event(fails=True)
+        event.over.set()
+        companion.wait_for(event)
+        assert event.begun.wait(SECONDS)
+
+
+@pytest.mark.parametrize("of_use", [False, True])
+def test_replays_are_accompanied(dev, monkeypatch, of_use):
+    waited = []
+    monkeypatch.setattr(Companion, "wait_for", lambda self, event: waited.append(event))
+    names = {"waiting_works"} if of_use else set()
+    info = dataclasses.replace(dev.info, quirks=dev.info.quirks - {"waiting_works"} | names)
+    twin = device.Device(dev.handle, info)
+    assert isinstance(twin.queue, Queue)
+    memory = twin.buffers.allocate(16)
+    twin.queue.write(memory, np.arange(4, dtype=np.int32))
+    kernel = twin.programs.kernel(ADD, "add")
+    replay = Replay(twin, [(kernel, (4,), None, [memory, np.int32(n)]) for n in (5, 7)])
+    for _ in range(3):
+        replay.run()
+    assert len(waited) == (3 if of_use else 0)
+    for event in waited:
+        event.wait()
+    got = twin.queue.read(memory, np.empty(4, np.int32))
+    np.testing.assert_array_equal(got, np.arange(4) + 36)
+
+
+def test_who_needs_it():
+    def names(**facts):
+        info = dataclasses.replace(device.default().info, quirks=frozenset(), **facts)
+        return quirks.apply(info).quirks
+
+    assert "waiting_works" in names(platform="Intel(R) OpenCL", kind="cpu")
+    assert "waiting_works" not in names(platform="Intel(R) OpenCL Graphics", kind="gpu")
+    assert "waiting_works" not in names(platform="Portable Computing Language", kind="cpu")
