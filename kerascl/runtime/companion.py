@@ -28,12 +28,21 @@ class Companion:
             self._thread.start()
         self._events.put(event)
 
+    def end(self) -> None:
+        """End the thread after its last wait: the interpreter must not end while one is under way,
+        as the thread could never come back from it."""
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            self._events.put(None)
+            thread.join()
+
     def _run(self) -> None:
-        while True:
-            event = self._events.get()
+        event = self._events.get()
+        while event is not None:
             with contextlib.suppress(queue.Empty):
-                while True:
+                while event is not None:
                     event = self._events.get_nowait()
-            with contextlib.suppress(cl.Error):
-                event.wait()
-            del event  # dropped here and not while the next one is awaited
+            if event is not None:
+                with contextlib.suppress(cl.Error):
+                    event.wait()
+                event = self._events.get()

@@ -317,7 +317,7 @@ def _finish_all() -> None:
     # Drivers crash at unload when work is still running.
     for device in _opened:
         with contextlib.suppress(Exception):
-            device.queue.finish()
+            device.queue.end()
     EXIT.begin(*(d.context for d in _opened), *(d.queue.handle for d in _opened))
 
 

@@ -230,6 +230,18 @@ class Queue:
         if self._companion is not None:
             self._companion.wait_for(self.mark())
 
+    def end(self) -> None:
+        """Finish, and wait for the threads that use this queue.
+
+        Raises:
+            ContextLost, DeviceError: a command failed.
+        """
+        try:
+            self.finish()
+        finally:
+            if self._companion is not None:
+                self._companion.end()
+
     # Copies
 
     def write(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> None:

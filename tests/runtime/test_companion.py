@@ -1,6 +1,8 @@
 """The thread that waits where waiting helps."""
 
 import dataclasses
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -49,6 +51,37 @@ def test_it_goes_on_after_a_failure():
         event.over.set()
         companion.wait_for(event)
         assert event.begun.wait(SECONDS)
+
+
+def test_it_ends_after_its_last_wait():
+    companion = Companion()
+    companion.end()  # nothing has begun
+    event = Event()
+    companion.wait_for(event)
+    assert event.begun.wait(SECONDS)
+    thread = companion._thread
+    ending = threading.Thread(target=companion.end)
+    ending.start()
+    assert thread.is_alive()
+    event.over.set()
+    ending.join(SECONDS)
+    assert not thread.is_alive()
+
+
+def test_a_process_ends_with_work_under_way():
+    """The interpreter's end waits for the device and for the thread that waits for it."""
+    source = """
+import kerascl as kc
+from kerascl.runtime import device
+f = kc.jit(lambda x: kc.sum(kc.matmul(x, x)))
+x = kc.ones((400, 400))
+for _ in range(30):
+    y = f(x)
+print("over", flush=True)
+"""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", source], capture_output=True, text=True)
+        assert (done.returncode, done.stdout) == (0, "over\n"), done.stderr
 
 
 @pytest.mark.parametrize("of_use", [False, True])
