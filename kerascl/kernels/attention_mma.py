@@ -16,7 +16,7 @@ from kerascl.kernels import attention_tile
 from kerascl.kernels.attention_problem import AttentionProblem
 from kerascl.kernels.mma import UNITS
 from kerascl.kernels.solver import Epilogue, cl_source
-from kerascl.kernels.tiles import ceil_div, round_up
+from kerascl.kernels.tiles import round_up
 from kerascl.runtime import device as devices
 from kerascl.runtime import selftest
 from kerascl.runtime.device import DeviceInfo
@@ -46,6 +46,9 @@ class Block:
         features = round_up(p.width, 8) + round_up(p.depth, 8) + 8
         return 4 * (self.bc * features + 2 * max(self.bc, self.br) + 4)
 
+    def fits(self, p: AttentionProblem, info: DeviceInfo) -> bool:
+        return self.local_bytes(p) <= info.local_mem_bytes - 256
+
 
 # (most features, block): larger ones first; registers bound the features.
 FORWARD = (
@@ -65,26 +68,9 @@ def available(info: DeviceInfo) -> bool:
     )
 
 
-def block_for(p: AttentionProblem, info: DeviceInfo) -> Block | None:
-    """The largest block that fits and keeps the device busy, or the smallest."""
-    table = FORWARD if p.grad is None else BACKWARD
-    features = max(p.width, p.depth)
-    fitting = [
-        b for most, b in table
-        if features <= most and b.local_bytes(p) <= info.local_mem_bytes - 256
-    ]  # fmt: skip
-
-    def busy(b: Block) -> bool:
-        pairs = ((p.length, p.heads),) if p.grad is None else (
-            (p.length, p.heads), (p.source, p.groups),
-        )  # fmt: skip
-        groups = min(ceil_div(rows, b.br) * owners for rows, owners in pairs)
-        return p.batch * groups >= 2 * info.compute_units
-
-    return next((b for b in fitting if busy(b)), fitting[-1] if fitting else None)
-
-
 class _Mma:
+    """What differs from the portable kernels."""
+
     kernel = "attention_mma"
 
     def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
@@ -95,7 +81,7 @@ class _Mma:
         return 0.5
 
     def block(self, p: AttentionProblem, info: DeviceInfo) -> Block | None:
-        return block_for(p, info)
+        return attention_tile.block_for(p, info, FORWARD, BACKWARD)
 
     def source(self, p: AttentionProblem, block: Block, epilogue: Epilogue, **names: int) -> str:
         names |= dict(

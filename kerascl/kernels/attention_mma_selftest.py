@@ -14,27 +14,12 @@ from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels import attention_mma
 from kerascl.kernels.attention_problem import AttentionProblem, Tensor
-from kerascl.kernels.run import enqueue
-from kerascl.kernels.solver import Plan, store_epilogue
-from kerascl.kernels.wgmma_selftest import check
+from kerascl.kernels.solver import store_epilogue
+from kerascl.kernels.wgmma_selftest import check, run
 from kerascl.runtime import device, selftest_child
 
 # Batch entries, queries, keys, heads, features of keys and of values, and whether it is causal.
 CASES = ((2, 75, 70, 2, 20, 36, False), (1, 140, 140, 3, 64, 64, True))
-
-
-def run(plan: Plan, inputs: dict[str, np.ndarray], outs: dict[str, np.ndarray], dev) -> None:
-    """Run a plan on poisoned memory; `outs` get what their slots then hold."""
-    slots = {}
-    for name, array in (inputs | outs).items():
-        slots[name] = dev.buffers.allocate(array.nbytes)
-        if name in inputs:
-            dev.queue.write(slots[name], array)
-        else:
-            dev.queue.fill(slots[name], b"\xff")
-    enqueue(plan, slots, dev)
-    for name, array in outs.items():
-        dev.queue.read(slots[name], array)
 
 
 def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> None:
@@ -73,14 +58,14 @@ def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> No
     }  # fmt: skip
     y, stat = np.empty(g.shape, dtype.numpy), np.empty((batch, heads, length), np.float32)
     plan = attention_mma.Forward().plan(p, dev.info, store_epilogue(dtype))
-    run(plan, {"a": q, "b": k, "c": v}, {"out": y, "stat": stat}, dev)
+    run(plan, {"a": q, "b": k, "c": v}, y, dev, stat=stat)
     check("attention", y.astype(np.float64), (weights @ wide[2]).transpose(0, 2, 1, 3), bound)
     sums = np.ascontiguousarray(delta[..., 0].transpose(0, 2, 1), np.float32)
     inputs = {"a": q, "b": k, "c": v, "d": g, "e": stat, "f": sums}
     outs = {n: np.empty(x.shape, dtype.numpy) for n, x in zip(wanted, (q, k, v), strict=True)}
     backward = dataclasses.replace(p, grad=tensor(g))
     plan = attention_mma.Backward().plan(backward, dev.info, store_epilogue(dtype))
-    run(plan, inputs, outs, dev)
+    run(plan, inputs, dev=dev, **outs)
     for name, want in wanted.items():
         got = outs[name].astype(np.float64)
         check(f"attention's gradient {name}", got, want.transpose(0, 2, 1, 3), bound)

@@ -78,14 +78,14 @@ BACKWARD = (
 )
 
 
-def block_for(p: AttentionProblem, info) -> Block | None:
-    """The first block of the table that the device has room for and that keeps it busy."""
+def block_for(p: AttentionProblem, info, forward=FORWARD, backward=BACKWARD):
+    """The first block of a table that the device has room for and that keeps it busy."""
     features = max(p.width, p.depth)
-    table = FORWARD if p.grad is None else BACKWARD
+    table = forward if p.grad is None else backward
     fitting = [b for most, b in table if features <= most and b.fits(p, info)]
     rows, owners = (p.length, p.heads) if p.grad is None else (p.source, p.groups)
 
-    def busy(b: Block) -> bool:
+    def busy(b) -> bool:
         return p.batch * owners * ceil_div(rows, b.br) >= info.compute_units
 
     return next((b for b in fitting if busy(b) or b.br <= 32), next(iter(fitting), None))
@@ -124,9 +124,11 @@ def strides(p: AttentionProblem, *tensors: Tensor) -> list[Arg]:
 
 
 class Tile(Solver):
-    """Attributes:
-    backward: whether it computes gradients.
-    kernel: what its kernels' names begin with.
+    """What the solvers with blocks of rows share.
+
+    Attributes:
+        backward: whether it computes gradients.
+        kernel: what its kernels' names begin with.
     """
 
     backward: bool

@@ -145,7 +145,7 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 TILE_TIME = 0.3  # microseconds to begin a tile
 STORE_TIME = 2.3 / 32768  # microseconds to store one result of a tile
 READ, MOMENTS = 3.0, 2.0  # times of that to read what a result is combined with, for moments
-MOMENTS_TIME = 10.0  # least microseconds that a launch of its own for the moments takes
+MOMENTS_TIME = 13.0  # least microseconds that a launch of its own for the moments takes
 PROMOTE_DEPTH = 256  # products between promotions, which bound the tensor cores' truncated sums
 
 

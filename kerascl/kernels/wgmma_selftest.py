@@ -20,18 +20,22 @@ from kerascl.runtime import device, selftest_child
 POISON = 0xFF  # NaN in every float dtype
 
 
-def run(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: device.Device) -> None:
-    """Run a plan on poisoned memory; `out` gets what slot "out" then holds."""
-    slots = {}
+def run(
+    plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: device.Device,
+    **more: np.ndarray,
+) -> None:  # fmt: skip
+    """Run a plan on poisoned memory; `out`, and others, get what slots of these names then hold."""
+    slots, outs = {}, {"out": out} | more
     for name, array in inputs.items():
         slots[name] = dev.buffers.allocate(array.nbytes)
         dev.queue.write(slots[name], array)
-    sizes = {f"ws{k}": n for k, n in enumerate(plan.workspace)} | {"out": out.nbytes}
-    for name, nbytes in sizes.items():
+    sizes = {f"ws{k}": n for k, n in enumerate(plan.workspace)}
+    for name, nbytes in (sizes | {name: array.nbytes for name, array in outs.items()}).items():
         slots[name] = dev.buffers.allocate(nbytes)
         dev.queue.fill(slots[name], bytes([POISON]), 0, nbytes)
     enqueue(plan, slots, dev)
-    dev.queue.read(slots["out"], out)
+    for name, array in outs.items():
+        dev.queue.read(slots[name], array)
 
 
 def check(name: str, got: np.ndarray, want: np.ndarray, bound: float) -> None:

@@ -37,6 +37,10 @@ def _nvidia(info: DeviceInfo) -> bool:
     return info.platform == "NVIDIA CUDA"
 
 
+def _intel_cpu(info: DeviceInfo) -> bool:
+    return info.platform == "Intel(R) OpenCL" and info.kind == "cpu"
+
+
 def _oclgrind(info: DeviceInfo) -> bool:
     return info.platform == "Oclgrind"
 
@@ -88,12 +92,12 @@ TABLE = (
     Quirk(
         "sources_weigh",
         "a program built from source holds 3 MiB of its compiler's, one from a binary 0.5 MiB",
-        lambda info: info.platform == "Intel(R) OpenCL" and info.kind == "cpu",
+        _intel_cpu,
     ),
     Quirk(
         "waiting_works",
         "one core works for the device only while some thread of the host waits for it",
-        lambda info: info.platform == "Intel(R) OpenCL" and info.kind == "cpu",
+        _intel_cpu,
     ),
     Quirk("no_binaries", "program binaries of a simulator are not reloaded", _oclgrind),
 )

@@ -58,3 +58,56 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
 #else
 #define HIDE_MASKED(x, t, s)
 #endif
+
+#define FORWARD_PARAMS \
+    __global const X_T* restrict pQ, __global const X_T* restrict pK, \
+    __global const X_T* restrict pV BIAS_PARAM MASK_PARAM, __global float* restrict pStat, \
+    const int T, const int S, const int REPEAT, const float logScale, TENSOR(q), TENSOR(k), \
+    TENSOR(v) BIAS_SIZES MASK_SIZES EPILOGUE_PARAMS
+
+#ifdef BACKWARD
+// With KEYS the rows are keys and the results dk (through outK) and dv; else queries and dq, which
+// goes to the epilogue.
+#if KEYS
+#define RESULTS , __global OUT_T* restrict outK, __global OUT_T* restrict outV
+#define MORE_PARAMS
+#define HEADS (get_num_groups(1) * REPEAT)
+#define QUERIES BC
+#define ROWS S
+#define COUNT get_num_groups(1)
+#define PLACE group
+#define LOGIT_AT(row, column) const int at = column, t = t0 + column, s = r0 + row;
+#else
+#define RESULTS
+#define MORE_PARAMS EPILOGUE_PARAMS
+#define HEADS get_num_groups(1)
+#define QUERIES BR
+#define ROWS T
+#define COUNT HEADS
+#define PLACE h
+#define LOGIT_AT(row, column) const int at = row, t = r0 + row, s = c0 + column;
+#endif
+#define BACKWARD_PARAMS \
+    __global const X_T* restrict pQ, __global const X_T* restrict pK, \
+    __global const X_T* restrict pV, __global const X_T* restrict pG BIAS_PARAM MASK_PARAM, \
+    __global const float* restrict pStat, __global const float* restrict pDelta RESULTS, \
+    const int T, const int S, const int REPEAT, const float scale, const float logScale, \
+    const float weight, TENSOR(q), TENSOR(k), TENSOR(v), TENSOR(g) BIAS_SIZES MASK_SIZES \
+    MORE_PARAMS
+
+// Of the block's queries.
+#define LOAD_STATISTICS \
+  for (int i = lid; i < QUERIES; i += THREADS) { \
+    const int t = min(first + i, T - 1); \
+    stat[i] = first + i < T ? stats[t] : INFINITY; \
+    delta[i] = pDelta[((INDEX_T)b * T + t) * HEADS + h]; \
+  }
+// From products of queries and keys and of gradients and values: the probability w, and back, the
+// gradient of the logit.  In a row that sees nothing all keys weigh the same.
+#define WEIGH(x, y, row, column) \
+  LOGIT_AT(row, column) \
+  FINISH_LOGIT(x, t, s) \
+  float w = s < S ? exp2(x - stat[at]) : 0.0f; \
+  float back = w * (y - delta[at]) * scale; \
+  if (HAS_MASK && stat[at] <= NEGATIVE) { w *= weight; back = 0; }
+#endif

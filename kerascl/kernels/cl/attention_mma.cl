@@ -50,10 +50,7 @@
 
 #ifdef FORWARD
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma(
-    __global const X_T* restrict pQ, __global const X_T* restrict pK,
-    __global const X_T* restrict pV BIAS_PARAM MASK_PARAM, __global float* restrict pStat,
-    const int T, const int S, const int REPEAT, const float logScale, TENSOR(q), TENSOR(k),
-    TENSOR(v) BIAS_SIZES MASK_SIZES EPILOGUE_PARAMS) {
+    FORWARD_PARAMS) {
   __local float tileK[BC * WS], tileV[BC * DS];
   MATRIX_UNITS
 #if CAUSAL && HAS_MASK
@@ -129,30 +126,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
 #endif
 
 #ifdef BACKWARD
-// With KEYS the rows are keys and the results dk (through outK) and dv; else queries and dq, which
-// goes to the epilogue.
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma_grad(
-    __global const X_T* restrict pQ, __global const X_T* restrict pK,
-    __global const X_T* restrict pV, __global const X_T* restrict pG BIAS_PARAM MASK_PARAM,
-    __global const float* restrict pStat, __global const float* restrict pDelta,
-#if KEYS
-    __global OUT_T* restrict outK, __global OUT_T* restrict outV,
-#endif
-    const int T, const int S, const int REPEAT, const float scale, const float logScale,
-    const float weight, TENSOR(q), TENSOR(k), TENSOR(v), TENSOR(g) BIAS_SIZES MASK_SIZES
-#if !KEYS
-    EPILOGUE_PARAMS
-#endif
-    ) {
+    BACKWARD_PARAMS) {
   __local float other[BC * WS], otherV[BC * DS];
   MATRIX_UNITS
-#if KEYS
-#define HEADS (get_num_groups(1) * REPEAT)
-#define QUERIES BC
-#else
-#define HEADS get_num_groups(1)
-#define QUERIES BR
-#endif
   __local float stat[QUERIES], delta[QUERIES];
   const int lid = get_local_id(0), g = lid % 32 / 4, t4 = lid % 4, b = get_group_id(2);
   const int own0 = lid / 32 * WARP_ROWS + g;
@@ -197,26 +174,13 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
       load_tile(other, pK + kOff + b * k0 + group * k2 + c0 * k1, k1, k3, S - c0, BC, WIDTH, WP, lid);
       load_tile(otherV, pV + vOff + b * v0 + group * v2 + c0 * v1, v1, v3, S - c0, BC, DEPTH, DP, lid);
 #endif
-      for (int i = lid; i < QUERIES; i += THREADS) {
-        const int t = min(first + i, T - 1);
-        stat[i] = first + i < T ? stats[t] : INFINITY;
-        delta[i] = pDelta[((INDEX_T)b * T + t) * HEADS + h];
-      }
+      LOAD_STATISTICS
       barrier(CLK_LOCAL_MEM_FENCE);
       PRODUCTS(x, own, other, WS, WP)
       PRODUCTS(y, ownV, otherV, DS, DP)
       EACH(i, MI) EACH(j, NC) EACH(e, 4) {
         const int row = own0 + ROW(i, e), column = COLUMN(j, e);
-#if KEYS
-        const int at = column, t = t0 + column, s = r0 + row;
-#else
-        const int at = row, t = r0 + row, s = c0 + column;
-#endif
-        FINISH_LOGIT(x[i][j][e], t, s)
-        float w = s < S ? exp2(x[i][j][e] - stat[at]) : 0.0f;
-        float back = w * (y[i][j][e] - delta[at]) * scale;
-        // a row that sees nothing: all keys weigh the same
-        if (HAS_MASK && stat[at] <= NEGATIVE) { w *= weight; back = 0; }
+        WEIGH(x[i][j][e], y[i][j][e], row, column)
         x[i][j][e] = w;
         y[i][j][e] = back;
       }
@@ -226,15 +190,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
 #endif
     }
   }
-#if KEYS
-#define ROWS S
-#define COUNT get_num_groups(1)
-#define PLACE group
-#else
-#define ROWS T
-#define COUNT HEADS
-#define PLACE h
-#endif
   EACH(i, MI) EACH(r, 2) {
     const int row = row0 + ROW(i, 2 * r);
     if (row < ROWS) {
