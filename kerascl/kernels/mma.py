@@ -319,12 +319,6 @@ class MmaConv(_Mma):
         return conv_sides(p, self.tile.bk(p.a))
 
     def _time(self, p: ConvProblem, info, splits: int) -> float:
-        time = super()._time(p, info, splits)
-        # Gathered one by one, elements of two bytes take three times as long, and more (measured).
-        alone = any(side.copy * p.a.itemsize == 2 for side in self._sides(p))
-        return 2.3 * time if alone else time
-
-    def _time(self, p: ConvProblem, info, splits: int) -> float:
         g, tile = gemm_shape(p), self.tile
         # The classes of a strided data gradient differ in taps: each tap belongs to one of them.
         taps = math.prod(p.w_shape[:-2])

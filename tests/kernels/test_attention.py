@@ -14,51 +14,13 @@ from kerascl.kernels import (
     attention_tile,
 )
 from kerascl.kernels.attention import AttentionProblem, Tensor
-from kerascl.kernels.solver import cl_source, store_epilogue
+from kerascl.kernels.solver import store_epilogue
 from kerascl.runtime.errors import DeviceError
-from tests.kernels import ptx
+from tests.kernels import mma_emulator, ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
+from tests.kernels.mma_emulator import emulated_class
 
 DEVICES = list(devices().values())
-# Matrix units in plain OpenCL C: the lanes of a warp exchange what they hold in local memory.
-# Neither side rounds, so that results are those of float32.
-EMULATED = """
-#define MATRIX_UNITS \\
-  __local float emu_a[THREADS][4], emu_b[THREADS][2], emu_x[THREADS]; \\
-  const int emu_lane = get_local_id(0), emu_warp = emu_lane / 32 * 32;
-#define MMA_TF32(d, a, b0, b1) { \\
-  barrier(CLK_LOCAL_MEM_FENCE); \\
-  for (int n_ = 0; n_ < 4; ++n_) emu_a[emu_lane][n_] = (a)[n_]; \\
-  emu_b[emu_lane][0] = b0; \\
-  emu_b[emu_lane][1] = b1; \\
-  barrier(CLK_LOCAL_MEM_FENCE); \\
-  for (int n_ = 0; n_ < 4; ++n_) { \\
-    const int row_ = emu_lane % 32 / 4, col_ = emu_lane % 4 * 2 + n_ % 2; \\
-    for (int k_ = 0; k_ < 8; ++k_) \\
-      (d)[n_] += emu_a[emu_warp + row_ * 4 + k_ % 4][n_ / 2 + k_ / 4 * 2] \\
-          * emu_b[emu_warp + col_ * 4 + k_ % 4][k_ / 4]; \\
-  } }
-#define SHUFFLE_XOR(to, from, bits) { \\
-  barrier(CLK_LOCAL_MEM_FENCE); \\
-  emu_x[emu_lane] = from; \\
-  barrier(CLK_LOCAL_MEM_FENCE); \\
-  to = emu_x[emu_lane ^ (bits)]; }
-#define ROUNDED_SUM(x) (x)
-"""
-
-
-def emulated_class(solver):
-    """A class of solvers for NVIDIA's matrix units as one for any device."""
-
-    class Emulated(solver):
-        def source(self, *args, **names):
-            text = super().source(*args, **names)
-            assert cl_source("mma_units.cl") in text
-            return text.replace(cl_source("mma_units.cl"), EMULATED)
-
-    return Emulated
-
-
 SOLVERS = {
     "cpu": (attention_cpu.Forward(), attention_cpu.Backward()),
     "cpu_chunks": (attention_cpu.Forward(), attention_cpu.Backward(chunks=3)),
@@ -330,6 +292,7 @@ def test_self_test_of_matrix_units(dev, monkeypatch):
         monkeypatch.setattr(attention_mma, name, emulated_class(getattr(attention_mma, name)))
     monkeypatch.setattr(attention_mma_selftest, "CASES", ((1, 20, 37, 2, 12, 20, True),))
     attention_mma_selftest.cases(dev)
-    monkeypatch.setitem(globals(), "EMULATED", EMULATED.replace("k_ / 4 * 2]", "k_ / 4 * 2 ^ 1]"))
+    wrong = mma_emulator.UNITS.replace("k_ / 4 * 2]", "k_ / 4 * 2 ^ 1]")
+    monkeypatch.setattr(mma_emulator, "UNITS", wrong)
     with pytest.raises(DeviceError, match="attention is wrong"):
         attention_mma_selftest.cases(dev)

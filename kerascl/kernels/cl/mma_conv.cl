@@ -89,9 +89,10 @@ typedef struct {
 }
 #define DEPTH_FIRST(x, k_) { \
   x.k = (k_), x.c = x.k % CIN, x.j2 = x.k / CIN; \
-  x.j1 = x.j2 / x2.taps, x.j2 -= x.j1 * x2.taps; \
+  const int taps2_ = max(x2.taps, 1), taps1_ = max(x1.taps, 1); /* some classes have none */ \
+  x.j1 = x.j2 / taps2_, x.j2 -= x.j1 * taps2_; \
   x.j0 = 0; \
-  IF3(x.j0 = x.j1 / x1.taps, x.j1 -= x.j0 * x1.taps;) \
+  IF3(x.j0 = x.j1 / taps1_, x.j1 -= x.j0 * taps1_;) \
   DEPTH_PLACE(x) \
 }
 // The same place BK further on.
