@@ -87,8 +87,8 @@ def divide_no_nan(x1, x2) -> Array:
 def _share(g, y, a, b):
     """Gradient of maximum and minimum: ties share it equally, as in JAX."""
     one, two = equal(a, y), equal(b, y)
-    half = g * where(logical_and(one, two), 0.5, 1.0)
-    return where(one, half, 0), where(two, half, 0)
+    each = where(logical_and(one, two), g * 0.5, g)
+    return where(one, each, 0), where(two, each, 0)
 
 
 def _in_order(sign: str) -> str:

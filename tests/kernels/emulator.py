@@ -70,6 +70,14 @@ _DEVICE = r"""
 #define EMU_BARRIERS (EMU_KINDS * STAGES)
 #define EMU_LOW 0xffffffffUL
 #define EMU_MUST(ok, fault) { if (!(ok)) atomic_or(emu->state, EMU_##fault); }
+// TMA rounds float32 to tf32 (ties to even), products cut it off; or nothing is lost.
+#if EMU_EXACT
+#define EMU_ROUNDED(v) (v)
+#define EMU_CUT(v) (v)
+#else
+#define EMU_ROUNDED(v) (((v) + 0xfffu + (((v) >> 13) & 1u)) & 0xffffe000u)
+#define EMU_CUT(v) ((v) & 0xffffe000u)
+#endif
 #define EMU_COUNT(b, n) emu->state[1 + (b) * EMU_COUNTS + (n)]
 
 typedef struct {
@@ -192,8 +200,7 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
       __global uchar* const at = ring + emu_swizzle(to + row * 128 + i * EMU_SIZE);
 #if EMU_SIZE == 4
       const uint v = live ? *(__global const uint*)(from + i * 4) : 0;
-      // To tf32, ties to even.
-      *(__global uint*)at = (v + 0xfffu + ((v >> 13) & 1u)) & 0xffffe000u;
+      *(__global uint*)at = EMU_ROUNDED(v);
 #else
       *(__global ushort*)at = live ? *(__global const ushort*)(from + i * 2) : 0;
 #endif
@@ -250,7 +257,7 @@ inline void emu_row(emu_t* emu, ulong desc, int mn, int row, float* out) {
     EMU_MUST(emu_part(at) == part, OPERAND)
     __global const uchar* const p = emu_at(emu, mode ? emu_swizzle(at) : at);
 #if EMU_SIZE == 4
-    out[k] = as_float(*(__global const uint*)p & 0xffffe000u);
+    out[k] = as_float(EMU_CUT(*(__global const uint*)p));
 #elif EMU_BF16
     out[k] = as_float((uint)*(__global const ushort*)p << 16);
 #else
@@ -357,7 +364,7 @@ inline uint emu_side(emu_t* emu, uint at) {
     emu_hold(emu, x0); \
     emu_hold(emu, x1); \
     for (int i_ = 0; i_ < 4; ++i_) \
-      emu->lanes[4 * emu->tid + i_] = (i_ < 2 ? (x0)[i_] : (x1)[i_ - 2]) & 0xffffe000u; \
+      emu->lanes[4 * emu->tid + i_] = EMU_CUT(i_ < 2 ? (x0)[i_] : (x1)[i_ - 2]); \
     barrier(CLK_LOCAL_MEM_FENCE); \
     for (int i_ = 0; i_ < 2 * EMU_K; ++i_) \
       rows_[i_ & 1][i_ >> 1] = as_float( \
@@ -442,6 +449,36 @@ def arguments(launch: Launch) -> dict[str, int]:
     return dict(zip(names, numbers, strict=False))
 
 
+@dataclasses.dataclass(frozen=True)
+class Emulation:
+    """What does as a launch does.
+
+    Attributes:
+        launches: one for each role.
+        ring: bytes of memory for shared memory, which begin as NaN.
+        groups: work-groups.
+        shape: of the numbers that each group counts, which begin as zeros behind one of its faults:
+            barriers of a stage, stages, counts.
+        stays: whether the last stage is never handed back.
+    """
+
+    launches: list[Launch]
+    ring: int
+    groups: int
+    shape: tuple[int, int, int]
+    stays: bool
+
+    @property
+    def state(self) -> tuple[int, int]:
+        """The shape of what the launches leave, of int32."""
+        return self.groups, 1 + math.prod(self.shape)
+
+
+def is_emulated(launch: Launch) -> bool:
+    """Whether a launch is one of a kernel for Hopper."""
+    return f"--rewrite={wgmma.REWRITE}" in launch.options
+
+
 def run_plan(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: Device) -> np.ndarray:
     """As `harness.run_plan`, the kernels for Hopper emulated.
 
@@ -450,30 +487,37 @@ def run_plan(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: De
     """
     sizes = {name: array.nbytes for name, array in inputs.items()}
     sizes |= {f"ws{n}": nbytes for n, nbytes in enumerate(plan.workspace)}
-    launches, rings, states, shapes = [], {}, {"out": out}, {}
+    launches, rings, states, known = [], {}, {"out": out}, {}
     for launch in plan.launches:
-        if f"--rewrite={wgmma.REWRITE}" not in launch.options:
+        if not is_emulated(launch):
             launches.append(launch)
             continue
         ring, state = f"ring{len(rings)}", f"state{len(rings)}"
-        more, rings[ring], groups, shapes[state] = _emulated(launch, (ring, state), sizes)
-        states[state] = np.zeros((groups, 1 + math.prod(shapes[state][0])), np.int32)
-        launches += more
+        known[state] = e = emulate(launch, (ring, state), sizes)
+        rings[ring] = np.full(e.ring, 0xFF, np.uint8)
+        states[state] = np.zeros(e.state, np.int32)
+        launches += e.launches
     results = run_outputs(Plan(launches, plan.workspace), inputs | rings, states, dev)
-    for state, (shape, stays) in shapes.items():
-        _check(results[state], shape, stays)
+    for state, e in known.items():
+        _check(results[state], e.shape, e.stays)
     return results["out"]
 
 
-def _emulated(launch: Launch, slots: tuple[str, str], sizes: dict[str, int]):
-    """What does as a launch does: launches, the ring's memory, the number of work-groups, and of
-    the state of each the numbers of barriers of a stage, stages and counts, and whether the last
-    stage stays."""
+def emulate(
+    launch: Launch, slots: tuple[str, str], sizes: dict[str, int], exact: bool = False
+) -> Emulation:
+    """A launch of a kernel for Hopper for any device.
+
+    Args:
+        slots: of the ring's memory and of the state.
+        sizes: bytes of the operands, by slot.
+        exact: whether TF32 keeps what float32 holds.
+    """
     threads, (size,) = launch.local_size[0], launch.global_size
     groups, taps = size // threads, launch.name == "wgmma_taps"
     # The last warpgroup, or what there is of it, loads.
     consumers, kinds = (threads - 1) // 128 * 128, 3 if taps else 2
-    source, pointers = _source(launch.source, kinds, consumers)
+    source, pointers = _source(launch.source, kinds, consumers, exact)
     numbers = {name: int(n) for name, n in re.findall(r"#define (\w+) (\d+)\n", source)}
     numbers |= arguments(launch)
     party = consumers // numbers.get("PARTIES", 1)  # who take other tiles meet at no barrier
@@ -502,12 +546,12 @@ def _emulated(launch: Launch, slots: tuple[str, str], sizes: dict[str, int]):
         )
         for first, count in roles
     ]  # fmt: skip
-    ring = np.full(groups * generations * _GENERATION, 0xFF, np.uint8)  # NaN in every dtype
     stays = bool(numbers.get("RESIDENT"))
-    return launches, ring, groups, ((kinds, stages, _COUNTS), stays)
+    ring = groups * generations * _GENERATION
+    return Emulation(launches, ring, groups, (kinds, stages, _COUNTS), stays)
 
 
-def _source(source: str, kinds: int, lanes: int) -> tuple[str, int]:
+def _source(source: str, kinds: int, lanes: int, exact: bool) -> tuple[str, int]:
     """The text of a kernel for Hopper, with what it takes from the hardware emulated, and how many
     operands it has."""
     n, k, name, turned = re.search(
@@ -521,8 +565,8 @@ def _source(source: str, kinds: int, lanes: int) -> tuple[str, int]:
     assert int(k) * size == 32
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
-        KINDS=kinds, LANES=lanes, COUNTS=_COUNTS, READS=_READS, GENERATION=_GENERATION,
-        LIMIT=wgmma.SHARED_LIMIT,
+        KINDS=kinds, LANES=lanes, EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
+        GENERATION=_GENERATION, LIMIT=wgmma.SHARED_LIMIT,
         **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())

@@ -76,6 +76,51 @@ def test_conv_and_gradients(case, first, rng):
     assert abs((dw.numpy() * v).sum() - along_w) < 1e-5 * size
 
 
+def reference_gradients(x, w, g, strides, pads):
+    """Of sum(g * reference(x, w)) by x and w, one group and no dilation."""
+    padded = np.pad(x.astype(np.float64), [(0, 0), *pads, (0, 0)])
+    dx, dw = np.zeros_like(padded), np.zeros(w.shape)
+    for tap in itertools.product(*[range(k) for k in w.shape[:-2]]):
+        reads = tuple(
+            slice(t, t + (n - 1) * s + 1, s) for t, n, s in zip(tap, g.shape[1:-1], strides)
+        )
+        dx[(slice(None), *reads)] += g @ w[tap].T
+        dw[tap] = np.tensordot(padded[(slice(None), *reads)], g, (range(g.ndim - 1),) * 2)
+    inside = tuple(slice(low, low + n) for (low, _), n in zip(pads, x.shape[1:-1]))
+    return dx[(slice(None), *inside)], dw
+
+
+# sizes, channels, filters, kernel, stride
+LAYERS = [
+    ((19, 22), 3, 32, 7, 2), ((12, 11), 32, 40, 3, 1), ((10, 9), 24, 64, 3, 2),
+    ((9, 10), 16, 24, 5, 1), ((8, 9), 64, 32, 1, 1), ((9, 8), 32, 48, 1, 2),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_layers_as_networks_have_them(layer, dtype, rng):
+    """Numbers of channels that matrix units take, a bias and relu behind, and both gradients."""
+    sizes, channels, filters, kernel, stride = layer
+    shapes = (2, *sizes, channels), (kernel, kernel, channels, filters), (filters,)
+    x, w, b = (kc.array(rng.standard_normal(s), dtype) for s in shapes)
+    x64, w64, b64 = (a.numpy().astype(np.float64) for a in (x, w, b))
+    strides, kernels = (stride, stride), (kernel, kernel)
+    pads = convolution.window_pads("same", sizes, kernels, strides)
+    plain = reference(x64, w64, strides, pads, (1, 1), 1)
+    with kc.GradientTape() as tape:
+        z = convolution.conv(x, w, stride, "same")
+        y = kc.maximum(z + b, 0)
+    g = kc.array(rng.standard_normal(y.shape), dtype)
+    dx, dw = tape.gradient(y, [x, w], g)
+    # what is cut off, is cut off of the rounded sum
+    live = np.where(y.numpy() > 0, g.numpy().astype(np.float64), 0)
+    close = {"float32": 1e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
+    assert relative(y.numpy(), np.maximum(plain + b64, 0)) < close
+    for got, want in zip((dx, dw), reference_gradients(x64, w64, live, strides, pads)):
+        assert relative(got.numpy(), want) < close
+
+
 def test_second_derivatives(rng):
     x, w = rng.standard_normal((2, 5, 6, 2)), rng.standard_normal((3, 2, 2, 3))
 

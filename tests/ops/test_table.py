@@ -82,9 +82,25 @@ def test_fused(case, rng):
     agree(after.numpy(), apart.numpy())
 
 
-@pytest.mark.parametrize(
+SLOPED = pytest.mark.parametrize(
     "case", [c for c in table.CASES if c.slopes], ids=[c.label for c in table.CASES if c.slopes]
 )
+
+
+@SLOPED
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_gradients_have_the_dtype_of_their_inputs(case, dtype, rng):
+    inputs = [np.asarray(x) for x in case.inputs(rng)]
+    xs = [kc.array(x, dtype if x.dtype.kind == "f" else None) for x in inputs]
+    floats = [x for x in xs if x.dtype.is_float]
+    with kc.GradientTape() as tape:
+        y = case.call(*xs)
+    if y.dtype.is_float:
+        for g in tape.gradient(y, floats):
+            assert g is None or g.dtype == dtype
+
+
+@SLOPED
 def test_slopes(case, rng):
     inputs = [np.asarray(x) for x in case.inputs(rng)]
     places = [k for k, x in enumerate(inputs) if x.dtype.kind == "f"]

@@ -4,19 +4,22 @@
     python -m tests.solvers wgmma mma -n 8   those with one of these parts in their names
     python -m tests.solvers --list           their names
     python -m tests.solvers --paths tests/ops/test_table.py tests/backend/test_nn.py
+    python -m tests.solvers --keras layers/convolutional ops/nn_test.py     of Keras' own tests
+    python -m tests.solvers --emulated       NVIDIA's, on a CPU; see emulated.py
 
 Where a solver does not apply, the usual one does the work; the table says of how many problems it
 was the one (or another whose name holds its name), and is yellow where that was none: the tests
 then say nothing of it.  float32 is true float32 ("highest"), which the tests' tolerances are for,
-unless KERASCL_PRECISION says otherwise.  Exits 1 when a test fails.
+unless KERASCL_PRECISION says otherwise; emulated TF32 ("high") is as exact.  Exits 1 when a test
+fails.
 """
 
 import argparse
 import itertools
 import os
-import re
 import subprocess
 import sys
+import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
@@ -29,8 +32,12 @@ from kerascl.kernels import conv, gemm
 from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.gemm_problem import GemmProblem
 from kerascl.runtime import device
+from tests.solvers import counting, emulated
 
-PATHS = ("tests/ops/test_table.py", "tests/ops/test_convolution.py", "tests/ops/test_linalg.py")
+PATHS = tuple(
+    f"tests/ops/test_{name}.py"
+    for name in ("table", "products", "convolution", "einsum", "linalg", "nn")
+)
 TYPES = (("float32", "high"), ("float32", "highest"), ("bfloat16", "high"), ("float64", "high"))
 
 
@@ -61,25 +68,35 @@ def problems():
             )  # fmt: skip
 
 
-def run(name: str, paths: list[str], timeout: float) -> dict:
+def run(name: str, args: argparse.Namespace) -> dict:
     """The outcome of the tests under a solver."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "tests.solvers.counting", *paths]
-    begin = time.monotonic()
-    try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=timeout,
-            env={"KERASCL_PRECISION": "highest"} | os.environ | {"KERASCL_SOLVERS": name},
-        )  # fmt: skip
-        text, status = done.stdout, done.returncode
-    except subprocess.TimeoutExpired as late:
-        text, status = (late.stdout or b"").decode(), "too long"
-
-    def count(pattern: str) -> int:
-        return int((re.findall(pattern, text) or [0])[-1])
-
+    python, commands = [sys.executable, "-m"], []
+    if args.paths:
+        commands.append([*python, "pytest", "-q", *args.paths])
+    if args.keras:
+        commands.append([*python, "tests.upstream", "-n", "1", *args.keras])
+    plugins = ["tests.solvers.counting", *(["tests.solvers.emulated"] if args.emulated else [])]
+    begin, text, status = time.monotonic(), "", 0
+    with tempfile.TemporaryDirectory(prefix="kerascl-solvers-") as folder:
+        known = {"KERASCL_PRECISION": "high" if args.emulated else "highest"} | os.environ
+        environment = known | {
+            "KERASCL_SOLVERS": name, "SOLVERS_COUNTED": folder, "PYTEST_PLUGINS": ",".join(plugins),
+        }  # fmt: skip
+        for command in commands:
+            left = max(1.0, args.timeout + begin - time.monotonic())
+            try:
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=left, env=environment
+                )
+                text += done.stdout + done.stderr
+                status = status or done.returncode
+            except subprocess.TimeoutExpired as late:
+                text += (late.stdout or b"").decode()
+                status = "too long"
+        outcomes, decided = counting.read(folder)
     return dict(
-        status=status, passed=count(r"(\d+) passed"), failed=count(r"(\d+) (?:failed|error)"),
-        decided=count(r"forced: (\d+)"), seconds=time.monotonic() - begin, text=text,
+        status=status, passed=outcomes["passed"], failed=outcomes["failed"], decided=decided,
+        seconds=time.monotonic() - begin, text=text,
     )  # fmt: skip
 
 
@@ -89,11 +106,19 @@ def main() -> int:
     )
     parser.add_argument("parts", nargs="*", help="of solvers' names; default all")
     parser.add_argument("--list", action="store_true", help="only list the solvers")
-    parser.add_argument("--paths", nargs="+", default=list(PATHS), help="what pytest runs")
+    parser.add_argument("--paths", nargs="+", help=f"what pytest runs; default {' '.join(PATHS)}")
+    parser.add_argument("--keras", nargs="+", help="Keras' tests: paths below keras/src")
+    parser.add_argument("--emulated", action="store_true", help="NVIDIA's solvers, on a CPU")
     parser.add_argument("-n", type=int, default=2, help="solvers at a time")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds a solver may take")
     args = parser.parse_args()
-    found = names(device.default().info)
+    if not (args.paths or args.keras):
+        args.paths = PATHS
+    info = device.default().info
+    found = names(info)
+    if args.emulated:
+        emulated.install()
+        found = [name for name in names(info) if name not in found]
     chosen = [n for n in found if not args.parts or any(part in n for part in args.parts)]
     console = Console(width=None if sys.stdout.isatty() else 120)
     if args.list or not chosen:
@@ -103,7 +128,7 @@ def main() -> int:
     failures = []
     with Progress(console=console) as progress, ThreadPoolExecutor(args.n) as pool:
         task = progress.add_task("solvers", total=len(chosen))
-        runs = {pool.submit(run, name, args.paths, args.timeout): name for name in chosen}
+        runs = {pool.submit(run, name, args): name for name in chosen}
         for done in as_completed(runs):
             name, r = runs[done], done.result()
             progress.advance(task)

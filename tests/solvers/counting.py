@@ -1,19 +1,56 @@
-"""A pytest plugin: says of how many problems KERASCL_SOLVERS decided the solver."""
+"""A pytest plugin: counts outcomes, and the problems whose solver KERASCL_SOLVERS decided.
+
+Each run of pytest leaves a file of JSON in the folder that SOLVERS_COUNTED names.
+"""
+
+import functools
+import json
+import os
+import tempfile
+from collections import Counter
+from pathlib import Path
 
 from kerascl.kernels import solver
 
-_plain, _decided = solver.forced, set()
+_decided, _outcomes = set(), Counter()
 
 
-def _forced(solvers, problem, info):
-    chosen = _plain(solvers, problem, info)
-    if chosen is not None:
-        _decided.add(problem)
-    return chosen
+@functools.cache
+def _install():
+    plain = solver.forced
+
+    def forced(solvers, problem, info):
+        chosen = plain(solvers, problem, info)
+        if chosen is not None:
+            _decided.add(problem)
+        return chosen
+
+    solver.forced = forced
 
 
-solver.forced = _forced
+def pytest_configure():
+    _install()
 
 
-def pytest_terminal_summary(terminalreporter):
-    terminalreporter.write_line(f"forced: {len(_decided)}")
+def pytest_runtest_logreport(report):
+    if report.when == "call" or report.failed:
+        _outcomes[report.outcome] += 1
+
+
+def pytest_unconfigure():
+    found = dict(outcomes=_outcomes, decided=sorted(map(repr, _decided)))
+    with tempfile.NamedTemporaryFile(
+        "w", dir=os.environ["SOLVERS_COUNTED"], suffix=".json", delete=False
+    ) as file:  # fmt: skip
+        json.dump(found, file)
+    _outcomes.clear()
+
+
+def read(folder: str) -> tuple[Counter, int]:
+    """Of all runs that left their files there: the outcomes, and the number of problems decided."""
+    outcomes, decided = Counter(), set()
+    for path in Path(folder).glob("*.json"):
+        found = json.loads(path.read_text())
+        outcomes += Counter(found["outcomes"])
+        decided |= set(found["decided"])
+    return outcomes, len(decided)

@@ -1,0 +1,139 @@
+"""A pytest plugin: NVIDIA's solvers beside a CPU's own, emulated, for KERASCL_SOLVERS to force on.
+
+Whole programs then run as on a card: what is planned, packed, fused into epilogues and stored.
+TF32 keeps what float32 holds where "high" precision is asked for, so that tests keep their
+tolerances; how it rounds is left to tests/kernels.  A fault that the emulator finds makes results
+NaN and is printed.  See `tests.kernels.emulator` and `mma_emulator` for what they cannot see.
+"""
+
+import dataclasses
+import functools
+import math
+
+from kerascl.kernels import conv, gemm, wgmma_probe
+from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.solver import Launch, Plan, Ref, Scalar, Solver
+from tests.kernels import emulator, mma_emulator
+
+FAR = 1e15  # beyond all costs: none is chosen that is not forced on
+
+_FILL = """
+__kernel void emulated_fill(__global int* ring, int ring_words, __global int* state, int words) {
+  for (int i = get_global_id(0); i < ring_words; i += get_global_size(0)) ring[i] = -1;
+  for (int i = get_global_id(0); i < words; i += get_global_size(0)) state[i] = 0;
+}
+"""
+# As emulator._check.
+_JUDGE = """
+#define AT(g, kind, stage, count) \\
+  state[(g) * (1 + KINDS * STAGES * COUNTS) + 1 + ((kind) * STAGES + (stage)) * COUNTS + (count)]
+__kernel void emulated_judge(__global const int* state, int groups, int stays RESULTS) {
+  int faults = 0, phases = 0;
+  for (int g = 0; g < groups; ++g) {
+    faults |= state[g * (1 + KINDS * STAGES * COUNTS)];
+    for (int kind = 0; kind < KINDS; ++kind)
+      for (int s = 0; s < STAGES; ++s) {
+        const int last = stays && kind == KINDS - 1 && s == STAGES - 1;
+        const int ended = last ? 0 : AT(g, 0, s, 2) * AT(g, kind, s, 0);
+        phases |= AT(g, kind, s, 0) <= 0 || AT(g, kind, s, 1) != ended || AT(g, kind, s, 3) != 0;
+      }
+  }
+  if (!faults && !phases) return;
+  printf("a kernel for Hopper: bits %x of emulator.FAULTS, phases %d\\n", faults, phases);
+  WRONG
+}
+"""
+
+
+@functools.cache
+def card(info):
+    """Facts of an H200 of two compute units, so that work-groups have several tiles."""
+    return dataclasses.replace(
+        info, name="NVIDIA H200", kind="gpu", matrix="wgmma90", compute_units=2,
+        local_mem_bytes=49152, max_work_group_size=1024,
+    )  # fmt: skip
+
+
+class Emulated(Solver):
+    """One of NVIDIA's solvers for any device, but only if forced on."""
+
+    def __init__(self, solver: Solver):
+        self.solver, self.name = solver, solver.name
+
+    def applies(self, problem, info) -> bool:
+        return self.solver.applies(problem, card(info))
+
+    def cost(self, problem, info) -> float:
+        return FAR + self.solver.cost(problem, card(info))
+
+    def takes_moments(self, problem, info) -> bool:
+        return self.solver.takes_moments(problem, card(info))
+
+    def plan(self, problem, info, epilogue) -> Plan:
+        exact = problem.precision == "high"
+        plan = mma_emulator.emulated(self.solver.plan(problem, card(info), epilogue), exact)
+        sizes = dict(zip("ab", operand_bytes(problem), strict=True))
+        sizes |= {f"ws{n}": nbytes for n, nbytes in enumerate(plan.workspace)}
+        results = {
+            arg for launch in plan.launches for arg in launch.args
+            if isinstance(arg, Ref) and arg.slot not in ("a", "b") and arg.slot[:2] != "ws"
+        }  # fmt: skip
+        launches, workspace = [], list(plan.workspace)
+        for launch in plan.launches:
+            if not emulator.is_emulated(launch):
+                launches.append(launch)
+                continue
+            ring, state = (f"ws{len(workspace) + n}" for n in (0, 1))
+            e = emulator.emulate(launch, (ring, state), sizes, exact)
+            launches += [_fill(ring, state, e), *e.launches, _judge(state, e, results)]
+            workspace += [e.ring, 4 * math.prod(e.state)]
+        return Plan(launches, workspace)
+
+
+def operand_bytes(p) -> tuple[int, int]:
+    """Of slots a and b."""
+    if isinstance(p, ConvProblem):
+        x, w, y = p.x_shape, p.w_shape, p.y_shape
+        shapes = {FORWARD: (x, w), DATA_GRAD: (y, w), FILTER_GRAD: (x, y)}[p.kind]
+        a, b = map(math.prod, shapes)
+    else:
+        a = gemm.reach((*p.batch, p.m, p.k), p.a_strides, p.a_offset)
+        b = gemm.reach((*p.batch, p.k, p.n), p.b_strides, p.b_offset)
+    return a * p.a.itemsize, b * p.b.itemsize
+
+
+def _fill(ring: str, state: str, e: emulator.Emulation) -> Launch:
+    args = (
+        Ref(ring), Scalar("int", e.ring // 4), Ref(state), Scalar("int", math.prod(e.state)),
+    )  # fmt: skip
+    return Launch(_FILL, "emulated_fill", args, (4096,), (64,))
+
+
+def _judge(state: str, e: emulator.Emulation, results: set[Ref]) -> Launch:
+    kinds, stages, counts = e.shape
+    names = [f"result{n}" for n in range(len(results))]
+    defines = {
+        "KINDS": kinds, "STAGES": stages, "COUNTS": counts,
+        "RESULTS": "".join(f", __global short* {name}" for name in names),
+        "WRONG": " ".join(f"{name}[0] = {name}[1] = -1;" for name in names),
+    }  # fmt: skip
+    head = "".join(f"#define {name} {value}\n" for name, value in defines.items())
+    args = (Ref(state), Scalar("int", e.groups), Scalar("int", int(e.stays)), *results)
+    return Launch(head + _JUDGE, "emulated_judge", args, (1,), (1,))
+
+
+@functools.cache
+def install() -> None:
+    """Put NVIDIA's solvers among those of products and convolutions."""
+    wgmma_probe.available = lambda info, *_: info.matrix == "wgmma90"
+    for module in (gemm, conv):
+        for name in ("SOLVERS", "VARIANTS"):
+            setattr(module, name, tuple(map(_emulated, getattr(module, name))))
+
+
+def _emulated(solver: Solver) -> Solver:
+    return Emulated(solver) if solver.name.startswith(("wgmma", "mma")) else solver
+
+
+def pytest_configure():
+    install()
