@@ -10,7 +10,7 @@
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
 | KERASCL_WGMMA | 1 | 0 leaves out the kernels for NVIDIA's warpgroup matrix instructions |
 | KERASCL_ADDRESSES | 1 | 0 passes memory objects to kernels also where addresses are cheaper (NVIDIA) |
-| KERASCL_SOLVERS | none | parts of solvers' names, with commas, that come first where they apply, or with a minus in front last (for comparisons) |
+| KERASCL_SOLVERS | none | beginnings of solvers' names, with commas, that come first where they apply, or with a minus in front last (for comparisons) |
 | KERASCL_BUILD_THREADS | number of cores | threads that build OpenCL programs |
 """
 
@@ -72,12 +72,12 @@ def addresses() -> int:
 
 
 def solvers() -> tuple[str, ...]:
-    """Parts of the names of solvers that come before cost models and measured rows."""
+    """Beginnings of the names of solvers that come before cost models and measured rows."""
     return tuple(part for part in _solvers() if not part.startswith("-"))
 
 
 def avoided_solvers() -> tuple[str, ...]:
-    """Parts of the names of solvers that are taken only where no other applies."""
+    """Beginnings of the names of solvers that are taken only where no other applies."""
     return tuple(part[1:] for part in _solvers() if part.startswith("-"))
 
 

@@ -319,17 +319,18 @@ class NoMoments(Exception):
 
 
 def forced(solvers: Iterable[Solver], problem, info) -> Solver | None:
-    """The cheapest applicable solver of those that KERASCL_SOLVERS names first, if any."""
+    """The applicable solver that KERASCL_SOLVERS names first, if any: that of just this name, else
+    the cheapest whose name begins so."""
     for part in config.solvers():
-        named = [s for s in solvers if part in s.name and s.applies(problem, info)]
+        named = [s for s in solvers if s.name.startswith(part) and s.applies(problem, info)]
         if named:
-            return min(named, key=lambda s: s.cost(problem, info))
+            return min(named, key=lambda s: (s.name != part, s.cost(problem, info)))
     return None
 
 
 def avoided(solver: Solver) -> bool:
     """Whether KERASCL_SOLVERS wants any other solver than this."""
-    return any(part in solver.name for part in config.avoided_solvers())
+    return any(solver.name.startswith(part) for part in config.avoided_solvers())
 
 
 def choose(solvers: Iterable[Solver], problem, info) -> Solver:

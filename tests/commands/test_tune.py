@@ -16,7 +16,7 @@ from kerascl.commands import tune
 from kerascl.kernels import database, gemm
 from kerascl.kernels import trial as trials
 from kerascl.kernels.conv_problem import FORWARD, ConvProblem
-from kerascl.kernels.solver import choose, store_epilogue
+from kerascl.kernels.solver import choose, forced, store_epilogue
 from kerascl.kernels.trial import Trial
 from kerascl.runtime import device
 
@@ -73,6 +73,15 @@ def test_forced_solvers_come_before_rows(own_cache, monkeypatch):
     monkeypatch.setenv("KERASCL_SOLVERS", "no such solver, tiled32")
     assert "tiled32" in database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info).name
     assert "tiled32" in choose(gemm.SOLVERS, PRODUCT, info).name
+
+
+def test_a_forced_solver_of_just_that_name_comes_first(own_cache, monkeypatch):
+    info = device.default().info
+    monkeypatch.setenv("KERASCL_SOLVERS", "tiled64x64")
+    found = database.choose("gemm", gemm.VARIANTS, gemm.SOLVERS, PRODUCT, info)
+    assert found.name == "tiled64x64"  # and no other number of slices
+    monkeypatch.setenv("KERASCL_SOLVERS", "iled64x64")
+    assert forced(gemm.SOLVERS, PRODUCT, info) is None
 
 
 def test_avoided_solvers_come_last(own_cache, monkeypatch):

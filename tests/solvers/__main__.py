@@ -1,17 +1,17 @@
 """Runs tests under every applicable solver of products and convolutions, forced on in turn.
 
     python -m tests.solvers                  all of the device's; KERASCL_DEVICE chooses the device
-    python -m tests.solvers wgmma mma -n 8   those with one of these parts in their names
+    python -m tests.solvers wgmma mma -n 8   those whose names begin so
     python -m tests.solvers --list           their names
     python -m tests.solvers --paths tests/ops/test_table.py tests/backend/test_nn.py
     python -m tests.solvers --keras layers/convolutional ops/nn_test.py     of Keras' own tests
     python -m tests.solvers --emulated       NVIDIA's, on a CPU; see emulated.py
 
-Where a solver does not apply, the usual one does the work; the table says of how many problems it
-was the one (or another whose name holds its name), and is yellow where that was none: the tests
-then say nothing of it.  float32 is true float32 ("highest"), which the tests' tolerances are for,
-unless KERASCL_PRECISION says otherwise; emulated TF32 ("high") is as exact.  Exits 1 when a test
-fails.
+Where a solver does not apply, one whose name begins with its name or the usual one does the work;
+the table says of how many problems the former decided, and is yellow where that was none: the
+tests then say nothing of it.  float32 is true float32 ("highest"), which the tests' tolerances are
+for, unless KERASCL_PRECISION says otherwise; emulated TF32 ("high") is as exact.  Exits 1 when a
+test fails.
 """
 
 import argparse
@@ -104,7 +104,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m tests.solvers", description=__doc__.split("\n")[0]
     )
-    parser.add_argument("parts", nargs="*", help="of solvers' names; default all")
+    parser.add_argument("parts", nargs="*", help="beginnings of solvers' names; default all")
     parser.add_argument("--list", action="store_true", help="only list the solvers")
     parser.add_argument("--paths", nargs="+", help=f"what pytest runs; default {' '.join(PATHS)}")
     parser.add_argument("--keras", nargs="+", help="Keras' tests: paths below keras/src")

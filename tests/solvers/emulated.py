@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import math
 
+from kerascl.compiler import lower
 from kerascl.kernels import conv, gemm, wgmma_probe
 from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.solver import Launch, Plan, Ref, Scalar, Solver
@@ -122,17 +123,18 @@ def _judge(state: str, e: emulator.Emulation, results: set[Ref]) -> Launch:
     return Launch(head + _JUDGE, "emulated_judge", args, (1,), (1,))
 
 
-@functools.cache
-def install() -> None:
-    """Put NVIDIA's solvers among those of products and convolutions."""
-    wgmma_probe.available = lambda info, *_: info.matrix == "wgmma90"
+def install(put=setattr) -> None:
+    """Put NVIDIA's solvers among those of products and convolutions; `put` sets attributes."""
+    put(wgmma_probe, "available", lambda info, *_: info.matrix == "wgmma90")
+    put(lower, "MOMENTS", (*lower.MOMENTS, ""))
     for module in (gemm, conv):
         for name in ("SOLVERS", "VARIANTS"):
-            setattr(module, name, tuple(map(_emulated, getattr(module, name))))
+            put(module, name, tuple(map(_emulated, getattr(module, name))))
 
 
 def _emulated(solver: Solver) -> Solver:
-    return Emulated(solver) if solver.name.startswith(("wgmma", "mma")) else solver
+    known = isinstance(solver, Emulated) or not solver.name.startswith(("wgmma", "mma"))
+    return solver if known else Emulated(solver)
 
 
 def pytest_configure():

@@ -1,0 +1,96 @@
+"""A network trained by NVIDIA's solvers, emulated, as by those of the device itself."""
+
+import keras
+import numpy as np
+import pytest
+from keras import layers
+
+import kerascl as kc
+from kerascl.kernels import database
+from kerascl.runtime import device
+from tests.solvers import emulated
+
+pytestmark = pytest.mark.skipif(
+    device.default().info.kind != "cpu", reason="a GPU does not run the emulator"
+)
+
+
+@pytest.fixture
+def force(monkeypatch):
+    """force(name) puts the solvers with this in their names first, where they apply."""
+
+    def forget():
+        database._choose.cache_clear()
+        kc.engine.programs.clear()
+
+    def change(name: str) -> list[str]:
+        emulated.install(monkeypatch.setattr)
+        monkeypatch.setenv("KERASCL_SOLVERS", name)
+        forget()
+        planned, plan = [], emulated.Emulated.plan
+
+        def noted(self, problem, info, epilogue):
+            made = plan(self, problem, info, epilogue)
+            planned.append(f"{self.name} moments" if epilogue.moments else self.name)
+            return made
+
+        monkeypatch.setattr(emulated.Emulated, "plan", noted)
+        return planned
+
+    yield change
+    forget()
+
+
+def network() -> keras.Model:
+    """A first layer, two residual blocks of which one halves the image, and a dense layer; smooth,
+    as one relu that flips in the last bit changes all that follows."""
+
+    def normalised(x, filters, kernel, stride=1):
+        x = layers.Conv2D(filters, kernel, stride, padding="same", use_bias=False)(x)
+        return layers.BatchNormalization()(x)
+
+    def active(x):
+        return layers.Activation("silu")(x)
+
+    image = keras.Input((24, 24, 3))
+    x = layers.AveragePooling2D(2)(active(normalised(image, 32, 7, 2)))
+    for filters, stride in ((32, 1), (64, 2)):
+        beside = x if stride == 1 else normalised(x, filters, 1, stride)
+        inside = active(normalised(x, filters, 3, stride))
+        x = active(layers.Add()([beside, normalised(inside, filters, 3)]))
+    x = layers.Dense(8)(layers.GlobalAveragePooling2D()(x))
+    return keras.Model(image, x)
+
+
+def trained(policy: str) -> np.ndarray:
+    """How far three steps move the weights."""
+    keras.config.set_floatx("float64" if policy == "float64" else "float32")
+    keras.config.set_dtype_policy(policy)
+    keras.utils.set_random_seed(5)
+    model, rng = network(), np.random.default_rng(5)
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+    model.compile(optimizer=keras.optimizers.SGD(0.02, momentum=0.9), loss=loss)
+    begun = [np.asarray(w, np.float64) for w in model.get_weights()]
+    x, y = rng.standard_normal((8, 24, 24, 3)).astype("f"), rng.integers(0, 8, 8)
+    for _ in range(3):
+        model.train_on_batch(x, y)
+    return np.concatenate(
+        [(w - b).ravel() for w, b in zip(model.get_weights(), begun, strict=True)]
+    )
+
+
+# Sums in another order change the last bit of some 16-bit floats, 2**-8 of these.
+@pytest.mark.parametrize(
+    "policy, reference, bound",
+    [("float32", "float64", 5e-6), ("mixed_bfloat16", "mixed_bfloat16", 1e-2)],
+)
+@pytest.mark.parametrize("name", ["wgmma", "mma64x64"])
+def test_training(name, policy, reference, bound, force, monkeypatch):
+    monkeypatch.setenv("KERASCL_PRECISION", "high")  # emulated TF32 is exact
+    expected = trained(reference)
+    planned = force(name)
+    found = trained(policy)
+    assert sum(name in used for used in planned) >= 12
+    assert any("moments" in used for used in planned) == (name == "wgmma")
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert error < bound, f"relative error {error:.1e}"
