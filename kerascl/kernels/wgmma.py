@@ -112,11 +112,6 @@ class Shape:
     def threads(self) -> int:
         return 128 * self.teams + PRODUCER
 
-    def shared_bytes(self, panels: bool) -> int:
-        """Bytes of local memory; `panels` as the second operand is MN-major."""
-        rows = round_up(self.bn, 64) if panels else self.bn
-        return self.stages * (128 * (self.bm + rows) + 16)
-
 
 SHAPES = (
     Shape(256, 1, 2, 4, 1, 1.0, 1.0),

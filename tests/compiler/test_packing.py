@@ -15,11 +15,14 @@ from kerascl.runtime.launch import bind
 SHAPES = [(5, 7), (64, 64), (130, 70), (1, 200), (200, 3), (33, 129)]
 
 
-def pack_step(k: int, n: int, source: int, out: int, low: int | None) -> Step:
-    """The Step that turns a (k, n) matrix in slot `source`."""
+def pack_step(
+    k: int, n: int, source: int, out: int, low: int | None, turned: bool = True
+) -> Step:  # fmt: skip
+    """The Step that lays out a matrix in slot `source`: of (k, n), which it turns, or (n, k)."""
     names = {"b": source, "high": out, "low": low}
+    strides = (1, n) if turned else (k, 1)
     launch = pack_launch(
-        dtypes.float32, "int", "b", "high", "low" if low is not None else None, n, k, 0, 1, n
+        dtypes.float32, "int", "b", "high", "low" if low is not None else None, n, k, 0, *strides
     )
     args = [Use(names[a.slot]) if isinstance(a, Ref) else value_of(a) for a in launch.args]
     step = Step(launch.source, launch.name, launch.options, args, launch.global_size,
@@ -68,6 +71,26 @@ def test_one_launch_does_what_many_did(dev, rng, low):
         assert not found[:, k:].any()
         if low:
             np.testing.assert_array_equal(together[3 * j + 2], apart[3 * j + 2])
+
+
+@pytest.mark.parametrize("shapes", [SHAPES, [(2, 24), (3, 32)]], ids=["many", "two"])
+def test_matrices_that_keep_their_order(dev, rng, shapes):
+    slots = [
+        Slot(kind, nbytes, -1)
+        for k, n in shapes
+        for kind, nbytes in (
+            ("input", 4 * k * n), *[("temporary", 4 * n * packed_step(dtypes.float32, k))] * 2,
+        )
+    ]  # fmt: skip
+    steps = [pack_step(k, n, 3 * j, 3 * j + 1, None, False) for j, (k, n) in enumerate(shapes)]
+    matrices = [rng.normal(size=(n, k)).astype(np.float32) for k, n in shapes]
+    joined = packing.gather(steps, slots, dev.info)
+    assert len(joined) == 1
+    results = run(joined, slots, matrices, dev)
+    for j, (matrix, (k, n)) in enumerate(zip(matrices, shapes, strict=True)):
+        found = results[3 * j + 1].reshape(n, -1)
+        np.testing.assert_array_equal(found[:, :k], matrix)
+        assert not found[:, k:].any()
 
 
 def test_what_is_made_in_the_step_stays_where_it_is(dev):

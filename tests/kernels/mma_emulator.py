@@ -1,9 +1,10 @@
 """Runs kernels with mma.sync where there is none: the lanes of a warp exchange what they hold in
 local memory, in plain OpenCL C around the text of mma_tile.cl and attention_mma.cl.
 
-Copies to local memory happen at once, so what this cannot see is a wait that is missing or comes
-too late; nor time, registers, or how matrix units round sums.  A copy whose addresses are no
-multiple of its size, which the hardware refuses, brings NaN.
+Copies to local memory are asynchronous there.  Here they happen at once, so that one into a stage
+that is still read shows, or as late as they may, so that a missing wait shows.  A copy whose
+addresses are no multiple of its size, which the hardware refuses, brings NaN.  What this cannot
+see: time, registers, how matrix units round sums, and barriers that are missing beside its own.
 """
 
 from __future__ import annotations
@@ -46,21 +47,60 @@ _TILE = r"""
 #define EMU_BYTES ((__local uchar*)memory)
 #define LOCAL_ADDRESS(s, p) s = 0; \
   __local uint emu_lanes[NT][6]; \
-  const int emu_tid = get_local_id(0), emu_warp = emu_tid / 32 * 32, emu_lane = emu_tid % 32;
+  const int emu_tid = get_local_id(0), emu_warp = emu_tid / 32 * 32, emu_lane = emu_tid % 32; \
+  EMU_QUEUE
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE)
-#define COMMIT
-#define WAIT(n)
 #define CP16 16
 #define CP8 8
 #define CP4 4
 // n of so many bytes, and zeros.
-#define COPY_PART(nbytes, to, from, n) \
-  emu_copy(nbytes, EMU_BYTES, to, (__global const uchar*)(from), n);
 inline void emu_copy(int nbytes, __local uchar* memory, uint to, __global const uchar* from,
                      int n) {
   const int aligned = to % nbytes == 0 && (n == 0 || (ulong)from % nbytes == 0);
   for (int b = 0; b < nbytes; ++b) memory[to + b] = !aligned ? 0xff : b < n ? from[b] : 0;
 }
+#if EMU_LATE
+// The copies of the groups not waited for.
+#define EMU_GROUPS (STAGES + 1)
+#define EMU_MOST (PER(A, BM) + PER(B, BN))  // copies of a group; more are lost
+typedef struct {
+  int group, done, count[EMU_GROUPS];
+  struct {
+    int nbytes, n;
+    uint to;
+    __global const uchar* from;
+  } copies[EMU_GROUPS][EMU_MOST];
+} emu_queue_t;
+#define EMU_QUEUE emu_queue_t emu_queue; \
+  emu_queue.group = emu_queue.done = emu_queue.count[0] = 0;
+inline void emu_put(emu_queue_t* q, int nbytes, uint to, __global const uchar* from, int n) {
+  const int g = q->group % EMU_GROUPS, c = q->count[g];
+  if (c == EMU_MOST) return;
+  q->count[g] = c + 1;
+  q->copies[g][c].nbytes = nbytes;
+  q->copies[g][c].n = n;
+  q->copies[g][c].to = to;
+  q->copies[g][c].from = from;
+}
+inline void emu_wait(emu_queue_t* q, __local uchar* memory, int pending) {
+  for (; q->done + pending < q->group; ++q->done) {
+    const int g = q->done % EMU_GROUPS;
+    for (int c = 0; c < q->count[g]; ++c)
+      emu_copy(q->copies[g][c].nbytes, memory, q->copies[g][c].to, q->copies[g][c].from,
+               q->copies[g][c].n);
+  }
+}
+#define COMMIT emu_queue.count[++emu_queue.group % EMU_GROUPS] = 0
+#define WAIT(n) emu_wait(&emu_queue, EMU_BYTES, n)
+#define COPY_PART(nbytes, to, from, n) \
+  emu_put(&emu_queue, nbytes, to, (__global const uchar*)(from), n);
+#else
+#define EMU_QUEUE
+#define COMMIT
+#define WAIT(n)
+#define COPY_PART(nbytes, to, from, n) \
+  emu_copy(nbytes, EMU_BYTES, to, (__global const uchar*)(from), n);
+#endif
 #define COPY_FULL(nbytes, to, from) COPY_PART(nbytes, to, from, nbytes)
 #define COPY_SOME(nbytes, to, from, n) COPY_PART(nbytes, to, from, (n) ? nbytes : 0)
 #define SOME2(to, p, i, n) *(__local ushort*)(EMU_BYTES + (to)) = (n) ? (p)[i] : (ushort)0;
@@ -116,12 +156,13 @@ _VALUES = {
 }
 
 
-def emulated(plan: Plan, exact: bool = False) -> Plan:
-    """A plan of kernels/mma.py for any device; with `exact`, TF32 keeps what float32 holds."""
-    return Plan([_launch(launch, exact) for launch in plan.launches], plan.workspace)
+def emulated(plan: Plan, exact: bool = False, late: bool = False) -> Plan:
+    """A plan of kernels/mma.py for any device; with `exact`, TF32 keeps what float32 holds, with
+    `late`, copies happen when they are waited for."""
+    return Plan([_launch(launch, exact, late) for launch in plan.launches], plan.workspace)
 
 
-def _launch(launch: Launch, exact: bool) -> Launch:
+def _launch(launch: Launch, exact: bool, late: bool) -> Launch:
     if launch.name != "mma_tile":
         return launch
     head, text = launch.source.split(cl_source("mma_tile.cl"))[0], cl_source("mma_tile.cl")
@@ -135,9 +176,9 @@ def _launch(launch: Launch, exact: bool) -> Launch:
     assert not re.search(r"\basm\b", re.sub("//.*", "", text)), "PTX that is not emulated"
     macros, kernel = text.split("__kernel ")
     kind = re.search(r'#define MMA_TYPE "(\w+)"', head)[1]
-    mask = f"#define EMU_MASK 0xffff{'ffff' if exact else 'e000'}u\n"
+    modes = f"#define EMU_MASK 0xffff{'ffff' if exact else 'e000'}u\n#define EMU_LATE {int(late)}\n"
     return dataclasses.replace(
-        launch, source=head + macros + mask + _VALUES[kind] + _TILE + "__kernel " + kernel,
+        launch, source=head + macros + modes + _VALUES[kind] + _TILE + "__kernel " + kernel,
         options=("-cl-opt-disable",),  # building takes longer than running
     )  # fmt: skip
 

@@ -8,7 +8,7 @@ import pytest
 
 from kerascl import dtypes
 from kerascl.kernels import conv, gemm, mma
-from kerascl.kernels.solver import choose, store_epilogue
+from kerascl.kernels.solver import choose, cl_source, store_epilogue
 from kerascl.runtime import device
 from tests.kernels import mma_emulator, ptx, test_conv, test_gemm
 from tests.kernels.harness import devices, poisoned, random_array, run_plan
@@ -46,14 +46,14 @@ def of_a_card(info):
     )  # fmt: skip
 
 
-def run(solver, problem, inputs, shape, dev):
-    """What a solver computes, or None where it does not apply."""
+def run(solver, problem, inputs, shape, dev, late=False):
+    """What a solver computes, or None where it does not apply; `late` is the emulator's."""
     real = dev.info.matrix in mma.UNITS
     info = dev.info if real else of_a_card(dev.info)
     if not solver.applies(problem, info):
         return None
     plan = solver.plan(problem, info, store_epilogue(problem.a))
-    plan = plan if real else mma_emulator.emulated(plan)
+    plan = plan if real else mma_emulator.emulated(plan, late=late)
     return run_plan(plan, inputs, poisoned(shape, problem.a), dev).astype(np.float64)
 
 
@@ -76,8 +76,8 @@ def with_mode(problem, mode):
     return dataclasses.replace(problem, precision=MODES[mode][1])
 
 
-def check(solver, problem, inputs, want, dev, mode):
-    got = run(solver, problem, inputs, want.shape, dev)
+def check(solver, problem, inputs, want, dev, mode, late=False):
+    got = run(solver, problem, inputs, want.shape, dev, late)
     if got is None:
         return
     assert np.isfinite(got).all(), "poison in the output"
@@ -90,12 +90,13 @@ def test_products(dev, mode, exact_inputs, rng):
     """Sizes and orders of the operands, the solvers in turn: building one takes long."""
     sizes = ((129, 33, 65), (64, 64, 32), (65, 132, 260), (256, 256, 512), (3, 200, 1000))
     orders = ("normal", "transposed", "strided")
-    solvers = itertools.cycle(GEMM)
+    turns = itertools.cycle([(solver, late) for late in (False, True) for solver in GEMM])
     for (m, n, k), a, b in itertools.product(sizes, orders, orders):
         batch = (3,) if k < 100 else ()
         problem, inputs, want = test_gemm.make(rng, m, n, k, batch, a, b, MODES[mode][0])
         problem = gemm.normalise(with_mode(problem, mode))
-        check(next(solvers), problem, inputs, want, dev, mode)
+        solver, late = next(turns)
+        check(solver, problem, inputs, want, dev, mode, late)
 
 
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
@@ -118,6 +119,28 @@ def test_rounding_to_tf32_is_to_nearest_in_the_mean(dev, rng):
     # Rounding to nearest gives 2.9e-4, cutting off 7.8e-4 and results 7e-4 too small.
     assert np.linalg.norm(got - want) <= 3.3e-4 * np.linalg.norm(want)
     assert abs((got * want).sum() / (want * want).sum() - 1) < 3e-5
+
+
+@pytest.mark.parametrize(
+    "late, right, wrong",
+    [(True, "WAIT(STAGES - 2);", ""), (True, "WAIT(STAGES - 2);", "WAIT(STAGES - 1);"),
+     (True, "COMMIT;\n        fill", "fill"), (False, "LOAD(fill)", "LOAD(cur)")],
+)  # fmt: skip
+def test_the_emulator_sees(late, right, wrong, dev, rng, monkeypatch):
+    """Copies that are not waited for, and one into a stage that is still read."""
+    if dev.info.matrix in mma.UNITS:
+        pytest.skip("the device needs no emulator")
+    text, plain = cl_source("mma_tile.cl"), mma.cl_source
+    assert right in text
+    broken = text.replace(right, wrong)
+    for module in (mma, mma_emulator):
+        monkeypatch.setattr(
+            module, "cl_source", lambda name: broken if name == "mma_tile.cl" else plain(name)
+        )
+    problem, inputs, want = test_gemm.make(rng, 64, 64, 260)
+    problem = gemm.normalise(with_mode(problem, "tf32"))
+    got = run(mma.MmaGemm(mma.TILES[-1]), problem, inputs, want.shape, dev, late)
+    assert not np.linalg.norm(got - want) < 1e-2 * np.linalg.norm(want)
 
 
 def test_nan_and_infinity_pass_through(dev):

@@ -7,7 +7,8 @@ inline void pack_tile(
     __global WORD* restrict out, __global WORD* restrict low, const int ROWS, const int K,
     const int STEP, const int B1, const int B2, const INDEX_T OFFSET, const INDEX_T ROW,
     const INDEX_T DEPTH, const INDEX_T S0, const INDEX_T S1, const INDEX_T S2) {
-  const int x = get_local_id(0) % SIDE, y = get_local_id(0) / SIDE;
+  // As an int first: one CPU's compiler gets the remainder of a size_t wrong here.
+  const int lane = get_local_id(0), x = lane % SIDE, y = lane / SIDE;
   const int wide = (STEP + SIDE - 1) / SIDE, high = (ROWS + SIDE - 1) / SIDE;
   const int line = group / wide, batch = line / high;
   const int k0 = (group - line * wide) * SIDE, row0 = (line - batch * high) * SIDE;

@@ -23,7 +23,7 @@ __kernel __attribute__((reqd_work_group_size(256, 1, 1))) void wgmma_planes(
   const int wide = (STEP + SIDE - 1) / SIDE, high = (channels + SIDE - 1) / SIDE;
   const int line = group / wide, phase = line / high;
   const int k0 = (group - line * wide) * SIDE, c0 = (line - phase * high) * SIDE;
-  const int fast = get_local_id(0) % SIDE, slow = get_local_id(0) / SIDE;
+  const int lane = get_local_id(0), fast = lane % SIDE, slow = lane / SIDE;
   if (slow == 0) {
     const int height = is_x ? IN1 : OUT1, width = is_x ? IN2 : OUT2;
     const int t1 = phase / PHASES2, t2 = phase - t1 * PHASES2;
