@@ -8,6 +8,7 @@ from keras import layers
 import kerascl as kc
 from kerascl.kernels import database
 from kerascl.runtime import device
+from tests.kernels import emulator
 from tests.solvers import emulated
 
 pytestmark = pytest.mark.skipif(
@@ -94,3 +95,23 @@ def test_training(name, policy, reference, bound, force, monkeypatch):
     assert any("moments" in used for used in planned) == (name == "wgmma")
     error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
     assert error < bound, f"relative error {error:.1e}"
+
+
+def test_a_fault_spoils_the_result(force, monkeypatch, rng):
+    monkeypatch.setenv("KERASCL_PRECISION", "high")
+    plain = emulator._source
+    a, b = rng.standard_normal((2, 40, 40)).astype("f")
+
+    def unfenced(*args):
+        source, pointers = plain(*args)
+        return source.replace("WG_FENCE;", ""), pointers
+
+    def product():
+        return kc.matmul(kc.array(a), kc.array(b)).numpy()
+
+    planned = force("wgmma")
+    np.testing.assert_allclose(product(), a @ b, rtol=1e-4, atol=1e-4)
+    assert planned
+    monkeypatch.setattr(emulator, "_source", unfenced)
+    kc.engine.programs.clear()
+    assert np.isnan(product()).any()

@@ -75,20 +75,21 @@ class Emulated(Solver):
         plan = mma_emulator.emulated(self.solver.plan(problem, card(info), epilogue), exact)
         sizes = dict(zip("ab", operand_bytes(problem), strict=True))
         sizes |= {f"ws{n}": nbytes for n, nbytes in enumerate(plan.workspace)}
-        results = {
+        results = tuple(dict.fromkeys(
             arg for launch in plan.launches for arg in launch.args
             if isinstance(arg, Ref) and arg.slot not in ("a", "b") and arg.slot[:2] != "ws"
-        }  # fmt: skip
-        launches, workspace = [], list(plan.workspace)
+        ))  # fmt: skip
+        launches, judges, workspace = [], [], list(plan.workspace)
         for launch in plan.launches:
             if not emulator.is_emulated(launch):
                 launches.append(launch)
                 continue
             ring, state = (f"ws{len(workspace) + n}" for n in (0, 1))
             e = emulator.emulate(launch, (ring, state), sizes, exact)
-            launches += [_fill(ring, state, e), *e.launches, _judge(state, e, results)]
+            launches += [_fill(ring, state, e), *e.launches]
+            judges.append(_judge(state, e, results))
             workspace += [e.ring, 4 * math.prod(e.state)]
-        return Plan(launches, workspace)
+        return Plan(launches + judges, workspace)
 
 
 def operand_bytes(p) -> tuple[int, int]:
@@ -110,7 +111,8 @@ def _fill(ring: str, state: str, e: emulator.Emulation) -> Launch:
     return Launch(_FILL, "emulated_fill", args, (4096,), (64,))
 
 
-def _judge(state: str, e: emulator.Emulation, results: set[Ref]) -> Launch:
+def _judge(state: str, e: emulator.Emulation, results: tuple[Ref, ...]) -> Launch:
+    """Spoils the results, and what an epilogue reads, where the emulator found a fault."""
     kinds, stages, counts = e.shape
     names = [f"result{n}" for n in range(len(results))]
     defines = {
