@@ -14,6 +14,7 @@ from kerascl.core import scope
 from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node, topological
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Kind
+from kerascl.kernels import attention_mma
 from kerascl.kernels.solver import Counters
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
@@ -73,6 +74,9 @@ class Engine:
 
     def matrix_units(self, device: Device) -> bool:
         return bool(device.info.matrix)
+
+    def matrix_attention(self, device: Device) -> bool:
+        return attention_mma.available(device.info)
 
     def memory_bytes(self, device: Device) -> int:
         return device.info.global_mem_bytes

@@ -37,6 +37,9 @@ class Engine(Protocol):
     def matrix_units(self, device) -> bool:
         """Whether products on the device run on units far faster than its ordinary arithmetic."""
 
+    def matrix_attention(self, device) -> bool:
+        """Whether attention's kernels run on them, too."""
+
     def memory_bytes(self, device) -> int:
         """The device's memory."""
 

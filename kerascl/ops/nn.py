@@ -116,19 +116,32 @@ _gelu_tanh = pointwise(
     cost=18,
 )
 _DENSITY = 1 / math.sqrt(2 * math.pi)
+
+
+def _density(x):
+    return _DENSITY * exp(-0.5 * x * x)
+
+
 normal_cdf = pointwise(
     "normal_cdf",
-    "(({T})0.5f * erfc(({T})-0.7071067811865475 * ({0})))",
+    "kcl_normal_cdf_{T}({0})",
     floating,
-    lambda g, y, x: (g * (_DENSITY * exp(-0.5 * x * x)),),
+    lambda g, y, x: (g * _density(x),),
+    cost=18,
+)
+_gelu_slope = pointwise(
+    "gelu_slope",
+    "kcl_gelu_slope_{T}({0})",
+    floating,
+    lambda g, y, x: (g * (2 - x * x) * _density(x),),
     cost=20,
 )
 _gelu_exact = pointwise(
     "gelu",
-    "(({T})0.5f * ({0}) * erfc(({T})-0.7071067811865475 * ({0})))",
+    "(({0}) * kcl_normal_cdf_{T}({0}))",
     floating,
-    lambda g, y, x: (g * (normal_cdf(x) + x * (_DENSITY * exp(-0.5 * x * x))),),
-    cost=20,
+    lambda g, y, x: (g * _gelu_slope(x),),
+    cost=19,
 )
 _elu = pointwise(
     "elu",

@@ -81,10 +81,23 @@ def test_relu_gradient_at_zero_and_of_integers():
 
 
 def test_exact_gelu(rng):
-    x = (rng.standard_normal(200) * 4).astype(np.float32)
+    """Every value, those that almost vanish too, and the slope; where float32 underflows, zeros."""
+    x = np.concatenate([rng.standard_normal(3000) * 4, rng.uniform(-13, 13, 3000), np.zeros(1)])
+    x = x[np.abs(x) < 13].astype(np.float32)
     x64 = x.astype(np.float64)
-    expected = 0.5 * x64 * np.vectorize(math.erfc)(-x64 / math.sqrt(2))
-    np.testing.assert_allclose(nn.gelu(x, False).numpy(), expected, rtol=2e-5, atol=1e-30)
+    below = 0.5 * np.vectorize(math.erfc)(-x64 / math.sqrt(2))
+    density = np.exp(-0.5 * x64**2) / math.sqrt(2 * math.pi)
+    np.testing.assert_allclose(nn.gelu(x, False).numpy(), x64 * below, rtol=8e-7, atol=1e-37)
+    np.testing.assert_allclose(nn.normal_cdf(x).numpy(), below, rtol=8e-7, atol=1e-37)
+    inputs = kc.array(x)
+    with kc.GradientTape() as tape:
+        y = nn.gelu(inputs, False)
+    slope = tape.gradient(y, inputs).numpy()
+    terms = below + np.abs(x64) * density  # of both signs
+    assert (np.abs(slope - below - x64 * density) <= 8e-7 * terms + 1e-37).all()
+    far = kc.array([np.nan, np.inf, -np.inf, 20, -20, 1e30, -1e30], "float32")
+    np.testing.assert_array_equal(nn.normal_cdf(far).numpy(), [np.nan, 1, 0, 1, 0, 1, 0])
+    np.testing.assert_array_equal(nn.gelu(far[3:], False).numpy(), np.float32([20, 0, 1e30, 0]))
     check_gradients(lambda x: nn.gelu(x, False), x[:8], rng=rng, order=2)
 
 
@@ -438,13 +451,20 @@ def test_attention_dtypes_and_hidden_rows(rng):
         )
 
 
-def test_attention_on_matrix_units_keeps_small_logits_only(monkeypatch):
+def test_attention_on_matrix_units_keeps_small_logits_of_large_heads(monkeypatch):
     engine = type(kc.engine)
     monkeypatch.setattr(engine, "matrix_units", lambda self, device: True)
     monkeypatch.setattr(engine, "memory_bytes", lambda self, device: 256 * 4 * 2 * 16 * 16)
+    monkeypatch.setattr(engine, "matrix_attention", lambda self, device: False)
 
-    def kernel(batch):
-        x = kc.ones((batch, 16, 2, 4))
-        return attention.dot_product_attention(x, x, x)._node.inputs[0].op.name
+    def fused(batch, features=4, dtype="float32"):
+        x = kc.ones((batch, 16, 2, features), dtype)
+        y = attention.dot_product_attention(x, x, x)
+        return y._node.inputs[0].op.name == "attention"
 
-    assert kernel(1) != "attention" and kernel(2) == "attention"
+    assert not fused(1) and fused(2)
+    monkeypatch.setattr(engine, "matrix_attention", lambda self, device: True)
+    with kc.precision_scope("high"):
+        assert fused(1) and not fused(1, 33)
+    with kc.precision_scope("highest"):
+        assert not fused(1) and fused(2) and fused(1, dtype="bfloat16")
