@@ -1,6 +1,6 @@
-"""Matrix products and convolutions against PyTorch (cuBLAS and cuDNN, or its CPU kernels).
+"""Matrix products, convolutions and attention against PyTorch (cuBLAS, cuDNN, or its CPU kernels).
 
-    python benchmarks/rivals.py                        both on the GPU, or both on the CPU
+    python benchmarks/rivals.py                        all on the GPU, or all on the CPU
     python benchmarks/rivals.py --only products --types tf32 bfloat16 --json rates.json
 
 Both libraries get the same fresh random inputs and are timed in turn, one after the other in each
@@ -36,6 +36,12 @@ TYPES = {  # dtype, our precision
 SMALL = ((32, 784, 512), (784, 32, 512), (32, 512, 512), (512, 32, 512), (4096, 512, 1024))
 MOST_CPU_FLOPS = 4e10
 PARTS = ("forward", "data gradient", "filter gradient")
+# batch, queries and keys, heads, features, causal; the first two are of the small suite's networks
+ATTENTION = (
+    (256, 128, 4, 32, False), (256, 128, 4, 32, True), (64, 197, 12, 64, False),
+    (16, 512, 8, 64, True), (8, 1024, 8, 64, False), (4, 2048, 8, 64, True),
+    (8, 512, 8, 128, False),
+)  # fmt: skip
 
 
 class Pair:
@@ -46,6 +52,8 @@ class Pair:
         args: its arguments, NumPy arrays in float32.
         theirs: makes the call of PyTorch from its tensors.
         dtype: what both cast the arguments to.
+
+    Both give an array, or a tuple of them.
     """
 
     def __init__(self, ours: Callable, theirs: Callable, args: list[np.ndarray], dtype: str):
@@ -60,9 +68,9 @@ class Pair:
         wide = theirs(*(t.double() for t in self.tensors))()
         self.errors = [_error(self._found(), wide), _error(self.call(), wide)]
 
-    def _found(self) -> torch.Tensor:
-        found = kc.cast(self.function(*self.arrays), "float32")
-        return torch.from_numpy(np.array(found)).to(self.tensors[0].device)
+    def _found(self) -> list[torch.Tensor]:
+        found = (kc.cast(x, "float32") for x in _tuple(self.function(*self.arrays)))
+        return [torch.from_numpy(np.array(x)).to(self.tensors[0].device) for x in found]
 
     def seconds(self, rounds: int, budget: float) -> tuple[float, float]:
         """Median seconds of one call of ours and of theirs."""
@@ -91,8 +99,14 @@ def _time(call: Callable, finish: Callable, count: int) -> float:
     return (time.perf_counter() - begin) / count
 
 
-def _error(found: torch.Tensor, wanted: torch.Tensor) -> float:
-    return float((found.double() - wanted).norm() / wanted.norm())
+def _tuple(x) -> tuple:
+    return tuple(x) if isinstance(x, tuple | list) else (x,)
+
+
+def _error(found, wanted) -> float:
+    """The largest of the results' relative norms."""
+    pairs = zip(_tuple(found), _tuple(wanted), strict=True)
+    return max(float((x.double() - w).norm() / w.norm()) for x, w in pairs)
 
 
 def product(m: int, k: int, n: int, dtype: str, rng) -> tuple[Pair, float]:
@@ -147,13 +161,48 @@ def convolution(layer: tuple, part: str, batch: int, dtype: str, rng) -> tuple[P
     return pair, 2.0 * taps * taps * channels * dy.size
 
 
+def attention(size: tuple, training: bool, dtype: str, rng) -> tuple[Pair, float]:
+    """Dot-product attention, with the gradients of its three inputs if `training`.
+
+    The operations are those of the formula's products; half of them where causality hides half.
+    """
+    batch, length, heads, features, causal = size
+    args = [rng.standard_normal((batch, length, heads, features), np.float32) for _ in "qkvg"]
+
+    def forward(q, k, v):
+        return kc.dot_product_attention(q, k, v, is_causal=causal)
+
+    def gradients(q, k, v, g):
+        with kc.GradientTape() as tape:
+            y = forward(q, k, v)
+        return (y, *tape.gradient(y, [q, k, v], g))
+
+    def theirs(q, k, v, g=None):
+        heads_first = [x.transpose(1, 2) for x in (q, k, v)]
+        attend = torch.nn.functional.scaled_dot_product_attention
+        if g is None:
+            return lambda: attend(*heads_first, is_causal=causal).transpose(1, 2)
+        leaves = [x.detach().requires_grad_() for x in heads_first]
+
+        def call():
+            y = attend(*leaves, is_causal=causal)
+            found = (y.detach(), *torch.autograd.grad(y, leaves, g.transpose(1, 2)))
+            return tuple(x.transpose(1, 2) for x in found)
+
+        return call
+
+    flops = (6 if training else 2) * 2.0 * batch * heads * length**2 * features
+    ours, args = (gradients, args) if training else (forward, args[:3])
+    return Pair(ours, theirs, args, dtype), flops / 2 if causal else flops
+
+
 def problems(args, rng, cpu: bool):
     """(name, maker) of everything asked for."""
-    if args.only != "convolutions":
+    if args.only in (None, "products"):
         for m, k, n in (*PRODUCTS, *SMALL):
             if not cpu or 2.0 * m * k * n <= MOST_CPU_FLOPS:
                 yield f"{m} x {k} x {n}", lambda t, s=(m, k, n): product(*s, t, rng)
-    if args.only != "products":
+    if args.only in (None, "convolutions"):
         batch = args.batch or (4 if cpu else 64)
         for layer in CONVOLUTIONS:
             for part in PARTS:
@@ -161,14 +210,21 @@ def problems(args, rng, cpu: bool):
                     continue  # nobody asks for the gradient of a picture
                 make = lambda t, a=layer, p=part: convolution(a, p, batch, t, rng)  # noqa: E731
                 yield f"{layer[0]} {part}", make
+    if args.only in (None, "attention"):
+        for batch, length, *rest in ATTENTION:
+            size = (args.batch or (1 if cpu else batch), length, *rest)
+            name = "attention {}x{}x{}x{}".format(*size) + " causal" * size[-1]
+            for training in (False, True):
+                make = lambda t, s=size, g=training: attention(s, g, t, rng)  # noqa: E731
+                yield name + " training" * training, make
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--only", choices=("products", "convolutions"))
+    parser.add_argument("--only", choices=("products", "convolutions", "attention"))
     parser.add_argument("--types", nargs="+", choices=TYPES, help="default: all that the GPU has")
     parser.add_argument("--match", default="", help="only problems whose name holds this")
-    parser.add_argument("--batch", type=int, help="images of the convolutions (GPU 64, CPU 4)")
+    parser.add_argument("--batch", type=int, help="of convolutions (GPU 64, CPU 4) and attention")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget", type=float, default=0.05, help="seconds of a round")
     parser.add_argument("--json", metavar="FILE", help="also write all figures")

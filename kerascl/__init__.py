@@ -36,6 +36,7 @@ from kerascl.dtypes import (
 from kerascl.dtypes import bool_ as bool_
 from kerascl.ops import fft, host, linalg, nn, random
 from kerascl.ops import methods as _methods
+from kerascl.ops.attention import *
 from kerascl.ops.batching import *
 from kerascl.ops.bits import *
 from kerascl.ops.calculus import *
