@@ -17,6 +17,8 @@ from kerascl.kernels import arrival
 
 # Elements of a fold that a work-item of a GPU reads at once; twice as many of up to 4 bytes.
 TOGETHER = 4
+# Elements of a short row that a work-item of a GPU keeps in registers, and of all that it reads.
+IN_REGISTERS = (8, 24)
 
 
 @dataclass
@@ -27,9 +29,18 @@ class _Shape:
     lanes: int
     splits: int
     lanes_first: bool
+    turns: int = 0  # elements of a work-item, if it keeps them in registers
 
 
-def _layout(rows: int, length: int, lanes_first: bool, whole: bool, info) -> _Shape:
+def _layout(
+    rows: int, length: int, lanes_first: bool, whole: bool, info, turns: int = 0
+) -> _Shape:
+    """
+    Args:
+        lanes_first: whether neighbouring elements of memory belong to one row.
+        whole: whether a row must not be split.
+        turns: how many elements a work-item of a GPU may keep in registers, if rows are short.
+    """
     cpu = info.kind == "cpu"
     most = info.max_work_group_size
     if rows == 1:
@@ -42,6 +53,9 @@ def _layout(rows: int, length: int, lanes_first: bool, whole: bool, info) -> _Sh
         else:
             lanes = min(most, max(1, power_of_two(length) // 4))
             outs = max(1, min(most // lanes, power_of_two(rows)))
+            kept = _in_registers(rows, length, most, info, turns)
+            if kept is not None:
+                return kept
     elif cpu:
         outs, lanes = min(64, power_of_two(rows)), 1
     else:
@@ -58,6 +72,21 @@ def _layout(rows: int, length: int, lanes_first: bool, whole: bool, info) -> _Sh
             shortest = lanes * 32
             splits = max(1, min(-(-wanted // groups), length // shortest))
     return _Shape(outs, lanes, splits, lanes_first)
+
+
+def _in_registers(rows: int, length: int, most: int, info, turns: int) -> _Shape | None:
+    """The layout where a row is read once, if it is short enough and there are many rows.
+
+    Fewer lanes take fewer steps and barriers to agree on a sum, and eight neighbours still read a
+    whole sector of memory.
+    """
+    while turns >= 4:
+        lanes = max(8, power_of_two(length) // turns)
+        outs = most // lanes
+        if outs and length > lanes and rows >= outs * 2 * info.compute_units:
+            return _Shape(outs, lanes, 1, True, -(-length // lanes))
+        turns //= 2
+    return None
 
 
 class _Fold:
@@ -123,7 +152,10 @@ class _Fold:
             dims, marks = (1,), [True]
         inner_last = marks[-1]
         whole = self.cluster.staged or self.length == 0
-        layout = _layout(self.rows, self.length, inner_last, whole, self.info)
+        turns = min(IN_REGISTERS[0], IN_REGISTERS[1] // max(1, len(self._read_whole())))
+        if self.build.generic or self.length == 0:
+            turns = 0
+        layout = _layout(self.rows, self.length, inner_last, whole, self.info, turns)
         for _ in range(2):
             fixed = {d for d in range(len(dims) - 1) if marks[d] != marks[d + 1]}
             result, indices = self._write(dims, marks, layout)
@@ -177,7 +209,7 @@ class _Fold:
                 and id(m) in self.build.writes
             ]
             if now or side:
-                self._loop(outer, now, side, registers, place, layout)
+                self._loop(outer, now, side, registers, place, layout, stage == 0)
             if layout.splits > 1:
                 break
             for fold in now:
@@ -250,38 +282,73 @@ class _Fold:
             made.append((ctype, name))
         return made
 
-    def _loop(self, outer: Scope, folds, side, registers, place, layout) -> None:
-        writer = outer.writer
-        for fold in folds:
-            registers[id(fold)] = self._declare(outer, fold)
-        if self.length == 0:
-            return
+    def _loop(self, outer: Scope, folds, side, registers, place, layout, first: bool) -> None:
+        """Over the row: take its elements into `folds` and store those of `side`."""
         scratch = {}
         for fold in folds:
+            registers[id(fold)] = self._declare(outer, fold)
             made = self._registers(outer, fold, registers[id(fold)][0].scratch)
             scratch[id(fold)] = {f"u{k}": name for k, (_, name) in enumerate(made)}
-        ctype, lanes = writer.index_type, layout.lanes
+        if self.length == 0:
+            return
+        ctype = outer.writer.index_type
+
+        def element(scope: Scope, copy: int, r: str, full: Expr, condition: str) -> list[str]:
+            """Read into `scope`; gives what then takes it into the folds."""
+            steps = []
+            for node in side:
+                value = scope.compute(node, unravel(full, node.shape), (), self.visible)
+                self.build.store(scope, node, full, value, condition)
+            for fold in folds:
+                x = fold.inputs[0]
+                value = scope.value(x, unravel(full, x.shape), (), self.visible)
+                spec, states = registers[id(fold)]
+                others = {"x": f"(({states[0][0]}){value})"} | scratch[id(fold)]
+                text = _rename(spec.step, states, others)
+                steps.append(f"{{ const {ctype} r = {r}; {text} }}" if copy else text)
+            return steps
+
+        if layout.turns:
+            self._in_turn(outer, element, place, layout, first)
+        else:
+            self._in_loops(outer, element, place, layout)
+        for fold in folds:
+            spec, states = registers[id(fold)]
+            if spec.close:
+                outer.lines.append(_rename(spec.close, states, scratch[id(fold)]))
+
+    def _in_turn(self, outer: Scope, element, place, layout: _Shape, first: bool) -> None:
+        """Without a loop: what one stage has read or computed the next ones know."""
+        ctype, lanes = outer.writer.index_type, layout.lanes
+        steps = []
+        for copy in range(layout.turns):
+            r, full, _, decode = place(copy)
+            # lanes beyond the row's end repeat its end, and leave it out
+            beyond = copy == layout.turns - 1 and self.length % lanes != 0
+            if first:
+                at = f"rl + {copy * lanes}"
+                if beyond:
+                    outer.lines.append(f"const int inside = {at} < r_end;")
+                    at = f"inside ? {at} : r_end - 1"
+                outer.lines += [f"const {ctype} {r} = {at};", *decode]
+            found = element(outer, copy, r, full, "live && inside" if beyond else "live")
+            steps += [f"if (inside) {{ {text} }}" for text in found] if beyond else found
+        outer.lines += steps
+        outer.flush()
+
+    def _in_loops(self, outer: Scope, element, place, layout: _Shape) -> None:
+        ctype, lanes = outer.writer.index_type, layout.lanes
 
         def elements(count: int) -> list[str]:
             """The lines for so many elements: they are all read before the first is stored."""
             reads, steps, stores = [], [], []
             for copy in range(count):
                 r, full, own, decode = place(copy)
-                inner = Scope(writer, outer, own)
+                inner = Scope(outer.writer, outer, own)
                 if copy:
                     inner.lines.append(f"const {ctype} {r} = r + {copy * lanes};")
                 inner.lines.extend(decode)
-                for node in side:
-                    value = inner.compute(node, unravel(full, node.shape), (), self.visible)
-                    self.build.store(inner, node, full, value, "live")
-                for fold in folds:
-                    x = fold.inputs[0]
-                    value = inner.value(x, unravel(full, x.shape), (), self.visible)
-                    spec, states = registers[id(fold)]
-                    acc = states[0][0]
-                    others = {"x": f"(({acc}){value})"} | scratch[id(fold)]
-                    text = _rename(spec.step, states, others)
-                    steps.append(f"{{ const {ctype} r = {r}; {text} }}" if copy else text)
+                steps += element(inner, copy, r, full, "live")
                 reads += inner.lines
                 stores += inner.stores
             return reads + steps + stores
@@ -295,10 +362,6 @@ class _Fold:
             outer.lines.append(f"  for (; {condition}; r += {count * lanes}) {{")
             outer.lines += [f"    {line}" for line in lines] + ["  }"]
         outer.lines.append("}")
-        for fold in folds:
-            spec, states = registers[id(fold)]
-            if spec.close:
-                outer.lines.append(_rename(spec.close, states, scratch[id(fold)]))
 
     def _together(self, layout: _Shape) -> int:
         """How many elements a work-item reads before it goes on: a GPU's memory is busy only

@@ -112,3 +112,43 @@ def test_an_update_in_place_beside_its_fold(gpu, rng):
         wide = host.astype(np.float64) * 0.5**turn
         np.testing.assert_allclose(step().numpy(), (wide**2).sum(0), rtol=1e-5)
     np.testing.assert_allclose(state.value.numpy(), host * 0.125, rtol=1e-6)
+
+
+@pytest.mark.parametrize("length", [9, 33, 40, 64, 250])
+def test_short_rows_are_read_once(gpu, rng, folds_made, length):
+    """Two stages, a map that is stored on the way, a State that is overwritten, places, a mask."""
+    rows = 2000 if length > 64 else 6500  # many enough for the larger GPU
+    host, other = (rng.normal(3, 1, (rows, length)).astype(np.float32) for _ in range(2))
+    gamma, beta = (rng.normal(size=length).astype(np.float32) for _ in range(2))
+    state = kc.State(kc.array(host))
+
+    @kc.jit
+    def step(other, gamma, beta):
+        x = state.value + other
+        mean = kc.mean(x, 1, keepdims=True)
+        centred = x - mean
+        deviation = kc.sqrt(kc.mean(centred * centred, 1, keepdims=True))
+        state.assign(centred / deviation * gamma + beta)
+        return x, mean, kc.argmax(kc.round(x), 1), kc.max(kc.where(x > 7, -x, x), 1)
+
+    found = [y.numpy() for y in step(*map(kc.array, (other, gamma, beta)))]
+    x = host + other
+    wide = x.astype(np.float64)
+    normal = (wide - wide.mean(1, keepdims=True)) / wide.std(1, keepdims=True) * gamma + beta
+    np.testing.assert_array_equal(found[0], x)
+    np.testing.assert_allclose(found[1][:, 0], wide.mean(1), rtol=1e-6)
+    np.testing.assert_array_equal(found[2], np.argmax(np.round(x), 1))
+    np.testing.assert_array_equal(found[3], np.where(x > 7, -x, x).max(1))
+    np.testing.assert_allclose(state.value.numpy(), normal, rtol=1e-4, atol=1e-4)
+    staged = [x.source.text for x in folds_made if "sqrt" in x.source.text]
+    assert staged and all("for (; " not in text for text in staged)
+
+
+def test_few_or_long_rows_are_read_in_loops(as_gpu, rng, folds_made):
+    as_gpu(8)
+    for shape in ((60, 64), (3000, 600)):
+        host = rng.normal(size=shape).astype(np.float32)
+        found = kc.jit(kc.nn.softmax)(kc.array(host)).numpy()
+        wide = np.exp(host.astype(np.float64))
+        np.testing.assert_allclose(found, wide / wide.sum(1, keepdims=True), rtol=1e-5)
+    assert all("for (; " in launch.source.text for launch in folds_made)
