@@ -4,6 +4,9 @@ import numpy as np
 import pytest
 
 import kerascl as kc
+from kerascl.dtypes import float32
+from kerascl.kernels import cpu
+from kerascl.runtime import device
 from tests.ops.slopes import relative
 
 # batch, m, n, k: whole units of 16 bytes, none, a batch, few rows, a long sum
@@ -42,3 +45,19 @@ def test_layers(sizes, turned, dtype, rng):
     close = {"float32": 1e-6, "float16": 2.0**-10, "bfloat16": 2.0**-7}[dtype]
     for got, want in zip(found, expected, strict=True):
         assert got.dtype == dtype and relative(got.numpy(), want) < close
+
+
+@pytest.mark.parametrize("slope", [kc.tanh, kc.exp, kc.log1p, kc.sqrt], ids=lambda f: f.__name__)
+def test_functions_behind_every_tile_of_a_cpu(slope, monkeypatch, rng):
+    """Of what the epilogue reads; a compiler that unrolled these loops died of some tiles."""
+    info = device.default().info
+    if info.kind != "cpu":
+        pytest.skip("a GPU has no such tiles")
+    for place, micro in enumerate(cpu.shapes(float32, info.simd_width)):
+        monkeypatch.setattr(cpu, "best", lambda *_, micro=micro, **__: micro)
+        m, n, k = 2 * micro.mr + 3, 3 * micro.nr + 1, 40 + place  # which no other test has
+        a, b, z = (rng.random(s, np.float32) for s in ((m, k), (k, n), (m, n)))
+        found = kc.jit(lambda a, b, z: kc.matmul(a, b) * (1 - slope(z) ** 2))(a, b, z)
+        reference = getattr(np, slope.__name__)(z.astype(np.float64))
+        wanted = (a.astype(np.float64) @ b.astype(np.float64)) * (1 - reference**2)
+        assert relative(found.numpy(), wanted) < 1e-6
