@@ -145,7 +145,7 @@ _gelu_exact = pointwise(
 )
 _elu = pointwise(
     "elu",
-    "(({0}) > 0 ? ({0}) : ({1}) * expm1({0}))",
+    "kcl_elu_{T}({0}, {1})",
     floating,
     lambda g, y, x, a: (g * where(x > 0, 1, y + a), where(x > 0, 0, g * expm1(minimum(x, 0)))),
     cost=14,
@@ -178,7 +178,7 @@ def selu(x: ArrayLike) -> Array:
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)."""
     x = _inexact(x)
-    return where(x > 0, x, alpha * expm1(minimum(x, 0.0) / alpha))
+    return where(x > 0, x, alpha * _elu(minimum(x, 0.0) / alpha, 1.0))
 
 
 def leaky_relu(x: ArrayLike, negative_slope: ArrayLike = 0.2) -> Array:

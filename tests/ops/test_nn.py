@@ -101,6 +101,19 @@ def test_exact_gelu(rng):
     check_gradients(lambda x: nn.gelu(x, False), x[:8], rng=rng, order=2)
 
 
+def test_elu_near_zero_and_far_below(rng):
+    x = np.concatenate([-(10.0 ** rng.uniform(-6, 2, 3000)), rng.uniform(-2, 1, 3000)])
+    x = x.astype(np.float32)
+    wide = x.astype(np.float64)
+    expected = np.where(x > 0, wide, 1.5 * np.expm1(np.minimum(wide, 0)))
+    np.testing.assert_allclose(nn.elu(x, 1.5).numpy(), expected, rtol=5e-7)
+    far = kc.array([np.inf, -np.inf, np.nan, 0, -1e30], "float32")
+    np.testing.assert_array_equal(nn.elu(far).numpy(), [np.inf, -1, np.nan, 0, -1])
+    wide = rng.uniform(-3, 1, 100)
+    expected = np.where(wide > 0, wide, np.expm1(wide))
+    np.testing.assert_allclose(nn.elu(kc.array(wide, "float64")).numpy(), expected, rtol=1e-14)
+
+
 def test_parameters_of_activations(rng):
     x = rng.standard_normal(50).astype(np.float32)
     x64 = x.astype(np.float64)
