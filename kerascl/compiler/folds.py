@@ -17,8 +17,9 @@ from kerascl.kernels import arrival
 
 # Elements of a fold that a work-item of a GPU reads at once; twice as many of up to 4 bytes.
 TOGETHER = 4
-# Elements of a short row that a work-item of a GPU keeps in registers, and of all that it reads.
-IN_REGISTERS = (8, 24)
+# Elements of a short row that a work-item keeps in registers (a power of two), and of all that it
+# reads.  CPUs' compilers save registers at each barrier.
+IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
 
 
 @dataclass
@@ -39,7 +40,7 @@ def _layout(
     Args:
         lanes_first: whether neighbouring elements of memory belong to one row.
         whole: whether a row must not be split.
-        turns: how many elements a work-item of a GPU may keep in registers, if rows are short.
+        turns: how many elements a work-item may keep in registers, if rows are short.
     """
     cpu = info.kind == "cpu"
     most = info.max_work_group_size
@@ -53,9 +54,9 @@ def _layout(
         else:
             lanes = min(most, max(1, power_of_two(length) // 4))
             outs = max(1, min(most // lanes, power_of_two(rows)))
-            kept = _in_registers(rows, length, most, info, turns)
-            if kept is not None:
-                return kept
+        kept = _in_registers(rows, length, most, info, turns)
+        if kept is not None:
+            return kept
     elif cpu:
         outs, lanes = min(64, power_of_two(rows)), 1
     else:
@@ -77,9 +78,14 @@ def _layout(
 def _in_registers(rows: int, length: int, most: int, info, turns: int) -> _Shape | None:
     """The layout where a row is read once, if it is short enough and there are many rows.
 
-    Fewer lanes take fewer steps and barriers to agree on a sum, and eight neighbours still read a
-    whole sector of memory.
+    On GPUs fewer lanes take fewer steps and barriers to agree on a sum, and eight neighbours still
+    read a whole sector of memory.  On CPUs lanes are those of one or two vectors.
     """
+    if info.kind == "cpu":
+        lanes = 16 if length <= 256 else 32
+        count = -(-length // lanes)
+        fits = 2 <= count <= turns and lanes <= most
+        return _Shape(1, lanes, 1, True, count) if fits and rows >= 16 else None
     while turns >= 4:
         lanes = max(8, power_of_two(length) // turns)
         outs = most // lanes
@@ -152,10 +158,7 @@ class _Fold:
             dims, marks = (1,), [True]
         inner_last = marks[-1]
         whole = self.cluster.staged or self.length == 0
-        turns = min(IN_REGISTERS[0], IN_REGISTERS[1] // max(1, len(self._read_whole())))
-        if self.build.generic or self.length == 0:
-            turns = 0
-        layout = _layout(self.rows, self.length, inner_last, whole, self.info, turns)
+        layout = _layout(self.rows, self.length, inner_last, whole, self.info, self._turns())
         for _ in range(2):
             fixed = {d for d in range(len(dims) - 1) if marks[d] != marks[d + 1]}
             result, indices = self._write(dims, marks, layout)
@@ -165,6 +168,15 @@ class _Fold:
             marks = [marks[0]] + [m for m, j in zip(marks[1:], joined, strict=True) if not j]
             dims = space.merge(dims, joined)
         return result
+
+    def _turns(self) -> int:
+        """How many elements of a row a work-item may keep; 0 where each is read once anyway."""
+        if self.build.generic or not self.cluster.staged or self.length == 0:
+            return 0
+        turns, every = IN_REGISTERS["cpu" if self.info.kind == "cpu" else "gpu"]
+        while turns * len(self._read_whole()) > every:
+            turns //= 2
+        return turns
 
     def _write(self, dims, marks, layout: _Shape) -> tuple[Kernels, list[Expr]]:
         writer = self.build.writer()

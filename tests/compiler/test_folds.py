@@ -144,6 +144,22 @@ def test_short_rows_are_read_once(gpu, rng, folds_made, length):
     assert staged and all("for (; " not in text for text in staged)
 
 
+@pytest.mark.parametrize("arrays", [1, 2, 3, 4, 5, 6, 7])
+def test_short_rows_of_several_arrays(gpu, rng, arrays):
+    """The more of them, the fewer elements of each stay in registers; then none."""
+    hosts = [rng.normal(size=(4500, 50)).astype(np.float32) for _ in range(arrays)]
+
+    @kc.jit
+    def function(*xs):
+        total = sum(kc.sum(x * (n + 1), 1, keepdims=True) for n, x in enumerate(xs))
+        return sum(xs[1:], xs[0]) - total
+
+    wide = [x.astype(np.float64) for x in hosts]
+    total = sum((n + 1) * x.sum(1, keepdims=True) for n, x in enumerate(wide))
+    found = function(*map(kc.array, hosts)).numpy()
+    np.testing.assert_allclose(found, sum(wide) - total, rtol=1e-5, atol=1e-4)
+
+
 def test_few_or_long_rows_are_read_in_loops(as_gpu, rng, folds_made):
     as_gpu(8)
     for shape in ((60, 64), (3000, 600)):
