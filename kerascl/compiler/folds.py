@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kerascl.compiler import space
 from kerascl.compiler.builder import Builder, Generated, Kernels, power_of_two
@@ -20,6 +20,8 @@ TOGETHER = 4
 # Elements of a short row that a work-item keeps in registers (a power of two), and of all that it
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
+
+_SUM = FoldSpec((("acc", "0"),), "s0 += x;", "s0 += t0;")
 
 
 @dataclass
@@ -225,6 +227,8 @@ class _Fold:
             if layout.splits > 1:
                 break
             for fold in now:
+                if layout.turns:
+                    self._about_mean(outer, fold, registers, place, layout, local_lines)
                 self._complete(outer, fold, registers[id(fold)], row, layout, local_lines)
             self._row_members(outer, stage + 1, row, layout)
         arrives = layout.splits > 1 and arrival.supported(self.info)
@@ -279,8 +283,12 @@ class _Fold:
     def _owner(self, layout: _Shape) -> str:
         return "live" if layout.lanes == 1 else "live && rl == 0"
 
-    def _declare(self, scope: Scope, fold: Node) -> tuple[FoldSpec, list[tuple[str, str]]]:
+    def _declare(
+        self, scope: Scope, fold: Node, layout: _Shape
+    ) -> tuple[FoldSpec, list[tuple[str, str]]]:
         spec = fold.op.fold(fold.inputs[0].dtype)
+        if layout.turns and spec.about_mean:
+            spec = _SUM  # first; see _about_mean
         return spec, self._registers(scope, fold, spec.states)
 
     def _registers(self, scope: Scope, fold: Node, wanted) -> list[tuple[str, str]]:
@@ -298,7 +306,7 @@ class _Fold:
         """Over the row: take its elements into `folds` and store those of `side`."""
         scratch = {}
         for fold in folds:
-            registers[id(fold)] = self._declare(outer, fold)
+            registers[id(fold)] = self._declare(outer, fold, layout)
             made = self._registers(outer, fold, registers[id(fold)][0].scratch)
             scratch[id(fold)] = {f"u{k}": name for k, (_, name) in enumerate(made)}
         if self.length == 0:
@@ -347,6 +355,30 @@ class _Fold:
             steps += [f"if (inside) {{ {text} }}" for text in found] if beyond else found
         outer.lines += steps
         outer.flush()
+
+    def _about_mean(self, outer: Scope, fold, registers, place, layout, local_lines) -> None:
+        """Go through a row in registers once more, if the fold's sum is the first of two passes."""
+        x = fold.inputs[0]
+        spec = fold.op.fold(x.dtype).about_mean
+        if spec is None:
+            return
+        same = (m for m in self.cluster.members if m.op.name == "sum" and m.inputs[0] is x)
+        total = next((self.results[id(m)] for m in same if id(m) in self.results), None)
+        if total is None:  # else the compiler drops this fold's own
+            self._combine(outer, registers[id(fold)], layout, local_lines)
+            total = registers[id(fold)][1][0][1]
+        states = self._registers(outer, fold, spec.states)
+        acc = states[0][0]
+        names = {"n": f"(({acc}){self.length})"}
+        names["m"] = outer.define(acc, f"{total} / {names['n']}")
+
+        def element(scope: Scope, copy: int, r: str, full: Expr, condition: str) -> list[str]:
+            value = scope.value(x, unravel(full, x.shape), (), self.visible)
+            return [_rename(spec.step, states, names | {"x": f"(({acc}){value})"})]
+
+        self._in_turn(outer, element, place, layout, False)
+        finish = _rename(spec.finish, [], names)
+        registers[id(fold)] = (replace(spec, finish=finish), states)
 
     def _in_loops(self, outer: Scope, element, place, layout: _Shape) -> None:
         ctype, lanes = outer.writer.index_type, layout.lanes
@@ -495,7 +527,7 @@ class _Fold:
     def _gather(self, scope: Scope, folds, pointers, row: Expr, layout, local_lines) -> None:
         """Combine what the splits left, finish, and compute what follows."""
         writer = scope.writer
-        registers = {id(fold): self._declare(scope, fold) for fold in folds}
+        registers = {id(fold): self._declare(scope, fold, layout) for fold in folds}
         scope.lines += [
             f"for ({writer.index_type} r = r_begin + rl; r < r_end; r += {layout.lanes}) {{",
             f"  const {writer.index_type} p = r * {writer.number(self.rows)} + o;",
@@ -546,9 +578,9 @@ def _sizeof(ctype: str) -> int:
 
 
 def _rename(text: str, states: list[tuple[str, str]], others: dict[str, str]) -> str:
-    """Replace the registers s0, t0, u0, x … of a fold's text by variables."""
+    """Replace the registers s0, t0, u0, x … of a fold's text by variables; m and n, too."""
     table = {f"s{k}": name for k, (_, name) in enumerate(states)} | others
-    return re.sub(r"\b(s\d|t\d|u\d|x)\b", lambda m: table.get(m.group(1), m.group(1)), text)
+    return re.sub(r"\b(s\d|t\d|u\d|[mnx])\b", lambda m: table.get(m.group(1), m.group(1)), text)
 
 
 def fold_kernels(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:

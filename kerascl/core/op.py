@@ -33,7 +33,9 @@ class FoldSpec:
     s0, s1 … with the element x at reduced linear position r; `combine` merges
     registers t0, t1 … into s0, s1 …; `finish` is the result.  `scratch` lists
     more registers u0, u1 … of `step`, which `close` empties into the states
-    when a lane has seen its last element.
+    when a lane has seen its last element.  `about_mean` is the same reduction
+    for where elements are at hand twice: its step knows their mean m, its
+    finish their number n.
     """
 
     states: tuple[tuple[str, str], ...]
@@ -42,6 +44,7 @@ class FoldSpec:
     finish: str = "s0"
     scratch: tuple[tuple[str, str], ...] = ()
     close: str = ""
+    about_mean: FoldSpec | None = None
 
 
 @dataclass(frozen=True, eq=False)

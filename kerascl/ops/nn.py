@@ -480,6 +480,10 @@ def _deviations(d: DType) -> FoldSpec:
         f"s1 / ({real})s2",
         scratch=(("acc", "0"), ("acc", "0"), ("index", "0"), ("index", "1")),
         close=f"if (u2 > 0) {{ {block} }}",
+        about_mean=FoldSpec(
+            (("acc", "0"),), f"{{ const {real} own = x - m; s0 += own * own; }}", "s0 += t0;",
+            "s0 / n",
+        ),
     )
 
 

@@ -168,3 +168,28 @@ def test_few_or_long_rows_are_read_in_loops(as_gpu, rng, folds_made):
         wide = np.exp(host.astype(np.float64))
         np.testing.assert_allclose(found, wide / wide.sum(1, keepdims=True), rtol=1e-5)
     assert all("for (; " in launch.source.text for launch in folds_made)
+
+
+@pytest.mark.parametrize("mean", [0.0, 1000.0])
+@pytest.mark.parametrize("length", [20, 64, 99])
+def test_moments_of_short_rows(gpu, rng, folds_made, length, mean):
+    """With the sum beside them or not; the rows are read again, so they stay in registers."""
+    host = rng.normal(mean, 1, (4500, length)).astype(np.float32)
+
+    @kc.jit
+    def both(x):
+        means, variances = kc.nn.moments(x, 1, keepdims=True)
+        return (x - means) * kc.rsqrt(variances), variances
+
+    @kc.jit
+    def one(x):
+        return x * kc.nn.moments(x, 1, keepdims=True)[1]
+
+    wide = host.astype(np.float64)
+    variances = wide.var(1, keepdims=True)
+    normal, found = (y.numpy() for y in both(kc.array(host)))
+    np.testing.assert_allclose(found, variances, rtol=3e-6)
+    error = normal - (wide - wide.mean(1, keepdims=True)) / np.sqrt(variances)
+    assert np.abs(error).max() < 2e-6 + 4e-7 * mean  # roundings of the row's sum
+    np.testing.assert_allclose(one(kc.array(host)).numpy(), wide * variances, rtol=3e-6)
+    assert all("for (; " not in launch.source.text for launch in folds_made)
