@@ -31,7 +31,7 @@ __all__ = ["dot_product_attention"]
 MOST_FEATURES = 256  # of one head in the kernels that keep no logits
 LEAST_QUERIES = 8
 MOST_LOGITS = 1 / 256  # of the memory; a training step keeps those of all layers
-SMALL_HEAD = (256 * 256, 32)  # logits and features of one head
+MATRIX_FEATURES = 64  # of one head, up to which kernels on matrix units beat the formula
 
 
 def dot_product_attention(
@@ -97,8 +97,8 @@ def _fused(query: Array, value: Array, bias: Array | None, shape: tuple[int, ...
 
     Few queries have small logits anyway.  Where products run on matrix units the plain formula was
     up to three times as fast as the portable kernels: these serve for large logits.  Kernels on
-    matrix units also take small heads, whose products are too small for large tiles: at 128 queries
-    and keys of 32 features they take 0.7 times as long as the formula (H200, with gradients).
+    matrix units take 0.6 to 0.75 times as long as the formula, with gradients (H200, 128 to 1024
+    queries and keys of 32 and 64 features); at 2048 as long, but without its memory.
     """
     dtypes = {query.dtype} if bias is None else {query.dtype, bias.dtype}
     features = (query.shape[-1], value.shape[-1])
@@ -115,8 +115,8 @@ def _fused(query: Array, value: Array, bias: Array | None, shape: tuple[int, ...
     if nbytes > engine().memory_bytes(query.device) * MOST_LOGITS:
         return True
     exact = query.dtype is float32 and product_precision(float32) == "highest"
-    small = shape[2] * shape[3] <= SMALL_HEAD[0] and max(features) <= SMALL_HEAD[1]
-    return small and not exact and engine().matrix_attention(query.device)
+    few = max(features) <= MATRIX_FEATURES
+    return few and not exact and engine().matrix_attention(query.device)
 
 
 def _composite(query, key, value, bias, mask, scale: float, causal: bool) -> Array:

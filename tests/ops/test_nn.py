@@ -479,6 +479,6 @@ def test_attention_on_matrix_units_keeps_small_logits_of_large_heads(monkeypatch
     assert not fused(1) and fused(2)
     monkeypatch.setattr(engine, "matrix_attention", lambda self, device: True)
     with kc.precision_scope("high"):
-        assert fused(1) and not fused(1, 33)
+        assert fused(1, 64) and not fused(1, 65)
     with kc.precision_scope("highest"):
         assert not fused(1) and fused(2) and fused(1, dtype="bfloat16")
