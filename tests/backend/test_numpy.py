@@ -13,6 +13,7 @@ from keras.src.ops import numpy as keras_numpy
 
 import kerascl as kc
 from kerascl.backend.ops import math, numpy, promotion
+from kerascl.core.op import CONST
 from kerascl.runtime import device
 
 NAMES = sorted(
@@ -179,3 +180,18 @@ def test_float64_stays_where_it_is_floatx(rng):
     assert ops.multiply(ops.convert_to_tensor(n, "int32"), 0.5).dtype == "float64"
     assert ops.sqrt(ops.convert_to_tensor(n, "int32")).dtype == "float64"
     assert ops.add(x.astype("float32"), 0.1).dtype == "float32"
+
+
+def test_products_of_shapes_are_constants():
+    """Losses divide by them: no launch for that, and nothing waits for it."""
+    for sizes in ((3, 4), [5], (2, 3, 4), (0, 5), (-3, 5), (100000, 100000)):
+        x = ops.convert_to_tensor(sizes, dtype="int32")
+        found = ops.prod(x)
+        assert found.dtype == "int32" and found.shape == ()
+        expected = np.prod(np.array(sizes, np.int32), dtype=np.int32)
+        assert int(found) == int(expected)
+        assert (found._node.op is CONST) == (expected == np.prod(np.array(sizes, np.int64)))
+        assert ops.prod(x, axis=0, keepdims=True).shape == (1,)
+    narrow = ops.convert_to_tensor(np.array([300, 2]).astype("int8"))
+    assert int(ops.prod(narrow)) == 44 * 2
+    assert float(ops.prod(ops.convert_to_tensor((3, 2), dtype="float32"))) == 6

@@ -12,7 +12,7 @@ from keras.src.backend.common.keras_tensor import KerasTensor
 
 from kerascl.core import scope
 from kerascl.core.array import Array, State, from_host
-from kerascl.dtypes import BY_NAME, DType, as_dtype, float32
+from kerascl.dtypes import BY_NAME, DType, as_dtype, float32, int32
 from kerascl.ops import movement
 from kerascl.ops.declare import cast_to, python_dtype, scalar
 from kerascl.ops.sparse import SparseArray
@@ -87,7 +87,15 @@ def _from_sequence(x, target: DType | None) -> Array:
         target = BY_NAME[config.floatx()]
     if any(isinstance(leaf, KerasTensor) for leaf in leaves):
         raise ValueError(_SYMBOLIC)
-    return _from_host(_host_sequence(x), target)
+    made = _from_host(_host_sequence(x), target)
+    if made.dtype is int32 and len(x) <= _MOST_LITERALS and all(type(leaf) is int for leaf in x):
+        made._literals = tuple(x)  # mostly a shape, whose product is then a constant
+    return made
+
+
+def literals(x: Array) -> tuple[int, ...] | None:
+    """The Python integers that an int32 vector was made of, if it was."""
+    return getattr(x, "_literals", None)
 
 
 def _host_sequence(x) -> np.ndarray:
@@ -103,6 +111,7 @@ def _host_sequence(x) -> np.ndarray:
         )
 
 
+_MOST_LITERALS = 16
 _SYMBOLIC = (
     "A KerasTensor is symbolic: it stands for a value that does not exist yet, and cannot be "
     "turned into an array. Use it in layers and in functions of `keras.ops` to build a model."

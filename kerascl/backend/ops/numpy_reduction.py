@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 from kerascl.backend.ops import sparse as rules
-from kerascl.backend.ops.conversion import convert_to_tensor, find_dtype
+from kerascl.backend.ops.conversion import convert_to_tensor, find_dtype, literals
 from kerascl.backend.ops.promotion import (
     as_float,
     at_least_float,
@@ -22,7 +23,7 @@ from kerascl.backend.ops.promotion import (
 from kerascl.core.array import Array
 from kerascl.dtypes import int8, int32
 from kerascl.ops import calculus, contraction, indexing, pointwise, reduction, scan, sorting, sparse
-from kerascl.ops.declare import cast_to
+from kerascl.ops.declare import cast_to, scalar
 from kerascl.ops.sparse import SparseArray
 
 __all__ = [
@@ -140,9 +141,17 @@ def argmin(x, axis=None, keepdims=False) -> Array:
 
 
 def prod(x, axis=None, keepdims=False, dtype=None) -> Array:
-    """Product over `axis`."""
+    """Product over `axis`.
+
+    Of integers that Python gave, as losses divide by the product of a shape, it is a constant.
+    """
     x = convert_to_tensor(x)
     dtype = summed_dtype(resolve(x.dtype)) if dtype is None else find_dtype(dtype)
+    known = literals(x)
+    if known and axis is None and not keepdims and dtype is int32:
+        product = math.prod(known)
+        if -(2**31) <= product < 2**31:
+            return scalar(product, int32)
     return reduction.prod(cast_to(x, dtype), _axis(axis), keepdims)
 
 
