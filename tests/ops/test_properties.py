@@ -1,4 +1,4 @@
-"""Random chains and expressions agree with NumPy however they are fused and whenever they run.
+"""Random chains of movements and the like agree with NumPy however they are fused; see tests/fuzz.
 
 Hypothesis' own options choose how many and which: `--hypothesis-profile thorough` (2,000 a run
 instead of 200) and `--hypothesis-seed 7`.
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 import kerascl as kc
 from kerascl.runtime import device
-from tests.ops.expressions import Expression, expressions
 
 REAL = np.float64 if device.default().info.fp64 else np.float32
 BOUND = 1e-10 if REAL is np.float64 else 1e-4
@@ -243,40 +242,3 @@ def test_captured_chains(chain, seed):
     for step in steps:
         host = step(np, host)
     assert relative(found, host) <= BOUND
-
-
-@settings(SETTINGS, max_examples=CASES // 2)
-@given(expressions(), st.data())
-def test_expressions(expression: Expression, data):
-    """Of any dtypes, with values that are held or evaluated on the way."""
-    held = []
-
-    def after(position, value):
-        how = data.draw(st.sampled_from(["lazy", "lazy", "lazy", "held", "evaluated"]))
-        if how != "lazy":
-            held.append((position, value))
-        if how == "evaluated":
-            value.evaluate()
-
-    values = expression.run([kc.array(x) for x in expression.inputs], after)
-    for position in expression.outputs:
-        held.append((position, values[position]))
-    del values
-    for position, value in held:
-        expression.check(position, value)
-
-
-@settings(SETTINGS, max_examples=CASES // 2)
-@given(expressions())
-def test_captured_expressions(expression: Expression):
-    """The same in a captured function: when it is traced and when it is replayed."""
-
-    @kc.jit
-    def run(*arrays):
-        values = expression.run(arrays)
-        return [values[i] for i in expression.outputs]
-
-    for _ in range(3):
-        found = run(*(kc.array(x) for x in expression.inputs))
-        for position, value in zip(expression.outputs, found, strict=True):
-            expression.check(position, value)

@@ -1,0 +1,223 @@
+"""Runs random programs in every way there is, compares, and makes those that fail smaller."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+import kerascl as kc
+from tests.fuzz.program import Program
+from tests.fuzz.values import Draw, Unfit, inexactly
+
+CALLS = 3  # of a captured function: traced, bound and replayed
+
+
+@dataclass
+class Mismatch:
+    """A program that kerascl gives a wrong result for, run in the way named."""
+
+    program: Program
+    way: str
+    what: str
+
+    @property
+    def key(self) -> str:
+        return f"{self.way}: {', '.join(self.program.kinds)}"
+
+    def __str__(self) -> str:
+        what = self.what.replace("\n", "\n# ")
+        return f"# seed {self.program.seed}, {self.way}: {what}\n{self.program}"
+
+
+def in_steps(program: Program) -> str:
+    """Each step evaluated before the next."""
+    values = program.arrays()
+    for step in program.steps:
+        found = step.call(kc, *(values[name] for name in step.operands)).evaluate()
+        wrong = program.check(step.name, found)
+        if wrong:
+            return f"{step.name} {wrong}"
+        values[step.name] = found
+    return ""
+
+
+def at_once(program: Program) -> str:
+    """Lazily; only the results, and a few values that somebody holds, exist."""
+    draw = Draw(program.seed)
+    held = {}
+
+    def after(name, value):
+        if draw.boolean(0.2):
+            held[name] = value
+            if draw.boolean(0.3):
+                value.evaluate()
+
+    values = program.run(program.arrays(), after)
+    held |= {name: values[name] for name in program.outputs}
+    del values
+    return _first_wrong(program, {name: held[name] for name in reversed(held)})
+
+
+def _first_wrong(program: Program, found: dict) -> str:
+    wrongs = ((name, program.check(name, value)) for name, value in found.items())
+    return next((f"{name} {wrong}" for name, wrong in wrongs if wrong), "")
+
+
+def captured(programs: list[Program]) -> list[str]:
+    """All in one captured function; what is wrong with each, or ""."""
+
+    @kc.jit
+    def run(inputs):
+        found = []
+        for program, arrays in zip(programs, inputs, strict=True):
+            values = program.run(arrays)
+            found.append({name: values[name] for name in program.outputs})
+        return found
+
+    wrongs = [""] * len(programs)
+    for call in range(CALLS):
+        found = run([program.arrays() for program in programs])
+        for k, program in enumerate(programs):
+            wrong = _first_wrong(program, found[k])
+            if wrong and not wrongs[k]:
+                wrongs[k] = f"call {call + 1}: {wrong}"
+    return wrongs
+
+
+def slopes(program: Program) -> str:
+    """The gradient along a random direction against differences of NumPy's float64 values.
+
+    Left out are programs with 16-bit floats, those that amplify errors, and steps or kinks nearby.
+    """
+    inputs = [n for n, x in program.inputs.items() if x.dtype.name in ("float32", "float64")]
+    outputs = [n for n in program.outputs if program.values[n].dtype in ("float32", "float64")]
+    known = all(
+        v.finite and v.dtype not in ("float16", "bfloat16") and np.all(v.error < 1e-3)
+        for v in program.values.values()
+    )
+    if not (known and inputs and outputs):
+        return ""
+    rng = np.random.default_rng(program.seed)
+    weights = {n: rng.uniform(-1, 1, program.values[n].shape) for n in outputs}
+    along = {n: rng.uniform(-1, 1, program.inputs[n].shape) for n in inputs}
+
+    def value(distance: float) -> float:
+        moved = {n: program.inputs[n] + distance * along[n] for n in inputs}
+        values = program.follow(program.inputs | moved)
+        return sum(float(np.sum(values[n].array * weights[n])) for n in outputs)
+
+    try:
+        with inexactly():
+            middle = value(0.0)
+            near, far = 1e-5, 3e-5
+            sides = [(value(d) - middle) / d for d in (near, -near, far, -far)]
+    except Unfit:
+        return ""
+    expected = (sides[0] + sides[1]) / 2
+    if not np.isfinite(expected) or np.ptp(sides) > 1e-3 * (1 + abs(expected)):
+        return ""
+
+    arrays = program.arrays()
+
+    def loss(variables):
+        values = program.run(arrays | dict(zip(inputs, variables, strict=True)))
+        return sum(kc.sum(kc.cast(values[n], "float32") * weights[n].astype("f4")) for n in outputs)
+
+    gradients = kc.grad(loss)([arrays[n] for n in inputs])
+    terms = [
+        g.numpy().astype(np.float64) * along[n]
+        for n, g in zip(inputs, gradients, strict=True)
+        if g is not None
+    ]
+    found = sum(float(np.sum(t)) for t in terms)
+    scale = 1 + abs(expected) + sum(float(np.sum(np.abs(t))) for t in terms)
+    if abs(found - expected) <= 3e-3 * scale:
+        return ""
+    return f"the slope is {found:.6g} instead of {expected:.6g}"
+
+
+ALONE: dict[str, Callable[[Program], str]] = {
+    "step by step": in_steps,
+    "at once": at_once,
+    "captured": lambda program: captured([program])[0],
+    "gradient": slopes,
+}
+
+
+def _safely(way: str, program: Program) -> str:
+    try:
+        return ALONE[way](program)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+
+
+# The share of programs that run so besides being captured: each kernel there is built alone.
+SHARES = {"at once": 0.5, "step by step": 0.25, "gradient": 0.25}
+
+
+def mismatches(programs: list[Program], every_way: bool = False) -> Iterator[Mismatch]:
+    """What is wrong with programs, in one way each, not made smaller."""
+    try:
+        wrongs = captured(programs)
+    except Exception:  # one of them: found alone
+        wrongs = [_safely("captured", program) for program in programs]
+    for program, wrong in zip(programs, wrongs, strict=True):
+        if wrong:
+            alone = _safely("captured", program)
+            more = "" if alone else f" (only together with those of {programs[0].seed} on)"
+            yield Mismatch(program, "captured", (alone or wrong) + more)
+            continue
+        draw = Draw(program.seed)
+        for way, share in SHARES.items():
+            chosen = draw.boolean(share) or every_way
+            wrong = _safely(way, program) if chosen else ""
+            if wrong:
+                yield Mismatch(program, way, wrong)
+                break
+
+
+def smaller(found: Mismatch) -> Mismatch:
+    """The same mismatch with fewer results, fewer steps and plainer inputs, as far as it goes."""
+
+    best = [found]
+
+    def kind(what: str) -> str:
+        """An error's name: another error would be another mismatch."""
+        head = what.split(":")[0]
+        return head if head.endswith("Error") else ""
+
+    def still(program: Program) -> bool:
+        wrong = _safely(found.way, program)
+        if not wrong or kind(wrong) != kind(found.what):
+            return False
+        best.append(Mismatch(program, found.way, wrong))
+        return True
+
+    def attempt(make: Callable[[], Program]) -> bool:
+        with contextlib.suppress(Unfit):
+            return still(make())
+        return False
+
+    names = [step.name for step in found.program.steps]
+    for name in names if found.way != "gradient" else found.program.outputs:
+        if attempt(lambda: best[-1].program.reaching([name])):  # noqa: B023
+            break
+    progress = True
+    while progress:
+        progress = False
+        for step in reversed(best[-1].program.steps[:-1]):
+            if step in best[-1].program.steps:
+                progress |= attempt(lambda: best[-1].program.beginning_at(step.name))  # noqa: B023
+    for name, x in best[-1].program.inputs.items():
+        for plain in (np.ones(x.shape), np.arange(x.size).reshape(x.shape) % 7 - 3.0):
+            if attempt(lambda: best[-1].program.with_input(name, plain.astype(x.dtype))):  # noqa: B023
+                break
+    program = best[-1].program
+    names = [*program.inputs, *(step.name for step in program.steps)]
+    used = {name: program.values[name] for name in names}
+    return replace(best[-1], program=replace(program, values=used))
