@@ -293,13 +293,18 @@ class State:
             if self.buffer is None:
                 self.buffer = node.buffer if exclusive else engine().copy_buffer(node)
             else:
+                self._release()
                 engine().copy_into(node, self.buffer)
             self._array = self._leaf = None
-        elif mutated and self._leaf is not None:
-            node = self._leaf()
-            if node is not None:
-                node.buffer = engine().copy_buffer(node)
-            self._leaf = None
+        elif mutated:
+            self._release()
+
+    def _release(self) -> None:
+        """Move an array that was read from `buffer` earlier, and is still alive, to a copy."""
+        node = None if self._leaf is None else self._leaf()
+        if node is not None:
+            node.buffer = engine().copy_buffer(node)
+        self._leaf = None
 
     def __repr__(self) -> str:
         return f"<State {self.name} shape={self.shape} dtype={self.dtype.name}>"

@@ -97,6 +97,21 @@ def test_validation_and_metrics_are_those_of_evaluate(problem):
     np.testing.assert_allclose(logs["mae"], np.abs(error).mean(), rtol=1e-4)
 
 
+@pytest.mark.parametrize("eager", [True, False])
+def test_history_tells_training_from_validation(problem, eager):
+    w, b, x, y = problem
+    model = model_of([(w, b)], run_eagerly=eager)
+    arguments = dict(batch_size=8, epochs=3, shuffle=False, verbose=0)
+    history = model.fit(x, y, validation_data=(x[:6], y[:6] + 1), **arguments).history
+    np.testing.assert_allclose(history["loss"], sgd_by_hand(w, b, x, y, 8, 3)[2], rtol=1e-4)
+    expected = []
+    for epochs in (1, 2, 3):
+        kernel, bias, _ = sgd_by_hand(w, b, x, y, 8, epochs)
+        expected.append(((x[:6] @ kernel + bias - y[:6] - 1) ** 2).mean())
+    np.testing.assert_allclose(history["val_loss"], expected, rtol=1e-4)
+    np.testing.assert_allclose(model.evaluate(x[:6], y[:6] + 1, verbose=0), expected[-1], rtol=1e-4)
+
+
 def test_metrics_restart_at_each_batch_call_and_epoch(problem):
     w, b, x, y = problem
     model = model_of([(w, b)], metrics=["mae"])

@@ -113,6 +113,24 @@ def test_eager_assignment_between_calls_is_seen():
     np.testing.assert_array_equal(state.value.numpy(), [11.0, 21.0, 31.0])
 
 
+def test_an_array_read_before_an_eager_assignment_stays():
+    state = kc.State(kc.zeros(3))
+
+    @kc.jit
+    def bump():
+        state.assign(state.value + 1)
+
+    for _ in range(3):
+        bump()
+    old = state.value
+    twice = old * 2
+    state.assign(kc.full(3, 100.0))
+    bump()
+    np.testing.assert_array_equal(old.numpy(), np.full(3, 3.0))
+    np.testing.assert_array_equal(twice.numpy(), np.full(3, 6.0))
+    np.testing.assert_array_equal(state.value.numpy(), np.full(3, 101.0))
+
+
 def test_new_shapes_trace_again_and_other_arguments_are_constants():
     traces = []
 
