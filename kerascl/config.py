@@ -37,6 +37,11 @@ def cache_dir() -> str | None:
     return os.environ.get("KERASCL_CACHE_DIR")
 
 
+def set_cache_dir(folder: str) -> None:
+    """Use another cache folder, in this process and those that it begins."""
+    os.environ["KERASCL_CACHE_DIR"] = folder
+
+
 def precision() -> str:
     """ "high" or "highest"."""
     text = os.environ.get("KERASCL_PRECISION", "high").strip().lower() or "high"

@@ -10,15 +10,17 @@ from rich.console import Console
 from rich.table import Table
 
 from kerascl.kernels import wgmma_probe
+from kerascl.runtime import children, probe
 from kerascl.runtime import device as devices
-from kerascl.runtime import probe
 
 
 def _probe(index: int, seconds: float) -> str:
     """Build and run a kernel on one device in a child process, which may die; "" when it worked."""
     command = [sys.executable, "-m", "kerascl.runtime.probe", str(index)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds, env=children.environment()
+        )
     except subprocess.TimeoutExpired:
         return f"the build probe took more than {seconds:g} s"
     if done.returncode == 0 and done.stdout.strip().endswith(probe.OK):

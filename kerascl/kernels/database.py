@@ -161,8 +161,16 @@ def _cache(info) -> DiskCache | None:
 def own_rows(info) -> dict[str, str]:
     """The user's rows for a device."""
     cache = _cache(info)
-    data = cache.get(cache.key("rows")) if cache is not None else None
-    return json.loads(data) if data else {}
+    found = None if cache is None else cache.load(cache.key("rows"), _parse)
+    return {} if found is None else found
+
+
+def _parse(data: bytes) -> dict[str, str]:
+    """What `keep` wrote; ValueError, TypeError and the like of anything else."""
+    found = json.loads(data)
+    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
+        raise ValueError("no names of solvers by problem")
+    return found
 
 
 def keep(info, found: dict[str, str]) -> bool:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -16,6 +15,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
+
+from kerascl.runtime import children
 
 FEWEST = 6  # programs from which processes pay: one takes a second to begin
 SECONDS = 300  # that all of them may take
@@ -50,7 +51,7 @@ class Builders:
         folder = str(Path(__file__).parents[1])
         text = _PROCESS.format(folder=folder, modules=", ".join(modules), index=str(index))
         # NumPy's linear algebra would begin a thread for each core in each process.
-        settings = {"env": os.environ | {"OPENBLAS_NUM_THREADS": "1"}, "text": True}
+        settings = {"env": children.environment(OPENBLAS_NUM_THREADS="1"), "text": True}
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         self._processes: list[subprocess.Popen] = []
         for _ in range(count):

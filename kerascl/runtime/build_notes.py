@@ -27,15 +27,21 @@ class Note:
     def __init__(self, disk: DiskCache, graph: object):
         self._disk = disk
         self._key = disk.key("note", _ADDRESS.sub("", repr(graph)))
-        self._found = disk.get(self._key)
+        self._found = disk.load(self._key, _keys)
 
     def complete(self) -> bool:
         """Whether they were noted and all are still there."""
-        keys = None if self._found is None else self._found.decode().split()
-        return keys is not None and all(self._disk.path(key).exists() for key in keys)
+        return self._found is not None and all(self._disk.path(k).exists() for k in self._found)
 
     def keep(self, keys: Iterable[str]) -> None:
         """Note what has been built."""
-        found = "\n".join(sorted(set(keys))).encode()
+        found = sorted(set(keys))
         if found != self._found:
-            self._disk.put(self._key, found)
+            self._disk.put(self._key, "\n".join(found).encode())
+
+
+def _keys(note: bytes) -> list[str]:
+    keys = note.decode().split()
+    for key in keys:
+        bytes.fromhex(key)  # ValueError: it is none
+    return keys

@@ -21,9 +21,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-import platformdirs
-
-from kerascl import config
+from kerascl.runtime import trust
 
 VENDORS = "OCL_ICD_VENDORS"
 FILENAMES = "OCL_ICD_FILENAMES"
@@ -59,14 +57,6 @@ class Setup:
 
 
 _setup: Setup | None = None
-
-
-def cache_root() -> Path | None:
-    """The folder for everything that kerascl keeps on disk, or None when caching is off."""
-    asked = config.cache_dir()
-    if asked == "":
-        return None
-    return Path(asked) if asked else Path(platformdirs.user_cache_dir("kerascl", appauthor=False))
 
 
 def intel_cpu_library() -> Path | None:
@@ -219,26 +209,29 @@ def _write_folder(drivers: list[Driver]) -> Path:
             texts[f"{Path(driver.library).name.split('.')[0]}-{digest}.icd"] = driver.library
     # Named by its content: processes of other environments write other folders.
     name = hashlib.sha256(repr(sorted(texts.items())).encode()).hexdigest()[:16]
-    root = cache_root()
-    if root is not None:
-        try:
-            return _fill(root / _MARK / name, texts)
-        except OSError:
-            pass
+    kept = trust.subfolder(_MARK)
+    if kept is not None:
+        with contextlib.suppress(OSError):
+            return _fill(kept / name, texts)
     folder = Path(tempfile.mkdtemp(prefix=_MARK + "-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return _fill(folder, texts)
 
 
 def _fill(folder: Path, texts: dict[str, str]) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
+    """Make a folder with these files and no other `.icd`: the loader loads whatever one names.
+
+    Raises:
+        OSError: that cannot be had.
+    """
+    trust.make(folder)
+    if problem := trust.danger(folder):
+        raise PermissionError(problem)
+    for file in folder.glob("*.icd"):
+        if file.name not in texts:
+            file.unlink(missing_ok=True)
     for name, library in texts.items():
-        path = folder / name
-        wanted = library + "\n"
-        if path.exists() and path.read_text(errors="replace") == wanted:
-            continue
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-        with os.fdopen(handle, "w") as file:
-            file.write(wanted)
-        os.replace(temporary, path)
+        wanted = f"{library}\n".encode()
+        if trust.read(folder / name) != wanted:
+            trust.write(folder / name, wanted)
     return folder

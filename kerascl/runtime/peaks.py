@@ -80,8 +80,14 @@ class Peaks:
 def load(device: Device) -> Peaks | None:
     """What was measured on this device before, or None."""
     cache = DiskCache.open("peaks", device.info.cache_key)
-    data = cache.get(cache.key("peaks")) if cache is not None else None
-    return Peaks(**json.loads(data)) if data else None
+    return None if cache is None else cache.load(cache.key("peaks"), _parse)
+
+
+def _parse(data: bytes) -> Peaks:
+    """What `save` wrote; ValueError, TypeError and the like of anything else."""
+    found = dict(json.loads(data))
+    flops = {str(name): float(rate) for name, rate in dict(found.pop("flops")).items()}
+    return Peaks(flops, **{name: float(rate) for name, rate in found.items()})
 
 
 def save(device: Device, peaks: Peaks) -> None:

@@ -76,13 +76,17 @@ class Kernel:
 
 
 class _Entry:
-    """A program being built or built; the lock is held while building."""
+    """A program being built or built; the lock is held while building.
 
-    __slots__ = ("kernels", "lock", "program")
+    `stored` is the key of the file that it was loaded from, or "".
+    """
+
+    __slots__ = ("kernels", "lock", "program", "stored")
 
     def __init__(self):
         self.lock = threading.Lock()
         self.program = None
+        self.stored = ""
         self.kernels: dict[str, Kernel] = {}
 
 
@@ -116,7 +120,8 @@ class Programs:
             with entry.lock:
                 found = entry.kernels.get(name)
                 if found is None:
-                    found = entry.kernels[name] = self._kernel(entry.program, name, source)
+                    found = self._kernel(entry, name, source, tuple(options))
+                    entry.kernels[name] = found
         return found
 
     def build(self, programs: Iterable[_Program]) -> None:
@@ -230,14 +235,15 @@ class Programs:
             with entry.lock:
                 if entry.program is None:
                     try:
-                        entry.program = self._program(source, options)
+                        entry.program, entry.stored = self._program(source, options)
                     except BaseException:
                         with self._lock:
                             self._entries.pop(key, None)
                         raise
         return entry
 
-    def _program(self, source: str, options: tuple[str, ...]):
+    def _program(self, source: str, options: tuple[str, ...]) -> tuple:
+        """The program, and the key of the file that it comes from, if it does."""
         debug = config.debug()
         if debug:
             names = ", ".join(kernel_names(source)) or "?"
@@ -254,11 +260,11 @@ class Programs:
                 try:
                     program = self._from_binary(binary, plain)
                     self.loaded_from_disk += 1
-                    return program
+                    return program, key
                 except cl.Error as error:
                     if error.code in LOST:
                         raise self._device.queue.failure(error.code, "a build") from error
-                    self._disk.remove(key)
+                    self._disk.reject(key, "the driver refuses it")
         program = self._from_source(source, plain)
         if rewrites:
             binary = _binary(program)
@@ -277,7 +283,7 @@ class Programs:
         if binary and light:
             with contextlib.suppress(cl.Error):
                 program = self._from_binary(binary, plain)
-        return program
+        return program, ""
 
     def _from_source(self, source: str, options: tuple[str, ...]):
         device = self._device
@@ -303,13 +309,19 @@ class Programs:
         program._build(" ".join(options).encode(), [device.handle])
         return program
 
-    def _kernel(self, program, name: str, source: str) -> Kernel:
+    def _kernel(self, entry: _Entry, name: str, source: str, options: tuple[str, ...]) -> Kernel:
+        have = kernel_names(source)
         try:
-            return Kernel(program, name)
+            return Kernel(entry.program, name)
         except cl.Error as error:
-            have = ", ".join(kernel_names(source)) or "none"
+            if entry.stored and name in have:
+                self._disk.reject(entry.stored, f"it lacks the kernel {name}")
+                entry.program, entry.stored = self._program(source, options)
+                entry.kernels.clear()
+                return self._kernel(entry, name, source, options)
             raise CompileError(
-                f"the program has no kernel {name!r} ({code_name(error.code)}); it has: {have}",
+                f"the program has no kernel {name!r} ({code_name(error.code)}); it has: "
+                f"{', '.join(have) or 'none'}",
                 "",
                 source,
             ) from None

@@ -5,12 +5,12 @@ A kernel that faults takes the context with it, so the trial cannot run in the p
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from kerascl.runtime import children
 from kerascl.runtime.diskcache import DiskCache
 
 if TYPE_CHECKING:
@@ -32,9 +32,9 @@ def kept(info: DeviceInfo, name: str, version: str, test: Callable[[], tuple[str
     """
     cache = DiskCache.open("probes", info.cache_key)
     key = cache.key(name, version) if cache else ""
-    known = cache.get(key) if cache else None
+    known = cache.load(key, bytes.decode) if cache else None
     if known is not None:
-        return known.decode()
+        return known
     text, lasting = test()
     if cache and lasting:
         cache.put(key, text.encode())
@@ -53,8 +53,9 @@ def in_child(module: str, index: int | None, **environment: str) -> tuple[str, b
     command = [sys.executable, "-m", module, str(index)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS, env=os.environ | environment
-        )
+            command, capture_output=True, text=True, timeout=SECONDS,
+            env=children.environment(**environment),
+        )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as failure:
         return f"the self-test did not end: {type(failure).__name__}", False
     if done.returncode == 0 and done.stdout.strip().endswith(OK):

@@ -1,10 +1,12 @@
 """Self-tests in a child process: which verdicts speak of the device."""
 
 import os
+import subprocess
+import sys
 
 import pytest
 
-from kerascl.runtime import selftest
+from kerascl.runtime import children, selftest
 
 CHILD = """
 from kerascl.runtime import selftest_child
@@ -51,3 +53,17 @@ def test_a_child_that_dies_is_a_verdict(tmp_path):
         "print(selftest.BEGUN, flush=True)\nos._exit(9)\n",
     )  # fmt: skip
     assert lasting and "ended with 9" in text
+
+
+def test_a_child_imports_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    """As `python -m` would: another user may have put modules there."""
+    (tmp_path / "numpy.py").write_text("raise SystemExit('planted')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.path", [place for place in sys.path if place])
+    assert "planted" not in selftest.in_child("kerascl.runtime.addresses_selftest", 0)[0]
+    text = "import numpy, sys; sys.stdin.read(); print(numpy.__file__)"
+    begun = subprocess.run(
+        [sys.executable, "-c", text], capture_output=True, text=True, input="",
+        env=children.environment(),
+    )  # fmt: skip
+    assert str(tmp_path) not in begun.stdout and begun.returncode == 0, begun.stderr
