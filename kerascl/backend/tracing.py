@@ -6,20 +6,16 @@ import contextlib
 
 from kerascl.core import scope
 from kerascl.core.array import Array
-from kerascl.core.node import Node
-from kerascl.core.op import ARGUMENT
 from kerascl.core.overlay import Overlay
 from kerascl.core.tape import pause
-from kerascl.dtypes import DType
 
 
 class ShapeTrace(Overlay):
     """An overlay in which only shapes and dtypes matter; nothing that it records is ever run."""
 
-
-def placeholder(shape: tuple[int, ...], dtype: DType) -> Array:
-    """An Array without a value, for use in a `ShapeTrace`."""
-    return Array(Node(ARGUMENT, (), (-1,), tuple(shape), dtype))
+    def __init__(self, guessed: bool = False):
+        super().__init__()
+        self.guessed = guessed
 
 
 def shapes_only() -> bool:

@@ -58,7 +58,6 @@ class Trainer(base_trainer.Trainer):
         variables = self.trainable_weights
         if variables:
             gradients = tape.gradient(scaled, list(variables))
-            tape.reset()
             labels.mark(self.optimizer.name)
             self.optimizer.apply(gradients, variables)
             labels.mark("")
@@ -188,7 +187,7 @@ class Trainer(base_trainer.Trainer):
             class_weight=class_weight,
             steps_per_execution=self.steps_per_execution,
         )
-        self._symbolic_build(iterator=iterator)
+        self._build_for("train_step", iterator)
         iterator.reset()
         callbacks = self._callback_list(
             callbacks, iterator, verbose, epochs=epochs, add_history=True
@@ -263,7 +262,7 @@ class Trainer(base_trainer.Trainer):
                 shuffle=False,
                 steps_per_execution=self.steps_per_execution,
             )
-        self._symbolic_build(iterator=iterator)
+        self._build_for("test_step", iterator)
         iterator.reset()
         callbacks = self._callback_list(callbacks, iterator, verbose)
         self.make_test_function()
@@ -290,11 +289,7 @@ class Trainer(base_trainer.Trainer):
             shuffle=False,
             steps_per_execution=self.steps_per_execution,
         )
-        if not all(layer.built for layer in self._flatten_layers()):
-            for _, _, batches in iterator:
-                self._build_on(data_adapter_utils.unpack_x_y_sample_weight(batches[0])[0])
-                break
-            iterator.reset()
+        self._build_for_predict(iterator)
         callbacks = self._callback_list(callbacks, iterator, verbose)
         self.make_predict_function()
         self.stop_predicting = False
@@ -309,6 +304,52 @@ class Trainer(base_trainer.Trainer):
                 break
         callbacks.on_predict_end()
         return results.concatenated()
+
+    def _build_for(self, step: str, iterator) -> None:
+        """Make all variables before a step is captured.
+
+        A step of the user's own may call parts of the model as it likes, and the model need not
+        have a `call` that takes the data: what is missing then is made inside the first step.
+        """
+        own, batch = self._has_own(step), None
+        if own and self._lacks_variables():
+            if not self._can_be_called():
+                return
+            batch = next((batches[0] for _, _, batches in iterator), None)
+        try:
+            self._symbolic_build(iterator=iterator, data_batch=batch)
+        except Exception:
+            if not own:
+                raise
+
+    def _has_own(self, step: str) -> bool:
+        return getattr(type(self), step) is not getattr(Trainer, step)
+
+    def _can_be_called(self) -> bool:
+        from keras.src.models.model import Model  # which is a Trainer
+
+        return getattr(self.call, "__func__", None) is not Model.call
+
+    def _is_unbuilt(self) -> bool:
+        return not all(layer.built for layer in self._flatten_layers())
+
+    def _lacks_variables(self) -> bool:
+        compiled = [x for x in (self._compile_loss, self._compile_metrics) if x is not None]
+        return self._is_unbuilt() or not all(x.built for x in compiled)
+
+    def _build_for_predict(self, iterator) -> None:
+        own = self._has_own("predict_step")
+        if not self._is_unbuilt() or (own and not self._can_be_called()):
+            return
+        for _, _, batches in iterator:
+            try:
+                self._build_on(data_adapter_utils.unpack_x_y_sample_weight(batches[0])[0])
+            except Exception:
+                if not own:
+                    raise
+            break
+        if isinstance(iterator, EpochIterator):
+            iterator.reset()
 
     def _build_on(self, x) -> None:
         with StatelessScope(), ShapeTrace():
@@ -338,7 +379,7 @@ class Trainer(base_trainer.Trainer):
                 )
             sample_weight = data_adapter_utils.class_weight_to_sample_weights(y, class_weight)
         data = (x, y, sample_weight)
-        self._symbolic_build(data_batch=data)
+        self._build_for("train_step", [(0, 0, [data])])
         self.make_train_function()
         logs = pythonify_logs(self._run_alone(self.train_function, data))
         return logs if return_dict else self._flatten_metrics_in_order(logs)
@@ -346,7 +387,7 @@ class Trainer(base_trainer.Trainer):
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         self._assert_compile_called("test_on_batch")
         data = (x, y, sample_weight)
-        self._symbolic_build(data_batch=data)
+        self._build_for("test_step", [(0, 0, [data])])
         self.make_test_function()
         logs = pythonify_logs(self._run_alone(self.test_function, data))
         return logs if return_dict else self._flatten_metrics_in_order(logs)
@@ -359,8 +400,7 @@ class Trainer(base_trainer.Trainer):
         return function([data])
 
     def predict_on_batch(self, x):
-        if not all(layer.built for layer in self._flatten_layers()):
-            self._build_on(x)
+        self._build_for_predict([(0, 0, [(x,)])])
         self.make_predict_function()
         return tree.map_structure(convert_to_numpy, self.predict_function([(x,)]))
 

@@ -14,9 +14,10 @@ from kerascl.backend.distribution_lib import distribute_tensor
 from kerascl.backend.ops.conversion import convert_to_tensor
 from kerascl.core.array import Array, State
 from kerascl.core.errors import CaptureError
+from kerascl.core.foreign import Differentiable
 
 
-class Variable(KerasVariable):
+class Variable(Differentiable, KerasVariable):
     """A Keras variable; its value lies in a `State`, a stable place in device memory.
 
     Arrays read from `value` keep what they had when the variable is assigned later, and captured

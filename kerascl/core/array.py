@@ -10,6 +10,7 @@ import numpy as np
 from kerascl import dtypes
 from kerascl.core import node as graph
 from kerascl.core.errors import CaptureError
+from kerascl.core.foreign import Differentiable
 from kerascl.core.node import Node
 from kerascl.core.op import DATA, LANE, PICK, Op
 from kerascl.core.scope import current, device, engine
@@ -20,7 +21,7 @@ from kerascl.dtypes import DType
 MAX_DEPTH = 600
 
 
-class Array:
+class Array(Differentiable):
     """An n-dimensional array on an OpenCL device, evaluated lazily.
 
     Made by `kerascl.array`, the creation functions and operations.  It has

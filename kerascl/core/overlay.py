@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from kerascl.core.array import Array, State
 from kerascl.core.node import Node, is_closed
+from kerascl.core.op import ARGUMENT
 from kerascl.core.scope import current
+from kerascl.dtypes import DType
 
 
 class Overlay:
@@ -17,7 +19,12 @@ class Overlay:
     ```
 
     While it is active nothing is computed, unless the host asks for a value that is known.
+
+    Attributes:
+        guessed: whether unknown dimensions have made-up sizes.
     """
+
+    guessed = False
 
     def __init__(self):
         self.outer = None
@@ -56,3 +63,18 @@ class Overlay:
         if self.outer is not None:
             return self.outer.knows_value(node)
         return is_closed(node)
+
+
+def sizes_are_guessed() -> bool:
+    """Whether dimensions of arrays may now have sizes that stand for unknown ones."""
+    trace = current.trace
+    while isinstance(trace, Overlay):
+        if trace.guessed:
+            return True
+        trace = trace.outer
+    return False
+
+
+def placeholder(shape: tuple[int, ...], dtype: DType) -> Array:
+    """An Array without a value, where only shapes matter."""
+    return Array(Node(ARGUMENT, (), (-1,), tuple(shape), dtype))

@@ -58,8 +58,12 @@ def axes_tuple(axis, rank: int, name: str = "axis") -> tuple[int, ...]:
     return axes
 
 
-def reshape(shape: tuple[int, ...], new) -> tuple[int, ...]:
+def reshape(shape: tuple[int, ...], new, guessed: bool = False) -> tuple[int, ...]:
     """The shape that `new` asks for, with one -1 filled in.
+
+    Args:
+        guessed: whether sizes in `shape` may be made up: then the number of elements may differ,
+            and a -1 gives a size that is made up, too.
 
     Raises:
         ValueError: when the number of elements differs.
@@ -72,10 +76,10 @@ def reshape(shape: tuple[int, ...], new) -> tuple[int, ...]:
         raise ValueError(f"reshape: only one dimension may be -1, got {new}")
     if -1 in new:
         known = math.prod(n for n in new if n != -1)
-        if known == 0 or size % known:
+        if known == 0 or (size % known and not guessed):
             raise ValueError(f"cannot reshape an array of shape {shape} to {new}")
-        new = tuple(size // known if n == -1 else n for n in new)
-    if math.prod(new) != size or any(n < 0 for n in new):
+        new = tuple((size // known or size) if n == -1 else n for n in new)
+    if (math.prod(new) != size and not guessed) or any(n < 0 for n in new):
         raise ValueError(f"cannot reshape an array of shape {shape} to {new}")
     return new
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 from kerascl.core.array import Array, State, apply
@@ -22,11 +23,9 @@ ALIAS = register(Op("alias", Kind.VIEW))
 _arithmetic: dict[str, Callable] = {}
 
 
-def install_arithmetic(
-    add: Callable, zeros_like: Callable, ones_like: Callable, sum_to: Callable
-) -> None:
+def install_arithmetic(**operations: Callable) -> None:
     """Give the tape the few operations it needs; called by the ops room."""
-    _arithmetic.update(add=add, zeros_like=zeros_like, ones_like=ones_like, sum_to=sum_to)
+    _arithmetic.update(operations)
 
 
 class GradientTape:
@@ -38,17 +37,27 @@ class GradientTape:
     (dw,) = tape.gradient(loss, [w])
     ```
 
-    Every differentiable operation inside the `with` block is recorded, so
-    nothing has to be watched; `gradient` may be called inside the block (for
-    higher derivatives, with another tape around) or after it, any number of
-    times.
+    Every differentiable operation inside the `with` block is recorded, whatever it reads: arrays,
+    States, Keras variables, trainable or not. Nothing has to be watched. Gradients are taken after
+    the block, or inside it, for higher derivatives with another tape around.
+
+    Args:
+        persistent: whether more than one `gradient`, `jacobian` or `batch_jacobian` may be asked
+            for. Without, the first forgets what was recorded, which frees the memory.
+        watch_accessed_variables: False gives None for sources that neither were watched nor
+            depend on what was.
     """
 
-    def __init__(self):
+    def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True):
         self._records: list[tuple] = []
+        self._persistent = persistent
+        self._watched: list[Array] | None = None if watch_accessed_variables else []
+        self._spent = False
         self.lanes: tuple = ()  # inside which vmaps it records
 
     def __enter__(self) -> GradientTape:
+        if any(tape is self for tape in current.tapes):
+            raise ValueError("this tape is recording already")
         self.lanes = current.lanes
         current.tapes = (*current.tapes, self)
         return self
@@ -58,59 +67,216 @@ class GradientTape:
 
     def record(self, vjp: Callable, inputs: tuple, attrs: tuple, outputs) -> None:
         """Note one operation; `outputs` is an Array or a tuple of them."""
-        self._records.append((vjp, inputs, attrs, outputs))
+        if not self._spent:
+            self._records.append((vjp, inputs, attrs, outputs))
 
     @property
     def records(self) -> list[tuple]:
         """What was noted: (vjp, inputs, attributes, outputs), in order of execution."""
         return self._records
 
-    def reset(self) -> None:
-        """Forget everything recorded so far."""
-        self._records.clear()
+    def watch(self, tensor) -> None:
+        """Say that gradients for `tensor` will be asked; needed with
+        `watch_accessed_variables=False` only.
 
-    def gradient(self, target, sources, output_gradients=None):
+        Args:
+            tensor: an Array, a State, a Keras variable, or a nested structure of them.
+
+        Raises:
+            TypeError: for something else, and for arrays that are not floating.
+        """
+        flat: list[Array] = []
+        _flatten(tensor, flat)
+        for x in flat:
+            if not (x.dtype.is_float or x.dtype.is_complex):
+                raise TypeError(f"watch: an array has dtype {x.dtype.name}; it must be floating")
+        if self._watched is not None:
+            self._watched += flat
+
+    @contextlib.contextmanager
+    def stop_recording(self):
+        """Operations inside the block are not recorded on this tape."""
+        with _without(self):
+            yield
+
+    def reset(self) -> None:
+        """Forget everything recorded and watched so far."""
+        self._records = []
+        self._spent = False
+        if self._watched is not None:
+            self._watched = []
+
+    def gradient(self, target, sources, output_gradients=None, unconnected_gradients="none"):
         """The gradient of `target` (summed over its elements) with respect to `sources`.
 
         Args:
-            target: a floating Array, or a list of them.
-            sources: an Array, a State, an object whose `value` is one of these, or a (nested)
-                list, tuple or dict of them.
+            target: a floating Array, or a (nested) list, tuple or dict of them.
+            sources: an Array, a State, a Keras variable or other object whose `value` is one of
+                these, or a (nested) list, tuple or dict of them.
             output_gradients: like `target`: the gradient of some later loss
-                with respect to it; ones by default.
+                with respect to it; ones by default, also where an entry is None.
+            unconnected_gradients: what a source gets that `target` does not depend on: "none"
+                or "zero".
 
         Returns:
-            Gradients in the structure of `sources`; None where `target` does
-            not depend on a source.
+            Gradients in the structure of `sources`.
 
         Raises:
             TypeError: when `target` is not floating.
+            ValueError: for another `unconnected_gradients`, and when `output_gradients` has not
+                as many entries as `target`.
+            RuntimeError: when gradients were taken before and the tape is not persistent.
         """
-        targets = list(target) if isinstance(target, list | tuple) else [target]
+        zero = _zero_wanted(unconnected_gradients)
+        targets: list[Array] = []
+        _flatten(target, targets)
         if output_gradients is None:
             seeds = [None] * len(targets)
-        elif isinstance(output_gradients, list | tuple):
-            seeds = list(output_gradients)
         else:
-            seeds = [output_gradients]
+            seeds = []
+            _flatten(output_gradients, seeds, lambda x: None if x is None else as_source(x))
+            if len(seeds) != len(targets):
+                raise ValueError(
+                    f"output_gradients has {len(seeds)} entries for {len(targets)} targets"
+                )
         flat: list[Array] = []
         structure = _flatten(sources, flat)
         with _without(self):
-            results = backward(self._records, targets, seeds, flat)
-        return structure(iter(results))
+            results = self._backward(targets, seeds, flat)
+            self._spend()
+            return structure(iter(_filled(results, flat, zero)))
+
+    def jacobian(self, target, sources, unconnected_gradients="none"):
+        """The derivative of each element of `target` by each element of `sources`.
+
+        Args:
+            target: a floating Array.
+            sources, unconnected_gradients: as for `gradient`.
+
+        Returns:
+            For each source an array of shape `target.shape + source.shape`, in the structure of
+            `sources`.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: as `gradient`.
+        """
+        zero = _zero_wanted(unconnected_gradients)
+        target = as_source(target)
+        flat: list[Array] = []
+        structure = _flatten(sources, flat)
+        with _without(self):
+            rows = self._rows(target, flat, target.size, target.shape)
+            found = [None if g is None else g.reshape((*target.shape, *x.shape))
+                     for g, x in zip(rows, flat, strict=True)]  # fmt: skip
+            self._spend()
+            return structure(iter(_filled(found, flat, zero, target.shape)))
+
+    def batch_jacobian(self, target, source, unconnected_gradients="none"):
+        """The jacobian of each row of `target` by the same row of `source`.
+
+        Args:
+            target: a floating Array of shape (batch, …) whose rows depend on no other rows of
+                `source`.
+            source: an Array, State or Keras variable of shape (batch, …).
+            unconnected_gradients: as for `gradient`.
+
+        Returns:
+            An array of shape `target.shape + source.shape[1:]`.
+
+        Raises:
+            TypeError, ValueError, RuntimeError: as `gradient`; ValueError when the batches differ.
+        """
+        zero = _zero_wanted(unconnected_gradients)
+        target, source = as_source(target), as_source(source)
+        if not target.ndim or not source.ndim or target.shape[0] != source.shape[0]:
+            raise ValueError(
+                "batch_jacobian: target and source must have the same first dimension, but have "
+                f"shapes {target.shape} and {source.shape}"
+            )
+        inner = target.shape[1:]
+        shape = (*target.shape, *source.shape[1:])
+        with _without(self):
+            (rows,) = self._rows(target, [source], math.prod(inner), (1, *inner))
+            if rows is not None:
+                rows = _arithmetic["moveaxis"](rows, 0, 1)
+                rows = rows.reshape(shape)
+            self._spend()
+            if rows is None and zero:
+                rows = _arithmetic["zeros"](shape, source.dtype)
+        return rows
+
+    def _backward(self, targets: list[Array], seeds: list, sources: list[Array]) -> list:
+        if self._spent:
+            raise RuntimeError(
+                "this tape's gradients were taken before, and what it recorded was forgotten; "
+                "use kerascl.GradientTape(persistent=True) to take several"
+            )
+        found = backward(self._records, targets, seeds, sources)
+        if self._watched is not None:
+            known = _downstream(self._records, self._watched)
+            found = [g if id(x) in known else None for g, x in zip(found, sources, strict=True)]
+        return found
+
+    def _rows(self, target: Array, sources: list[Array], count: int, shape: tuple) -> list:
+        """Gradients of `count` elements of `target` (in every place of its axes of 1 in `shape`),
+        along a new first axis; None as `gradient`."""
+        if not count:
+            return [None] * len(sources)
+        seeds = _arithmetic["eye"](count, target.dtype).reshape((count, *shape))
+
+        def row(seed):
+            if seed.shape != target.shape:
+                seed = _arithmetic["expand_to"](seed, target.shape)
+            return self._backward([target], [seed], sources)
+
+        return _arithmetic["vmap"](row)(seeds)
+
+    def _spend(self) -> None:
+        if not self._persistent:
+            self._spent = True
+            self._records = []
 
 
-def _flatten(value, flat: list[Array]) -> Callable:
+def _zero_wanted(unconnected_gradients) -> bool:
+    chosen = getattr(unconnected_gradients, "value", unconnected_gradients)
+    if chosen not in ("none", "zero"):
+        raise ValueError(
+            f"unconnected_gradients must be 'none' or 'zero', not {unconnected_gradients!r}"
+        )
+    return chosen == "zero"
+
+
+def _filled(found: list, sources: list[Array], zero: bool, lead: tuple = ()) -> list:
+    """Gradients, with zeros of shape `lead + source.shape` for those that are None, if wanted."""
+    if not zero:
+        return found
+    zeros = _arithmetic["zeros"]
+    return [
+        zeros((*lead, *x.shape), x.dtype) if g is None else g
+        for g, x in zip(found, sources, strict=True)
+    ]
+
+
+def _downstream(records: list[tuple], roots: list[Array]) -> set[int]:
+    """The ids of `roots` and of all that was computed from them."""
+    known = {id(x) for x in roots}
+    for _, inputs, _, outputs in records:
+        if any(id(x) in known for x in inputs):
+            known |= {id(y) for y in (outputs if type(outputs) is tuple else (outputs,))}
+    return known
+
+
+def _flatten(value, flat: list, leaf: Callable | None = None) -> Callable:
     """Append the arrays of a nested structure to `flat`; gives a function that rebuilds it."""
     if isinstance(value, dict):
-        parts = {k: _flatten(v, flat) for k, v in value.items()}
+        parts = {k: _flatten(v, flat, leaf) for k, v in value.items()}
         return lambda items: {k: part(items) for k, part in parts.items()}
     if isinstance(value, list | tuple):
-        parts = [_flatten(v, flat) for v in value]
+        parts = [_flatten(v, flat, leaf) for v in value]
         kind = type(value)
         make = kind._make if hasattr(kind, "_make") else kind
         return lambda items: make([part(items) for part in parts])
-    flat.append(as_source(value))
+    flat.append((leaf or as_source)(value))
     return next
 
 

@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from kerascl.core import tape
 from kerascl.core.array import Array
-from kerascl.ops import bits, contraction, indexing, movement, pointwise, reduction, scan, sorting
+from kerascl.ops import (
+    batching,
+    bits,
+    contraction,
+    creation,
+    indexing,
+    movement,
+    pointwise,
+    reduction,
+    scan,
+    sorting,
+)
 from kerascl.ops.declare import as_array, is_scalar, scalar
 from kerascl.ops.sparse import SparseArray
 from kerascl.ops.views import expand_to, sum_to
@@ -125,4 +136,9 @@ tape.install_arithmetic(
     zeros_like=lambda x: expand_to(scalar(0, x.dtype), x.shape),
     ones_like=lambda x: expand_to(scalar(1, x.dtype), x.shape),
     sum_to=sum_to,
+    zeros=lambda shape, dtype: expand_to(scalar(0, dtype), shape),
+    expand_to=expand_to,
+    eye=lambda n, dtype: creation.eye(n, dtype=dtype),
+    moveaxis=movement.moveaxis,
+    vmap=batching.vmap,
 )

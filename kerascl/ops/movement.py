@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import builtins
 import itertools
+import math
 import operator
 from collections.abc import Sequence
 
-from kerascl.core import rules
+from kerascl.core import overlay, rules
 from kerascl.core.array import Array, apply
 from kerascl.core.op import Kind, Op, register
 from kerascl.dtypes import bool_, int32
@@ -45,7 +46,10 @@ def iota(shape: tuple[int, ...], axis: int) -> Array:
 def reshape(x, shape) -> Array:
     """`x` with another shape of the same size; one dimension may be -1."""
     x = as_array(x)
-    return reshape_to(x, rules.reshape(x.shape, shape))
+    shape = rules.reshape(x.shape, shape, guessed := overlay.sizes_are_guessed())
+    if guessed and math.prod(shape) != x.size:
+        return overlay.placeholder(shape, x.dtype)
+    return reshape_to(x, shape)
 
 
 def ravel(x) -> Array:

@@ -127,7 +127,7 @@ def _trace(
     trace = BodyTrace()
     current.trace = trace
     try:
-        with pause(), GradientTape() as tape:
+        with pause(), GradientTape(persistent=True) as tape:
             sums = [add(p, b) for p, b in zip(products, shift, strict=True)] if bias else products
             new = list(cell(x, sums, old))
             if any(n.shape != row or n.dtype is not acc for n in new):

@@ -158,7 +158,7 @@ def test_second_derivatives_of_each_element(rng):
         return kc.sum(kc.tanh(x @ w) ** 2)
 
     def hessian(x):
-        with kc.GradientTape() as tape:
+        with kc.GradientTape(persistent=True) as tape:
             g = kc.grad(f)(x)
             parts = [g[k] for k in range(4)]
         return kc.stack([tape.gradient(p, x) for p in parts])

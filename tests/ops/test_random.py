@@ -351,7 +351,7 @@ def below(x, a):
 def test_gamma_samples_follow_their_quantile(alpha):
     a = kc.array(np.full(40, alpha, "f"))
     key = kc.random.key(11)
-    with kc.GradientTape() as tape:
+    with kc.GradientTape(persistent=True) as tape:
         y = kc.random.gamma(key, (40,), a)
         logs = kc.random.loggamma(key, (40,), a)
     (slopes,), (relative,) = tape.gradient(y, [a]), tape.gradient(logs, [a])
@@ -377,7 +377,7 @@ def test_samples_that_underflow_have_finite_slopes():
 def test_slopes_of_means():
     """The mean of the samples' slopes is the slope of the mean."""
     a, b = kc.array([2.0, 0.7]), kc.array([3.0, 1.5])
-    with kc.GradientTape() as tape:
+    with kc.GradientTape(persistent=True) as tape:
         gammas = kc.sum(kc.mean(kc.random.gamma(kc.random.key(1), (200_000, 2), a), 0))
         betas = kc.mean(kc.random.beta(kc.random.key(2), (200_000, 2), a, b), 0)
     np.testing.assert_allclose(tape.gradient(gammas, a).numpy(), [1, 1], rtol=0.01)

@@ -12,6 +12,7 @@ from keras.src.backend.common.keras_tensor import KerasTensor
 
 from kerascl.core import scope
 from kerascl.core.array import Array, State, from_host
+from kerascl.core.foreign import ADVICE
 from kerascl.dtypes import BY_NAME, DType, as_dtype, float32, int32
 from kerascl.ops import movement
 from kerascl.ops.declare import cast_to, python_dtype, scalar
@@ -151,7 +152,16 @@ def _foreign(x) -> np.ndarray:
         x = x.detach().cpu()
         if "bfloat16" in str(x.dtype):
             return x.float().numpy().astype(BY_NAME["bfloat16"].numpy)
+    if _is_foreign_tracer(x):
+        raise TypeError(
+            "a function that JAX traces (jax.grad, jax.jit) gives a tracer to kerascl, through "
+            f"which JAX cannot differentiate or compile; {ADVICE}, and kerascl.jit"
+        )
     return np.asarray(x)
+
+
+def _is_foreign_tracer(x) -> bool:
+    return type(x).__module__.startswith("jax.") and type(x).__name__.endswith("Tracer")
 
 
 def sparse_from(x) -> SparseArray | None:

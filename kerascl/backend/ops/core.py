@@ -40,6 +40,7 @@ from kerascl.core import closed
 from kerascl.core import tape as tapes
 from kerascl.core.array import Array
 from kerascl.core.errors import CaptureError
+from kerascl.core.overlay import placeholder
 from kerascl.dtypes import int32
 from kerascl.ops import indexing, movement, pointwise
 from kerascl.ops.creation import full
@@ -110,20 +111,21 @@ def compute_output_spec(fn: Callable, *args, **kwargs):
     """Shapes and dtypes of what `fn` returns, as KerasTensors; nothing is computed.
 
     Unknown dimensions are tried with two sizes; where the results differ, the result's dimension
-    is unknown too.
+    is unknown too. A reshape may then ask for any number of elements.
     """
     with StatelessScope(), SymbolicScope():
-        first = _symbolic_call(fn, args, kwargs, 83)
-        if not any(
+        guessed = any(
             isinstance(x, KerasTensor) and None in x.shape for x in tree.flatten((args, kwargs))
-        ):
+        )
+        first = _symbolic_call(fn, args, kwargs, 83, guessed)
+        if not guessed:
             return tree.map_structure(_spec, first)
-        second = _symbolic_call(fn, args, kwargs, 89)
+        second = _symbolic_call(fn, args, kwargs, 89, guessed)
         merged = [_merge(a, b) for a, b in zip(tree.flatten(first), tree.flatten(second))]
         return tree.pack_sequence_as(first, merged)
 
 
-def _symbolic_call(fn: Callable, args, kwargs, size: int):
+def _symbolic_call(fn: Callable, args, kwargs, size: int, guessed: bool):
     def stand_in(make):
         def convert(x):
             if not isinstance(x, KerasTensor):
@@ -135,8 +137,8 @@ def _symbolic_call(fn: Callable, args, kwargs, size: int):
         return tree.map_structure(convert, (args, kwargs))
 
     try:
-        with tracing.ShapeTrace(), tapes.pause():
-            arrays, named = stand_in(tracing.placeholder)
+        with tracing.ShapeTrace(guessed), tapes.pause():
+            arrays, named = stand_in(placeholder)
             return fn(*arrays, **named)
     except CaptureError:
         # the function looks at values: give it some
