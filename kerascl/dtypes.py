@@ -21,7 +21,8 @@ class DType:
     `kind` is "b" (bool), "i", "u", "f" or "c"; `storage` and `compute` are
     OpenCL C types; `load` and `store` are templates over {p} (pointer), {i}
     (element index) and {v} (value in the compute type).  `round`, over {v}, gives
-    the nearest value that a float stored in fewer bytes than it is computed in has.
+    the nearest value that a float stored in fewer bytes than it is computed in has;
+    `keep` is a cheaper `store` of such a value, where there is one.
     """
 
     name: str
@@ -33,6 +34,7 @@ class DType:
     load: str = "{p}[{i}]"
     store: str = "{p}[{i}] = {v}"
     round: str = ""
+    keep: str = ""
 
     def __repr__(self) -> str:
         return f"kerascl.{self.name}"
@@ -132,8 +134,9 @@ float16 = DType(
 def _packed_float(name: str, storage: str, short: str) -> DType:
     dtype = np.dtype(getattr(ml_dtypes, name))
     load, store = f"kcl_from_{short}({{p}}[{{i}}])", f"{{p}}[{{i}}] = kcl_to_{short}({{v}})"
-    rounded = f"kcl_from_{short}(kcl_to_{short}({{v}}))"
-    return DType(name, "f", dtype.itemsize, storage, "float", dtype, load, store, rounded)
+    keep = "{p}[{i}] = (ushort)(as_uint({v}) >> 16)" if short == "bf16" else ""
+    rounded = f"kcl_round_{short}({{v}})"
+    return DType(name, "f", dtype.itemsize, storage, "float", dtype, load, store, rounded, keep)
 
 
 bfloat16 = _packed_float("bfloat16", "ushort", "bf16")
@@ -152,18 +155,44 @@ BY_NAME = {dtype.name: dtype for dtype in ALL}
 _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
 
 # Helper functions that generated and hand-written sources may rely on.  Rounding is to nearest,
-# ties to even.  float8 (arXiv:2209.05433): e4m3fn has no infinities, what is too large becomes NaN;
-# values below the smallest normal number are found by adding a number whose last place is theirs.
+# ties to even, and without branches, so that compilers make vectors of it.  float16 is converted by
+# the types of cl_khr_fp16 (KCL_HALF), by the functions that every device has for its memory, where
+# these are instructions (KCL_HALF_MEMORY), else by whole numbers.  KCL_CVT_BF16 stands for an
+# instruction of PTX.  float8 (arXiv:2209.05433): e4m3fn has no infinities, too large becomes NaN;
+# values below the smallest normal number are found by adding one whose last place is theirs.
 PRELUDE = """\
 inline float kcl_from_bf16(ushort x) { return as_float((uint)x << 16); }
-inline ushort kcl_to_bf16(float v) {
-  uint x = as_uint(v);
-  if ((x & 0x7fffffffu) > 0x7f800000u) return (ushort)((x >> 16) | 64u);
-  return (ushort)((x + 0x7fffu + ((x >> 16) & 1u)) >> 16);
+#ifdef KCL_CVT_BF16
+inline uint kcl_bf16_bits(float v) {
+  uint r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, 0f00000000;" : "=r"(r) : "f"(v));
+  return r;
 }
+#else
+inline uint kcl_bf16_bits(float v) {
+  const uint x = as_uint(v);
+  return v != v ? x | 0x400000u : x + 0x7fffu + ((x >> 16) & 1u);
+}
+#endif
+inline ushort kcl_to_bf16(float v) { return (ushort)(kcl_bf16_bits(v) >> 16); }
+inline float kcl_round_bf16(float v) { return as_float(kcl_bf16_bits(v) & 0xffff0000u); }
+#if defined(KCL_HALF)
+#pragma OPENCL EXTENSION cl_khr_fp16 : enable
+inline float kcl_round_half(float v) { return convert_float(convert_half_rte(v)); }
+#elif defined(KCL_HALF_MEMORY)
 inline float kcl_round_half(float v) {
   ushort h; vstore_half_rte(v, 0, (half*)&h); return vload_half(0, (half*)&h);
 }
+#else
+inline float kcl_round_half(float v) {
+  const uint x = as_uint(v), a = x & 0x7fffffffu;
+  const uint tiny = as_uint((as_float(a) + 0.5f) - 0.5f);
+  uint r = a < 0x38800000u ? tiny : (a + 0xfffu + ((a >> 13) & 1u)) & 0xffffe000u;
+  r = r > 0x477fe000u ? 0x7f800000u : r;
+  r = a > 0x7f800000u ? 0x7fc00000u : r;
+  return as_float(r | (x ^ a));
+}
+#endif
 inline float kcl_from_e4m3(uchar x) {
   const uint m = x & 127u;
   uint v = m < 8u ? as_uint((float)m * 0.001953125f) : (m << 20) + 0x3c000000u;
@@ -177,6 +206,7 @@ inline uchar kcl_to_e4m3(float v) {
   if (a > 0x43e80000u) m = 127u;
   return (uchar)(m | ((x >> 24) & 128u));
 }
+inline float kcl_round_e4m3(float v) { return kcl_from_e4m3(kcl_to_e4m3(v)); }
 inline float kcl_from_e5m2(uchar x) {
   const uint m = x & 127u;
   uint v = m < 4u ? as_uint((float)m * 0.0000152587890625f) : (m << 21) + 0x38000000u;
@@ -190,6 +220,7 @@ inline uchar kcl_to_e5m2(float v) {
   if (a >= 0x47700000u) m = a > 0x7f800000u ? 126u : 124u;
   return (uchar)(m | ((x >> 24) & 128u));
 }
+inline float kcl_round_e5m2(float v) { return kcl_from_e5m2(kcl_to_e5m2(v)); }
 """
 
 

@@ -82,11 +82,18 @@ class Builder:
     def writer(self) -> Writer:
         return Writer(self.generic, self.wide)
 
-    def store(self, scope: Scope, node: Node, index: Expr, value: str, condition: str = "") -> None:
-        """Store an element; it happens at `scope.flush()`, after everything has been read."""
+    def store(
+        self, scope: Scope, node: Node, index: Expr, value: str, condition: str = "", exact=True
+    ) -> None:
+        """Store an element; it happens at `scope.flush()`, after everything has been read.
+
+        Args:
+            exact: whether `node.dtype` has the value.
+        """
         writer = scope.writer
         pointer = writer.buffer(node)
         if id(node) in self.cluster.streamed:
             index = index + Expr(((LOOP_INDEX, node.size),), 0)
-        text = node.dtype.store.format(p=pointer, i=writer.index(index), v=value)
+        keep = exact and node.dtype.keep
+        text = (keep or node.dtype.store).format(p=pointer, i=writer.index(index), v=value)
         scope.stores.append(f"if ({condition}) {{ {text}; }}" if condition else f"{text};")

@@ -232,12 +232,8 @@ def zero(dtype: DType) -> str:
 
 
 def rounded(value: str, dtype: DType) -> str:
-    """A computed float8 value as memory would hold it.
-
-    The two 16-bit floats keep what float holds until they are stored; float8 has so few
-    digits, and no infinities, that a result must not depend on what was fused.
-    """
-    return dtype.round.format(v=value) if dtype.is_float8 else value
+    """A computed value as memory would hold it: what is fused must not change a result."""
+    return dtype.round.format(v=value) if dtype.round else value
 
 
 class Scope:
@@ -246,7 +242,12 @@ class Scope:
     Args:
         own: names of the variables that change from one run of the block to the next, if it is a
             loop's body: what depends on none of them is computed before the loop, by the parent.
+
+    Attributes:
+        rounds: whether operations of 16-bit floats and float8 give values of these dtypes.
     """
+
+    rounds = True
 
     def __init__(
         self, writer: Writer, parent: Scope | None = None, own: Iterable[str] | None = None
@@ -417,7 +418,10 @@ class Scope:
             names["coordinate"] = writer.index(coords[node.attrs[0]])
         for k, attr in enumerate(node.attrs):
             names[f"a{k}"] = str(attr)
-        return self.define(ctype, rounded(op.code.format(*args, **names), node.dtype))
+        text = op.code.format(*args, **names)
+        if self.rounds and not op.exact:
+            text = rounded(text, node.dtype)
+        return self.define(ctype, text)
 
     def _cast(self, value: str, old: DType, new: DType) -> str:
         if new.is_bool:
@@ -432,7 +436,7 @@ class Scope:
         if new.is_integer and old.is_float:
             # drivers differ in what NaN becomes
             return f"({value} != {value} ? ({new.compute})0 : convert_{new.compute}_sat({value}))"
-        if new.round and not old.is_bool:
+        if new.round and self.rounds and not old.is_bool:
             if old.is_double and new.name != "bfloat16":  # that is cut from a float everywhere
                 self.writer.helper(_TO_ODD)
                 value = f"kcl_to_odd({value})"

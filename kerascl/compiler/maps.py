@@ -182,13 +182,15 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
         writer.members = {id(head), *cluster.row}
         index = linear(space.axes(dims), dims)
         scope = _Beside(writer, index)
-        value = rounded(f"({head.dtype.compute})acc", head.dtype)
+        value, alone = f"({head.dtype.compute})acc", len(cluster.members) == 1
+        if not alone:  # else the store rounds
+            value = rounded(value, head.dtype)
         value = scope.define(writer.ctype(head.dtype), value)
         scope.know(head, index, value)
         stores = []
         if id(head) in build.writes:
-            build.store(scope, head, index, value)
-            stores.append(VectorStore(writer.buffer(head), head.dtype, value))
+            build.store(scope, head, index, value, exact=not alone)
+            stores.append(VectorStore(writer.buffer(head), head.dtype, value, not alone))
         for node in cluster.members[1:]:
             if id(node) in cluster.row:
                 continue
@@ -196,7 +198,7 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
             value = scope.compute(node, coords, (), build.outside | {id(head)})
             if id(node) in build.writes:
                 build.store(scope, node, index, value)
-                stores.append(VectorStore(writer.buffer(node), node.dtype, value))
+                stores.append(VectorStore(writer.buffer(node), node.dtype, value, True))
         computed = len(scope.lines)
         scope.flush()
         folded = moments.body(build, writer) if cluster.row else ""
@@ -211,7 +213,7 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
     if cluster.streamed:  # what each step of a loop stores may begin anywhere
         lines += scope.lines[computed:]
         stores = []
-    lines += [f"{s.dtype.store.format(p=s.pointer, i='i', v=s.value)};" for s in stores]
+    lines += [s.line(s.pointer, "i") for s in stores]
     args = tuple(Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args)
     params = "".join(f", {p}" for p in writer.params)
     return Epilogue(

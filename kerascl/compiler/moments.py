@@ -2,13 +2,14 @@
 
 A batch normalisation's statistics are of what a convolution has just computed.  The kernel knows
 each column's mean and squared distances from it, of its accumulators; what follows until the fold
-only shifts a column, as a bias does, so the mean shifts alike and the distances stay.
+only shifts a column, as a bias does, so the mean shifts alike and the distances stay.  Products of
+16-bit floats thus give the moments of what they were before rounding.
 """
 
 from __future__ import annotations
 
 from kerascl.compiler.builder import Builder
-from kerascl.compiler.emit import Scope, Writer
+from kerascl.compiler.emit import Scope, Writer, rounded
 from kerascl.compiler.symbolic import linear, unravel, variable
 from kerascl.core.op import Kind
 
@@ -23,15 +24,16 @@ def body(build: Builder, writer: Writer) -> str:
     head = cluster.head
     columns = head.shape[-1]
     column = linear((variable("col", columns),), (columns,))
-    scope = Scope(writer)
-    scope.know(head, column, "mean")
+    scope, means = Scope(writer), Scope(writer)
+    means.rounds = False
+    means.know(head, column, "mean")
     rows = f"{float(head.size // columns)!r}f"
     members = [m for m in cluster.members if id(m) in cluster.row]
     folds = [m for m in members if m.op.kind is Kind.FOLD]
     for fold in folds:
         x = fold.inputs[0]
-        mean = scope.value(x, unravel(column, x.shape), (), build.outside | {id(head)})
-        value = RESULTS[fold.op.name].format(mean=mean, rows=rows)
+        mean = means.value(x, unravel(column, x.shape), (), build.outside | {id(head)})
+        value = rounded(RESULTS[fold.op.name].format(mean=mean, rows=rows), fold.dtype)
         name = scope.define(writer.ctype(fold.dtype), value)
         scope.know(fold, column, name)
         if id(fold) in build.writes:
@@ -42,4 +44,4 @@ def body(build: Builder, writer: Writer) -> str:
             value = scope.compute(node, unravel(column, node.shape), (), visible)
             build.store(scope, node, column, value)
     scope.flush()
-    return "\n".join(scope.lines)
+    return "\n".join(means.lines + scope.lines)

@@ -60,6 +60,8 @@ class Op:
         vjp: `vjp(g, y, *inputs, *attrs)` in array code; gives a gradient or None
             for each input.  None for operations that have no derivative.
         cost: rough number of arithmetic instructions for each element.
+        exact: whether a pointwise result needs no rounding: it is one of the inputs, or has no
+            more digits than they have.
     """
 
     name: str
@@ -70,6 +72,7 @@ class Op:
     vjp: Callable | None = None
     cost: int = 1
     outputs: int = 1
+    exact: bool = False
     extra: dict = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -94,4 +97,4 @@ CONST = register(Op("const", Kind.CONST))
 LANE = register(Op("lane", Kind.LEAF))
 PICK = register(Op("pick", Kind.PICK))
 # The same value in memory of its own.
-COPY = register(Op("copy", Kind.POINTWISE, "{0}"))
+COPY = register(Op("copy", Kind.POINTWISE, "{0}", exact=True))

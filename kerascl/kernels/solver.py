@@ -104,11 +104,18 @@ class VectorStore:
         pointer: C expression, the address of element 0 (aligned to eight elements or 16 bytes).
         dtype: the dtype stored.
         value: C expression in its compute type, over the variables of `Epilogue.compute`.
+        exact: whether `dtype` has that value.
     """
 
     pointer: str
     dtype: DType
     value: str
+    exact: bool = False
+
+    def line(self, pointer: str, index: str) -> str:
+        """The statement that stores it."""
+        form = self.dtype.keep if self.exact and self.dtype.keep else self.dtype.store
+        return form.format(p=pointer, i=index, v=self.value) + ";"
 
 
 @dataclass(frozen=True)
@@ -255,7 +262,7 @@ class Epilogue:
             word = _WORDS[store.dtype.itemsize]
             arrays += f"{word} vec{k}_[({n}) * {w}]; "
             place = f"(({store.dtype.storage}*)vec{k}_)"
-            inside += store.dtype.store.format(p=place, i=f"n_ * {w} + j_", v=store.value) + "; "
+            inside += store.line(place, f"n_ * {w} + j_") + " "
             target = f"(__global {word}*)({store.pointer}) + ({at}) + n_ * ({step})"
             after += f"KCL_STORE_VECTOR{suffix}({word}, {target}, vec{k}_ + n_ * {w}) "
         body = " ".join(line.strip() for line in self.compute.splitlines())

@@ -22,7 +22,7 @@ from kerascl.ops.pointwise import add
 # Inside a loop body: the slice of the input array that belongs to the current step.
 LOOP_SLICE = register(Op("loop_slice", Kind.VIEW))
 # A value that must have memory of its own (a result that is also something else).
-KEEP = register(Op("keep", Kind.POINTWISE, "{0}", vjp=lambda g, y, x: (g,)))
+KEEP = register(Op("keep", Kind.POINTWISE, "{0}", vjp=lambda g, y, x: (g,), exact=True))
 
 
 class BodyTrace:

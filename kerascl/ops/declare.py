@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 
@@ -199,6 +200,45 @@ def convert(args: Sequence) -> tuple[list[Array], DType]:
     ], dtype
 
 
+def rounded_once(vjp: Callable) -> Callable:
+    """A derivative of several operations as if it were one: 16-bit floats are computed in float32
+    and rounded at the end, as their own operation's result is."""
+
+    def wrapped(g: Array, y: Array, *rest):
+        narrow, wide = y.dtype, y.dtype.accumulator
+        if narrow is wide:
+            return vjp(g, y, *rest)
+        rest = (
+            cast_to(x, wide) if isinstance(x, Array) and x.dtype is narrow else x for x in rest
+        )
+        found = vjp(cast_to(g, wide), cast_to(y, wide), *rest)
+        return tuple(None if d is None else cast_to(d, narrow) for d in found)
+
+    return wrapped
+
+
+def in_float32(function: Callable[..., Array]) -> Callable[..., Array]:
+    """A function of several operations as if it were one: where its arrays are 16-bit floats, or
+    float8, it is computed in float32, and its result rounded once."""
+
+    def widened(value):
+        narrow = isinstance(value, Array) and value.dtype.is_float and value.dtype.itemsize <= 2
+        return cast_to(value, float32) if narrow else value
+
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs) -> Array:
+        args = [a if k and not hasattr(a, "ndim") else as_array(a) for k, a in enumerate(args)]
+        kwargs = {k: as_array(a) if hasattr(a, "ndim") else a for k, a in kwargs.items()}
+        arrays = [a for a in (*args, *kwargs.values()) if isinstance(a, Array)]
+        result = dtypes.promote(*(a.dtype for a in arrays))
+        if not result.is_float or result.itemsize > 2:
+            return function(*args, **kwargs)
+        kwargs = {k: widened(a) for k, a in kwargs.items()}
+        return cast_to(function(*map(widened, args), **kwargs), result)
+
+    return wrapped
+
+
 def pointwise(
     name: str,
     code: str,
@@ -211,6 +251,7 @@ def pointwise(
     unsigned: str | None = None,
     boolean: str | None = None,
     complex: str | None = None,
+    exact: bool = False,
     doc: str | None = None,
 ) -> Callable[..., Array]:
     """Declare an elementwise operation; gives the function that applies it.
@@ -226,11 +267,15 @@ def pointwise(
         integer, unsigned, boolean, complex: other code for such inputs; without
             it, unsigned falls back to integer, integer and boolean to code, and
             complex inputs raise TypeError.  With boolean code, bools stay bools.
+        exact: whether results need no rounding: see `Op`.
     """
+    if vjp is not None and cost > 1:
+        vjp = rounded_once(vjp)
 
     def declare(suffix: str, text: str) -> Op:
+        helpers = clibrary.needed(text)
         return register(
-            Op(name + suffix, Kind.POINTWISE, text, clibrary.needed(text), vjp=vjp, cost=cost)
+            Op(name + suffix, Kind.POINTWISE, text, helpers, vjp=vjp, cost=cost, exact=exact)
         )
 
     table = dict.fromkeys("fbiu", declare("", code))
@@ -294,6 +339,7 @@ def fold(
 
     `vjp(g, y, x, axes)` sees g and y with the reduced axes kept at size 1.
     """
+    vjp = vjp and rounded_once(vjp)
     return fold_function(register(Op(name, Kind.FOLD, fold=spec, vjp=vjp)), dtype)
 
 

@@ -25,9 +25,11 @@ from kerascl.ops.declare import (
     expand_to,
     floating,
     fold,
+    in_float32,
     numeric,
     pointwise,
     reshape_to,
+    rounded_once,
     same,
 )  # fmt: skip
 from kerascl.ops.movement import expand_dims, iota, strided
@@ -67,13 +69,15 @@ def recorded(vjp, inputs: tuple, attrs: tuple, outputs):
 
 # -- activations ----------------------------------------------------------------
 relu = pointwise(
-    "relu", "(({0}) <= 0 ? ({T})0 : ({T})({0}))", numeric, lambda g, y, x: (where(y > 0, g, 0),)
-)
+    "relu", "(({0}) <= 0 ? ({T})0 : ({T})({0}))", numeric, lambda g, y, x: (where(y > 0, g, 0),),
+    exact=True,
+)  # fmt: skip
 relu6 = pointwise(
     "relu6",
     "(({0}) <= 0 ? ({T})0 : ({0}) >= 6 ? ({T})6 : ({T})({0}))",
     numeric,
     lambda g, y, x: (where((y > 0) & (y < 6), g, 0),),
+    exact=True,
 )
 softplus = pointwise(
     "softplus",
@@ -170,11 +174,13 @@ def elu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     return _elu(x, alpha)
 
 
+@in_float32
 def selu(x: ArrayLike) -> Array:
     """The self-normalising ELU."""
     return _elu(x, _SELU_ALPHA) * _SELU_SCALE
 
 
+@in_float32
 def celu(x: ArrayLike, alpha: ArrayLike = 1.0) -> Array:
     """max(x, 0) + alpha * (exp(min(x, 0) / alpha) - 1)."""
     x = _inexact(x)
@@ -196,17 +202,20 @@ def log_sigmoid(x: ArrayLike) -> Array:
     return -softplus(-_inexact(x))
 
 
+@in_float32
 def softsign(x: ArrayLike) -> Array:
     """x / (|x| + 1)."""
     x = _inexact(x)
     return x / (absolute(x) + 1)
 
 
+@in_float32
 def hard_sigmoid(x: ArrayLike) -> Array:
     """relu6(x + 3) / 6."""
     return relu6(_inexact(x) + 3.0) * (1 / 6)
 
 
+@in_float32
 def hard_silu(x: ArrayLike) -> Array:
     """x * hard_sigmoid(x)."""
     x = _inexact(x)
@@ -219,6 +228,7 @@ def hard_tanh(x: ArrayLike) -> Array:
     return where(x > 1, 1, where(x < -1, -1, x))
 
 
+@in_float32
 def tanh_shrink(x: ArrayLike) -> Array:
     """x - tanh(x)."""
     x = _inexact(x)
@@ -255,6 +265,7 @@ def sparse_sigmoid(x: ArrayLike) -> Array:
     return where(x <= -1, 0, where(x >= 1, 1, (x + 1) * 0.5))
 
 
+@in_float32
 def squareplus(x: ArrayLike, b: ArrayLike = 4) -> Array:
     """(x + sqrt(x**2 + b)) / 2."""
     x = _inexact(x)
@@ -279,6 +290,7 @@ def _axes(axis, rank: int) -> tuple[int, ...]:
     return rules.axes_tuple(tuple(axis) if isinstance(axis, list) else axis, rank)
 
 
+@rounded_once
 def _softmax_vjp(g, y, x, axes):
     return (y * (g - total(g * y, axes, keepdims=True)),)
 
@@ -288,11 +300,13 @@ def softmax(x: ArrayLike, axis: int | Sequence[int] | None = -1) -> Array:
     x = _inexact(x)
     axes = _axes(axis, x.ndim)
     with pause():
-        e = exp(x - largest(x, axes, keepdims=True))
-        y = e / total(e, axes, keepdims=True)
+        wide = cast_to(x, x.dtype.accumulator)
+        e = exp(wide - largest(wide, axes, keepdims=True))
+        y = cast_to(e / total(e, axes, keepdims=True), x.dtype)
     return recorded(_softmax_vjp, (x,), (axes,), y)
 
 
+@rounded_once
 def _log_softmax_vjp(g, y, x, axes):
     return (g - exp(y) * total(g, axes, keepdims=True),)
 
@@ -302,8 +316,9 @@ def log_softmax(x: ArrayLike, axis: int | Sequence[int] | None = -1) -> Array:
     x = _inexact(x)
     axes = _axes(axis, x.ndim)
     with pause():
-        shifted = x - largest(x, axes, keepdims=True)
-        y = shifted - log(total(exp(shifted), axes, keepdims=True))
+        wide = cast_to(x, x.dtype.accumulator)
+        shifted = wide - largest(wide, axes, keepdims=True)
+        y = cast_to(shifted - log(total(exp(shifted), axes, keepdims=True)), x.dtype)
     return recorded(_log_softmax_vjp, (x,), (axes,), y)
 
 
@@ -329,6 +344,7 @@ def multi_hot(x: ArrayLike, num_classes: int, axis: int = -1, dtype=float32) -> 
 
 
 # -- losses -------------------------------------------------------------------------
+@in_float32
 def categorical_crossentropy(
     target: ArrayLike, output: ArrayLike, from_logits: bool = False, axis: int = -1,
     epsilon: float = 1e-7,
@@ -384,6 +400,7 @@ def _in_range(target: Array, size: int) -> Array:
     return (target >= 0) & (target < size)
 
 
+@in_float32
 def sparse_categorical_crossentropy(
     target: ArrayLike, output: ArrayLike, from_logits: bool = False, axis: int = -1,
     epsilon: float = 1e-7,
@@ -432,6 +449,7 @@ _binary_logits = pointwise(
 )
 
 
+@in_float32
 def binary_crossentropy(
     target: ArrayLike, output: ArrayLike, from_logits: bool = False, epsilon: float = 1e-7
 ) -> Array:
@@ -524,6 +542,7 @@ def moments(x: ArrayLike, axes, keepdims: bool = False) -> tuple[Array, Array]:
     return cast_to(mean, dtype), cast_to(variance, dtype)
 
 
+@in_float32
 def batch_normalization(
     x: ArrayLike, mean: ArrayLike, variance: ArrayLike, axis: int = -1,
     offset: ArrayLike | None = None, scale: ArrayLike | None = None, epsilon: float = 1e-3,

@@ -56,7 +56,9 @@ add = _plain(
     "add", "({0} + {1})", lambda g, y, a, b: (g, g), integer=_wraps("+"), boolean="({0} | {1})"
 )
 subtract = _plain("subtract", "({0} - {1})", lambda g, y, a, b: (g, -g), integer=_wraps("-"))
-negative = _plain("negative", "(-{0})", lambda g, y, x: (-g,), integer=_wraps("-", "0", "{0}"))
+negative = _plain(
+    "negative", "(-{0})", lambda g, y, x: (-g,), integer=_wraps("-", "0", "{0}"), exact=True
+)
 multiply = pointwise(
     "multiply", "({0} * {1})", numeric, lambda g, y, a, b: (g * b, g * a),
     integer=_wraps("*"), boolean="({0} & {1})", complex="kcl_cmul_{T}({0}, {1})",
@@ -105,7 +107,7 @@ def _extreme(name: str, sign: str, doc: str):
     nan = f"{nan}.x != {nan}.x || {nan}.y != {nan}.y"
     return pointwise(
         name, code, same, _share, integer=f"{'max' if sign == '>' else 'min'}({{0}}, {{1}})",
-        complex=f"(({_in_order(sign)} || {nan}) ? {{0}} : {{1}})", doc=doc,
+        complex=f"(({_in_order(sign)} || {nan}) ? {{0}} : {{1}})", exact=True, doc=doc,
     )  # fmt: skip
 
 
@@ -329,7 +331,7 @@ digamma = pointwise(
 sign = pointwise(
     "sign", "({0} != {0} ? {0} : ({T})(({0} > 0) - ({0} < 0)))", numeric,
     lambda g, y, x: (None,), integer="(({0} > 0) - ({0} < 0))",
-    complex="kcl_csign_{T}({0})",
+    complex="kcl_csign_{T}({0})", exact=True,
     doc="-1, 0 or 1 by the sign of each element; NaN stays NaN; x / |x| for complex x.",
 )  # fmt: skip
 signbit = pointwise(
@@ -338,7 +340,7 @@ signbit = pointwise(
 )  # fmt: skip
 _absolute = pointwise(
     "absolute", "fabs({0})", same, lambda g, y, x: (g * sign(x),),
-    integer="(({0} < 0) ? " + _wraps("-", "0", "{0}") + " : {0})", unsigned="{0}",
+    integer="(({0} < 0) ? " + _wraps("-", "0", "{0}") + " : {0})", unsigned="{0}", exact=True,
 )  # fmt: skip
 
 
@@ -363,10 +365,10 @@ def _no_slope(g, y, *inputs):
     return (None,) * len(inputs)
 
 
-floor = pointwise("floor", "floor({0})", floating, _no_slope)
-ceil = pointwise("ceil", "ceil({0})", floating, _no_slope)
-trunc = pointwise("trunc", "trunc({0})", same, _no_slope, integer="{0}")
-_rint = pointwise("rint", "rint({0})", floating, _no_slope)
+floor = pointwise("floor", "floor({0})", floating, _no_slope, exact=True)
+ceil = pointwise("ceil", "ceil({0})", floating, _no_slope, exact=True)
+trunc = pointwise("trunc", "trunc({0})", same, _no_slope, integer="{0}", exact=True)
+_rint = pointwise("rint", "rint({0})", floating, _no_slope, exact=True)
 
 
 def round(x, decimals: int = 0) -> Array:
@@ -402,7 +404,7 @@ mod = pointwise(
 fmod = pointwise(
     "fmod", "fmod({0}, {1})", numeric,
     lambda g, y, a, b: (g, -(g * trunc(a / b))), cost=12,
-    integer="kcl_irem_{T}({0}, {1})",
+    integer="kcl_irem_{T}({0}, {1})", exact=True,
     doc="The remainder with the sign of the dividend; integers by 0 give 0.",
 )  # fmt: skip
 
@@ -435,8 +437,9 @@ def ldexp(x1, x2) -> Array:
 
 
 _heaviside = pointwise(
-    "heaviside", "({0} != {0} ? {0} : {0} == 0 ? {1} : ({T})({0} > 0))", floating, _no_slope
-)
+    "heaviside", "({0} != {0} ? {0} : {0} == 0 ? {1} : ({T})({0} > 0))", floating, _no_slope,
+    exact=True,
+)  # fmt: skip
 
 
 def heaviside(x1, x2) -> Array:
@@ -453,8 +456,9 @@ def _clip_vjp(g, y, x, low, high):
 
 
 _clip = pointwise(
-    "clip", "({0} < {1} ? {1} : {0} > {2} ? {2} : {0})", same, _clip_vjp, cost=2, arity=3
-)
+    "clip", "({0} < {1} ? {1} : {0} > {2} ? {2} : {0})", same, _clip_vjp, cost=2, arity=3,
+    exact=True,
+)  # fmt: skip
 
 
 def clip(x, x_min=None, x_max=None) -> Array:
@@ -591,6 +595,7 @@ _where_op = pointwise(
     same,
     lambda g, y, c, a, b: (None, where(c, g, 0), where(c, 0, g)),
     arity=3,
+    exact=True,
 ).op
 
 

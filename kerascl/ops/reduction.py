@@ -18,6 +18,7 @@ from kerascl.ops.declare import (
     expand_to,
     floating,
     fold,
+    in_float32,
     numeric,
     reshape_to,
     same,
@@ -249,6 +250,7 @@ def std(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
     return cast_to(sqrt(var(x, axis, keepdims, ddof)), result.real)
 
 
+@in_float32
 def average(x, axis=None, weights=None, keepdims: bool = False) -> Array:
     """Mean over `axis`, weighted; `weights` has the shape of `x`, or that of `axis`.
 
@@ -271,6 +273,7 @@ def average(x, axis=None, weights=None, keepdims: bool = False) -> Array:
     return SUM(multiply(x, weights), axis, keepdims) / SUM(weights, axis, keepdims)
 
 
+@in_float32
 def logsumexp(x, axis=None, keepdims: bool = False) -> Array:
     """log(sum(exp(x))) over `axis`, without overflow."""
     x = as_array(x)

@@ -75,6 +75,16 @@ class Kernel:
         return f"Kernel({self.name!r}, {self.num_args} arguments)"
 
 
+def _conversions(info) -> tuple[str, ...]:
+    """Which of `dtypes.PRELUDE`'s ways to round floats to 16 bits serve best."""
+    options = ["-DKCL_HALF"] if info.fp16 else []
+    if not info.fp16 and "converts_halves" in info.quirks:
+        options.append("-DKCL_HALF_MEMORY")
+    if "converts_bfloat16" in info.quirks:
+        options.append("-DKCL_CVT_BF16")
+    return tuple(options)
+
+
 class _Entry:
     """A program being built or built; the lock is held while building.
 
@@ -102,7 +112,7 @@ class Programs:
         self._disk = None if off else DiskCache.open("programs", device.info.cache_key)
         # Division is approximate by default on GPUs; NumPy's and the host's is not.
         exact = device.info.exact_division and device.info.kind == "gpu"
-        self._always = (EXACT_DIVISION,) if exact else ()
+        self._always = (*((EXACT_DIVISION,) if exact else ()), *_conversions(device.info))
         # Memory objects become addresses last of all rewrites, in every program.
         self._rewrites = (addresses.REWRITE,) if device.addresses is not None else ()
         self.built_from_source = 0

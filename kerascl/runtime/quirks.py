@@ -75,6 +75,16 @@ TABLE = (
         lambda info: info.kind == "gpu",
     ),
     Quirk(
+        "converts_halves",
+        "the functions that convert float16 in memory are instructions, without cl_khr_fp16 too",
+        _nvidia,
+    ),
+    Quirk(
+        "converts_bfloat16",
+        "an instruction of PTX rounds to bfloat16",
+        lambda info: _nvidia(info) and (info.nvidia_capability or (0, 0)) >= (8, 0),
+    ),
+    Quirk(
         "dear_arguments",
         "each memory object among a kernel's arguments costs every launch 0.4 us of the host's",
         _nvidia,

@@ -28,7 +28,7 @@ from kerascl.ops import linalg as device_linalg
 from kerascl.ops.contraction import matmul
 from kerascl.ops.control import loop
 from kerascl.ops.creation import eye, full, ones_like, zeros_like
-from kerascl.ops.declare import cast_to
+from kerascl.ops.declare import cast_to, in_float32
 from kerascl.ops.indexing import take, take_along_axis
 from kerascl.ops.movement import iota, strided, transpose, tril, triu
 from kerascl.ops.pointwise import absolute, isnan, power, sqrt, square, where
@@ -425,7 +425,11 @@ def norm(x, ord=None, axis=None, keepdims: bool = False) -> Array:
         dtype = config.floatx()
     else:
         dtype = keras_dtypes.result_type(x.dtype.name, float)
-    x = cast(x, dtype)
+    return _norm(cast(x, dtype), ord, axis, keepdims)
+
+
+@in_float32
+def _norm(x: Array, ord, axis, keepdims: bool) -> Array:
     if axis is None:
         if ord is None or (ord == 2 and x.ndim == 1) or (ord == "fro" and x.ndim == 2):
             return _root(sum_along(square(absolute(x)), None, keepdims))

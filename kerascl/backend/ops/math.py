@@ -13,7 +13,7 @@ from kerascl.dtypes import float32, float64
 from kerascl.ops import fft as transforms
 from kerascl.ops import linalg, movement, pointwise, reduction, sorting
 from kerascl.ops.creation import ones
-from kerascl.ops.declare import cast_to, expand_to, reshape_to, scalar
+from kerascl.ops.declare import cast_to, expand_to, in_float32, reshape_to, scalar
 from kerascl.ops.indexing import scatter_rows, take
 from kerascl.ops.movement import iota
 from kerascl.ops.views import window as cut
@@ -96,6 +96,7 @@ def logdet(x) -> Array:
     return linalg.slogdet(convert_to_tensor(x))[1]
 
 
+@in_float32
 def cdist(x, y) -> Array:
     """Euclidean distances between the rows of x (…, m, d) and those of y (…, n, d)."""
     x, y = convert_to_tensor(x), convert_to_tensor(y)

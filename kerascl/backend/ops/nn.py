@@ -15,7 +15,7 @@ from kerascl.backend.ops.nn_ctc import ctc_decode, ctc_loss
 from kerascl.core.array import Array
 from kerascl.ops import attention, convolution, nn, pooling
 from kerascl.ops.creation import arange
-from kerascl.ops.declare import cast_to, reshape_to
+from kerascl.ops.declare import cast_to, in_float32, reshape_to
 from kerascl.ops.movement import flip
 from kerascl.ops.pointwise import log10, square, where
 from kerascl.ops.reduction import mean
@@ -281,6 +281,7 @@ def batch_normalization(x, mean, variance, axis, offset=None, scale=None, epsilo
     )
 
 
+@in_float32
 def psnr(x1, x2, max_val) -> Array:
     """Peak signal-to-noise ratio in decibels, over all elements."""
     x1, x2 = convert_to_tensor(x1), convert_to_tensor(x2)
