@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-import re
 from dataclasses import dataclass, replace
 
-from kerascl.compiler import space
+from kerascl.compiler import blocked, space
+from kerascl.compiler.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.builder import Builder, Generated, Kernels, power_of_two
 from kerascl.compiler.emit import Scope, Writer, rounded
 from kerascl.compiler.fuse import Cluster
@@ -259,16 +259,24 @@ class _Fold:
         ctype = writer.index_type
         outs, lanes = layout.outs, layout.lanes
         lines = ["const int lid = get_local_id(0);"]
-        if layout.lanes_first:
+        # plain where they can be: compilers that see which neighbours read neighbours make vectors
+        if outs == 1:
+            lines += ["const int rl = lid;", "const int ol = 0;"]
+        elif lanes == 1:
+            lines += ["const int rl = 0;", "const int ol = lid;"]
+        elif layout.lanes_first:
             lines += [f"const int rl = lid % {lanes};", f"const int ol = lid / {lanes};"]
         else:
             lines += [f"const int ol = lid % {outs};", f"const int rl = lid / {outs};"]
-        count = writer.number(rows)
-        lines += [
-            f"const {ctype} row = ({ctype})get_group_id(0) * {outs} + ol;",
-            f"const int live = row < {count};",
-            f"const {ctype} o = live ? row : {count} - 1;",
-        ]
+        lines.append(f"const {ctype} row = ({ctype})get_group_id(0) * {outs} + ol;")
+        if rows % outs:
+            count = writer.number(rows)
+            lines += [
+                f"const int live = row < {count};",
+                f"const {ctype} o = live ? row : {count} - 1;",
+            ]
+        else:
+            lines += ["const int live = 1;", f"const {ctype} o = row;"]
         total = writer.number(length)
         if layout.splits > 1:
             chunk = writer.number(-(-length // layout.splits))
@@ -304,11 +312,10 @@ class _Fold:
 
     def _loop(self, outer: Scope, folds, side, registers, place, layout, first: bool) -> None:
         """Over the row: take its elements into `folds` and store those of `side`."""
-        scratch = {}
+        sums = {}
         for fold in folds:
             registers[id(fold)] = self._declare(outer, fold, layout)
-            made = self._registers(outer, fold, registers[id(fold)][0].scratch)
-            scratch[id(fold)] = {f"u{k}": name for k, (_, name) in enumerate(made)}
+            sums[id(fold)] = self._blocked(outer, fold, registers[id(fold)], layout)
         if self.length == 0:
             return
         ctype = outer.writer.index_type
@@ -322,20 +329,31 @@ class _Fold:
             for fold in folds:
                 x = fold.inputs[0]
                 value = scope.value(x, unravel(full, x.shape), (), self.visible)
-                spec, states = registers[id(fold)]
-                others = {"x": f"(({states[0][0]}){value})"} | scratch[id(fold)]
-                text = _rename(spec.step, states, others)
+                text = sums[id(fold)].step(value)
                 steps.append(f"{{ const {ctype} r = {r}; {text} }}" if copy else text)
             return steps
 
         if layout.turns:
             self._in_turn(outer, element, place, layout, first)
         else:
-            self._in_loops(outer, element, place, layout)
-        for fold in folds:
-            spec, states = registers[id(fold)]
-            if spec.close:
-                outer.lines.append(_rename(spec.close, states, scratch[id(fold)]))
+            self._in_loops(outer, element, place, layout, list(sums.values()))
+        for own in sums.values():
+            outer.lines += own.finish()
+
+    def _blocked(self, outer: Scope, fold: Node, register, layout: _Shape) -> Blocked:
+        """Declare what a loop needs beside a fold's registers."""
+        spec, states = register
+        made = self._registers(outer, fold, spec.scratch)
+        scratch = {f"u{k}": name for k, (_, name) in enumerate(made)}
+        resets = [(name, init) for (_, name), (_, init) in zip(made, spec.scratch, strict=True)]
+        turns = 0 if layout.turns else self._loop_turns(layout)
+        sizes = blocked.sizes(spec.block, turns, blocked.BLOCKS_FROM)
+        levels = [(size, self._registers(outer, fold, spec.states)) for size in sizes]
+        return Blocked(spec, states, scratch, resets, levels)
+
+    def _loop_turns(self, layout: _Shape) -> int:
+        """How many elements of a row a work-item reads."""
+        return self.length // (layout.splits * layout.lanes)
 
     def _in_turn(self, outer: Scope, element, place, layout: _Shape, first: bool) -> None:
         """Without a loop: what one stage has read or computed the next ones know."""
@@ -374,13 +392,13 @@ class _Fold:
 
         def element(scope: Scope, copy: int, r: str, full: Expr, condition: str) -> list[str]:
             value = scope.value(x, unravel(full, x.shape), (), self.visible)
-            return [_rename(spec.step, states, names | {"x": f"(({acc}){value})"})]
+            return [rename(spec.step, states, names | {"x": f"(({acc}){value})"})]
 
         self._in_turn(outer, element, place, layout, False)
-        finish = _rename(spec.finish, [], names)
+        finish = rename(spec.finish, [], names)
         registers[id(fold)] = (replace(spec, finish=finish), states)
 
-    def _in_loops(self, outer: Scope, element, place, layout: _Shape) -> None:
+    def _in_loops(self, outer: Scope, element, place, layout: _Shape, sums: list[Blocked]) -> None:
         ctype, lanes = outer.writer.index_type, layout.lanes
 
         def elements(count: int) -> list[str]:
@@ -401,7 +419,11 @@ class _Fold:
         loops = [(together, f"r_end - r > {(together - 1) * lanes}")] if together > 1 else []
         loops.append((1, "r < r_end"))
         bodies = [(elements(count), count, condition) for count, condition in loops]
+        whole = elements(together) if any(own.levels for own in sums) else []
+        # CPUs' compilers make better vectors of a loop that stays one
+        hint = '_Pragma("nounroll") ' if self.info.kind == "cpu" else ""
         outer.lines += ["{", f"  {ctype} r = r_begin + rl;"]
+        outer.lines += [f"  {x}" for x in blocked.loop(sums, lanes, together, whole, hint)]
         for lines, count, condition in bodies:
             outer.lines.append(f"  for (; {condition}; r += {count * lanes}) {{")
             outer.lines += [f"    {line}" for line in lines] + ["  }"]
@@ -410,10 +432,9 @@ class _Fold:
     def _together(self, layout: _Shape) -> int:
         """How many elements a work-item reads before it goes on: a GPU's memory is busy only
         while several reads of each are under way."""
-        turns = self.length // (layout.splits * layout.lanes)
         width = sum(x.dtype.itemsize for x in self._read_whole())
         count = 2 * TOGETHER if width <= 4 else TOGETHER
-        return count if self.info.kind == "gpu" and turns >= 2 * count else 1
+        return count if self.info.kind == "gpu" and self._loop_turns(layout) >= 2 * count else 1
 
     def _read_whole(self) -> list[Node]:
         """The values in memory of which the loop reads every element."""
@@ -449,7 +470,7 @@ class _Fold:
         for k, (a, (ctype, name)) in enumerate(zip(arrays, states, strict=True)):
             scope.lines.append(f"    const {ctype} t{name} = {a}[lid + d * {stride}];")
             others[f"t{k}"] = f"t{name}"
-        scope.lines.append("    " + _rename(spec.combine, states, others))
+        scope.lines.append("    " + rename(spec.combine, states, others))
         scope.lines += [
             f"    {a}[lid] = {name};" for a, (_, name) in zip(arrays, states, strict=True)
         ]
@@ -463,7 +484,7 @@ class _Fold:
         """Merge a fold's lanes and know its result."""
         self._combine(scope, register, layout, local_lines)
         spec, states = register
-        value = rounded(_rename(spec.finish, states, {}), fold.dtype)
+        value = rounded(rename(spec.finish, states, {}), fold.dtype)
         name = scope.define(scope.writer.ctype(fold.dtype), value)
         scope.know(fold, row, name)
         self.results[id(fold)] = name
@@ -520,27 +541,38 @@ class _Fold:
         outer.lines.append(f"if (kcl_last_group({counter}, {layout.splits}, &last_group)) {{")
         inner = Scope(writer, outer)
         inner.lines += ["r_begin = 0;", f"r_end = {layout.splits};"]
-        self._gather(inner, folds, pointers, row, layout, local_lines)
+        self._gather(inner, folds, pointers, row, layout, layout.splits, local_lines)
         outer.lines.extend("  " + line for line in inner.lines)
         outer.lines.append("}")
 
-    def _gather(self, scope: Scope, folds, pointers, row: Expr, layout, local_lines) -> None:
+    def _gather(
+        self, scope: Scope, folds, pointers, row: Expr, layout, splits: int, local_lines
+    ) -> None:
         """Combine what the splits left, finish, and compute what follows."""
         writer = scope.writer
         registers = {id(fold): self._declare(scope, fold, layout) for fold in folds}
-        scope.lines += [
-            f"for ({writer.index_type} r = r_begin + rl; r < r_end; r += {layout.lanes}) {{",
-            f"  const {writer.index_type} p = r * {writer.number(self.rows)} + o;",
-        ]
-        pointer = iter(pointers)
+        ctype, lanes = writer.index_type, layout.lanes
+        pointer, sums = iter(pointers), []
+        body = [f"const {ctype} p = r * {writer.number(self.rows)} + o;"]
         for fold in folds:
             spec, states = registers[id(fold)]
+            sizes = blocked.sizes(spec.block and BLOCK, splits // lanes, blocked.PARTS_FROM)
+            levels = [(size, self._registers(scope, fold, spec.states)) for size in sizes]
+            own = Blocked(replace(spec, close=""), states, {}, [], levels)
             others = {}
-            for k, (ctype, name) in enumerate(states):
-                scope.lines.append(f"  const {ctype} t{name} = {next(pointer)}[p];")
+            for k, (kind, name) in enumerate(states):
+                body.append(f"const {kind} t{name} = {next(pointer)}[p];")
                 others[f"t{k}"] = f"t{name}"
-            scope.lines.append("  " + _rename(spec.combine, states, others))
-        scope.lines.append("}")
+            body.append(rename(spec.combine, own.taking(), others))
+            sums.append(own)
+        scope.lines += [
+            f"{ctype} r = r_begin + rl;",
+            *blocked.loop(sums, lanes, 1, body, ""),
+            f"for (; r < r_end; r += {lanes}) {{",
+            *(f"  {line}" for line in body),
+            "}",
+            *(line for own in sums for line in own.finish()),
+        ]
         for fold in folds:
             self._complete(scope, fold, registers[id(fold)], row, layout, local_lines)
         self._row_members(scope, 1, row, layout)
@@ -565,7 +597,7 @@ class _Fold:
         row = linear(space.axes(dims), dims)
         local_lines: list[str] = []
         pointers = [writer.workspace(k, ctype) for k, ctype in enumerate(kinds)]
-        self._gather(outer, folds, pointers, row, layout, local_lines)
+        self._gather(outer, folds, pointers, row, layout, first.splits, local_lines)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.outs * layout.lanes
         groups = -(-rows // layout.outs)
@@ -575,12 +607,6 @@ class _Fold:
 
 def _sizeof(ctype: str) -> int:
     return 16 if ctype == "double2" else 8 if ctype in ("long", "ulong", "double", "float2") else 4
-
-
-def _rename(text: str, states: list[tuple[str, str]], others: dict[str, str]) -> str:
-    """Replace the registers s0, t0, u0, x … of a fold's text by variables; m and n, too."""
-    table = {f"s{k}": name for k, (_, name) in enumerate(states)} | others
-    return re.sub(r"\b(s\d|t\d|u\d|[mnx])\b", lambda m: table.get(m.group(1), m.group(1)), text)
 
 
 def fold_kernels(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:

@@ -35,7 +35,8 @@ class FoldSpec:
     more registers u0, u1 … of `step`, which `close` empties into the states
     when a lane has seen its last element.  `about_mean` is the same reduction
     for where elements are at hand twice: its step knows their mean m, its
-    finish their number n.
+    finish their number n.  `block`, for what rounds, is how many elements one set of
+    registers may take before it is merged into another: 16 or 256, 0 for any number.
     """
 
     states: tuple[tuple[str, str], ...]
@@ -45,6 +46,7 @@ class FoldSpec:
     scratch: tuple[tuple[str, str], ...] = ()
     close: str = ""
     about_mean: FoldSpec | None = None
+    block: int = 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -502,6 +502,7 @@ def _deviations(d: DType) -> FoldSpec:
             (("acc", "0"),), f"{{ const {real} own = x - m; s0 += own * own; }}", "s0 += t0;",
             "s0 / n",
         ),
+        block=256,
     )
 
 

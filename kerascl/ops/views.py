@@ -18,9 +18,15 @@ def _plus(dtype, other: str) -> str:
     return f"s0 = ({dtype.compute})(({dtype.wrapping})s0 + ({dtype.wrapping}){other});"
 
 
+def _sum_spec(dtype) -> FoldSpec:
+    exact = dtype.is_integer or dtype.is_bool
+    text = _plus(dtype, "x"), _plus(dtype, "t0")
+    return FoldSpec((("acc", "0"),), *text, block=0 if exact else 16)
+
+
 SUM_OP = register(
     Op(
-        "sum", Kind.FOLD, fold=lambda d: FoldSpec((("acc", "0"),), _plus(d, "x"), _plus(d, "t0")),
+        "sum", Kind.FOLD, fold=_sum_spec,
         vjp=lambda g, y, x, axes: (expand_to(g, x.shape),),
     )
 )  # fmt: skip
