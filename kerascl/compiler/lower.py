@@ -17,15 +17,9 @@ from kerascl.compiler.rewrite import rewrite
 from kerascl.core.labels import Labels
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
-from kerascl.kernels.solver import NoMoments, Ref, store_epilogue
+from kerascl.kernels.solver import NoMoments, Ref, Role, store_epilogue
 from kerascl.kernels.source import Source, unit
 
-_HELPERS = frozenset(
-    (
-        "gemm_pack", "gemm_fold", "gemm_fold4", "stem_images", "stem_weights", "wgmma_pack",
-        "wgmma_planes",
-    )
-)  # fmt: skip
 # Elements of a product from which its update runs in a kernel of its own, by kind of device.
 UPDATE_LIMIT = {"gpu": 1 << 20}
 MOMENTS = ("wgmma90",)  # matrix units whose products' kernels may know their columns' moments
@@ -201,9 +195,8 @@ class _Lowering:
             names[f"ws{k}"] = self.work(nbytes)
         only_read = beside.difference(self.slot(m) for m in cluster.stores)
         writes = frozenset(names.values()).difference((names[k] for k in inputs), only_read)
-        flops = families.flops(node)
-        # the first launch that neither packs operands nor folds what others left
-        work = next((x for x in plan.launches if x.name not in _HELPERS), None)
+        work = [launch.role is Role.MAIN for launch in plan.launches]
+        flops = families.flops(node) // max(1, sum(work))  # parts of a problem are about equal
         for launch in plan.launches:
             args = [
                 Use(names[a.slot], a.offset) if isinstance(a, Ref) else value_of(a)
@@ -218,7 +211,7 @@ class _Lowering:
                 launch.local_size,
                 node.op.name,
                 layer=self.layer,
-                flops=flops if launch is work else 0,
+                flops=flops if launch.role is Role.MAIN else 0,
             )
             step.writes = writes
             self.steps.append(step)

@@ -262,6 +262,7 @@ def _joined(parts: list[Step], source: Source) -> tuple[Step, Source]:
         first.local_size,
         joined.name,
         layer=first.layer if len({part.layer for part in parts}) == 1 else "several layers",
+        flops=sum(part.flops for part in parts),
     )
     if all(part.writes is not None for part in parts):
         step.writes = frozenset().union(*(part.writes for part in parts))

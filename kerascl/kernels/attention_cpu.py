@@ -19,6 +19,7 @@ from kerascl.kernels.solver import (
     Launch,
     Plan,
     Ref,
+    Role,
     Scalar,
     Solver,
     cl_source,
@@ -117,7 +118,8 @@ def _store(p: AttentionProblem, sums: Ref, out: Ref, width: int, padded: int) ->
     source = prelude(p.index, OUT=p.dtype, ACC=float32) + cl_source("attention_store.cl")
     ints = (p.groups, p.source, width, padded)
     args = (sums, out, *(Scalar("int", n) for n in ints))
-    return Launch(source, "attention_store", args, (p.batch * p.groups, p.source), None)
+    size = (p.batch * p.groups, p.source)
+    return Launch(source, "attention_store", args, size, None, role=Role.STORE)
 
 
 class _Cpu(Solver):

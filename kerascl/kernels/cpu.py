@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
-from kerascl.kernels.solver import Launch, Ref, Scalar, cl_source, prelude
+from kerascl.kernels.solver import Launch, Ref, Role, Scalar, cl_source, prelude
 from kerascl.kernels.tiles import ceil_div
 
 # (rows, vectors) that keep sums, one row of columns and a broadcast value in 32 or 16 registers.
@@ -114,7 +114,7 @@ def packing(
         *(Scalar(index, v) for v in (offset, lane_stride, k_stride, outer, *batch_strides)),
     )  # fmt: skip
     size = (ceil_div(k, block), ceil_div(panels, run), math.prod(sizes))
-    launch = Launch(text, "gemm_pack", args, size, (1, 1, 1))
+    launch = Launch(text, "gemm_pack", args, size, (1, 1, 1), role=Role.PACK)
     nbytes = math.prod(sizes) * one * acc.itemsize
     return launch, nbytes, tuple(step if s else 0 for step, s in zip(steps, batch_strides))
 

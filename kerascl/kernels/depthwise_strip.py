@@ -19,7 +19,17 @@ from kerascl.kernels.conv_problem import (
     usable,
 )
 from kerascl.kernels.lanes import defines, lane_macros, last_power
-from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, Solver, cl_source, prelude
+from kerascl.kernels.solver import (
+    Epilogue,
+    Launch,
+    Plan,
+    Ref,
+    Role,
+    Scalar,
+    Solver,
+    cl_source,
+    prelude,
+)
 from kerascl.kernels.tiles import ceil_div, index_type, round_up
 
 _GROUP = 256  # work-items of a group
@@ -172,8 +182,9 @@ def _fold(total: int, splits: int, epilogue: Epilogue) -> Launch:
         + cl_source("depthwise_strip.cl")
     )
     args = (Ref("ws0"), Scalar("int", total), Scalar("int", splits), *epilogue.args)
-    size = 8 * _FOLD_LANES
-    return Launch(source, "depthwise_strip_fold", args, (ceil_div(total, 8) * size,), (size,))
+    group = 8 * _FOLD_LANES
+    size = ceil_div(total, 8) * group
+    return Launch(source, "depthwise_strip_fold", args, (size,), (group,), role=Role.REDUCE)
 
 
 SOLVERS: tuple[Solver, ...] = (DepthwiseStrips(),)

@@ -10,6 +10,7 @@ the contiguous output) with the value in the accumulator type.
 
 from __future__ import annotations
 
+import enum
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
@@ -78,6 +79,15 @@ class Counters:
 Arg = Ref | Scalar | Local | Counters
 
 
+class Role(enum.Enum):
+    """What a launch does for its plan: only MAIN does the arithmetic that a problem asks for."""
+
+    MAIN = "main"
+    PACK = "pack"  # lays operands out anew, or transforms them
+    REDUCE = "reduce"  # adds up what several work-groups left
+    STORE = "store"  # lays results out, or transforms them back
+
+
 @dataclass(frozen=True)
 class Launch:
     """One kernel launch; sizes are in work-items, at most three dimensions.
@@ -94,6 +104,7 @@ class Launch:
     local_size: tuple[int, ...] | None
     options: tuple[str, ...] = ()
     text: Source | None = None
+    role: Role = Role.MAIN
 
 
 @dataclass(frozen=True)

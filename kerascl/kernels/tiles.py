@@ -13,6 +13,7 @@ from kerascl.kernels.solver import (
     NoMoments,
     Plan,
     Ref,
+    Role,
     Scalar,
     cl_source,
     prelude,
@@ -181,7 +182,7 @@ def _fold(name, lines, total, splits, acc, index, epilogue, slot, size, group) -
     body = "".join(f"  {line}\n" for line in lines)
     text = Source(name, params, body, helpers, acc.is_double or epilogue.uses_double)
     args = (Ref(slot), Scalar(index, total), Scalar("int", splits), *epilogue.args)
-    return Launch(unit([text]), name, args, (size,), (group,), text=text)
+    return Launch(unit([text]), name, args, (size,), (group,), text=text, role=Role.REDUCE)
 
 
 def zero_plan(total: int, acc: DType, epilogue: Epilogue) -> Plan:

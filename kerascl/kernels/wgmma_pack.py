@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
-from kerascl.kernels.solver import Launch, Ref, Scalar, cl_source
+from kerascl.kernels.solver import Launch, Ref, Role, Scalar, cl_source
 from kerascl.kernels.tiles import LAUNCH, ceil_div, round_up
 
 NAME = "wgmma_pack"
@@ -42,7 +42,7 @@ def pack_launch(
         *(Scalar(index, v) for v in (offset, row, depth, *steps)),
     )  # fmt: skip
     groups = ceil_div(step, SIDE) * ceil_div(rows, SIDE) * batch[0] * batch[1] * batch[2]
-    return Launch(text, NAME, args, (groups * 256,), (256,))
+    return Launch(text, NAME, args, (groups * 256,), (256,), role=Role.PACK)
 
 
 def packed_step(dtype: DType, k: int) -> int:

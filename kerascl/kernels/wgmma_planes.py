@@ -27,6 +27,7 @@ from kerascl.kernels.solver import (
     Launch,
     Plan,
     Ref,
+    Role,
     Scalar,
     VectorStore,
     cl_source,
@@ -256,7 +257,8 @@ def pack_launch(
     )
     slots = ("a", "b", *highs, *(lows if lows[0] else highs))
     args = (*(Ref(slot) for slot in slots), *params.args)
-    return Launch(text, "wgmma_planes", args, ((x_groups + dy_groups) * 256,), (256,))
+    size = (x_groups + dy_groups) * 256
+    return Launch(text, "wgmma_planes", args, (size,), (256,), role=Role.PACK)
 
 
 def partial(total: int, index: str, slot: str, first: int) -> Epilogue:

@@ -22,7 +22,7 @@ from kerascl.kernels.conv_problem import (
     Params,
     conv_index,
 )
-from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Scalar, cl_source
+from kerascl.kernels.solver import Epilogue, Launch, Plan, Ref, Role, Scalar, cl_source
 from kerascl.kernels.tiles import LAUNCH, ceil_div, index_type, round_up
 from kerascl.kernels.wgmma import KINDS, Shape
 from kerascl.kernels.wgmma_filter import BLOCK
@@ -270,7 +270,8 @@ def images_launch(p: ConvProblem, index: str, out: str, low: str | None) -> Laun
         *(Scalar("int", n) for n in (a.wide, p.x_shape[2], p.pads[1][0])),
     )  # fmt: skip
     text = "#define IMAGES\n" + _head(p, index, low) + cl_source("wgmma_stem.cl")
-    return Launch(text, "stem_images", args, (round_up(pixels, GROUP),), (GROUP,))
+    size = round_up(pixels, GROUP)
+    return Launch(text, "stem_images", args, (size,), (GROUP,), role=Role.PACK)
 
 
 def weights_launch(p: ConvProblem, index: str, out: str, low: str | None) -> Launch:
@@ -282,7 +283,8 @@ def weights_launch(p: ConvProblem, index: str, out: str, low: str | None) -> Lau
         *(Scalar("int", n) for n in (a.step, filters)),
     )  # fmt: skip
     text = _head(p, index, low) + cl_source("wgmma_stem.cl")
-    return Launch(text, "stem_weights", args, (round_up(total, GROUP),), (GROUP,))
+    size = round_up(total, GROUP)
+    return Launch(text, "stem_weights", args, (size,), (GROUP,), role=Role.PACK)
 
 
 def _head(p: ConvProblem, index: str, low: str | None) -> str:

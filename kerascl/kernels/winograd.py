@@ -30,6 +30,7 @@ from kerascl.kernels.solver import (
     Launch,
     Plan,
     Ref,
+    Role,
     Scalar,
     Solver,
     choose,
@@ -151,7 +152,8 @@ class Winograd(Solver):
         )
         group = group_size(info, 64)
         args = (Ref("b"), Ref("ws0"), Scalar("int", count))
-        return Launch(source, "winograd_weights", args, (round_up(count, group),), (group,))
+        size = round_up(count, group)
+        return Launch(source, "winograd_weights", args, (size,), (group,), role=Role.PACK)
 
     def _input(self, p: ConvProblem, info, index: str, first: int, tiles: int) -> Launch:
         gathered = p.y_shape if p.kind == DATA_GRAD else p.x_shape
@@ -205,7 +207,8 @@ class Winograd(Solver):
         args = (*args, *params.args, *(epilogue.args if epilogue else ()))
         group = 1 if cpu else group_size(info, 128)
         size = round_up(ceil_div(items, per), group)
-        return Launch(source, f"winograd_{what}", args, (size,), (group,))
+        role = Role.PACK if what == "input" else Role.STORE
+        return Launch(source, f"winograd_{what}", args, (size,), (group,), role=role)
 
 
 def _sides(p: ConvProblem) -> tuple[int, int]:

@@ -1,0 +1,114 @@
+"""Of each solver's launches one kernel does the arithmetic; the others say what they are."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import kerascl as kc
+from kerascl import dtypes
+from kerascl.compiler import families, lower
+from kerascl.core.node import topological
+from kerascl.kernels import attention, attention_mma, conv, database, gemm, wgmma_probe
+from kerascl.kernels.attention_problem import AttentionProblem, Tensor
+from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD
+from kerascl.kernels.solver import Role, store_epilogue
+from tests.kernels.test_conv import make
+from tests.solvers.emulated import card
+
+# Beginnings of the names of kernels that do not lay out, add up or transform.
+ARITHMETIC = (
+    "gemm_direct", "gemm_tile", "gemm_skinny", "gemm_cpu", "gemm_zero", "conv_cpu", "depthwise",
+    "mma_tile", "wgmma", "attention",
+)  # fmt: skip
+
+
+def gpu(info, matrix: str):
+    """Facts of a GPU with such matrix units."""
+    found = dataclasses.replace(card(info), matrix=matrix, compute_units=100)
+    return dataclasses.replace(found, nvidia_capability=(9, 0) if matrix else None)
+
+
+def problems():
+    rng = np.random.default_rng(0)
+    sizes = ((300, 200, 500), (8, 64, 4096), (3, 5, 7))
+    found = []
+    for name in ("float32", "bfloat16"):
+        t, acc = dtypes.as_dtype(name), dtypes.float32
+        for m, n, k in sizes:
+            problem = gemm.GemmProblem(m, n, k, (1,), (m * k, k, 1), (k * n, n, 1), t, t, acc)
+            found.append(("gemm", gemm.normalise(problem)))
+        for kind in (FORWARD, DATA_GRAD, FILTER_GRAD):
+            for channels, filters, groups, kernel in (
+                (64, 64, 1, 3), (3, 64, 1, 3), (32, 32, 32, 3), (64, 64, 1, 1),
+            ):  # fmt: skip
+                problem, _, _ = make(
+                    rng, kind, (16, 16), channels, filters, kernel, pads=kernel // 2,
+                    groups=groups, dtype=name,
+                )  # fmt: skip
+                found.append(("conv", conv.normalise(problem)))
+    high = [(kind, dataclasses.replace(p, precision="high")) for kind, p in found]
+    return found + high
+
+
+@pytest.fixture
+def units(monkeypatch):
+    """As if every matrix unit had passed its self-test."""
+    monkeypatch.setattr(wgmma_probe, "available", lambda info, *_: info.matrix == "wgmma90")
+    monkeypatch.setattr(attention_mma, "available", lambda info: bool(info.matrix))
+
+
+def check(plan) -> None:
+    main = {launch.name for launch in plan.launches if launch.role is Role.MAIN}
+    assert len(main) == 1 and main.pop().startswith(ARITHMETIC)
+    for launch in plan.launches:
+        helps = any(word in launch.name for word in ("pack", "fold", "winograd", "stem_", "store"))
+        assert helps == (launch.role is not Role.MAIN) or launch.name == "wgmma_planes"
+
+
+def test_one_kernel_of_each_solver_is_the_main_one(dev, units):
+    seen = set()
+    infos = [dev.info, *(gpu(dev.info, matrix) for matrix in ("", "mma80", "wgmma90"))]
+    for kind, problem in problems():
+        module = {"gemm": gemm, "conv": conv}[kind]
+        for info in infos:
+            for solver in (*module.SOLVERS, *module.VARIANTS):
+                if solver.applies(problem, info):
+                    check(solver.plan(problem, info, store_epilogue(dtypes.float32)))
+                    seen.add((kind, solver.name))
+    names = {(kind, s.name) for kind, m in (("gemm", gemm), ("conv", conv)) for s in m.SOLVERS}
+    missing = names - seen
+    assert not missing
+    winograd = {name for _, name in seen if "winograd" in name}
+    assert len(winograd) >= 2
+
+
+def test_attention(dev, units):
+    heads, width, length = 4, 32, 50
+    tensor = Tensor(dtypes.float32, (length * heads * width, heads * width, width, 1), 0)
+    forward = AttentionProblem(
+        batch=2, length=length, source=length, heads=heads, groups=heads, width=width, depth=width,
+        scale=1.0, causal=False, dtype=dtypes.float32, q=tensor, k=tensor, v=tensor, bias=None,
+        mask=None, grad=None, precision="high",
+    )  # fmt: skip
+    for problem in (forward, dataclasses.replace(forward, grad=tensor)):
+        for info in (dev.info, gpu(dev.info, ""), gpu(dev.info, "mma80")):
+            for solver in attention.SOLVERS:
+                if solver.applies(problem, info):
+                    check(solver.plan(problem, info, store_epilogue(dtypes.float32)))
+
+
+@pytest.mark.parametrize("solver", ["winograd2", "winograd4", "cpu", ""])
+def test_a_convolution_s_operations_are_all_its_product_s(dev, solver, monkeypatch):
+    """Before, Winograd's first transform had them in profiles."""
+    monkeypatch.setenv("KERASCL_SOLVERS", solver)
+    monkeypatch.setattr(database, "_choose", database._choose.__wrapped__)  # keeps no choice
+    x = kc.ones((2, 20, 20, 16)) * 2
+    y = kc.conv(x, kc.ones((3, 3, 16, 24)) * 3, padding="same")
+    nodes = topological([y._node])
+    (product,) = [node for node in nodes if node.op.name == "conv"]
+    info = dataclasses.replace(dev.info, matrix="")
+    program = lower.lower(nodes, [y._node], info, generic=True)
+    counted = {step.name: step.flops for step in program.steps if step.flops}
+    assert sum(step.flops for step in program.steps) == families.flops(product) > 0
+    assert all(name.startswith(ARITHMETIC) for name in counted), counted
