@@ -18,11 +18,8 @@ from kerascl.kernels.mma import UNITS
 from kerascl.kernels.solver import Epilogue, cl_source
 from kerascl.kernels.tiles import round_up
 from kerascl.runtime import device as devices
-from kerascl.runtime import selftest
+from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
-
-#: Part of the verdict's key: raise it when the kernels change in what they rely on.
-VERSION = "1"
 
 
 @dataclass(frozen=True)
@@ -64,8 +61,9 @@ def available(info: DeviceInfo) -> bool:
         return False
     module = "kerascl.kernels.attention_mma_selftest"
     return not selftest.kept(
-        info, "attention_mma", VERSION, lambda: selftest.in_child(module, devices.index_of(info))
-    )
+        info, "attention_mma", sources.of_module(module),
+        lambda: selftest.in_child(module, devices.index_of(info)),
+    )  # fmt: skip
 
 
 class _Mma:

@@ -11,11 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 from kerascl import config
 from kerascl.runtime import device as devices
-from kerascl.runtime import selftest
+from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
 
-#: Part of the verdict's key: raise it when the kernels change in what they rely on.
-VERSION = "5"
 BASE = "wgmma"  # the family of those that share a verdict
 FAMILIES = (
     BASE, "wgmma_planes", "wgmma_stem", "wgmma_moments", "wgmma_taps16", "wgmma_turned",
@@ -37,7 +35,8 @@ def verdicts(info: DeviceInfo) -> dict[str, str]:
     """
 
     def verdict(family: str) -> str:
-        return selftest.kept(info, family, VERSION, lambda: _test(info, family))
+        digest = sources.of_module(_module(family))
+        return selftest.kept(info, family, digest, lambda: _test(info, family))
 
     with ThreadPoolExecutor(len(FAMILIES)) as pool:
         return dict(zip(FAMILIES, pool.map(verdict, FAMILIES), strict=True))
@@ -52,4 +51,8 @@ def available(info: DeviceInfo, family: str = BASE) -> bool:
 
 
 def _test(info: DeviceInfo, family: str) -> tuple[str, bool]:
-    return selftest.in_child(f"kerascl.kernels.{family}_selftest", devices.index_of(info))
+    return selftest.in_child(_module(family), devices.index_of(info))
+
+
+def _module(family: str) -> str:
+    return f"kerascl.kernels.{family}_selftest"

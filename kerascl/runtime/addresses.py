@@ -19,15 +19,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerascl import config
-from kerascl.runtime import selftest
+from kerascl.runtime import selftest, sources
 from kerascl.runtime.opencl import RAW, cl
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device, DeviceInfo
 
 REWRITE = "addresses"
-#: Part of the verdict's key: raise it when what is relied on changes.
-VERSION = "1"
 
 _OBJECT = re.compile(rb"(\.param\s+\.u64)\s+\.ptr\s+\.global(?:\s+\.align\s+\d+)?")
 
@@ -52,8 +50,9 @@ def usable(info: DeviceInfo, index: int | None) -> bool:
 def _verdict(info: DeviceInfo, index: int | None) -> str:
     module = "kerascl.runtime.addresses_selftest"
     return selftest.kept(
-        info, "addresses", VERSION, lambda: selftest.in_child(module, index, KERASCL_ADDRESSES="2")
-    )
+        info, "addresses", sources.of_module(module),
+        lambda: selftest.in_child(module, index, KERASCL_ADDRESSES="2"),
+    )  # fmt: skip
 
 
 class Addresses:

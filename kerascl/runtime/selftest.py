@@ -22,16 +22,16 @@ FULL = 3  # a self-test's exit status where it found no memory
 SECONDS = 120
 
 
-def kept(info: DeviceInfo, name: str, version: str, test: Callable[[], tuple[str, bool]]) -> str:
+def kept(info: DeviceInfo, name: str, sources: str, test: Callable[[], tuple[str, bool]]) -> str:
     """The verdict of `test` on a device and driver: "" or what failed.
 
     Args:
-        version: raise it when what the test tries has changed.
+        sources: the digest of what the test tries (see sources.py).
         test: gives the verdict, and whether it says something about the device and not about this
             moment; only then it is kept.
     """
     cache = DiskCache.open("probes", info.cache_key)
-    key = cache.key(name, version) if cache else ""
+    key = cache.key(name, sources) if cache else ""
     known = cache.load(key, bytes.decode) if cache else None
     if known is not None:
         return known
