@@ -15,7 +15,7 @@ import threading
 from dataclasses import dataclass
 
 from kerascl import config
-from kerascl.runtime import addresses, icd, quirks
+from kerascl.runtime import addresses, compilers, icd, quirks
 from kerascl.runtime.addresses import Addresses
 from kerascl.runtime.buffers import Allocator
 from kerascl.runtime.errors import DeviceError
@@ -65,6 +65,7 @@ class DeviceInfo:
         simd_width: work-items or lanes that run in lockstep (a hint).
         cache_key: changes with platform, device and driver version.
         quirks: names of the rows of `quirks.TABLE` that apply.
+        compiler_options: what the driver's compiler must find in its environment; see compilers.py.
     """
 
     name: str
@@ -99,6 +100,7 @@ class DeviceInfo:
     extensions: frozenset[str]
     cache_key: str
     quirks: frozenset[str] = frozenset()
+    compiler_options: str = ""
 
 
 @dataclass(frozen=True)
@@ -236,7 +238,8 @@ class Device:
             with self.lock:
                 if self._context is None:
                     try:
-                        self._context = cl.Context([self.handle])
+                        with compilers.told(self.info):
+                            self._context = cl.Context([self.handle])
                     except cl.Error as error:
                         raise DeviceError(f"{self.info.name} cannot be opened: {error}") from error
         return self._context

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import re
 import sys
 import threading
@@ -11,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from kerascl import config
-from kerascl.runtime import addresses, build_apart, build_notes
+from kerascl.runtime import addresses, build_apart, build_notes, compilers
 from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.errors import LOST, CompileError
 from kerascl.runtime.opencl import EXIT, RAW, cl, code_name
@@ -228,7 +229,14 @@ class Programs:
 
     def _key(self, source: str, options: tuple[str, ...]) -> str:
         """Where the disk cache keeps a program."""
-        return self._disk.key(source, "\0".join((*options, *self._always, *self._rewrites)))
+        told = self._device.info.compiler_options.split()
+        return self._disk.key(source, "\0".join((*options, *self._always, *self._rewrites, *told)))
+
+    @functools.cached_property
+    def _precautions(self) -> tuple[str, ...]:
+        """Options for builds from source; what is built with them is not kept on disk."""
+        with self._lock:
+            return self.__dict__.get("_precautions") or compilers.options(self._device)
 
     def clear(self) -> None:
         """Forget every program in memory (the disk cache stays)."""
@@ -275,6 +283,8 @@ class Programs:
                     if error.code in LOST:
                         raise self._device.queue.failure(error.code, "a build") from error
                     self._disk.reject(key, "the driver refuses it")
+        if self._precautions:
+            plain, key = plain + self._precautions, None
         program = self._from_source(source, plain)
         if rewrites:
             binary = _binary(program)

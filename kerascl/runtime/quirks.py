@@ -41,6 +41,10 @@ def _intel_cpu(info: DeviceInfo) -> bool:
     return info.platform == "Intel(R) OpenCL" and info.kind == "cpu"
 
 
+def _intel_cpu_2026_2(info: DeviceInfo) -> bool:
+    return _intel_cpu(info) and info.driver_version.startswith("2026.22.")
+
+
 def _oclgrind(info: DeviceInfo) -> bool:
     return info.platform == "Oclgrind"
 
@@ -108,6 +112,17 @@ TABLE = (
         "waiting_works",
         "one core works for the device only while some thread of the host waits for it",
         _intel_cpu,
+    ),
+    Quirk(
+        "miscompiles",
+        "its compiler never sets the register of ones for NOT of a maximum in scalar code that it "
+        "turns into vectors, and subtracts the lanes of a subtracting loop from each other where a "
+        "narrower vector takes the loop's remainder; without these two passes both are right",
+        _intel_cpu_2026_2,
+        {
+            "compiler_options": "-disable-x86-scalar-to-vector "
+            "-vplan-enable-non-masked-vectorized-remainder=false"
+        },
     ),
     Quirk("no_binaries", "program binaries of a simulator are not reloaded", _oclgrind),
 )

@@ -1,0 +1,100 @@
+"""Patterns that a driver's compiler has made wrong code of, and how that is kept from it."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+import textwrap
+
+import numpy as np
+import pytest
+
+import kerascl as kc
+from kerascl.runtime import compilers, device
+
+NUMBERS = ["int32", "int64", "uint32", "uint64", "int16", "float32"]
+
+
+@pytest.mark.parametrize("dtype", [n for n in NUMBERS if "u" not in n])
+def test_sums_of_negatives(dtype, rng):
+    """Loops that subtract: their vectors' lanes must be added."""
+    for n in [*range(1, 36), 47, 63, 64, 65, 130]:
+        x = rng.integers(-3, 4, n).astype(dtype)
+        for host, axis in ((x, None), (np.tile(x, (3, 1)), 1), (np.tile(x[:, None], 3), 0)):
+            a = kc.array(host)
+            # not within the assertion, where pytest would hold what is negated
+            found = kc.sum(-a, axis).numpy(), kc.sum(1 - a, axis).numpy()
+            expected = -x.sum(), n - x.sum()
+            assert np.all(found[0] == expected[0]) and np.all(found[1] == expected[1]), (n, axis)
+
+
+@pytest.mark.parametrize("dtype", [n for n in NUMBERS if n != "float32"])
+def test_not_of_extremes(dtype, rng):
+    """NOT and a maximum in one expression, in what vectors leave of the elements."""
+    info = np.iinfo(dtype)
+    for n in (*range(1, 36), 47, 63, 65):
+        a, b = (rng.integers(info.min, info.max, n, dtype, endpoint=True) for _ in range(2))
+        x, y = kc.array(a), kc.array(b)
+        for found, expected in (
+            (~kc.maximum(x, y), ~np.maximum(a, b)),
+            (~kc.minimum(x, y), ~np.minimum(a, b)),
+            (~kc.where(x < y, y, x), ~np.maximum(a, b)),
+            (kc.maximum(~x, x), np.maximum(~a, a)),
+            (kc.maximum(x, y) ^ ~x, np.maximum(a, b) ^ ~a),
+            (-1 - kc.maximum(x, y) if info.min else ~kc.maximum(x, y), ~np.maximum(a, b)),
+        ):
+            np.testing.assert_array_equal(found.numpy(), expected, err_msg=str(n))
+
+
+def test_not_of_extremes_in_a_captured_function(rng):
+    for n in (5, 17, 31):
+        a, b = rng.integers(-9, 9, (2, n)).astype("int32")
+        run = kc.jit(lambda x, y: (~kc.maximum(x, y), -kc.minimum(x, y) - 1))
+        for found, expected in zip(run(kc.array(a), kc.array(b)), (np.maximum, np.minimum)):
+            np.testing.assert_array_equal(found.numpy(), ~expected(a, b))
+
+
+def test_the_environment_is_as_before(dev, monkeypatch):
+    name = "CL_CONFIG_LLVM_OPTIONS"
+    assert not dev.info.compiler_options or dev.info.compiler_options not in os.environ.get(
+        name, ""
+    )
+    info = dataclasses.replace(dev.info, compiler_options="-b")
+    monkeypatch.setenv(name, "-a")
+    with compilers.told(info):
+        assert os.environ[name] == "-a -b"
+    assert os.environ[name] == "-a"
+    monkeypatch.delenv(name)
+    with compilers.told(info):
+        assert os.environ[name] == "-b"
+    assert name not in os.environ
+
+
+def test_programs_of_a_compiler_told_otherwise_are_not_loaded(dev, monkeypatch):
+    if dev.programs._disk is None:
+        pytest.skip("no program of this device is kept")
+    key = dev.programs._key("source", ())
+    monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, compiler_options="-other"))
+    assert dev.programs._key("source", ()) != key
+
+
+def test_results_are_right_where_opencl_was_in_use_before(tmp_path):
+    """The compiler listens no more then: kernels are right all the same, and a warning says why."""
+    program = """
+        import numpy as np, pyopencl as cl
+        import kerascl as kc
+        for platform in cl.get_platforms():
+            context = cl.Context(platform.get_devices()[:1])
+            cl.Program(context, "__kernel void f(__global int* a) { *a = 1; }").build()
+        for n in (5, 17, 20, 31):
+            a, b = np.arange(n, dtype="i4"), np.arange(n, dtype="i4")[::-1].copy()
+            assert np.all((~kc.maximum(kc.array(a), kc.array(b))).numpy() == ~np.maximum(a, b)), n
+            assert kc.sum(-kc.array(np.ones(n, "f4"))).numpy() == -n
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True,
+        env=os.environ | {"KERASCL_CACHE_DIR": str(tmp_path), "PYOPENCL_NO_CACHE": "1"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    warned = "built without optimisation" in done.stderr
+    assert warned == ("miscompiles" in device.default().info.quirks)
