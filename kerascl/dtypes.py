@@ -23,6 +23,9 @@ class DType:
     (element index) and {v} (value in the compute type).  `round`, over {v}, gives
     the nearest value that a float stored in fewer bytes than it is computed in has;
     `keep` is a cheaper `store` of such a value, where there is one.
+
+    It equals the strings, NumPy dtypes and types that name it, hashes like its name, and serves
+    where NumPy or pandas take a dtype.
     """
 
     name: str
@@ -45,13 +48,25 @@ class DType:
     def __eq__(self, other) -> bool:
         if isinstance(other, DType):
             return self is other
+        if not isinstance(other, str | np.dtype | type):
+            return NotImplemented
         try:
             return self is as_dtype(other)
         except TypeError:
-            return NotImplemented
+            return False
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    def __reduce__(self):
+        return as_dtype, (self.name,)  # there is one record of each
+
+    @property
+    def dtype(self) -> np.dtype:
+        """NumPy's dtype, where NumPy looks for it."""
+        return self.numpy
+
+    __numpy_dtype__ = dtype  # where NumPy looks from 2.4 on
 
     @property
     def is_float(self) -> bool:
@@ -85,6 +100,11 @@ class DType:
         Compilers do rely on that: twice an absolute value is never negative to them.
         """
         return "ulong" if self.itemsize == 8 else "uint"
+
+    @property
+    def summed(self) -> DType:
+        """The dtype that NumPy and the array API sum integers in: one of 64 bits."""
+        return uint64 if self.kind == "u" else int64 if self.kind in "bi" else self
 
     @property
     def accumulator(self) -> DType:
@@ -242,15 +262,29 @@ def as_dtype(value) -> DType:
     if isinstance(name, str) and name in BY_NAME:
         return BY_NAME[name]
     try:
-        return _BY_NUMPY[np.dtype(value)]
-    except (TypeError, KeyError):
-        raise TypeError(
-            f"dtype {value!r} is not supported; choose one of {', '.join(BY_NAME)}"
-        ) from None
+        if value is not None:  # float64 to NumPy
+            return _BY_NUMPY[np.dtype(value).newbyteorder("=")]
+    except (TypeError, ValueError, SyntaxError, KeyError):
+        pass
+    raise TypeError(f"dtype {value!r} is not supported; choose one of {', '.join(BY_NAME)}")
+
+
+def host_array(value) -> np.ndarray:
+    """What a device can take of a value on the host: contiguous, in the machine's byte order.
+
+    Raises:
+        TypeError: for a dtype that kerascl does not have, and for masked arrays, whose mask would
+            be lost.
+    """
+    if isinstance(value, np.ma.MaskedArray):
+        raise TypeError("masked arrays are not supported; fill the gaps first: x.filled(0)")
+    array = np.asarray(value)
+    return np.ascontiguousarray(array, as_dtype(array.dtype).numpy).reshape(array.shape)
 
 
 # Promotion lattice of JAX (and Keras): integers widen, a float meets any
-# integer at the float, float16 meets bfloat16 at float32.
+# integer at the float, float16 meets bfloat16 at float32.  uint64 meets signed integers at float64,
+# as in NumPy: JAX's float32 would keep 24 of their 64 bits.
 _INT_RANK = {
     "int8": 1, "int16": 2, "int32": 3, "int64": 4, "uint8": 1, "uint16": 2, "uint32": 3, "uint64": 4
 }  # fmt: skip
@@ -284,7 +318,7 @@ def _promote2(a: DType, b: DType) -> DType:
     if _INT_RANK[signed.name] > _INT_RANK[unsigned.name]:
         return signed
     wider = _INT_RANK[unsigned.name] + 1
-    return (int16, int32, int64, float32)[wider - 2]
+    return (int16, int32, int64, float64)[wider - 2]
 
 
 def promote(*dtypes: DType) -> DType:

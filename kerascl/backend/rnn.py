@@ -232,7 +232,7 @@ def _results(
         elif is_zero(initial):
             shown = None
         else:
-            shown = cumsum(cast_to(valid, int32), 0, reverse=backwards) > 0
+            shown = cumsum(valid, 0, int32, reverse=backwards) > 0
         if shown is not None:
             outputs = where(expand_to(expand_dims(shown, 2), outputs.shape), outputs, 0)
             last = outputs[0 if backwards else -1]

@@ -148,7 +148,7 @@ def prepare(x):
         if not (hasattr(x, "__array__") or hasattr(x, "detach")):
             return x
         x = convert_to_numpy(x)
-    return x.astype(BY_NAME[keras_config.floatx()].numpy) if x.dtype == np.float64 else x
+    return x.astype(BY_NAME[keras_config.floatx()].numpy) if x.dtype.name == "float64" else x
 
 
 def is_numeric(x) -> bool:

@@ -21,7 +21,7 @@ from kerascl.core.labels import Labels
 from kerascl.core.node import Node, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, COPY, Kind
 from kerascl.core.structure import flatten
-from kerascl.dtypes import as_dtype
+from kerascl.dtypes import as_dtype, host_array
 from kerascl.kernels.solver import Counters
 from kerascl.runtime.replay import Note, Replay
 from kerascl.runtime.uploads import Upload
@@ -336,7 +336,7 @@ class Captured:
         upload = self.uploads.get(k)
         if upload is None:
             upload = self.uploads[k] = Upload(self.device, self.program.slots[slot].nbytes)
-        buffer = upload.send(np.ascontiguousarray(leaf))
+        buffer = upload.send(host_array(leaf))
         if buffer is not self.argument_buffers[k]:
             self._rebind(slot, buffer)
             self.argument_buffers[k] = buffer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 
@@ -51,10 +52,14 @@ def _exact(attrs: tuple) -> tuple:
     if not attrs:
         return attrs
     if isinstance(attrs[0], float):
-        return (attrs[0].hex(), *attrs[1:])
+        return (_digits(attrs[0]), *attrs[1:])
     if isinstance(attrs[-1], float):
-        return (*attrs[:-1], attrs[-1].hex())
+        return (*attrs[:-1], _digits(attrs[-1]))
     return (type(attrs[0]).__name__, *attrs)
+
+
+def _digits(value: float) -> str:
+    return value.hex() if value == value else f"{math.copysign(1, value)} nan"
 
 
 class Engine:

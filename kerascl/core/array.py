@@ -167,13 +167,11 @@ def from_host(value: np.ndarray, on=None) -> Array:
     Raises:
         TypeError: for a dtype that kerascl does not have.
     """
-    value = np.asarray(value)
+    value = dtypes.host_array(value)
     dtype = dtypes.as_dtype(value.dtype)
     if value.ndim == 0 and not dtype.is_complex:
         return Array(graph.const(value.item(), dtype))
     on = device() if on is None else on
-    if not value.flags.c_contiguous:
-        value = np.ascontiguousarray(value)
     return Array(graph.data(engine().from_host(value, on), value.shape, dtype, on))
 
 

@@ -9,10 +9,10 @@ from kerascl.core.array import Array, apply
 from kerascl.core.op import Kind, Op, register
 from kerascl.dtypes import as_dtype, int32, uint8, uint16, uint32, uint64
 from kerascl.ops import clibrary
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, bitwise, cast_to, convert, floating, pointwise, spread
 from kerascl.ops.movement import iota
 from kerascl.ops.pointwise import equal, greater, isnan, logical_not, logical_or, not_equal, where
-from kerascl.ops.reduction import sum as total
 from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [

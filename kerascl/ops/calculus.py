@@ -5,11 +5,11 @@ from __future__ import annotations
 from kerascl.core import rules
 from kerascl.core.array import Array
 from kerascl.ops.contraction import matmul
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, convert, floating
 from kerascl.ops.movement import concatenate, diagonal, transpose
 from kerascl.ops.pointwise import conjugate, multiply, not_equal, real, sqrt
 from kerascl.ops.reduction import mean
-from kerascl.ops.reduction import sum as total
 from kerascl.ops.views import expand_to, reshape_to, window
 
 __all__ = ["corrcoef", "cov", "diff", "trapezoid"]

@@ -290,6 +290,7 @@ static inline @T kcl_cmul_@T(@T a, @T b) {
 }
 
 static inline @T kcl_cdiv_@T(@T a, @T b) {
+  if (b.x == 0 && b.y == 0) return (@T)(a.x / fabs(b.x), a.y / fabs(b.x));
   if (fabs(b.x) >= fabs(b.y)) {
     const @R r = b.y / b.x, d = b.x + b.y * r;
     return (@T)((a.x + a.y * r) / d, (a.y - a.x * r) / d);
@@ -298,8 +299,23 @@ static inline @T kcl_cdiv_@T(@T a, @T b) {
   return (@T)((a.x * r + a.y) / d, (a.y * r - a.x) / d);
 }
 
+static inline @T kcl_crec_@T(@T a) {
+  if (fabs(a.y) <= fabs(a.x)) {
+    const @R r = a.y / a.x, d = a.x + a.y * r;
+    return (@T)(1 / d, -r / d);
+  }
+  const @R r = a.x / a.y, d = a.x * r + a.y;
+  return (@T)(r / d, -1 / d);
+}
+
 static inline @T kcl_cexp_@T(@T a) {
-  return exp(a.x) * (@T)(cos(a.y), sin(a.y));
+  /* complex functions at infinities, NaN and signed zeros: C99, Annex G, as in NumPy */
+  if (a.y == 0) return (@T)(exp(a.x), a.y);
+  if (isinf(a.x) && !isfinite(a.y))
+    return a.x < 0 ? (@T)(0, copysign((@R)0, a.y)) : (@T)(a.x, (@R)NAN);
+  const @R half_way = exp((@R)0.5f * a.x);  /* its square may overflow where a product does not */
+  return fabs(a.x) < 80 ? exp(a.x) * (@T)(cos(a.y), sin(a.y))
+                        : half_way * (@T)(cos(a.y) * half_way, sin(a.y) * half_way);
 }
 
 static inline @T kcl_clog_@T(@T a) {
@@ -307,6 +323,11 @@ static inline @T kcl_clog_@T(@T a) {
 }
 
 static inline @T kcl_csqrt_@T(@T a) {
+  if (isinf(a.y)) return (@T)((@R)INFINITY, a.y);
+  if (isinf(a.x)) {
+    const @R zero = a.y - a.y;
+    return a.x > 0 ? (@T)(a.x, copysign(zero, a.y)) : (@T)(fabs(zero), copysign(a.x, a.y));
+  }
   const @R size = hypot(a.x, a.y);
   if (size == 0) return (@T)(0, a.y);
   const @R root = sqrt((@R)0.5f * (size + fabs(a.x)));
@@ -315,22 +336,38 @@ static inline @T kcl_csqrt_@T(@T a) {
 }
 
 static inline @T kcl_csin_@T(@T a) {
-  return (@T)(sin(a.x) * cosh(a.y), cos(a.x) * sinh(a.y));
+  return kcl_csinh_@T(a.yx).yx;
 }
 
 static inline @T kcl_ccos_@T(@T a) {
-  return (@T)(cos(a.x) * cosh(a.y), -(sin(a.x) * sinh(a.y)));
+  return kcl_ccosh_@T((@T)(-a.y, a.x));
 }
 
 static inline @T kcl_csinh_@T(@T a) {
+  if (a.y == 0) return (@T)(sinh(a.x), a.y);
+  if (!isfinite(a.y)) {
+    if (a.x == 0) return (@T)(a.x, (@R)NAN);
+    return (@T)(isinf(a.x) ? (@R)INFINITY : (@R)NAN, (@R)NAN);
+  }
+  if (a.x == 0) return (@T)(copysign((@R)0, a.x * cos(a.y)), sin(a.y));
   return (@T)(sinh(a.x) * cos(a.y), cosh(a.x) * sin(a.y));
 }
 
 static inline @T kcl_ccosh_@T(@T a) {
+  if (a.y == 0) return (@T)(cosh(a.x), a.x != a.x ? a.y : copysign((@R)1, a.x) * a.y);
+  if (!isfinite(a.y)) {
+    if (a.x == 0) return (@T)((@R)NAN, 0);
+    return (@T)(isinf(a.x) ? (@R)INFINITY : (@R)NAN, (@R)NAN);
+  }
   return (@T)(cosh(a.x) * cos(a.y), sinh(a.x) * sin(a.y));
 }
 
 static inline @T kcl_ctanh_@T(@T a) {
+  if (a.x != a.x && a.y == 0) return a;
+  if (isinf(a.x))
+    return (@T)(copysign((@R)1, a.x),
+                copysign((@R)0, isfinite(a.y) ? sin(a.y) * cos(a.y) : a.y));
+  if (!isfinite(a.y)) return (@T)(a.x == 0 ? a.x : (@R)NAN, (@R)NAN);
   if (fabs(a.x) > 20)
     return (@T)(copysign((@R)1, a.x), 4 * sin(a.y) * cos(a.y) * exp(-2 * fabs(a.x)));
   const @R t = tan(a.y), s = sinh(a.x), b = 1 + t * t, d = 1 + b * s * s;
@@ -338,8 +375,7 @@ static inline @T kcl_ctanh_@T(@T a) {
 }
 
 static inline @T kcl_ctan_@T(@T a) {
-  const @T t = kcl_ctanh_@T((@T)(-a.y, a.x));
-  return (@T)(t.y, -t.x);
+  return kcl_ctanh_@T(a.yx).yx;
 }
 
 static inline @T kcl_cexp2_@T(@T a) {
@@ -356,7 +392,10 @@ static inline @T kcl_clog10_@T(@T a) {
 
 static inline @T kcl_csign_@T(@T a) {
   const @R size = hypot(a.x, a.y);
-  return size == 0 ? a : a / size;
+  if (size == 0) return (@T)(0, 0);
+  if (isinf(a.x) && !isinf(a.y)) return (@T)(copysign((@R)1, a.x), 0);
+  if (isinf(a.y) && !isinf(a.x)) return (@T)(0, copysign((@R)1, a.y));
+  return a / size;
 }
 
 static inline @T kcl_cexpm1_@T(@T a) {
@@ -371,26 +410,54 @@ static inline @T kcl_clog1p_@T(@T a) {
 }
 
 static inline @T kcl_casin_@T(@T a) {
-  const @T u = kcl_csqrt_@T((@T)(1 - a.x, -a.y)), v = kcl_csqrt_@T((@T)(1 + a.x, a.y));
-  return (@T)(atan2(a.x, u.x * v.x - u.y * v.y), asinh(u.x * v.y - u.y * v.x));
+  return kcl_casinh_@T(a.yx).yx;
 }
 
 static inline @T kcl_cacos_@T(@T a) {
+  if (!isfinite(a.x) || !isfinite(a.y)) {
+    if (a.x != a.x && a.y != a.y) return a;
+    if (isinf(a.x) || isinf(a.y)) {
+      if (a.x != a.x) return (@T)(a.x, -a.y);
+      if (a.y != a.y) return (@T)(a.y, -(@R)INFINITY);
+      return (@T)(atan2(fabs(a.y), a.x), -copysign((@R)INFINITY, a.y));
+    }
+    return (@T)(a.x == 0 ? (@R)1.5707963267948966 : (@R)NAN, (@R)NAN);
+  }
   const @T u = kcl_csqrt_@T((@T)(1 - a.x, -a.y)), v = kcl_csqrt_@T((@T)(1 + a.x, a.y));
-  return (@T)(2 * atan2(u.x, v.x), asinh(v.x * u.y - v.y * u.x));
+  return (@T)(2 * atan2(u.x, v.x), copysign(asinh(v.x * u.y - v.y * u.x), -a.y));
 }
 
 static inline @T kcl_casinh_@T(@T a) {
-  const @T u = kcl_casin_@T((@T)(a.y, -a.x));
-  return (@T)(-u.y, u.x);
+  if (!isfinite(a.x) || !isfinite(a.y)) {
+    if (isinf(a.x)) {
+      const @R turn = a.y != a.y ? a.y : copysign(atan2(fabs(a.y), fabs(a.x)), a.y);
+      return (@T)(a.x, turn);
+    }
+    if (isinf(a.y) && a.x != a.x) return (@T)((@R)INFINITY, a.x);
+    if (isinf(a.y)) return (@T)(copysign(a.y, a.x), copysign((@R)1.5707963267948966, a.y));
+    return (@T)((@R)NAN, a.y == 0 ? a.y : (@R)NAN);
+  }
+  /* -i asin(i a) */
+  const @T u = kcl_csqrt_@T((@T)(1 - a.y, a.x)), v = kcl_csqrt_@T((@T)(1 + a.y, -a.x));
+  return (@T)(copysign(asinh(u.y * v.x - u.x * v.y), a.x), atan2(a.y, u.x * v.x - u.y * v.y));
 }
 
 static inline @T kcl_cacosh_@T(@T a) {
+  if (!isfinite(a.x) || !isfinite(a.y)) {
+    const @T w = kcl_cacos_@T(a);
+    return (@T)(fabs(w.y), copysign(w.x, a.y));
+  }
   const @T u = kcl_csqrt_@T((@T)(a.x - 1, a.y)), v = kcl_csqrt_@T((@T)(a.x + 1, a.y));
   return (@T)(asinh(u.x * v.x + u.y * v.y), 2 * atan2(u.y, v.x));
 }
 
 static inline @T kcl_catanh_@T(@T a) {
+  if (a.x == 0) return (@T)(a.x, atan(a.y));
+  if (!isfinite(a.x) || !isfinite(a.y)) {
+    if (isinf(a.y)) return (@T)(copysign((@R)0, a.x), copysign((@R)1.5707963267948966, a.y));
+    if (!isinf(a.x)) return (@T)((@R)NAN, (@R)NAN);
+    return (@T)(copysign((@R)0, a.x), a.y != a.y ? a.y : copysign((@R)1.5707963267948966, a.y));
+  }
   const @R size = fabs(a.x), away = (1 - size) * (1 - size) + a.y * a.y;
   return (@T)(
     copysign((@R)0.25f * log1p(4 * size / away), a.x),
@@ -398,8 +465,7 @@ static inline @T kcl_catanh_@T(@T a) {
 }
 
 static inline @T kcl_catan_@T(@T a) {
-  const @T u = kcl_catanh_@T((@T)(-a.y, a.x));
-  return (@T)(u.y, -u.x);
+  return kcl_catanh_@T(a.yx).yx;
 }
 """
 

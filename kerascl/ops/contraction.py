@@ -9,11 +9,12 @@ from collections.abc import Sequence
 from kerascl.core import rules, scope
 from kerascl.core.array import Array, apply
 from kerascl.dtypes import DType, int32
+from kerascl.ops import reduction
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import cast_to, convert, family, numeric, scalar
 from kerascl.ops.indexing import take
 from kerascl.ops.movement import concatenate, diagonal, iota, moveaxis, ravel
 from kerascl.ops.pointwise import conjugate, imag, make_complex, multiply, not_equal, real
-from kerascl.ops.reduction import sum as total
 from kerascl.ops.views import expand_to, flip_axes, pad_with, permute, reshape_to, window
 
 __all__ = [
@@ -169,9 +170,9 @@ def kron(a, b) -> Array:
     return reshape_to(multiply(left, right), shape)
 
 
-def trace(x, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
-    """Sum of the diagonal of two axes."""
-    return total(diagonal(x, offset, axis1, axis2), -1)
+def trace(x, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype=None) -> Array:
+    """Sum of the diagonal of two axes; `dtype` as for `sum`."""
+    return reduction.sum(diagonal(x, offset, axis1, axis2), -1, dtype=dtype)
 
 
 def cross(

@@ -8,7 +8,7 @@ import numpy as np
 
 from kerascl.core import rules, scope
 from kerascl.core.array import Array, from_host
-from kerascl.dtypes import DType, as_dtype, float32
+from kerascl.dtypes import DType, as_dtype, float32, float64, promote
 from kerascl.ops.declare import (
     as_array,
     cast_to,
@@ -17,12 +17,14 @@ from kerascl.ops.declare import (
     is_scalar,
     python_dtype,
     scalar,
+    wrapped,
 )
 from kerascl.ops.movement import expand_dims, iota, moveaxis
 from kerascl.ops.pointwise import (
     absolute,
     cos,
     exp,
+    floor,
     i0,
     less_equal,
     log,
@@ -117,6 +119,7 @@ def arange(start, stop=None, step=1, dtype=None) -> Array:
 
     Raises:
         ValueError: when `step` is 0.
+        OverflowError: for integers that `dtype` cannot hold.
     """
     if stop is None:
         start, stop = 0, start
@@ -135,20 +138,35 @@ def arange(start, stop=None, step=1, dtype=None) -> Array:
             wide = dtype.accumulator
             return cast_to(cast_to(work, wide) * step + start, dtype)
     work = cast_to(work, dtype if not dtype.is_float else dtype.accumulator)
+    constant = scalar
+    if dtype.is_integer:
+        for end in (start, start + (count - 1) * step) if count else ():
+            scalar(end, dtype)  # raises where it does not fit
+        constant = wrapped  # the step itself need not fit, as -1 among unsigned integers
     if step != 1:
-        work = work * scalar(step, work.dtype)
+        work = work * constant(step, work.dtype)
     if start != 0:
-        work = work + scalar(start, work.dtype)
+        work = work + constant(start, work.dtype)
     return cast_to(work, dtype)
 
 
-def _line(start, stop, num: int, endpoint: bool):
+def _ends(start, stop, dtype: DType | None) -> tuple[Array, Array]:
+    """Both ends in the dtype to compute in: no narrower than the result's."""
+    work = floating(convert((start, stop))[1])[0].accumulator
+    if dtype is not None and dtype.is_integer and scope.device().info.fp64:
+        dtype = float64
+    if dtype is not None and (dtype.is_float or dtype.is_complex):
+        work = promote(work, dtype.accumulator)
+    # Python's numbers without a detour over float32
+    return tuple(scalar(x, work) if is_scalar(x) else as_array(x, work) for x in (start, stop))
+
+
+def _line(start, stop, num: int, endpoint: bool, dtype: DType | None = None):
     """start … stop along a new first axis, and the step."""
     if num < 0:
         raise ValueError(f"the number of samples must not be negative, got {num}")
-    (start, stop), common = convert((start, stop))
-    work = floating(common)[0].accumulator
-    start, stop = cast_to(start, work), cast_to(stop, work)
+    start, stop = _ends(start, stop, dtype)
+    work = start.dtype
     shape = rules.broadcast(start.shape, stop.shape)
     gaps = num - 1 if endpoint else num
     step = (stop - start) / (gaps or math.nan)
@@ -164,39 +182,35 @@ def linspace(
 ):
     """`num` evenly spaced values from start to stop (left out without `endpoint`) along `axis`.
 
-    With `retstep`, the spacing is returned too.
+    With `retstep`, the spacing is returned too. Computed in `dtype`, or what is wider of the
+    floating dtype of start and stop; integers are rounded down.
     """
-    y, step = _line(start, stop, num, endpoint)
+    dtype = None if dtype is None else as_dtype(dtype)
+    y, step = _line(start, stop, num, endpoint, dtype)
     if dtype is not None:
-        dtype = as_dtype(dtype)
-        y = cast_to(_floor(y) if dtype.is_integer else y, dtype)
+        y = cast_to(floor(y) if dtype.is_integer else y, dtype)
     y = moveaxis(y, 0, axis)
     return (y, step) if retstep else y
-
-
-def _floor(x: Array) -> Array:
-    whole = cast_to(cast_to(x, as_dtype("int64")), x.dtype)
-    return where(whole > x, whole - 1, whole)
 
 
 def logspace(
     start, stop, num: int = 50, endpoint: bool = True, base=10.0, dtype=None, axis=0
 ) -> Array:
     """base to the power of `linspace`."""
-    y, _ = _line(start, stop, num, endpoint)
+    dtype = None if dtype is None else as_dtype(dtype)
+    y, _ = _line(start, stop, num, endpoint, dtype)
     y = moveaxis(power(base, y), 0, axis)
-    return y if dtype is None else cast_to(y, as_dtype(dtype))
+    return y if dtype is None else cast_to(y, dtype)
 
 
 def geomspace(start, stop, num: int = 50, endpoint: bool = True, dtype=None, axis=0) -> Array:
     """`num` values from start to stop with a constant ratio; both of one sign, none 0."""
-    (start, stop), common = convert((start, stop))
-    if common.is_complex:
+    dtype = None if dtype is None else as_dtype(dtype)
+    start, stop = _ends(start, stop, dtype)
+    if start.dtype.is_complex:
         y, _ = _line_complex(log(start), log(stop), num, endpoint)
         y = exp(y)
     else:
-        work = floating(common)[0].accumulator
-        start, stop = cast_to(start, work), cast_to(stop, work)
         y, _ = _line(log(absolute(start)), log(absolute(stop)), num, endpoint)
         y = exp(y) * sign(start)
         place = reshape_to(iota((num,), 0), (num, *[1] * (y.ndim - 1)))
@@ -204,14 +218,14 @@ def geomspace(start, stop, num: int = 50, endpoint: bool = True, dtype=None, axi
         if endpoint and num > 1:
             y = where(place == num - 1, stop, y)
     y = moveaxis(y, 0, axis)
-    return y if dtype is None else cast_to(y, as_dtype(dtype))
+    return y if dtype is None else cast_to(y, dtype)
 
 
 def _line_complex(start: Array, stop: Array, num: int, endpoint: bool):
     gaps = num - 1 if endpoint else num
     step = (stop - start) / (gaps or math.nan)
     place = reshape_to(iota((num,), 0), (num, *[1] * start.ndim))
-    return start + make_complex(cast_to(place, float32), 0) * step, step
+    return start + make_complex(cast_to(place, start.dtype.real), 0) * step, step
 
 
 def eye(rows: int, columns: int | None = None, k: int = 0, dtype=float32) -> Array:

@@ -13,7 +13,7 @@ from kerascl.core import node as graph
 from kerascl.core import rules
 from kerascl.core.array import Array, State, apply, from_host
 from kerascl.core.op import FoldSpec, Kind, Op, register
-from kerascl.core.scope import current
+from kerascl.core.scope import current, device
 from kerascl.dtypes import DType, bool_, float32, int32
 from kerascl.ops import clibrary
 from kerascl.ops.views import SUM_OP, concat, expand_to, reshape_to
@@ -62,11 +62,23 @@ def _holds_array(values) -> bool:
 
 
 def _host(value, dtype: DType | None) -> np.ndarray:
-    """A NumPy array of a dtype that kerascl has."""
-    host = np.asarray(value)
-    if dtype is not None:
-        return host.astype(dtype.numpy)
+    """A NumPy array; Python's numbers get kerascl's default dtypes.
+
+    With `dtype`, of that one, but for what the device converts: floats to integers.
+
+    Raises:
+        OverflowError: for Python integers that `dtype`, or any dtype, cannot hold.
+    """
     typed = isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__")
+    if dtype is not None and not typed:
+        return np.asarray(value, dtype.numpy)
+    host = dtypes.host_array(value) if typed else _of_numbers(value)
+    if dtype is not None:
+        floats = dtypes.as_dtype(host.dtype)
+        saturates = floats.is_float and dtype.is_integer
+        if saturates and (device().info.fp64 or not floats.is_double):
+            return host
+        return host.astype(dtype.numpy)
     if host.dtype == np.complex128 and not typed:
         host = host.astype(np.complex64)
     elif host.dtype == np.float64 and not typed:
@@ -77,35 +89,73 @@ def _host(value, dtype: DType | None) -> np.ndarray:
     return host
 
 
+def _of_numbers(value) -> np.ndarray:
+    """NumPy's array of nested lists of numbers."""
+    host = np.asarray(value)
+    large = host.dtype == np.float64 and host.size and np.abs(host).max() >= 2**63
+    if large or host.dtype == object:
+        # integers that no dtype holds become objects or floats
+        numbers = np.asarray(value, object)
+        if numbers.size and all(type(x) in (int, bool) for x in numbers.flat):
+            span = f"{min(numbers.flat)} to {max(numbers.flat)}"
+            raise OverflowError(f"no integer dtype holds Python integers from {span}")
+    return host
+
+
 def python_dtype(value) -> DType:
-    """The dtype that a bare Python scalar gets."""
+    """The dtype that a bare Python scalar gets.
+
+    Raises:
+        OverflowError: for an integer that no dtype holds.
+    """
     if isinstance(value, bool):
         return bool_
     if isinstance(value, int):
         if -(2**31) <= value < 2**31:
             return int32
+        if not -(2**63) <= value < 2**64:
+            raise OverflowError(f"no integer dtype holds the Python integer {value}")
         return dtypes.int64 if value < 2**63 else dtypes.uint64
     return dtypes.complex64 if isinstance(value, complex) else float32
 
 
+def holds(dtype: DType, value: int) -> bool:
+    """Whether an integer dtype has a value."""
+    bits = 8 * dtype.itemsize
+    if dtype.kind == "i":
+        return -(1 << (bits - 1)) <= value < 1 << (bits - 1)
+    return 0 <= value < 1 << bits
+
+
 def scalar(value, dtype: DType) -> Array:
-    """A constant of shape ()."""
+    """A constant of shape ().
+
+    Raises:
+        OverflowError: for an integer that `dtype` cannot hold.
+    """
     if dtype.is_bool:
         value = bool(value)
     elif dtype.is_complex:
         value = complex(value)
     elif dtype.is_integer:
         value = int(value)
-        bits = 8 * dtype.itemsize
-        value &= (1 << bits) - 1
-        if dtype.kind == "i" and value >> (bits - 1):
-            value -= 1 << bits
+        if not holds(dtype, value):
+            raise OverflowError(f"Python integer {value} is out of bounds for {dtype.name}")
     else:
         value = float(value)
         if dtype.itemsize < 4:
             with np.errstate(all="ignore"):
                 value = float(dtype.numpy.type(value))
     return Array(graph.const(value, dtype))
+
+
+def wrapped(value, dtype: DType) -> Array:
+    """A constant of shape (): an integer modulo what its dtype can tell apart."""
+    bits = 8 * dtype.itemsize
+    value = int(value) & (1 << bits) - 1
+    if dtype.kind == "i" and value >> (bits - 1):
+        value -= 1 << bits
+    return scalar(value, dtype)
 
 
 _SCALARS = (bool, int, float, complex)
@@ -135,7 +185,7 @@ def _cast_constant(value, dtype: DType) -> Array:
             value = 0
         else:
             value = info.min if value <= info.min else info.max if value >= info.max else int(value)
-    return scalar(value, dtype)
+    return wrapped(value, dtype) if dtype.is_integer else scalar(value, dtype)
 
 
 def _cast_vjp(g, y, x):

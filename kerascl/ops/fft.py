@@ -15,10 +15,10 @@ from kerascl.core import rules
 from kerascl.core.array import Array, from_host
 from kerascl.core.tape import custom_gradient
 from kerascl.dtypes import BY_NAME
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, floating, scalar
 from kerascl.ops.movement import moveaxis
 from kerascl.ops.pointwise import imag, make_complex, real
-from kerascl.ops.reduction import sum as total
 from kerascl.ops.views import concat, expand_to, flip_axes, pad_with, permute, reshape_to, window
 
 __all__ = ["dft", "fft", "fft2", "hermitian_inverse", "ifft", "ifft2", "irfft", "rfft"]

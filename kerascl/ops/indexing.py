@@ -27,7 +27,7 @@ def selected(mask: Array, name: str = "nonzero") -> Array:
     flat = where(reshape_to(mask, (mask.size,)), 1, 0)
     if not flat.size:
         return expand_to(scalar(0, int32), (0,))
-    places = cumsum(flat, 0)
+    places = cumsum(flat, 0, int32)
     host.count(name)
     count = int(places[-1].item())
     # element i goes to places[i] - 1; those not selected go nowhere

@@ -93,6 +93,8 @@ def _reduction(function):
         # NumPy's own functions call methods with dtype and out
         if out is not None:
             raise TypeError(f"{function.__name__}: arrays never change, so `out` must be None")
+        if dtype is not None and function in _SUMS:
+            options["dtype"] = dtype
         x = self if dtype is None else pointwise.cast(self, dtype)
         return function(x, axis, keepdims, **options)
 
@@ -115,6 +117,7 @@ Array.T = property(movement.transpose)
 Array.real = property(pointwise.real)
 Array.imag = property(pointwise.imag)
 Array.at = property(indexing.At)
+_SUMS = (reduction.sum, reduction.prod)
 _REDUCTIONS = "sum mean max min prod any all argmax argmin var std ptp"
 for _name in _REDUCTIONS.split():
     setattr(Array, _name, _reduction(getattr(reduction, _name)))

@@ -17,6 +17,7 @@ from kerascl.core.op import FoldSpec
 from kerascl.core.scope import current
 from kerascl.core.tape import pause
 from kerascl.dtypes import DType, as_dtype, float16, float32, int32
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import (
     ArrayLike,
     as_array,
@@ -49,7 +50,6 @@ from kerascl.ops.pointwise import (
     where,
 )  # fmt: skip
 from kerascl.ops.reduction import max as largest
-from kerascl.ops.reduction import sum as total
 
 __all__ = [
     "batch_normalization", "binary_crossentropy", "categorical_crossentropy", "celu", "elu",

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import builtins
 import math
+import operator
+from collections.abc import Callable
 
 from kerascl import dtypes
 from kerascl.core.array import Array, apply
 from kerascl.core.op import Kind, Op, register
-from kerascl.dtypes import as_dtype, bool_, int32
+from kerascl.dtypes import DType, as_dtype, bool_, int32, uint64
 from kerascl.ops import clibrary
 from kerascl.ops.declare import (
+    ArrayLike,
     as_array,
     cast_to,
     comparison,
     convert,
     floating,
+    holds,
     is_scalar,
     logical,
     numeric,
@@ -73,7 +77,7 @@ square = pointwise(
 )  # fmt: skip
 reciprocal = pointwise(
     "reciprocal", "(1 / {0})", floating, lambda g, y, x: (-g * y * y,), cost=4,
-    complex="kcl_cdiv_{T}(({T})(1, 0), {0})",
+    complex="kcl_crec_{T}({0})",
 )  # fmt: skip
 
 
@@ -95,7 +99,8 @@ def _share(g, y, a, b):
 
 def _in_order(sign: str) -> str:
     """Complex numbers are ordered by their real parts, then by the imaginary ones."""
-    return f"({{0}}.x {sign[0]} {{1}}.x || ({{0}}.x == {{1}}.x && {{0}}.y {sign} {{1}}.y))"
+    first = f"{{0}}.x {sign[0]} {{1}}.x && {{0}}.y == {{0}}.y && {{1}}.y == {{1}}.y"
+    return f"({first} || {{0}}.x == {{1}}.x && {{0}}.y {sign} {{1}}.y)"
 
 
 def _extreme(name: str, sign: str, doc: str):
@@ -107,7 +112,7 @@ def _extreme(name: str, sign: str, doc: str):
     nan = f"{nan}.x != {nan}.x || {nan}.y != {nan}.y"
     return pointwise(
         name, code, same, _share, integer=f"{'max' if sign == '>' else 'min'}({{0}}, {{1}})",
-        complex=f"(({_in_order(sign)} || {nan}) ? {{0}} : {{1}})", exact=True, doc=doc,
+        complex=f"(({_in_order(sign + '=')} || {nan}) ? {{0}} : {{1}})", exact=True, doc=doc,
     )  # fmt: skip
 
 
@@ -141,8 +146,10 @@ def power(x1, x2) -> Array:
             return _POWERS[x2](x)
     (a, b), common = convert((x1, x2))
     if common.is_complex:
-        y = exp(multiply(b, log(where(equal(a, 0), 1, a))))
-        return where(equal(a, 0), where(equal(b, 0), 1, 0), y)
+        zero = equal(a, 0)
+        y = exp(multiply(b, log(where(zero, 1, a))))
+        of_zero = where(greater(real(b), 0), scalar(0, common), complex(math.nan, math.nan))
+        return where(equal(b, 0), 1, where(zero, of_zero, where(equal(b, 1), a, y)))
     return _power(a, b)
 
 
@@ -365,8 +372,8 @@ def _no_slope(g, y, *inputs):
     return (None,) * len(inputs)
 
 
-floor = pointwise("floor", "floor({0})", floating, _no_slope, exact=True)
-ceil = pointwise("ceil", "ceil({0})", floating, _no_slope, exact=True)
+floor = pointwise("floor", "floor({0})", same, _no_slope, integer="{0}", exact=True)
+ceil = pointwise("ceil", "ceil({0})", same, _no_slope, integer="{0}", exact=True)
 trunc = pointwise("trunc", "trunc({0})", same, _no_slope, integer="{0}", exact=True)
 _rint = pointwise("rint", "rint({0})", floating, _no_slope, exact=True)
 
@@ -490,20 +497,58 @@ def nan_to_num(x, nan=0.0, posinf=None, neginf=None) -> Array:
 
 
 # -- comparison and logic -----------------------------------------------------
-equal = pointwise("equal", "({0} == {1})", comparison, complex="({0}.x == {1}.x && {0}.y == {1}.y)")
-not_equal = pointwise(
-    "not_equal", "({0} != {1})", comparison, complex="({0}.x != {1}.x || {0}.y != {1}.y)"
+def _comparison(name: str, code: str, complex: str, compare: Callable):
+    """A comparison that is exact also where no integer dtype holds both sides, as in NumPy."""
+    plain = pointwise(name, code, comparison, complex=complex)
+
+    def function(x1: ArrayLike, x2: ArrayLike) -> Array:
+        if type(x1) is Array and type(x2) is Array and x1._node.dtype is x2._node.dtype:
+            return plain(x1, x2)
+        if is_scalar(x1) and not is_scalar(x2):
+            x2 = as_array(x2)
+            if side := _beyond(x1, x2.dtype):
+                return expand_to(scalar(compare(side, 0), bool_), x2.shape)
+        elif is_scalar(x2) and not is_scalar(x1):
+            x1 = as_array(x1)
+            if side := _beyond(x2, x1.dtype):
+                return expand_to(scalar(compare(0, side), bool_), x1.shape)
+        elif not is_scalar(x1):
+            x1, x2 = as_array(x1), as_array(x2)
+            kinds = x1.dtype.kind + x2.dtype.kind
+            if kinds == "iu" and x2.dtype is uint64:
+                return where(x1 < 0, compare(-1, 0), plain(cast_to(x1, uint64), x2))
+            if kinds == "ui" and x1.dtype is uint64:
+                return where(x2 < 0, compare(0, -1), plain(x1, cast_to(x2, uint64)))
+        return plain(x1, x2)
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = plain.__doc__
+    function.op, function.count = plain.op, plain.count
+    return function
+
+
+def _beyond(value, dtype: DType) -> int:
+    """1 or -1 for a Python integer above or below all values of an integer dtype, else 0."""
+    dtype = int32 if dtype.is_bool else dtype
+    if not (isinstance(value, int) and dtype.is_integer) or holds(dtype, value):
+        return 0
+    return 1 if value > 0 else -1
+
+
+equal = _comparison("equal", "({0} == {1})", "({0}.x == {1}.x && {0}.y == {1}.y)", operator.eq)
+not_equal = _comparison(
+    "not_equal", "({0} != {1})", "({0}.x != {1}.x || {0}.y != {1}.y)", operator.ne
 )
 
 
-def _order(name: str, sign: str):
-    return pointwise(name, f"({{0}} {sign} {{1}})", comparison, complex=_in_order(sign))
+def _order(name: str, sign: str, compare: Callable):
+    return _comparison(name, f"({{0}} {sign} {{1}})", _in_order(sign), compare)
 
 
-greater = _order("greater", ">")
-greater_equal = _order("greater_equal", ">=")
-less = _order("less", "<")
-less_equal = _order("less_equal", "<=")
+greater = _order("greater", ">", operator.gt)
+greater_equal = _order("greater_equal", ">=", operator.ge)
+less = _order("less", "<", operator.lt)
+less_equal = _order("less_equal", "<=", operator.le)
 logical_and = pointwise("logical_and", "({0} && {1})", logical)
 logical_or = pointwise("logical_or", "({0} || {1})", logical)
 logical_not = pointwise("logical_not", "(!{0})", logical)

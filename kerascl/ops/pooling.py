@@ -8,11 +8,11 @@ import numpy as np
 
 from kerascl.core.array import Array, apply
 from kerascl.ops.convolution import join_shape, spatial, split_shape, window_counts, window_pads
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import ArrayLike, as_array, cast_to, family, floating, reshape_to
 from kerascl.ops.indexing import take
 from kerascl.ops.pointwise import where
 from kerascl.ops.reduction import max as largest
-from kerascl.ops.reduction import sum as total
 
 __all__ = ["adaptive_average_pool", "adaptive_max_pool", "average_pool", "max_pool"]
 

@@ -46,6 +46,7 @@ from kerascl.ops.declare import (
     pointwise,
     reshape_to,
     scalar,
+    wrapped,
 )  # fmt: skip
 from kerascl.ops.movement import iota, strided
 from kerascl.ops.pointwise import exp, log, maximum, minimum, sigmoid, where
@@ -390,7 +391,7 @@ def randint(key, shape, low: ArrayLike, high: ArrayLike, dtype=int32) -> Array:
         size = max(min(int(high), bounds.max + 1) - low, 1)
         if size == 2**64:
             return _apply(_BITS64, key, shape, dtype)
-        span, start = scalar(size, uint64), scalar(low, uint64)
+        span, start = scalar(size, uint64), wrapped(low, uint64)
     else:
         wide = uint64 if dtype is uint64 else int64
         low, high = as_array(low, wide), as_array(high, wide)

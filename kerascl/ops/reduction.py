@@ -9,7 +9,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array
 from kerascl.core.op import FoldSpec
 from kerascl.core.tape import stop_gradient
-from kerascl.dtypes import DType, int32
+from kerascl.dtypes import DType, as_dtype, int32
 from kerascl.ops.declare import (
     SUM,
     as_array,
@@ -47,7 +47,19 @@ __all__ = [
     "nansum", "nanvar", "prod", "ptp", "std", "sum", "var",
 ]  # fmt: skip
 
-sum = SUM
+
+
+def _summed(x, dtype) -> Array:
+    x = as_array(x)
+    return cast_to(x, x.dtype.summed if dtype is None else as_dtype(dtype))
+
+
+def sum(x, axis=None, keepdims: bool = False, dtype=None) -> Array:
+    """Sum over `axis` (None: all axes, an int or a tuple).
+
+    In `dtype`; by default in that of `x`, integers and bools in int64 or uint64.
+    """
+    return SUM(_summed(x, dtype), axis, keepdims)
 
 
 # -- extremes -----------------------------------------------------------------
@@ -192,7 +204,7 @@ def _prod_vjp(g, y, x, axes):
     # the product of the others, also where one factor is zero
     zero = equal(x, 0)
     zeros = SUM(cast_to(zero, int32), axes, keepdims=True)
-    others = prod(where(zero, 1, x), axes, keepdims=True)
+    others = _prod(where(zero, 1, x), axes, keepdims=True)
     none = where(equal(zeros, 0), g * others, 0)
     one = where(equal(zeros, 1), g * others, 0)
     return (where(zero, expand_to(one, x.shape), expand_to(none, x.shape) / where(zero, 1, x)),)
@@ -211,7 +223,12 @@ def _times(d: DType) -> FoldSpec:
     return FoldSpec((("acc", init),), text.replace("{o}", "x"), text.replace("{o}", "t0"))
 
 
-prod = fold("prod", _times, numeric, _prod_vjp)
+_prod = fold("prod", _times, numeric, _prod_vjp)
+
+
+def prod(x, axis=None, keepdims: bool = False, dtype=None) -> Array:
+    """Product over `axis`; in `dtype`, by default as for `sum`."""
+    return _prod(_summed(x, dtype), axis, keepdims)
 
 
 def _count(x: Array, axis) -> int:
@@ -297,14 +314,14 @@ def _numbers(x, other) -> tuple[Array, Array]:
     return (where(number, x, other) if x.dtype.is_float or x.dtype.is_complex else x), number
 
 
-def nansum(x, axis=None, keepdims: bool = False) -> Array:
-    """Sum over `axis`, NaN counting as 0."""
-    return SUM(_numbers(x, 0)[0], axis, keepdims)
+def nansum(x, axis=None, keepdims: bool = False, dtype=None) -> Array:
+    """`sum` with NaN counting as 0."""
+    return sum(_numbers(x, 0)[0], axis, keepdims, dtype)
 
 
-def nanprod(x, axis=None, keepdims: bool = False) -> Array:
-    """Product over `axis`, NaN counting as 1."""
-    return prod(_numbers(x, 1)[0], axis, keepdims)
+def nanprod(x, axis=None, keepdims: bool = False, dtype=None) -> Array:
+    """`prod` with NaN counting as 1."""
+    return prod(_numbers(x, 1)[0], axis, keepdims, dtype)
 
 
 def nanmean(x, axis=None, keepdims: bool = False) -> Array:

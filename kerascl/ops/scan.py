@@ -7,7 +7,7 @@ import math
 from kerascl.core import rules
 from kerascl.core.array import Array, apply
 from kerascl.dtypes import as_dtype
-from kerascl.ops.declare import as_array, cast_to, family, floating, numeric
+from kerascl.ops.declare import as_array, cast_to, family, floating
 from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import iota
 from kerascl.ops.pointwise import LARGEST, clip, equal, exp, isnan, log, not_equal, where
@@ -115,19 +115,19 @@ def cumsum(x, axis: int | None = None, dtype=None, reverse=False, exclusive=Fals
     """Cumulative sum along `axis` (None: of the flat array).
 
     Args:
-        dtype: of the sums; by default that of `x`, int32 for bools.
+        dtype: of the sums; by default that of `x`, int64 or uint64 for integers and bools.
         reverse: from the last element to the first.
         exclusive: each sum leaves out its own element.
     """
     x = as_array(x)
-    x = cast_to(x, numeric(x.dtype)[0] if dtype is None else as_dtype(dtype))
+    x = cast_to(x, x.dtype.summed if dtype is None else as_dtype(dtype))
     return cumulative(x, "sum", axis, reverse, exclusive)
 
 
 def cumprod(x, axis: int | None = None, dtype=None, reverse=False, exclusive=False) -> Array:
     """Cumulative product along `axis`; arguments as for `cumsum`."""
     x = as_array(x)
-    x = cast_to(x, numeric(x.dtype)[0] if dtype is None else as_dtype(dtype))
+    x = cast_to(x, x.dtype.summed if dtype is None else as_dtype(dtype))
     return cumulative(x, "prod", axis, reverse, exclusive)
 
 

@@ -9,6 +9,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array, apply, apply_multi
 from kerascl.dtypes import as_dtype, int32
 from kerascl.ops import host
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, convert, family, floating, numeric, scalar
 from kerascl.ops.gather import scatter_rows, take, take_along_axis
 from kerascl.ops.indexing import selected
@@ -27,7 +28,6 @@ from kerascl.ops.pointwise import (
 from kerascl.ops.reduction import any as some
 from kerascl.ops.reduction import max as largest
 from kerascl.ops.reduction import min as smallest
-from kerascl.ops.reduction import sum as total
 from kerascl.ops.scan import cumsum
 from kerascl.ops.views import expand_to, permute, reshape_to, window
 
@@ -270,7 +270,7 @@ def repeat(x, repeats, axis: int | None = None, total_length: int | None = None)
         return repeat_evenly(x, int(repeats.item()), axis)
     if repeats.shape != (x.shape[axis],):
         raise ValueError(f"repeat: repeats {repeats.shape} do not fit axis {axis} of {x.shape}")
-    ends = cumsum(cast_to(repeats, int32), 0)
+    ends = cumsum(repeats, 0, int32)
     if total_length is None:
         host.count("repeat")
         total_length = int(ends[-1].item()) if ends.size else 0
@@ -381,7 +381,7 @@ def unique(
         new = logical_or(equal(iota((count,), 0), 0), some(not_equal(ordered, before), 1))
     else:
         new = expand_to(scalar(False, as_dtype(bool)), (0,))
-    number = cumsum(cast_to(new, int32), 0) - 1
+    number = cumsum(new, 0, int32) - 1
     starts = selected(new, "unique") if size is None else _first_places(new, number, size)
     results = [_slices(take(ordered, starts, 0), shape, axis)]
     found = starts.shape[0]

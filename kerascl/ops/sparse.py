@@ -18,7 +18,7 @@ from kerascl.core.array import Array
 from kerascl.dtypes import DType, as_dtype, int32, int64
 from kerascl.ops import host, indexing, movement, pointwise, reduction, sorting
 from kerascl.ops.creation import full
-from kerascl.ops.declare import as_array, cast_to, expand_to, reshape_to
+from kerascl.ops.declare import SUM, as_array, cast_to, expand_to, reshape_to
 from kerascl.ops.gather import scatter_rows, take
 from kerascl.ops.scan import cumsum
 
@@ -300,7 +300,7 @@ def total(x: SparseArray, axes: Sequence[int]) -> SparseArray:
     """Sums over `axes`."""
     k = len(x.lead)
     dense = tuple(a - k + 1 for a in axes if a >= k)
-    values = reduction.sum(x.values, dense) if dense else x.values
+    values = SUM(x.values, dense) if dense else x.values
     kept = [a for a in range(k) if a not in axes]
     indices = columns_of([x.indices[:, a] for a in kept], x.nse)
     shape = tuple(n for a, n in enumerate(x.shape) if a not in axes)
@@ -404,7 +404,7 @@ def times_sparse(a: SparseArray, b: SparseArray) -> SparseArray:
         return SparseArray(full((0,), 0, a.dtype), full((0, len(shape)), 0, int32), shape, True)
     first = sorting.searchsorted(have, wanted)
     count = sorting.searchsorted(have, wanted, "right") - first
-    ends = cumsum(count, 0)
+    ends = cumsum(count, 0, int32)
     host.count("sparse")
     pairs = int(ends[-1].item())
     if not pairs:

@@ -56,8 +56,8 @@ def test_integers_that_wrapped_are_not_taken_for_positive(dtype):
                     np.abs(np.abs(a).sum(dtype=dtype)), np.abs(np.abs(a).prod(dtype=dtype)),
                     np.sign(np.abs(a) ** a.dtype.type(3)), -np.abs(a) < 0]  # fmt: skip
     b = abs(x)
-    found = [abs(b * 2), abs(b * b), abs(b + info.max), abs(kc.sum(b)), abs(kc.prod(b)),
-             kc.sign(b ** 3), -b < 0]  # fmt: skip
+    found = [abs(b * 2), abs(b * b), abs(b + info.max), abs(kc.sum(b, dtype=dtype)),
+             abs(kc.prod(b, dtype=dtype)), kc.sign(b ** 3), -b < 0]  # fmt: skip
     for value, reference in zip(found, expected, strict=True):
         np.testing.assert_array_equal(value.numpy(), reference)
     captured = kc.jit(lambda x: abs(abs(x) * 2))
@@ -100,9 +100,10 @@ def test_integer_reductions_and_order(dtype):
     for name in ("max", "min", "argmax", "argmin", "any", "all", "count_nonzero", "ptp"):
         np.testing.assert_array_equal(getattr(kc, name)(x, 1).numpy(), getattr(np, name)(a, 1))
     with np.errstate(all="ignore"):
-        np.testing.assert_array_equal(kc.sum(x, 0).numpy(), a.sum(0, dtype=dtype))
-        np.testing.assert_array_equal(kc.prod(x, 1).numpy(), a.prod(1, dtype=dtype))
-        np.testing.assert_array_equal(kc.cumsum(x, 1).numpy(), a.cumsum(1, dtype=dtype))
+        for wanted in (None, dtype):
+            for name, axis in (("sum", 0), ("prod", 1), ("cumsum", 1)):
+                found = getattr(kc, name)(x, axis, dtype=wanted).numpy()
+                np.testing.assert_array_equal(found, getattr(a, name)(axis, dtype=wanted))
     np.testing.assert_array_equal(kc.sort(x, 0).numpy(), np.sort(a, 0))
     np.testing.assert_array_equal(kc.argsort(x, 1).numpy(), np.argsort(a, 1, kind="stable"))
     assert kc.mean(x).dtype == "float32"
@@ -229,7 +230,7 @@ def test_views_of_bytes(old, new, rng):
 
 PROMOTIONS = [
     ("int8", "uint8", "int16"), ("int32", "uint32", "int64"), ("int32", "float16", "float16"),
-    ("float16", "bfloat16", "float32"), ("bool", "int8", "int8"), ("uint64", "int8", "float32"),
+    ("float16", "bfloat16", "float32"), ("bool", "int8", "int8"), ("uint64", "int8", "float64"),
     ("float32", "complex64", "complex64"), ("int64", "float32", "float32"),
     ("float64", "complex64", "complex128"), ("complex64", "complex128", "complex128"),
     ("int64", "complex64", "complex64"), ("bfloat16", "complex128", "complex128"),
@@ -277,6 +278,60 @@ def test_complex_functions(name, dtype, limit, rng):
     # inverse functions lose digits beside their branch points and zeros, as NumPy's do
     assert np.median(error) < limit
     assert np.linalg.norm(found - expected) < 2 * limit * np.linalg.norm(expected)
+
+
+SPECIAL = [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan]
+OTHERS = "square reciprocal sqrt exp log negative conjugate absolute angle isnan isinf isfinite"
+PAIRS = "add subtract multiply divide equal not_equal less less_equal greater greater_equal maximum"
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("name", [*ELEMENTARY, *OTHERS.split()])
+def test_complex_functions_of_special_values(name, dtype):
+    """C99's Annex G, which NumPy follows: infinities, NaN and the signs of zeros."""
+    grid = _grid(dtype)
+    with np.errstate(all="ignore"):
+        _same_parts(getattr(kc, name)(kc.array(grid)).numpy(), getattr(np, name)(grid))
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+@pytest.mark.parametrize("name", [*PAIRS.split(), "minimum", "fmax", "fmin"])
+def test_pairs_of_special_complex_values(name, dtype):
+    grid = _grid(dtype)
+    a, b = np.repeat(grid, grid.size), np.tile(grid, grid.size)
+    with np.errstate(all="ignore"):
+        _same_parts(getattr(kc, name)(kc.array(a), kc.array(b)).numpy(), getattr(np, name)(a, b))
+
+
+def test_complex_powers_of_zero_and_to_zero():
+    grid = _grid("complex128")
+    x = kc.array(grid)
+    with np.errstate(all="ignore"):
+        for value in (0, 1, 0j, 1 + 0j):
+            _same_parts(kc.power(x, value).numpy(), np.power(grid, value))
+        for exponent in (2, 0.5, 1 + 1j, -1, -1 + 1j):
+            _same_parts(
+                kc.power(kc.array([0j], "complex128"), exponent).numpy(), np.power([0j], exponent)
+            )
+
+
+def _grid(dtype) -> np.ndarray:
+    """All numbers whose parts are special; made of parts, since arithmetic would lose them."""
+    grid = np.empty(len(SPECIAL) ** 2, dtype)
+    grid.real, grid.imag = np.repeat(SPECIAL, len(SPECIAL)), np.tile(SPECIAL, len(SPECIAL))
+    return grid
+
+
+def _same_parts(found, expected) -> None:
+    assert found.dtype == expected.dtype
+    rtol = 4e-6 if found.dtype in (np.complex64, np.float32) else 4e-15
+    parts = (np.real, np.imag) if found.dtype.kind == "c" else (np.asarray,)
+    for part in parts:
+        a, b = part(found), part(expected)
+        np.testing.assert_allclose(a, b, rtol=rtol, atol=0)
+        if a.dtype.kind == "f":
+            number = ~np.isnan(b)
+            np.testing.assert_array_equal(np.signbit(a[number]), np.signbit(b[number]))
 
 
 @pytest.mark.parametrize("name", [n for n in ELEMENTARY if n != "sign"])

@@ -132,9 +132,9 @@ def _from_host(x, target: DType | None) -> Array:
                 "place on the device. Strings and objects must become numbers first, for example "
                 "with keras.layers.StringLookup or TextVectorization."
             )
-    if target is None and host.dtype == np.float64 and not _has_fp64():
+    if target is None and host.dtype.name == "float64" and not _has_fp64():
         target = float32
-    elif target is None and host.dtype == np.complex128 and not _has_fp64():
+    elif target is None and host.dtype.name == "complex128" and not _has_fp64():
         host = host.astype(np.complex64)
     if target is not None and host.dtype != target.numpy:
         with np.errstate(invalid="ignore", over="ignore"):

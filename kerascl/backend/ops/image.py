@@ -19,10 +19,10 @@ from kerascl.backend.ops.linalg import solve
 from kerascl.core.array import Array
 from kerascl.dtypes import float32, promote
 from kerascl.ops import convolution, random
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, expand_to, floating, reshape_to
 from kerascl.ops.movement import concatenate, expand_dims, iota, moveaxis, pad, squeeze, stack
 from kerascl.ops.pointwise import absolute, clip, exp, floor, maximum, minimum, where
-from kerascl.ops.reduction import sum as total
 
 __all__ = [
     "affine_transform", "compute_homography_matrix", "elastic_transform", "gaussian_blur",

@@ -14,12 +14,12 @@ from kerascl.core.array import Array, apply
 from kerascl.core.tape import pause
 from kerascl.dtypes import DType, int32
 from kerascl.ops.contraction import matmul
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, expand_to, reshape_to, scalar
 from kerascl.ops.gather import GATHER, take
 from kerascl.ops.movement import iota, moveaxis
 from kerascl.ops.nn import recorded
 from kerascl.ops.pointwise import absolute, floor, maximum, sin, trunc, where
-from kerascl.ops.reduction import sum as total
 
 
 # -- filters -----------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from kerascl.backend.ops.nn_ctc import ctc_decode, ctc_loss
 from kerascl.core.array import Array
 from kerascl.ops import attention, convolution, nn, pooling
 from kerascl.ops.creation import arange
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import cast_to, in_float32, reshape_to
 from kerascl.ops.movement import flip
 from kerascl.ops.pointwise import log10, square, where
 from kerascl.ops.reduction import mean
-from kerascl.ops.reduction import sum as total
 from kerascl.ops.scan import cumsum
 from kerascl.ops.sorting import sort
 

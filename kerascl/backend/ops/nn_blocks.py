@@ -5,12 +5,12 @@ from __future__ import annotations
 from kerascl.backend.ops.conversion import convert_to_tensor
 from kerascl.core.array import Array, apply
 from kerascl.core.tape import pause
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import reshape_to
 from kerascl.ops.gather import GATHER
 from kerascl.ops.movement import iota, transpose
 from kerascl.ops.nn import recorded
 from kerascl.ops.pointwise import where
-from kerascl.ops.reduction import sum as total
 
 
 def _pair(value) -> tuple[int, int]:

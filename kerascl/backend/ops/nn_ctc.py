@@ -12,6 +12,7 @@ from kerascl.core.array import Array
 from kerascl.dtypes import float32, int32, promote
 from kerascl.ops.control import loop
 from kerascl.ops.creation import full, zeros
+from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import cast_to, expand_to, reshape_to
 from kerascl.ops.indexing import take_along_axis
 from kerascl.ops.movement import concatenate, expand_dims, iota, pad, transpose
@@ -21,7 +22,6 @@ from kerascl.ops.reduction import all as every
 from kerascl.ops.reduction import any as some
 from kerascl.ops.reduction import argmax
 from kerascl.ops.reduction import max as largest
-from kerascl.ops.reduction import sum as total
 from kerascl.ops.sorting import argsort, top_k
 
 # Logarithm of a probability that stands for "impossible" and still has gradients.

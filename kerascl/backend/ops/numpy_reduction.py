@@ -57,13 +57,20 @@ def _summed(x) -> Array:
     return cast_to(x, summed_dtype(x.dtype))
 
 
+def _sum(name: str, narrow: Callable) -> Callable:
+    """A sum or product in Keras' dtype."""
+    run = getattr(reduction, name)
+
+    def function(x, axis=None, keepdims=False) -> Array:
+        x = convert_to_tensor(x)
+        return run(x, _axis(axis), keepdims, narrow(summed_dtype(x.dtype)))
+
+    return named(name, function, run.__doc__)
+
+
 def _weak_float(x) -> Array:
     x = convert_to_tensor(x)
     return cast_to(x, resolve(x.dtype, float))
-
-
-def _narrowed(x: Array) -> Array:
-    return cast_to(x, resolve(x.dtype))
 
 
 all = _reduction("all")
@@ -73,8 +80,8 @@ nanmax = _reduction("nanmax")
 nanmin = _reduction("nanmin")
 nanargmax = _reduction("nanargmax")
 nanargmin = _reduction("nanargmin")
-nansum = _reduction("nansum", _summed)
-nanprod = _reduction("nanprod", lambda x: _narrowed(_summed(x)))
+nansum = _sum("nansum", lambda dtype: dtype)
+nanprod = _sum("nanprod", resolve)
 std = _reduction("std", at_least_float)
 var = _reduction("var", _weak_float)
 nanmean = _reduction("nanmean", _weak_float)
@@ -86,7 +93,8 @@ def sum(x, axis=None, keepdims=False) -> Array | SparseArray:
     """Sum over `axis`."""
     if type(x) is SparseArray:
         return rules.summed(sparse.like(x, _summed(x.values)), axis, keepdims)
-    return reduction.sum(_summed(x), _axis(axis), keepdims)
+    x = _summed(x)
+    return reduction.sum(x, _axis(axis), keepdims, x.dtype)
 
 
 def mean(x, axis=None, keepdims=False) -> Array | SparseArray:
@@ -152,7 +160,7 @@ def prod(x, axis=None, keepdims=False, dtype=None) -> Array:
         product = math.prod(known)
         if -(2**31) <= product < 2**31:
             return scalar(product, int32)
-    return reduction.prod(cast_to(x, dtype), _axis(axis), keepdims)
+    return reduction.prod(x, _axis(axis), keepdims, dtype)
 
 
 def count_nonzero(x, axis=None) -> Array:
@@ -405,4 +413,5 @@ def cross(x1, x2, axisa=-1, axisb=-1, axisc=-1, axis=None) -> Array:
 
 def trace(x, offset=0, axis1=0, axis2=1) -> Array:
     """Sum of the diagonal of two axes."""
-    return contraction.trace(_summed(x), offset, axis1, axis2)
+    x = _summed(x)
+    return contraction.trace(x, offset, axis1, axis2, x.dtype)
