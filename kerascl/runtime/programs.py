@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from kerascl import config
-from kerascl.runtime import addresses, build_apart, build_notes, compilers
+from kerascl.runtime import addresses, build_apart, build_notes, compilers, negations
 from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.errors import LOST, CompileError
 from kerascl.runtime.opencl import EXIT, RAW, cl, code_name
@@ -26,7 +26,10 @@ _Build = Callable[[Iterable[_Program]], None]
 
 #: Binary-to-binary steps by name.  The option "--rewrite=<name>" builds the source, passes its
 #: binary through the function and builds the result (NVIDIA: text of PTX in, text of PTX out).
-REWRITES: dict[str, Callable[[bytes], bytes]] = {addresses.REWRITE: addresses.plain}
+REWRITES: dict[str, Callable[[bytes], bytes]] = {
+    addresses.REWRITE: addresses.plain,
+    negations.REWRITE: negations.plain,
+}
 
 _REWRITE_OPTION = "--rewrite="
 
@@ -114,8 +117,11 @@ class Programs:
         # Division is approximate by default on GPUs; NumPy's and the host's is not.
         exact = device.info.exact_division and device.info.kind == "gpu"
         self._always = (*((EXACT_DIVISION,) if exact else ()), *_conversions(device.info))
-        # Memory objects become addresses last of all rewrites, in every program.
-        self._rewrites = (addresses.REWRITE,) if device.addresses is not None else ()
+        # After those that a program asks for; memory objects become addresses last of all.
+        self._rewrites = (
+            *((negations.REWRITE,) if "loses_negations" in device.info.quirks else ()),
+            *((addresses.REWRITE,) if device.addresses is not None else ()),
+        )
         self.built_from_source = 0
         self.loaded_from_disk = 0
 
@@ -287,11 +293,12 @@ class Programs:
             plain, key = plain + self._precautions, None
         program = self._from_source(source, plain)
         if rewrites:
-            binary = _binary(program)
+            binary = given = _binary(program)
             try:
                 for name in rewrites:
                     binary = REWRITES[name](binary)
-                program = self._from_binary(binary, plain)
+                if binary != given:
+                    program = self._from_binary(binary, plain)
             except cl.Error as error:
                 names = ", ".join(rewrites)
                 raise CompileError(f"rewriting ({names}) gave no program: {error}") from error
