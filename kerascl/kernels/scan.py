@@ -92,6 +92,7 @@ def _macros(problem: ScanProblem, **values: object) -> str:
     return limits + defines(
         **{"COMBINE(a, b)": combine},
         IDENTITY=identity,
+        NESTED=int(problem.kind in ("sum", "logsumexp") and not problem.acc.is_integer),
         LOGSUMEXP=int(problem.kind == "logsumexp"),
         COMPLEX=int(problem.acc.is_complex),
         **values,

@@ -72,3 +72,22 @@ def test_infinities_and_nan_in_long_sums(layout):
     assert float(kc.sum(kc.array(host))) == np.inf
     host[MANY // 2] = -np.inf
     assert np.isnan(float(kc.sum(kc.array(host))))
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("shape", [(MANY,), (MANY // 8, 8)])
+def test_cumulative_sums_of_equal_terms(layout, shape, reverse):
+    x = kc.array(np.full(shape, TERM))
+    found = layout(lambda x: kc.cumsum(x, 0, reverse=reverse))(x).numpy()
+    expected = np.arange(1, shape[0] + 1) * np.float64(TERM)
+    expected = expected[::-1] if reverse else expected
+    np.testing.assert_allclose(found.T, np.broadcast_to(expected, shape[::-1]), rtol=1.5e-6)
+
+
+def test_cumulative_sums_go_on_past_the_last_whole_float(layout):
+    assert float(layout(lambda: kc.cumsum(kc.ones((2**25,)))[-1])()) == 2**25
+
+
+def test_long_cumulative_log_sums(layout):
+    found = layout(kc.logcumsumexp)(kc.zeros((2**18,))).numpy()
+    np.testing.assert_allclose(found, np.log(np.arange(1, 2**18 + 1)), rtol=0, atol=2e-5)

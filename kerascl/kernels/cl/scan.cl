@@ -5,6 +5,10 @@
 // inner + in]; scan_rows_*, given those totals scanned exclusively, writes the results.
 // *_serial: a work-item for each block.  *_group: a work-group of GROUP for each block.
 // COMBINE(a, b), IDENTITY, EXCLUSIVE, REVERSE, CARRY, GROUP, ITEMS are macros.
+//
+// NESTED, for what rounds: elements go into sums of NEST elements, those into sums of NEST sums, and
+// so on, so that what rounding loses is in proportion to the number of levels.  A result is what came
+// before its block joined with the sum inside the block.
 
 #if LOGSUMEXP
 ACC_T kcl_logaddexp(ACC_T a, ACC_T b) {
@@ -23,6 +27,30 @@ ACC_T kcl_cmul(ACC_T a, ACC_T b) {
 
 #if SCAN_SERIAL || SCAN_GROUP
 ACC_T scan_join(ACC_T a, ACC_T b) { return COMBINE(a, b); }
+#endif
+
+#if NESTED
+#define NEST 32
+// Sums of NEST blocks, of NEST of those, …; what lies before is the join of all.
+#define NEST_DECLARE(first_) \
+  ACC_T n1_ = IDENTITY, n2_ = IDENTITY, n3_ = IDENTITY, n4_ = (first_); \
+  uint blocks_ = 0;
+#define NEST_BEFORE scan_join(n4_, scan_join(n3_, scan_join(n2_, n1_)))
+#define NEST_TAKE(sum_) { \
+    n1_ = scan_join(n1_, (sum_)); \
+    if (++blocks_ % NEST == 0) { \
+      n2_ = scan_join(n2_, n1_); n1_ = IDENTITY; \
+      if (blocks_ % (NEST * NEST) == 0) { \
+        n3_ = scan_join(n3_, n2_); n2_ = IDENTITY; \
+        if (blocks_ % (NEST * NEST * NEST) == 0) { n4_ = scan_join(n4_, n3_); n3_ = IDENTITY; } \
+      } \
+    } \
+  }
+#else
+#define NEST length
+#define NEST_DECLARE(first_) ACC_T n1_ = (first_);
+#define NEST_BEFORE n1_
+#define NEST_TAKE(sum_) n1_ = scan_join(n1_, (sum_));
 #endif
 
 // Linear index of the p-th element, in scan order, of a row.
@@ -46,9 +74,14 @@ __kernel void scan_totals_serial(const __global A_T* restrict k_a, __global ACC_
   const INDEX_T id = (INDEX_T)get_global_id(0);
   if (id >= lines) return;
   BLOCK_OF(id)
-  ACC_T sum = IDENTITY;
-  for (INDEX_T p = start; p < stop; p++) sum = scan_join(sum, (ACC_T)(A_LOAD(k_a, PLACE(p))));
-  k_totals[id] = sum;
+  NEST_DECLARE(IDENTITY)
+  for (INDEX_T p = start; p < stop;) {
+    const INDEX_T end = stop - p < NEST ? stop : p + NEST;
+    ACC_T sum = IDENTITY;
+    for (; p < end; p++) sum = scan_join(sum, (ACC_T)(A_LOAD(k_a, PLACE(p))));
+    NEST_TAKE(sum)
+  }
+  k_totals[id] = NEST_BEFORE;
 }
 #else
 __kernel void scan_rows_serial(const __global A_T* restrict k_a,
@@ -61,19 +94,36 @@ __kernel void scan_rows_serial(const __global A_T* restrict k_a,
   if (id >= lines) return;
   BLOCK_OF(id)
 #if CARRY
-  ACC_T sum = k_carry[id];
+  NEST_DECLARE(k_carry[id])
 #else
-  ACC_T sum = IDENTITY;
+  NEST_DECLARE(IDENTITY)
 #endif
-  for (INDEX_T p = start; p < stop; p++) {
-    const INDEX_T at = PLACE(p);
-    const ACC_T next = scan_join(sum, (ACC_T)(A_LOAD(k_a, at)));
+#if NESTED
+  for (INDEX_T p = start; p < stop;) {
+    const INDEX_T end = stop - p < NEST ? stop : p + NEST;
+    const ACC_T before = NEST_BEFORE;
+    ACC_T sum = IDENTITY;
+#define RESULT(sum_) scan_join(before, (sum_))
+#else
+  {
+    INDEX_T p = start;
+    const INDEX_T end = stop;
+    ACC_T sum = n1_;
+#define RESULT(sum_) (sum_)
+#endif
+    for (; p < end; p++) {
+      const INDEX_T at = PLACE(p);
+      const ACC_T next = scan_join(sum, (ACC_T)(A_LOAD(k_a, at)));
 #if EXCLUSIVE
-    EPILOGUE(sum, at)
+      EPILOGUE(RESULT(sum), at)
 #else
-    EPILOGUE(next, at)
+      EPILOGUE(RESULT(next), at)
 #endif
-    sum = next;
+      sum = next;
+    }
+#if NESTED
+    NEST_TAKE(sum)
+#endif
   }
 }
 #endif
@@ -110,9 +160,14 @@ void scan_totals_group(const __global A_T* restrict k_a, __global ACC_T* restric
   const int lid = (int)get_local_id(0);
   const INDEX_T id = (INDEX_T)get_group_id(0);
   BLOCK_OF(id)
-  ACC_T sum = IDENTITY;
-  for (INDEX_T p = start + lid; p < stop; p += GROUP) sum = scan_join(sum, (ACC_T)(A_LOAD(k_a, PLACE(p))));
-  sums[lid] = sum;
+  NEST_DECLARE(IDENTITY)
+  for (INDEX_T p = start + lid; p < stop;) {
+    const INDEX_T end = (stop - p) / GROUP < NEST ? stop : p + (INDEX_T)NEST * GROUP;
+    ACC_T sum = IDENTITY;
+    for (; p < end; p += GROUP) sum = scan_join(sum, (ACC_T)(A_LOAD(k_a, PLACE(p))));
+    NEST_TAKE(sum)
+  }
+  sums[lid] = NEST_BEFORE;
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int half_ = GROUP / 2; half_ > 0; half_ >>= 1) {
     if (lid < half_) sums[lid] = scan_join(sums[lid], sums[lid + half_]);
@@ -134,9 +189,9 @@ void scan_rows_group(const __global A_T* restrict k_a,
   const INDEX_T id = (INDEX_T)get_group_id(0);
   BLOCK_OF(id)
 #if CARRY
-  ACC_T carry = k_carry[id];
+  NEST_DECLARE(k_carry[id])
 #else
-  ACC_T carry = IDENTITY;
+  NEST_DECLARE(IDENTITY)
 #endif
   for (INDEX_T first = start; first < stop; first += TILE) {
     for (int q = lid; q < TILE; q += GROUP) {
@@ -149,14 +204,15 @@ void scan_rows_group(const __global A_T* restrict k_a,
     ACC_T sum = IDENTITY;
     for (int q = 0; q < ITEMS; q++) sum = scan_join(sum, tile[SLOT(lid * ITEMS + q)]);
     ACC_T total;
-    sum = scan_join(carry, scan_group_exclusive(sums, sum, &total));
+    const ACC_T before = scan_join(NEST_BEFORE, scan_group_exclusive(sums, sum, &total));
+    sum = IDENTITY;
     for (int q = 0; q < ITEMS; q++) {
       const int slot = SLOT(lid * ITEMS + q);
       const ACC_T next = scan_join(sum, tile[slot]);
 #if EXCLUSIVE
-      tile[slot] = sum;
+      tile[slot] = scan_join(before, sum);
 #else
-      tile[slot] = next;
+      tile[slot] = scan_join(before, next);
 #endif
       sum = next;
     }
@@ -165,7 +221,7 @@ void scan_rows_group(const __global A_T* restrict k_a,
       const INDEX_T p = first + q;
       if (p < stop) EPILOGUE(tile[SLOT(q)], PLACE(p))
     }
-    carry = scan_join(carry, total);
+    NEST_TAKE(total)
     barrier(CLK_LOCAL_MEM_FENCE);
   }
 }
