@@ -23,6 +23,7 @@ from kerascl.kernels.source import Source, unit
 # Elements of a product from which its update runs in a kernel of its own, by kind of device.
 UPDATE_LIMIT = {"gpu": 1 << 20}
 MOMENTS = ("wgmma90",)  # matrix units whose products' kernels may know their columns' moments
+COPIED_BYTES = 1 << 20  # of each part of a joined array, on average, that is copied by itself
 # Text of generated kernels in one translation unit of a captured program: a unit by itself costs
 # as much as a few kernels, but one of many is waited for when all others are built.
 UNIT_BYTES = 24 << 10
@@ -129,7 +130,27 @@ class _Lowering:
                     if leaf.kind == "input" and leaf.nbytes == member.nbytes:
                         self.aliases.add((self.slot_of[key], self.slot(member)))
 
+    def _joined(self, cluster: Cluster) -> bool:
+        """Copy the parts of a large array that is only joined, if each lies in memory whole."""
+        node = cluster.head
+        if node.op.name != "concat" or len(cluster.members) > 1 or cluster.streamed:
+            return False
+        parts = [views.storage(x) for x in node.inputs]
+        if node.nbytes < len(parts) * COPIED_BYTES or math.prod(node.shape[: node.attrs[0]]) != 1:
+            return False
+        if not all(id(x) in self.stored for x in parts):
+            return False
+        at = 0
+        for part in parts:
+            step = copy_step(self.slot(part), self.slot(node), part.nbytes, at)
+            step.layer = self.layer
+            self.steps.append(step)
+            at += part.nbytes
+        return True
+
     def _generated(self, cluster: Cluster) -> None:
+        if self._joined(cluster):
+            return
         make = maps.map_kernel if cluster.kind == "map" else folds.fold_kernels
         kernels = make(cluster, self.stored, self.info, self.generic)
         work = [self.work(nbytes) for nbytes in kernels.workspace]

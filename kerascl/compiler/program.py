@@ -104,20 +104,28 @@ class Program:
         return sum(s.nbytes for s in self.slots if s.kind == "temporary")
 
 
+# Sixteen bytes a work-item.
 COPY_SOURCE = """\
-__kernel void copy_bytes(__global const uchar* source, __global uchar* target, const ulong n) {
-  const ulong i = (ulong)get_global_id(0) * 4;
-  if (i + 4 <= n) vstore4(vload4(0, source + i), 0, target + i);
+__kernel void copy_bytes(__global const {word}* source, __global {word}* target, const ulong n,
+                         const ulong at) {{
+  const ulong i = (ulong)get_global_id(0) * {lanes};
+  target += at;
+  if (i + {lanes} <= n) vstore{lanes}(vload{lanes}(0, source + i), 0, target + i);
   else for (ulong k = i; k < n; ++k) target[k] = source[k];
-}
+}}
 """
 
 
-def copy_step(source: int, target: int, nbytes: int) -> Step:
-    """A launch that copies one slot's bytes to another's."""
-    size = -(-nbytes // 4)
-    args = [Use(source), Use(target), np.uint64(nbytes)]
-    return Step(COPY_SOURCE, "copy_bytes", (), args, (-(-size // 64) * 64,), (64,), "copy")
+def copy_step(source: int, target: int, nbytes: int, at: int = 0) -> Step:
+    """A launch that copies one slot's bytes to another's, from byte `at` of that on."""
+    word, lanes = ("uint", 4) if nbytes % 4 == 0 and at % 4 == 0 else ("uchar", 16)
+    unit = 16 // lanes
+    text = COPY_SOURCE.format(word=word, lanes=lanes)
+    args = [Use(source), Use(target), np.uint64(nbytes // unit), np.uint64(at // unit)]
+    size = -(-nbytes // 16)
+    step = Step(text, "copy_bytes", (), args, (-(-size // 64) * 64,), (64,), "copy")
+    step.writes = frozenset((target,))
+    return step
 
 
 def copy_many(sizes: tuple[int, ...]) -> tuple[str, int]:
