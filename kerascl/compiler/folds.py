@@ -20,6 +20,7 @@ TOGETHER = 4
 # Elements of a short row that a work-item keeps in registers (a power of two), and of all that it
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
+STATEMENTS = 1024  # of all elements that are written out one after the other
 
 _SUM = FoldSpec((("acc", "0"),), "s0 += x;", "s0 += t0;")
 
@@ -176,9 +177,13 @@ class _Fold:
         if self.build.generic or not self.cluster.staged or self.length == 0:
             return 0
         turns, every = IN_REGISTERS["cpu" if self.info.kind == "cpu" else "gpu"]
-        while turns * len(self._read_whole()) > every:
+        while turns * len(self._read_whole()) > every or not self._is_short(turns):
             turns //= 2
         return turns
+
+    def _is_short(self, copies: int) -> bool:
+        """Whether so many elements may be written out one after the other."""
+        return copies < 2 or copies * self.cluster.statements <= STATEMENTS
 
     def _write(self, dims, marks, layout: _Shape) -> tuple[Kernels, list[Expr]]:
         writer = self.build.writer()
@@ -434,7 +439,8 @@ class _Fold:
         while several reads of each are under way."""
         width = sum(x.dtype.itemsize for x in self._read_whole())
         count = 2 * TOGETHER if width <= 4 else TOGETHER
-        return count if self.info.kind == "gpu" and self._loop_turns(layout) >= 2 * count else 1
+        busy = self.info.kind == "gpu" and self._loop_turns(layout) >= 2 * count
+        return count if busy and self._is_short(count) else 1
 
     def _read_whole(self) -> list[Node]:
         """The values in memory of which the loop reads every element."""

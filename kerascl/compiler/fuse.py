@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kerascl.compiler import views
+from kerascl.compiler.inline import Statements
 from kerascl.compiler.operands import operands
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
@@ -26,6 +27,13 @@ EXPAND_LIMIT = 30  # cost up to which a value is recomputed for each element it 
 ROW_LIMIT = 1 << 16  # longest row that one work-group reduces and then reads again
 ROW_ALONE_LIMIT = 8192  # longest row that is worth it when there are few rows
 GATHER_LIMIT = 4
+# Statements of an element from which a concatenation, padding or gather is stored, where it has
+# several readers and where it has one: parts of parts would multiply.
+REPEAT_LIMIT = 24
+PARTS_LIMIT = 96
+# Statements of a value beyond which its longest inputs are stored, and of a kernel.
+VALUE_LIMIT = 256
+KERNEL_LIMIT = 512
 # Products that may be asked for their columns' moments, and the folds that follow from these: sums
 # beside a variance only, as alone they stay finite or infinite where a mean becomes NaN.
 PRODUCTS = ("conv", "matmul")
@@ -46,6 +54,7 @@ class Cluster:
         streamed: ids of members stored at the place of the current loop step.
         staged: members that need the folds' results over the full space exist.
         stores: members whose value must be written to memory.
+        statements: about how many one element takes.
     """
 
     kind: str
@@ -57,6 +66,7 @@ class Cluster:
     streamed: set[int] = field(default_factory=set)
     staged: bool = False
     stores: list[Node] = field(default_factory=list)
+    statements: int = 0
     index: int = 0
     before: int = 0  # bit set of clusters that must run earlier
 
@@ -131,8 +141,11 @@ def reads_of(target: Node, stored: set[int]) -> Reads:
     return reads
 
 
-def choose_targets(nodes: list[Node], roots: Iterable[Node]) -> tuple[list[Node], set[int]]:
-    """The nodes that get memory, in topological order, and the ids of all stored nodes."""
+def choose_targets(
+    nodes: list[Node], roots: Iterable[Node]
+) -> tuple[list[Node], set[int], dict[int, int]]:
+    """The nodes that get memory, in topological order, the ids of all stored nodes, and by id how
+    many statements compute a node."""
     stored: set[int] = set()
     target: set[int] = set()
     readers: dict[int, int] = {}
@@ -147,14 +160,17 @@ def choose_targets(nodes: list[Node], roots: Iterable[Node]) -> tuple[list[Node]
                 target.add(id(read.base))
     cost: dict[int, int] = {}
     whole: dict[int, frozenset[int]] = {}  # what is read from memory, but for rows; two say "many"
+    statements, length = Statements(), dict[int, int]()
     for node in nodes:
         key, kind = id(node), node.op.kind
         whole[key] = frozenset((key,))
         if kind is Kind.LEAF:
             stored.add(key)
             cost[key] = 0
+            statements.read(node)
             continue
         if kind is Kind.CONST:
+            statements.read(node)
             if key in target:
                 stored.add(key)
             else:
@@ -189,13 +205,30 @@ def choose_targets(nodes: list[Node], roots: Iterable[Node]) -> tuple[list[Node]
             target.add(key)
         if inline > INLINE_LIMIT and kind in (Kind.POINTWISE, Kind.GATHER):
             target.add(key)
+        lines = statements.compute(node)
+        while lines > VALUE_LIMIT and kind is not Kind.FOLD:
+            *through, x = statements.largest(node)
+            if statements.count(x) < 2:
+                break
+            _demand(x, target, stored, cost)
+            whole[id(x)] = frozenset((id(x),))
+            statements.read(x)
+            for view in reversed(through):
+                statements.compute(view)
+            lines = statements.compute(node)
+        if kind is Kind.GATHER or node.op.name in ("concat", "pad"):
+            several = readers.get(key, 0) > 1
+            if lines > (REPEAT_LIMIT if several else PARTS_LIMIT):
+                target.add(key)
+        length[key] = lines
         if key in target:
             stored.add(key)
+            statements.read(node)
             inline = 0
         else:
             whole[key] = sources if len(sources) <= 2 else frozenset(list(sources)[:2])
         cost[key] = inline
-    return [n for n in nodes if id(n) in target and n.op.kind is not Kind.LEAF], stored
+    return [n for n in nodes if id(n) in target and n.op.kind is not Kind.LEAF], stored, length
 
 
 def _demand(x: Node, target: set[int], stored: set[int], cost: dict[int, int]) -> None:
@@ -212,9 +245,10 @@ class Grouping:
 
     def __init__(
         self, stored: set[int], alone: set[int], fold_capacity: int, update_limit: float,
-        apart: set[int] | None, varied: set[int],
+        apart: set[int] | None, varied: set[int], length: dict[int, int],
     ):  # fmt: skip
         self.stored = stored
+        self.length = length  # of each value: how many statements compute it
         self.alone = alone  # ids of targets that an earlier attempt could not fuse
         self.apart = apart  # ids of folds that stay out of products' clusters; None says all do
         self.varied = varied  # ids of values of which there is a variance
@@ -260,6 +294,7 @@ class Grouping:
 
     def _join(self, cluster: Cluster, node: Node, reads: Reads) -> None:
         cluster.members.append(node)
+        cluster.statements += self.length.get(id(node), 0)
         self.of[id(node)] = cluster
         self.reads[id(node)] = set(reads.nodes)
         for key, how in reads.how.items():
@@ -311,6 +346,8 @@ class Grouping:
 
     def _fits(self, cluster: Cluster, node: Node, reads: Reads) -> bool:
         if len(cluster.members) >= 24:
+            return False
+        if cluster.statements + self.length.get(id(node), 0) > KERNEL_LIMIT:
             return False
         inside = {k: how for k, how in reads.how.items() if self.of.get(k) is cluster}
         if node.op.kind is Kind.FOLD:
@@ -470,9 +507,9 @@ def group(
         update_limit: elements from which a product is not joined by what reads states.
         apart: ids of folds that must not join a product, None for all.
     """
-    targets, stored = choose_targets(nodes, roots)
+    targets, stored, length = choose_targets(nodes, roots)
     varied = {id(node.inputs[0]) for node in nodes if node.op.name == "variance"}
-    grouping = Grouping(stored, alone, fold_capacity, update_limit, apart, varied)
+    grouping = Grouping(stored, alone, fold_capacity, update_limit, apart, varied, length)
     for node in targets:
         grouping.add(node)
     order = _ordered(grouping.clusters)
