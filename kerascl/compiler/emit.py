@@ -354,8 +354,9 @@ class Scope:
     def _view(self, node: Node, coords, guards, stored) -> str:
         if node.op.name == "concat":
             return self._concat(node, coords, guards, stored)
-        if not node.inputs[0].size:  # only `pad` makes elements from none
-            return self.writer.constant(node.attrs[2], node.dtype)
+        if not node.inputs[0].size:  # `pad` makes elements from none, other views have none
+            fill = node.attrs[2] if node.op.name == "pad" else 0
+            return self.writer.constant(fill, node.dtype)
         inner, extra = views.source(node, coords)
         value = self.value(node.inputs[0], inner, guards + extra, stored)
         if not extra:

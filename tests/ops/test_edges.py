@@ -198,3 +198,13 @@ def test_errors_name_what_is_wrong():
         x[0, 0, 0]
     with pytest.raises(IndexError, match="out of bounds"):
         x[5]
+
+
+def test_gradient_of_a_gather_without_elements():
+    """What goes back is empty too, and no view of it asks for an element."""
+
+    def function(x):
+        y = x[np.array([-4]), np.array([31])]
+        return kc.sum(kc.diagonal(y, 1, 0, -1))
+
+    assert kc.grad(function)(kc.zeros((5, 33, 0))).numpy().shape == (5, 33, 0)
