@@ -313,9 +313,9 @@ def _given(function, dtype: str) -> str:
     return function(kc.zeros((1,), dtype)).dtype.name
 
 
-_SUMS = {d: _given(kc.sum, d) for d in ("bool", *INTEGERS)}
-_PRODUCTS = {d: _given(kc.prod, d) for d in INTEGERS}
-_SCANS = {d: _given(kc.cumsum, d) for d in ("bool", *INTEGERS)}
+SUMS = {d: _given(kc.sum, d) for d in ("bool", *INTEGERS)}
+PRODUCTS = {d: _given(kc.prod, d) for d in INTEGERS}
+SCANS = {d: _given(kc.cumsum, d) for d in ("bool", *INTEGERS)}
 _PLACES = _given(kc.argmax, "float32")
 _COUNTS = _given(kc.count_nonzero, "float32")
 _ORDERS = _given(kc.argsort, "float32")
@@ -333,7 +333,7 @@ def _sum(draw, x):
     axis, keep = _axes(draw, x.shape), draw.boolean()
     text = f"kc.sum({{0}}, {axis}, keepdims={keep})"
     if not x.is_float:
-        dtype = _SUMS[x.dtype]
+        dtype = SUMS[x.dtype]
         return Value(dtype, np.sum(x.array, axis, dtype=dtype, keepdims=keep)), text
     total = lambda a: np.sum(a, axis, keepdims=keep)  # noqa: E731
     return _summed(x, total, _count(x.shape, axis)), text
@@ -422,7 +422,7 @@ def logsumexp(draw, x):
 @rule(1)
 def prod(draw, x):
     require(not x.is_float and x.dtype != "bool")
-    axis, dtype = _axes(draw, x.shape), _PRODUCTS[x.dtype]
+    axis, dtype = _axes(draw, x.shape), PRODUCTS[x.dtype]
     return Value(dtype, np.prod(x.array, axis, dtype=dtype)), f"kc.prod({{0}}, {axis})"
 
 
@@ -482,7 +482,7 @@ def cumsum(draw, x):
     axis = draw.randint(0, len(x.shape) - 1)
     text = f"kc.cumsum({{0}}, {axis})"
     if not x.is_float:
-        dtype = _SCANS[x.dtype]
+        dtype = SCANS[x.dtype]
         return Value(dtype, np.cumsum(x.array, axis, dtype=dtype)), text
     return _summed(x, lambda a: np.cumsum(a, axis), x.shape[axis]), text
 
@@ -499,7 +499,7 @@ def cumulative_extreme(draw, x):
 @rule(1)
 def cumprod(draw, x):
     require(x.shape and x.dtype in ("int32", "int64", "uint32", "uint64"))
-    axis, dtype = draw.randint(0, len(x.shape) - 1), _SCANS[x.dtype]
+    axis, dtype = draw.randint(0, len(x.shape) - 1), SCANS[x.dtype]
     return Value(dtype, np.cumprod(x.array, axis, dtype=dtype)), f"kc.cumprod({{0}}, {axis})"
 
 
