@@ -1,6 +1,7 @@
 """kerascl: lazy OpenCL arrays with automatic differentiation, and the Keras 3 backend on them."""
 
 import kerascl_hook as _hook
+from kerascl.checks import first as _first
 from kerascl.compiler import execute as _execute
 from kerascl.compiler.capture import jit
 from kerascl.core import scope as _scope
@@ -53,8 +54,10 @@ from kerascl.ops.pooling import *
 from kerascl.ops.reduction import *
 from kerascl.ops.scan import *
 from kerascl.ops.sorting import *
+from kerascl.runtime import programs as _programs
 
 __version__ = "0.1.0"
 engine = _execute.Engine()
 _scope.install_engine(engine)
+_programs.first_use = _first.guard_for
 _hook.install()

@@ -1,4 +1,4 @@
-"""`python -m kerascl COMMAND`: look at devices, measure them, profile scripts, tune kernels."""
+"""`python -m kerascl COMMAND`: check and measure devices, profile, tune."""
 
 from __future__ import annotations
 
@@ -7,9 +7,11 @@ import sys
 
 from rich.console import Console
 
-from kerascl.commands import bench, devices, profile, tune
+from kerascl.commands import bench, check, devices, profile, tune
 
-COMMANDS = {"devices": devices, "bench": bench, "profile": profile, "tune": tune}
+COMMANDS = {
+    "devices": devices, "check": check, "bench": bench, "profile": profile, "tune": tune,
+}  # fmt: skip
 
 
 def main(arguments: list[str] | None = None) -> int:

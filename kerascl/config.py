@@ -7,6 +7,7 @@
 | KERASCL_PRECISION | high | float32 matrix work: "high" (matrix units allowed) or "highest" (true float32) |
 | KERASCL_MEMORY_LIMIT | none | most device memory in MiB that kerascl may take |
 | KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch |
+| KERASCL_CHECK | 1 | 0 leaves out the check of a driver at its first use |
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
 | KERASCL_WGMMA | 1 | 0 leaves out the kernels for NVIDIA's warpgroup matrix instructions |
 | KERASCL_ADDRESSES | 1 | 0 passes memory objects to kernels also where addresses are cheaper (NVIDIA) |
@@ -64,6 +65,11 @@ def debug() -> int:
 def capture() -> bool:
     """Whether Keras' step functions are captured."""
     return _integer("KERASCL_CAPTURE", 1) != 0
+
+
+def check() -> bool:
+    """Whether a driver is checked at its first use."""
+    return _integer("KERASCL_CHECK", 1) != 0
 
 
 def wgmma() -> bool:

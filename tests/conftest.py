@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+os.environ.setdefault("KERASCL_CHECK", "0")  # tests/checks asks for it
 os.environ.setdefault("KERASCL_CACHE_DIR", tempfile.mkdtemp(prefix="kerascl-test-"))
 
 from kerascl.runtime import device  # (the environment comes first)

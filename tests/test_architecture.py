@@ -20,8 +20,9 @@ ROOMS = {
     "ops": {"config", "dtypes", "core"},
     "compiler": {"config", "dtypes", "core", "kernels", "runtime"},
     "backend": {"config", "dtypes", "core", "ops", "compiler", "runtime.device", "runtime.profile"},
-    "": {"config", "dtypes", "core", "ops", "compiler", "runtime"},
-    "commands": {"", "config", "dtypes", "kernels", "runtime"},
+    "checks": {"config", "dtypes", "core", "ops", "compiler", "runtime"},
+    "": {"config", "dtypes", "core", "ops", "compiler", "runtime", "checks"},
+    "commands": {"", "config", "dtypes", "kernels", "runtime", "checks"},
     "__main__": {"commands"},
 }
 # `tune` builds networks of keras.applications.

@@ -33,6 +33,11 @@ REWRITES: dict[str, Callable[[bytes], bytes]] = {
 
 _REWRITE_OPTION = "--rewrite="
 
+#: A device -> options for each program that is built for it (or an exception), or None: asked once
+#: for a device, when its first program is wanted.
+Guard = Callable[[str], tuple[str, ...]]
+first_use: Callable[[Device], Guard | None] | None = None
+
 EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 
 
@@ -122,8 +127,21 @@ class Programs:
             *((negations.REWRITE,) if "loses_negations" in device.info.quirks else ()),
             *((addresses.REWRITE,) if device.addresses is not None else ()),
         )
+        self._guard_lock = threading.RLock()
         self.built_from_source = 0
         self.loaded_from_disk = 0
+
+    @functools.cached_property
+    def guard(self) -> Guard | None:
+        """Options that a program needs on this driver besides its own, if any ever does."""
+        with self._guard_lock:
+            if "guard" not in self.__dict__:
+                self.__dict__["guard"] = first_use(self._device) if first_use else None
+            return self.__dict__["guard"]
+
+    def _guarded(self, source: str, options: Sequence[str]) -> tuple[str, ...]:
+        more = () if self.guard is None else self.guard(source)
+        return (*options, *(option for option in more if option not in options))
 
     def kernel(self, source: str, name: str, options: Sequence[str] = ()) -> Kernel:
         """The kernel `name` of `source`; the same object for the same arguments.
@@ -131,13 +149,14 @@ class Programs:
         Raises:
             CompileError: the program does not build, or has no such kernel.
         """
-        entry = self._entry(source, tuple(options))
+        options = self._guarded(source, options)
+        entry = self._entry(source, options)
         found = entry.kernels.get(name)
         if found is None:
             with entry.lock:
                 found = entry.kernels.get(name)
                 if found is None:
-                    found = self._kernel(entry, name, source, tuple(options))
+                    found = self._kernel(entry, name, source, options)
                     entry.kernels[name] = found
         return found
 
@@ -147,7 +166,7 @@ class Programs:
         Raises:
             CompileError: of the first that fails, after all have been tried.
         """
-        todo = {(source, tuple(options)) for source, options in programs}
+        todo = {(source, self._guarded(source, options)) for source, options in programs}
         todo = [key for key in todo if key not in self._entries]
         self._build_apart(todo)
         threads = min(config.build_threads(), len(todo))
@@ -183,7 +202,7 @@ class Programs:
             programs = list(programs)
             self.build(programs)
             if note is not None:
-                note.keep(self._key(source, tuple(options)) for source, options in programs)
+                note.keep(self._key(s, self._guarded(s, options)) for s, options in programs)
 
         if note is not None and note.complete():
             yield build
@@ -341,7 +360,7 @@ class Programs:
         try:
             return Kernel(entry.program, name)
         except cl.Error as error:
-            if entry.stored and name in have:
+            if entry.stored:
                 self._disk.reject(entry.stored, f"it lacks the kernel {name}")
                 entry.program, entry.stored = self._program(source, options)
                 entry.kernels.clear()
@@ -355,7 +374,7 @@ class Programs:
 
 
 _KERNEL = re.compile(
-    r"\b(?:__)?kernel\b(?:\s*__attribute__\s*\(\(.*?\)\)\s*)*\s+void\s+(\w+)", re.S
+    r"\b(?:__)?kernel\b(?:\s*__attribute__\s*\(\(.*?\)\)\s*|\s+[A-Z]\w*)*\s+void\s+(\w+)", re.S
 )
 
 

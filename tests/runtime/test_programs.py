@@ -100,6 +100,19 @@ def test_a_damaged_file_is_rebuilt(dev, cache, damage):
     assert run(dev, source).loaded_from_disk == 1
 
 
+def test_a_binary_without_the_kernel_is_rebuilt(dev, cache):
+    """Sound for us and for the driver, but of another program."""
+    if "no_binaries" in dev.info.quirks:
+        pytest.skip("this device keeps no binaries")
+    source, other = unique(), unique("__kernel void other(__global int* a) { a[0] = 1; }")
+    owner = Programs(dev)
+    owner.kernel(other, "other")
+    binary = owner._disk.get(owner._key(other, ()))
+    owner._disk.put(owner._key(source, ("-DOFFSET=3",)), binary)
+    assert run(dev, source, 3).built_from_source == 1
+    assert run(dev, source, 3).loaded_from_disk == 1
+
+
 def test_no_cache(dev, tmp_path, monkeypatch):
     monkeypatch.setenv("KERASCL_CACHE_DIR", "")
     monkeypatch.chdir(tmp_path)
@@ -448,8 +461,9 @@ def test_kernel_names():
     __attribute__((x)) __kernel void a(int b) {}
     kernel __attribute__((reqd_work_group_size(8, 1, 1))) void c(void) {}
     void not_a_kernel(void) {}
+    __kernel ONE_THREAD void d(int e) {}
     """
-    assert programs.kernel_names(source) == ["a", "c"]
+    assert programs.kernel_names(source) == ["a", "c", "d"]
 
 
 def test_a_light_program_takes_the_place_of_a_heavy_one(dev, monkeypatch):

@@ -1,0 +1,1 @@
+"""Does a driver compute each kind of kernel rightly?  A few at its first use, many on demand."""

@@ -1,0 +1,111 @@
+"""A driver's first use: a handful of each kind of kernel against the host, once for its sources.
+
+The result is kept in the cache folder; where nothing can be kept nothing is checked.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+
+from kerascl import config
+from kerascl.checks import trial
+from kerascl.checks.guard import FINE, KINDS, MENDED, OK, UNTOLD, Guard, name_of
+from kerascl.checks.trial import Result
+from kerascl.runtime import sources
+from kerascl.runtime.device import Device, DeviceInfo
+from kerascl.runtime.diskcache import DiskCache
+
+ROOMS = ("kernels", "compiler", "core", "ops", "runtime", "checks")
+SECONDS = 4.0  # after which the other kinds are left to the next process
+
+
+def guard_for(device: Device) -> Guard | None:
+    """What the programs of a device need; asked when its first program is wanted."""
+    info, index = device.info, device.index
+    cache = DiskCache.open("checks", info.cache_key)
+    if not config.check() or "simulator" in info.quirks or index is None or cache is None:
+        return None
+    verdicts = cache.load(_key(cache), _parse) or {}
+    missing = [kind for kind in KINDS if kind not in verdicts]
+    if missing and cache.writable:
+        begun = time.perf_counter()
+        verdicts |= judge(index, "few", missing, SECONDS)
+        keep(info, verdicts)
+        if config.debug():
+            seconds = time.perf_counter() - begun
+            print(f"kerascl: {name_of(info)} checked in {seconds:.1f} s", file=sys.stderr)
+    warn(info, verdicts)
+    return Guard(info, verdicts)
+
+
+def keep(info: DeviceInfo, verdicts: dict[str, str]) -> None:
+    """Keep verdicts for the next process, where that can be."""
+    cache = DiskCache.open("checks", info.cache_key)
+    if cache is not None:
+        cache.put(_key(cache), json.dumps(verdicts).encode())
+
+
+def judge(
+    index: int, cases: str, kinds: Iterable[str] = (), budget: float = 0,
+    told: Callable[[Result], None] | None = None,
+) -> dict[str, str]:  # fmt: skip
+    """Run cases, and those of kinds that are wrong again with optimisation off.
+
+    Args: as of `trial.run`.
+
+    Returns:
+        OK, MENDED, UNTOLD or what is wrong, by kind; none of a kind that was not begun.
+    """
+    patience = 4 * budget or 60
+    found = _by_kind(trial.run(index, cases, kinds, (), budget, patience, told))
+    wrong = [kind for kind, verdict in found.items() if verdict not in (OK, UNTOLD)]
+    # One kind's kernels may serve another's cases: all that is wrong goes together.
+    again = _by_kind(trial.run(index, cases, wrong, wrong, 0, patience)) if wrong else {}
+    return found | {kind: MENDED for kind in wrong if again.get(kind) == OK}
+
+
+def _by_kind(results: list[Result]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for result in results:
+        verdict = UNTOLD if result.problem is None else result.problem or OK
+        if found.get(result.kind, UNTOLD) == UNTOLD or verdict not in (OK, UNTOLD):
+            found.setdefault(result.kind, verdict)
+            if found[result.kind] in (OK, UNTOLD):
+                found[result.kind] = verdict
+    return found
+
+
+def warn(info: DeviceInfo, verdicts: dict[str, str]) -> None:
+    """One line about what is wrong, if anything is."""
+    mended = sorted(kind for kind, verdict in verdicts.items() if verdict == MENDED)
+    refused = sorted(kind for kind, v in verdicts.items() if v not in FINE)
+    if not mended and not refused:
+        return
+    parts = []
+    if mended:
+        parts.append(f"{', '.join(mended)} (built with optimisation off, which is right but slow)")
+    if refused:
+        parts.append(f"{', '.join(refused)} (refused)")
+    warnings.warn(
+        f"{name_of(info)} computes kernels wrongly: {'; '.join(parts)}. "
+        "python -m kerascl check tells more",
+        RuntimeWarning,
+        stacklevel=2,
+    )
+
+
+def _key(cache: DiskCache) -> str:
+    return cache.key("verdicts", sources.of_rooms(*ROOMS))
+
+
+def _parse(data: bytes) -> dict[str, str]:
+    found = json.loads(data)
+    if not isinstance(found, dict) or not set(found) <= set(KINDS):
+        raise ValueError("no verdicts by kind")
+    if not all(isinstance(verdict, str) for verdict in found.values()):
+        raise ValueError("no verdicts")
+    return found

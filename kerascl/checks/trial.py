@@ -1,0 +1,99 @@
+"""Cases run in a child process, which a driver may take down; what they gave."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from kerascl.checks.guard import KINDS
+from kerascl.runtime import children
+
+DEATHS = 6  # processes that may die before the rest is given up
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one case gave: `problem` is "" if it was right, None if that could not be told."""
+
+    number: int
+    kind: str
+    name: str
+    problem: str | None
+
+
+def run(
+    index: int, cases: str, kinds: Iterable[str] = (), plain: Iterable[str] = (),
+    budget: float = 0, patience: float = 60, told: Callable[[Result], None] | None = None,
+) -> list[Result]:  # fmt: skip
+    """Run cases on a device.
+
+    Args:
+        index: of the device in the order of `find_devices`.
+        cases: "few" or "many", of kinds.py.
+        kinds: those to run; none: all.
+        plain: kinds whose programs are built with optimisation off.
+        budget: seconds after which no other kind is begun; 0: all are.
+        patience: seconds after which a case counts as one that does not end.
+        told: called with each result as it comes.
+    """
+    found: list[Result] = []
+    left = list(kinds or KINDS)
+    for _ in range(DEATHS):
+        last, first = len(found), found[-1].number + 1 if found else 0
+        arguments = [str(index), cases, ",".join(left), ",".join(plain), str(budget), str(first)]
+        done = _child(arguments, patience, found, told)
+        if done or len(found) == last:  # or it never began, which says nothing of the device
+            break
+        left.remove(found[-1].kind)  # one death is enough for its kind
+        if not left:
+            break
+    return found
+
+
+def _child(arguments: list[str], patience: float, found: list[Result], told) -> bool:
+    """One process; whether it came to its end."""
+    command = [sys.executable, "-m", "kerascl.checks.child", *arguments]
+    try:
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+            env=children.environment(KERASCL_CHECK="0"),
+        )  # fmt: skip
+    except OSError:
+        return False
+    late, done, begun = threading.Event(), False, None
+
+    def stop() -> None:
+        late.set()
+        process.kill()
+
+    def tell(result: Result) -> None:
+        found.append(result)
+        if told is not None:
+            told(result)
+
+    while True:
+        timer = threading.Timer(patience, stop)
+        timer.start()
+        line = process.stdout.readline()
+        timer.cancel()
+        if not line:
+            break
+        with contextlib.suppress(ValueError, TypeError):
+            event, *values = json.loads(line)
+            if event == "begun":
+                begun = values
+            elif event == "ended":
+                tell(Result(*begun, *values))
+                begun = None
+            done = done or event == "done"
+    process.stdout.close()
+    code = process.wait()
+    if begun is not None:
+        end = "it does not end" if late.is_set() else f"the process ended with {code}"
+        tell(Result(*begun, end))
+    return done

@@ -1,0 +1,91 @@
+"""Whether the device computes every kind of kernel rightly, at many lengths and dtypes.
+
+A few of each kind are checked by themselves when a driver is first used; this takes some minutes.
+What is wrong is tried again with optimisation off, and the verdicts are kept: kerascl then builds
+such kernels without, or refuses them. The exit status is 1 if a kind stays wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from kerascl.checks import first, kinds
+from kerascl.checks.guard import FINE, MENDED, OK, UNTOLD, name_of
+from kerascl.checks.trial import Result
+from kerascl.runtime import device as devices
+
+_WORDS = {
+    OK: "[green]ok[/]",
+    MENDED: "[yellow]mended with optimisation off[/]",
+    UNTOLD: "not checked",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--few", action="store_true", help="only what a first use checks")
+    parser.add_argument("--json", metavar="FILE", help="write the results there, too")
+
+
+def run(options: argparse.Namespace, console: Console) -> int:
+    """The command; returns the exit status."""
+    device = devices.default()
+    info, which = device.info, "few" if options.few else "many"
+    if device.index is None:
+        console.print(f"{info.name} is not listed.", style="red", markup=False)
+        return 1
+    console.print(f"Checking {name_of(info)}", highlight=False, markup=False)
+    results: list[Result] = []
+    count = sum(kinds.possible(case, info) for case, _ in kinds.CASES[which]())
+    columns = (
+        TextColumn("{task.description:<11}"), BarColumn(30), MofNCompleteColumn(),
+        TimeElapsedColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("", total=count)
+
+        def told(result: Result) -> None:
+            results.append(result)
+            progress.update(task, advance=1, description=result.kind)
+
+        verdicts = first.judge(device.index, which, told=told)
+    if not verdicts:
+        console.print("The check could not begin.", style="red")
+        return 1
+    first.keep(info, verdicts)
+    _print(results, verdicts, console)
+    if options.json:
+        report = {
+            "device": info.name,
+            "platform": info.platform,
+            "driver": info.driver_version,
+            "verdicts": verdicts,
+            "cases": [vars(result) for result in results],
+        }
+        Path(options.json).write_text(json.dumps(report, indent=1))
+    return 0 if all(verdict in FINE for verdict in verdicts.values()) else 1
+
+
+def _print(results: list[Result], verdicts: dict[str, str], console: Console) -> None:
+    table = Table()
+    table.add_column("kind")
+    table.add_column("cases", justify="right")
+    table.add_column("wrong", justify="right")
+    table.add_column("result", overflow="fold")
+    for kind, verdict in verdicts.items():
+        own = [result for result in results if result.kind == kind]
+        wrong = [result for result in own if result.problem]
+        table.add_row(kind, str(len(own)), str(len(wrong)), _WORDS.get(verdict, "[red]wrong[/]"))
+    console.print(table)
+    for kind in verdicts:
+        wrong = [result for result in results if result.kind == kind and result.problem]
+        for result in wrong[:3]:
+            line = f"{kind}, {result.name}: {result.problem}"
+            console.print(line, highlight=False, markup=False, soft_wrap=True)
+        if len(wrong) > 3:
+            console.print(f"{kind}: {len(wrong) - 3} more", highlight=False)

@@ -1,0 +1,185 @@
+"""The check of a driver: right where the driver is, and what follows where it is not."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+import kerascl as kc
+from kerascl.checks import first, guard, kinds, trial
+from kerascl.checks.guard import MENDED, OK, PLAIN, Guard
+from kerascl.runtime import programs, sources
+from kerascl.runtime.diskcache import DiskCache
+
+# A driver whose optimiser spoils some kernels: put before a user's program, and inherited
+# by the children that check. FAULT is what such a kernel does at its beginning.
+FAULTY = r"""
+import os, re
+from kerascl.runtime import programs
+
+right = programs.Programs._from_source
+begin = r"(void (?:%s)\w*\([^{]*\{)" % os.environ["FAULT_KERNELS"]
+
+def wrong(self, source, options):
+    if "-cl-opt-disable" not in options or os.environ["FAULT_MENDS"] == "0":
+        source = re.sub(begin, lambda m: m[1] + os.environ["FAULT"], source)
+    return right(self, source, options)
+
+programs.Programs._from_source = wrong
+"""
+NOTHING = " if (get_global_size(0) > 0) return; "
+CRASH = " *(volatile __global int*)0 = 1; "
+PROGRAM = """
+import sys
+import kerascl as kc
+try:
+    print("sums", kc.sum(kc.reshape(kc.arange(40), (2, 20)), 1).numpy().tolist())
+except Exception as error:
+    print(type(error).__name__, error)
+print("sorted", kc.sort(kc.array([3, 1, 2])).numpy().tolist())
+"""
+
+
+@pytest.fixture
+def use(tmp_path, dev, monkeypatch):
+    """Run a user's program with such a driver, of which only reductions are not checked yet."""
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path / "cache"))
+    first.keep(dev.info, {kind: OK for kind in guard.KINDS if kind != "reduction"})
+    (tmp_path / "sitecustomize.py").write_text(FAULTY)
+    path = os.pathsep.join((str(tmp_path), str(sources.PACKAGE.parent)))
+
+    def run(kernels: str, fault: str, mends: bool) -> subprocess.CompletedProcess:
+        more = {
+            "PYTHONPATH": path, "KERASCL_CHECK": "1", "FAULT": fault, "FAULT_KERNELS": kernels,
+            "FAULT_MENDS": "01"[mends],
+        }  # fmt: skip
+        return subprocess.run(
+            [sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=os.environ | more
+        )
+
+    return run
+
+
+RIGHT = ["sums [190, 590]", "sorted [1, 2, 3]"]
+
+
+def test_a_driver_that_is_right_is_used_in_silence(use, dev):
+    done = use("none_such", NOTHING, True)
+    assert done.stdout.splitlines() == RIGHT and done.stderr == ""
+    cache = DiskCache.open("checks", dev.info.cache_key)
+    assert cache.load(first._key(cache), first._parse) == dict.fromkeys(guard.KINDS, OK)
+
+
+def test_what_the_optimiser_spoils_is_built_without_it(use):
+    for _ in range(2):  # checked, then as kept
+        done = use("fold_", NOTHING, True)
+        assert done.stdout.splitlines() == RIGHT
+        assert done.stderr.count("RuntimeWarning") == 1
+        assert "reduction" in done.stderr and "optimisation off" in done.stderr
+
+
+@pytest.mark.parametrize("fault", [NOTHING, CRASH], ids=["wrong", "crash"])
+def test_what_stays_wrong_is_refused(use, fault):
+    done = use("fold_", fault, False)
+    refused, rest = done.stdout.splitlines()
+    assert refused.startswith("DeviceError") and "reduction" in refused
+    assert "KERASCL_DEVICE" in refused and "KERASCL_CHECK=0" in refused
+    assert rest == RIGHT[1]
+    assert done.stderr.count("RuntimeWarning") == 1 and "(refused)" in done.stderr
+
+
+@pytest.mark.parametrize("off", ["KERASCL_CHECK", "KERASCL_CACHE_DIR"])
+def test_nothing_is_checked_where_that_is_off_or_cannot_be_kept(dev, monkeypatch, off, tmp_path):
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("KERASCL_CHECK", "1")
+    monkeypatch.setenv(off, "" if off == "KERASCL_CACHE_DIR" else "0")
+    monkeypatch.setattr(trial, "run", lambda *_: pytest.fail("it was checked"))
+    assert first.guard_for(dev) is None
+
+
+def test_what_there_was_no_time_for_is_checked_by_the_next_process(dev, monkeypatch, tmp_path):
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("KERASCL_CHECK", "1")
+    asked = []
+
+    def run(index, cases, wanted=(), plain=(), *_):
+        asked.append((list(wanted), list(plain)))
+        return [trial.Result(k, kind, "", "") for k, kind in enumerate(list(wanted)[:5])]
+
+    monkeypatch.setattr(trial, "run", run)
+    for _ in range(4):
+        assert first.guard_for(dev)("__kernel void map_add(__global int* a) {}") == ()
+    all_ = list(guard.KINDS)
+    assert asked == [(all_, []), (all_[5:], []), (all_[10:], [])]
+
+
+def test_kernels_of_each_kind_are_known(dev, rng, monkeypatch):
+    """Each case launches a kernel that its kind's guard would meet, and is right here."""
+    met = set()
+    right = programs.Programs.kernel
+
+    def kernel(self, source, name, options=()):
+        met.update(guard.kinds_of(source))
+        return right(self, source, name, options)
+
+    monkeypatch.setattr(programs.Programs, "kernel", kernel)
+    for case, captured in kinds.few():
+        met.clear()
+        # What other tests have evaluated is not built again.
+        monkeypatch.setattr(kc.engine, "programs", {})
+        assert case.problem(rng, captured) == "", case.name
+        assert case.kind in met, case.name
+
+
+def test_cases_see_wrong_results(rng):
+    def spoilt(case):
+        def run(*inputs):
+            first, *rest = case.run(*inputs)
+            return first * 1.05 + 1 if first.dtype.is_float else first + 1, *rest
+
+        return dataclasses.replace(case, run=run)
+
+    for case, captured in kinds.few():
+        if not captured:
+            assert spoilt(case).problem(rng, False), case.name
+
+
+def test_a_guard_s_options():
+    found = Guard(None, {"map": MENDED, "sort": "wrong", "scan": OK, "pooling": "untold"})
+    assert found("__kernel void multi_map_add_0(int a) {}") == (PLAIN,)
+    assert found("__kernel void scan_rows_serial(int a) {}") == ()
+    assert found("__kernel void pool_max(int a) {}") == ()
+    # One unit may hold kernels of several kinds.
+    both = "__kernel void fold_sum(int a) {}\n__kernel void map_add(int a) {}"
+    assert found(both) == (PLAIN,)
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '{"map": 1}', '{"nothing": "ok"}', "{", ""])
+def test_verdicts_that_make_no_sense_are_made_anew(dev, monkeypatch, tmp_path, text):
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("KERASCL_CHECK", "1")
+    cache = DiskCache.open("checks", dev.info.cache_key)
+    cache.put(first._key(cache), text.encode())
+    asked, right = [], dict.fromkeys(guard.KINDS, OK)
+    monkeypatch.setattr(first, "judge", lambda *a: asked.append(a) or right)
+    for _ in range(2):
+        first.guard_for(dev)
+    assert len(asked) == 1
+
+
+def test_the_command(dev, monkeypatch, tmp_path):
+    report = tmp_path / "report.json"
+    done = subprocess.run(
+        [sys.executable, "-m", "kerascl", "check", "--few", "--json", str(report)],
+        capture_output=True, text=True,
+        env=os.environ | {"KERASCL_CACHE_DIR": str(tmp_path / "cache"), "COLUMNS": "80"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert all(len(line) <= 80 for line in done.stdout.splitlines()[1:])
+    found = json.loads(report.read_text())
+    assert found["verdicts"] == dict.fromkeys(found["verdicts"], OK)
+    assert set(found["verdicts"]) == set(guard.KINDS)
+    assert all(kind in done.stdout for kind in guard.KINDS)
