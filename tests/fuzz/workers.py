@@ -62,7 +62,7 @@ class Workers:
     def run(self) -> int:
         """The exit status, after a table of all."""
         begin = time.monotonic()
-        self._end = begin + (self.seconds or 1e9)
+        self._end = begin + (self.seconds or 1e9)  # 0 from Ctrl-C on
         self._todo: queue.Queue[list] = queue.Queue()
         for batch in self.batches:
             self._todo.put(batch)
@@ -77,8 +77,13 @@ class Workers:
             threads = [threading.Thread(target=self._feed) for _ in range(self.count)]
             for thread in threads:
                 thread.start()
-            for thread in threads:
-                thread.join()
+            try:
+                for thread in threads:
+                    thread.join()
+            except KeyboardInterrupt:  # the table says how far it came
+                self._end = 0.0
+                for thread in threads:
+                    thread.join()
         return self._report(time.monotonic() - begin)
 
     def _report(self, seconds: float) -> int:
@@ -116,6 +121,8 @@ class Workers:
         except queue.Empty:
             return False
         counts = self._ask(process, batch)
+        if counts is None and not self._end:  # Ctrl-C reaches the processes, too
+            return False
         parts = self.split(batch) if counts is None else []
         for part in parts:  # which one was it?
             self._todo.put(part)
