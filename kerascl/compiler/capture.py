@@ -3,23 +3,25 @@
 from __future__ import annotations
 
 import functools
-import sys
 import threading
+import weakref
 from collections import OrderedDict
 from collections.abc import Callable
 
 import numpy as np
 
 from kerascl.compiler import memory, views
-from kerascl.compiler.execute import LOCK, Engine, structure
+from kerascl.compiler.execute import Engine, structure
 from kerascl.compiler.lower import lower
 from kerascl.compiler.program import Program, Use, copy_many
 from kerascl.core import node as graph
 from kerascl.core import scope
 from kerascl.core.array import Array, State
 from kerascl.core.labels import Labels
+from kerascl.core.lease import FIXED, LENT, Lease
 from kerascl.core.node import Node, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, COPY, Kind
+from kerascl.core.scope import LOCK
 from kerascl.core.structure import flatten
 from kerascl.dtypes import as_dtype, host_array
 from kerascl.kernels.solver import Counters
@@ -84,6 +86,10 @@ class _Tracing:
         now.trace, now.tapes, now.labels = self.previous
 
 
+def _nothing() -> None:
+    """A weak reference to nothing."""
+
+
 def _copy(x: Array) -> Array:
     return Array(Node(COPY, (x._node,), (), x.shape, x.dtype))
 
@@ -140,8 +146,6 @@ class Captured:
         self.states = [state for key, state in leaf_of.items() if key in used]
         program = self._program(nodes, wanted, trace.labels)
         self._bind(program, nodes, arguments, leaf_of, written, arrays)
-        # references while nobody outside holds a result; more mean that somebody does
-        self.out_idle = [self._references(k) for k in range(len(self.out_buffers))]
 
     def _own(self, value: Array, taken: set[int]) -> Array:
         """`value`, or a copy where its memory belongs to something else too."""
@@ -185,28 +189,28 @@ class Captured:
         self.arguments = [by_node.get(position.get(id(a._node), -2)) for a in arguments]
         self.argument_buffers: list = [None] * len(arguments)
         for state in self.states:
-            state.settle(mutated=False)
+            state.settle()
         state_slot = {}
         for k, slot in enumerate(program.slots):
             if slot.kind != "input":
                 continue
             node = nodes[slot.node]
             if node.op is not ARGUMENT:
-                buffers[k] = node.buffer
+                buffers[k] = self._fixed(node.lease)
             elif id(node) in leaf_of:
                 state = leaf_of[id(node)]
-                buffers[k] = state.buffer
+                buffers[k] = state.place
                 state_slot[id(state)] = k
         copies: list[tuple] = []
         self.written = [state for state, _ in written]
         for state, value in written:
-            if state.buffer is None:
-                state.settle(mutated=False)
+            if state.place is None:
+                state.settle()
             slot = by_node.get(position[id(views.storage(value._node))])
             if slot is None:
                 continue  # no elements
             if program.may_overwrite(state_slot.get(id(state)), slot):
-                buffers[slot] = state.buffer
+                buffers[slot] = state.place
             else:
                 copies.append((slot, state))
         self.outputs: list[tuple] = []
@@ -248,12 +252,20 @@ class Captured:
             part = copies[start : start + most]
             source, groups = copy_many(tuple(program.slots[slot].nbytes for slot, _ in part))
             kernel = device.programs.kernel(source, "copy_many")
-            args = [b for slot, state in part for b in (buffers[slot], state.buffer)]
+            args = [b for slot, state in part for b in (buffers[slot], state.place)]
             order.append(len(launches))
             launches.append((kernel, (64 * groups,), (64,), args))
         self.copies = len(copies)
         self.replay = Replay(device, launches, order, notes)
         self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]
+        self.out_leases: list = [_nothing for _ in self.outputs]  # weak, of the results given last
+
+    def _fixed(self, lease: Lease):
+        """The memory of a constant, which nobody may write to from now on."""
+        if lease.tenure == LENT:
+            lease.move(self.engine.copy_buffer(lease.buffer, self.device))
+        lease.tenure = FIXED
+        return lease.buffer
 
     def _plan_memory(self, buffers: list) -> None:
         """Memory for every temporary, reused as soon as a value is dead."""
@@ -282,9 +294,6 @@ class Captured:
         for launch, place, offset in self.uses.get(slot, ()):
             self.replay.rebind(launch, place, self._view(buffer, offset))
 
-    def _references(self, k: int) -> int:
-        return sys.getrefcount(self.out_buffers[k])
-
     # -- running
 
     def __call__(self, leaves: list):
@@ -292,18 +301,26 @@ class Captured:
         device = self.device
         with LOCK:
             for state in self.states:
-                state.settle(mutated=False)
+                if state.pending is not None:
+                    state.settle()
             for state in self.written:
-                state.settle(mutated=True)
+                if state.pending is not None:
+                    state.settle()
+                if state.lease is not None:
+                    state.vacate()
             for k, (slot, leaf) in enumerate(zip(self.arguments, leaves, strict=True)):
                 if slot is not None:
                     self._give_argument(k, slot, leaf)
             for k, (slot, _, _, nbytes) in enumerate(self.outputs):
-                # somebody still holds the previous result: leave it alone
-                if slot is not None and self._references(k) > self.out_idle[k]:
-                    fresh = device.buffers.allocate(nbytes)
-                    self._rebind(slot, fresh)
-                    self.out_buffers[k] = fresh
+                if slot is None:
+                    continue
+                # a previous result that is still in use keeps its memory
+                lease, buffer = self.out_leases[k](), self.out_buffers[k]
+                if buffer is None or (lease is not None and lease.buffer is buffer):
+                    self.out_buffers[k] = None  # should an interrupt leave it half bound
+                    buffer = device.buffers.allocate(nbytes)
+                    self._rebind(slot, buffer)
+                    self.out_buffers[k] = buffer
             self.replay.run()
             for upload in self.uploads.values():
                 upload.used()
@@ -318,8 +335,11 @@ class Captured:
                 _, shape, dtype, nbytes = self.outputs[k]
                 buffer = self.out_buffers[k]
                 if buffer is None:
-                    buffer = device.buffers.allocate(1)
-                results.append(Array(graph.data(buffer, shape, dtype, device)))
+                    lease = Lease(device.buffers.allocate(1))
+                else:
+                    lease = Lease(buffer, LENT)
+                    self.out_leases[k] = weakref.ref(lease)
+                results.append(Array(graph.data(lease, shape, dtype, device)))
         return self.rebuild(iter(results))
 
     def _give_argument(self, k: int, slot: int, leaf) -> None:
@@ -329,15 +349,16 @@ class Captured:
             if node.op is CONST:
                 leaf = np.asarray(node.attrs[0], node.dtype.numpy)
             else:
-                if node.buffer is not self.argument_buffers[k]:
-                    self._rebind(slot, node.buffer)
-                    self.argument_buffers[k] = node.buffer
+                self._bind_argument(k, slot, node.lease.buffer)
                 return
         upload = self.uploads.get(k)
         if upload is None:
             upload = self.uploads[k] = Upload(self.device, self.program.slots[slot].nbytes)
-        buffer = upload.send(host_array(leaf))
+        self._bind_argument(k, slot, upload.send(host_array(leaf)))
+
+    def _bind_argument(self, k: int, slot: int, buffer) -> None:
         if buffer is not self.argument_buffers[k]:
+            self.argument_buffers[k] = None  # should an interrupt leave it half bound
             self._rebind(slot, buffer)
             self.argument_buffers[k] = buffer
 

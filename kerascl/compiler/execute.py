@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
-import threading
 
 import numpy as np
 
@@ -13,20 +11,14 @@ from kerascl.compiler.lower import lower
 from kerascl.compiler.program import Program, Use
 from kerascl.core import scope
 from kerascl.core.errors import CaptureError
+from kerascl.core.lease import Lease
 from kerascl.core.node import Node, topological
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Kind
+from kerascl.core.scope import LOCK
 from kerascl.kernels import attention_mma
 from kerascl.kernels.solver import Counters
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
-
-# Guards the graph: evaluation turns nodes into data in place, and Keras runs
-# callbacks, which read metrics, on another thread.
-LOCK = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a child must not wait for a thread that it does not have
-    os.register_at_fork(
-        before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
-    )
 
 _CACHE_LIMIT = 4096
 
@@ -103,15 +95,13 @@ class Engine:
         pending.wait()
         return host
 
-    def copy_buffer(self, node: Node):
-        device = device_of(node)
-        buffer = device.buffers.allocate(node.nbytes)
-        device.queue.copy(node.buffer, buffer, node.nbytes)
-        return buffer
+    def copy_buffer(self, buffer, device: Device):
+        copy = device.buffers.allocate(buffer.nbytes)
+        device.queue.copy(buffer, copy)
+        return copy
 
-    def copy_into(self, node: Node, buffer) -> None:
-        if node.nbytes:
-            device_of(node).queue.copy(node.buffer, buffer, node.nbytes)
+    def copy_into(self, source, target, device: Device) -> None:
+        device.queue.copy(source, target)
 
     def evaluate(self, nodes: list[Node]) -> None:
         with LOCK:
@@ -124,18 +114,19 @@ class Engine:
             program = self._program(graph, roots, device)
             buffers = self._run(program, graph, device)
             position = {id(node): k for k, node in enumerate(graph)}
+            leases: dict[int, Lease] = {}
             for root in roots:
                 storage = views.storage(root)
-                if storage.op is DATA:
-                    buffer = storage.buffer
-                else:
+                lease = storage.lease or leases.get(id(storage))
+                if lease is None:
                     buffer = buffers.get(position[id(storage)])
                     if buffer is None:  # no elements: nothing was launched
                         buffer = device.buffers.allocate(1)
-                root.buffer = buffer
+                    lease = leases[id(storage)] = Lease(buffer)
+                root.lease = lease
             for root in roots:
                 root.device = device
-                root.realize(root.buffer)
+                root.realize(root.lease)
 
     def _program(self, graph: list[Node], roots: list[Node], device: Device) -> Program:
         key = (structure(graph, roots), device)
@@ -178,7 +169,7 @@ class Engine:
                 if buffer is None:
                     slot = slots[index]
                     if slot.kind == "input":
-                        buffer = graph[slot.node].buffer
+                        buffer = graph[slot.node].lease.buffer
                     else:
                         buffer = device.buffers.allocate(slot.nbytes)
                         if slot.kind == "output":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import weakref
 
 import numpy as np
@@ -11,9 +10,10 @@ from kerascl import dtypes
 from kerascl.core import node as graph
 from kerascl.core.errors import CaptureError
 from kerascl.core.foreign import Differentiable
+from kerascl.core.lease import LENT, OWN, Lease
 from kerascl.core.node import Node
 from kerascl.core.op import DATA, LANE, PICK, Op
-from kerascl.core.scope import current, device, engine
+from kerascl.core.scope import LOCK, current, device, engine
 from kerascl.dtypes import DType
 
 # A chain of this many unevaluated operations is evaluated, so that endless
@@ -67,7 +67,7 @@ class Array(Differentiable):
 
     def evaluate(self) -> Array:
         """Compute the value now (on the device, without waiting for it); returns self."""
-        if self._node.buffer is None:
+        if self._node.lease is None:
             if current.trace is not None:
                 return self
             engine().evaluate([self._node])
@@ -172,7 +172,8 @@ def from_host(value: np.ndarray, on=None) -> Array:
     if value.ndim == 0 and not dtype.is_complex:
         return Array(graph.const(value.item(), dtype))
     on = device() if on is None else on
-    return Array(graph.data(engine().from_host(value, on), value.shape, dtype, on))
+    lease = Lease(engine().from_host(value, on))
+    return Array(graph.data(lease, value.shape, dtype, on))
 
 
 def innermost(arrays):
@@ -230,16 +231,19 @@ class State:
         name: for messages.
     """
 
-    __slots__ = ("shape", "dtype", "device", "name", "_array", "_leaf", "buffer", "__weakref__")
+    __slots__ = (
+        "shape", "dtype", "device", "name", "pending", "place", "lease", "_leaf", "__weakref__",
+    )  # fmt: skip
 
     def __init__(self, value: Array, name: str = "state"):
         self.shape = value.shape
         self.dtype = value.dtype
         self.device = value.device
         self.name = name
-        self.buffer = None  # the stable place, once a captured function uses this state
-        self._array: Array | None = value  # the value, while it is not in `buffer`
-        self._leaf = None  # weak reference to the node that stands for `buffer`
+        self.pending: Array | None = value  # the value, while it is not in `place`
+        self.place = None  # the stable memory, once a captured function uses this state
+        self.lease = None  # weak reference to the lease of the value in `place`, once it was given
+        self._leaf = None  # weak reference to a node of that value
 
     @property
     def value(self) -> Array:
@@ -247,14 +251,19 @@ class State:
         trace = current.trace
         if trace is not None:
             return trace.read(self)
-        if self._array is not None:
-            return self._array
-        node = self._leaf() if self._leaf is not None else None
-        if node is None:
-            node = graph.data(self.buffer, self.shape, self.dtype, self.device)
-            self._leaf = weakref.ref(node)
-        array = node.handle() if node.handle is not None else None
-        return Array(node) if array is None else array
+        with LOCK:
+            if self.pending is not None:
+                return self.pending
+            node = None if self._leaf is None else self._leaf()
+            if node is None:
+                lease = None if self.lease is None else self.lease()
+                if lease is None:
+                    lease = Lease(self.place, LENT)
+                    self.lease = weakref.ref(lease)
+                node = graph.data(lease, self.shape, self.dtype, self.device)
+                self._leaf = weakref.ref(node)
+            array = None if node.handle is None else node.handle()
+            return Array(node) if array is None else array
 
     def assign(self, value: Array) -> None:
         """Replace the value by an Array of the same shape and dtype.
@@ -271,39 +280,38 @@ class State:
         if trace is not None:
             trace.write(self, value)
         else:
-            self._array = value
+            with LOCK:
+                self.pending = value
 
-    def settle(self, mutated: bool) -> None:
-        """Bring the value into `buffer`, the stable place, and protect arrays that share it.
+    # -- for captured functions, which read and write `place`; both under LOCK
 
-        With `mutated`, the caller is about to change `buffer`: arrays that were
-        read from it earlier and are still alive move to a copy.
-        """
-        array = self._array
-        if array is not None:
-            array.evaluate()
-            node = array._node
-            # array, node and the getrefcount argument: nobody else reads this buffer
-            exclusive = (
-                sys.getrefcount(array) <= 3
-                and sys.getrefcount(node) <= 3
-                and sys.getrefcount(node.buffer) <= 2
-            )
-            if self.buffer is None:
-                self.buffer = node.buffer if exclusive else engine().copy_buffer(node)
+    def settle(self) -> None:
+        """Bring the value that was assigned last into `place`."""
+        array = self.pending
+        if array is None:
+            return
+        array.evaluate()
+        node = array._node
+        lease = node.lease
+        if self.place is None:
+            if lease.tenure == OWN:
+                lease.tenure = LENT
+                self.lease, self._leaf = weakref.ref(lease), weakref.ref(node)
+                self.place = lease.buffer
             else:
-                self._release()
-                engine().copy_into(node, self.buffer)
-            self._array = self._leaf = None
-        elif mutated:
-            self._release()
+                self.place = engine().copy_buffer(lease.buffer, self.device)
+        elif lease.buffer is not self.place:  # it may be the value that was read from here
+            self.vacate()
+            engine().copy_into(lease.buffer, self.place, self.device)
+        self.pending = None
 
-    def _release(self) -> None:
-        """Move an array that was read from `buffer` earlier, and is still alive, to a copy."""
-        node = None if self._leaf is None else self._leaf()
-        if node is not None:
-            node.buffer = engine().copy_buffer(node)
-        self._leaf = None
+    def vacate(self) -> None:
+        """Make `place` free to be written: a value that is still in use moves to a copy."""
+        if self.lease is not None:
+            lease = self.lease()
+            if lease is not None and lease.buffer is self.place:
+                lease.move(engine().copy_buffer(self.place, self.device))
+            self.lease = self._leaf = None
 
     def __repr__(self) -> str:
         return f"<State {self.name} shape={self.shape} dtype={self.dtype.name}>"
@@ -311,4 +319,4 @@ class State:
 
 def is_evaluated(array: Array) -> bool:
     """Whether the value lies in device memory already."""
-    return array._node.op is DATA and array._node.buffer is not None
+    return array._node.op is DATA and array._node.lease is not None

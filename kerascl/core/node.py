@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable
 
 from kerascl.core.errors import DeviceMismatchError
+from kerascl.core.lease import Lease
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Op
 from kerascl.dtypes import DType
 
@@ -16,15 +17,16 @@ class Node:
     """One typed value of the graph.
 
     Inputs always have a smaller `serial`, so sorting by it is a topological
-    order.  `buffer` is set once the value lies in device memory; inputs are
-    then dropped, so that memory follows Python's references.  `handle` is a
+    order.  `lease` is set once the value lies in device memory, and shared by
+    all nodes of that value; inputs are then dropped, so that memory follows
+    Python's references.  `handle` is a
     weak reference to the Array a user holds, if any.  `device` is None for
     values that can live anywhere (constants).  `results` is set for operations
     with several outputs only: (shape, dtype) of each.
     """
 
     __slots__ = (
-        "op", "inputs", "attrs", "shape", "dtype", "device", "buffer", "handle", "depth", "serial",
+        "op", "inputs", "attrs", "shape", "dtype", "device", "lease", "handle", "depth", "serial",
         "results", "__weakref__",
     )  # fmt: skip
 
@@ -42,7 +44,7 @@ class Node:
         self.attrs = attrs
         self.shape = shape
         self.dtype = dtype
-        self.buffer = None
+        self.lease = None
         self.handle = None
         self.serial = next(_serial)
         depth = 0
@@ -73,9 +75,14 @@ class Node:
     def nbytes(self) -> int:
         return self.size * self.dtype.itemsize
 
-    def realize(self, buffer) -> None:
-        """The value now lies in `buffer` (contiguous); the history is dropped."""
-        self.buffer = buffer
+    @property
+    def buffer(self):
+        """Where the value lies in device memory (contiguous), or None."""
+        return None if self.lease is None else self.lease.buffer
+
+    def realize(self, lease: Lease) -> None:
+        """The value now lies in memory; the history is dropped."""
+        self.lease = lease
         self.op = DATA
         self.inputs = ()
         self.attrs = ()
@@ -87,10 +94,10 @@ def const(value, dtype: DType) -> Node:
     return Node(CONST, (), (value,), (), dtype)
 
 
-def data(buffer, shape: tuple[int, ...], dtype: DType, device) -> Node:
+def data(lease: Lease, shape: tuple[int, ...], dtype: DType, device) -> Node:
     """A value that already lies in device memory."""
     node = Node(DATA, (), (), shape, dtype, device)
-    node.buffer = buffer
+    node.lease = lease
     node.depth = 0
     return node
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from typing import Any, Protocol
 
@@ -14,6 +15,14 @@ import numpy as np
 
 from kerascl import config
 from kerascl.dtypes import DType, float32
+
+# Guards the graph and the places of States: evaluation turns nodes into data in place, and Keras
+# runs callbacks, which read metrics, on another thread.
+LOCK = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a child must not wait for a thread that it does not have
+    os.register_at_fork(
+        before=LOCK.acquire, after_in_parent=LOCK.release, after_in_child=LOCK.release
+    )
 
 
 class Engine(Protocol):
@@ -43,11 +52,11 @@ class Engine(Protocol):
     def memory_bytes(self, device) -> int:
         """The device's memory."""
 
-    def copy_buffer(self, node) -> Any:
-        """A new buffer with a copy of a realized node's value."""
+    def copy_buffer(self, buffer, device) -> Any:
+        """A new buffer with what lies in another one."""
 
-    def copy_into(self, node, buffer) -> None:
-        """Copy a realized node's value into a buffer of the same size."""
+    def copy_into(self, source, target, device) -> None:
+        """Copy what lies in one buffer into another one of the same size."""
 
 
 class _Thread(threading.local):

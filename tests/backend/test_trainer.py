@@ -203,6 +203,41 @@ def test_predict_of_nested_outputs_and_many_batches(rng):
     np.testing.assert_array_equal(model.predict_on_batch(x[:3])["a"], x[:3] * 2)
 
 
+def test_assigning_a_variable_its_own_value_changes_nothing(problem):
+    w, b, x, y = problem
+    model = model_of([(w, b)], optimizer=keras.optimizers.SGD(0.05, momentum=0.9))
+    same = model_of([(w, b)], optimizer=keras.optimizers.SGD(0.05, momentum=0.9))
+    for _ in range(3):
+        for m in (model, same):
+            m.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+        kernel, bias = model.trainable_variables
+        kernel.assign(kernel)
+        kernel.assign(kernel.value)
+        bias.assign(bias + 0)
+        model.optimizer.learning_rate = model.optimizer.learning_rate
+        for mine, other in zip(model.get_weights(), same.get_weights(), strict=True):
+            np.testing.assert_array_equal(mine, other)
+        np.testing.assert_allclose(model.optimizer.learning_rate, 0.05)
+
+
+def test_swapped_weights(problem):
+    """As callbacks do that try averaged weights and put the trained ones back."""
+    w, b, x, y = problem
+    model, other = model_of([(w, b)]), model_of([(2 * w, b + 1)])
+    for m in (model, other):
+        m.fit(x, y, batch_size=8, shuffle=False, verbose=0)
+    mine, others = model.get_weights(), other.get_weights()
+    for v, u in zip(model.variables[:2], other.variables[:2], strict=True):
+        old = v.value
+        v.assign(u.value)
+        u.assign(old)
+    for m in (model, other):
+        m.evaluate(x, y, verbose=0)
+    for got, expected in ((model, others), (other, mine)):
+        for a, e in zip(got.get_weights(), expected, strict=True):
+            np.testing.assert_array_equal(a, e)
+
+
 def test_predict_follows_new_weights(problem):
     w, b, x, _ = problem
     model = model_of([(w, b)])

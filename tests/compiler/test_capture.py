@@ -131,6 +131,65 @@ def test_an_array_read_before_an_eager_assignment_stays():
     np.testing.assert_array_equal(state.value.numpy(), np.full(3, 101.0))
 
 
+def test_assigning_a_state_its_own_value_and_swaps():
+    a, b = (kc.State(kc.array(np.arange(3, dtype="f") + k)) for k in (0, 10))
+
+    @kc.jit
+    def bump(itself=False):
+        if itself:
+            a.assign(a.value)
+        a.assign(a.value + 1)
+        b.assign(b.value + 2)
+
+    for k in range(1, 4):
+        a.assign(a.value)
+        bump(itself=k == 2)
+        b.assign(b.value.reshape(1, 3).reshape(3))
+        np.testing.assert_array_equal(a.value.numpy(), np.arange(3) + k)
+        np.testing.assert_array_equal(b.value.numpy(), np.arange(3) + 10 + 2 * k)
+    old = a.value
+    a.assign(b.value)
+    b.assign(old)
+    bump()
+    np.testing.assert_array_equal(a.value.numpy(), np.arange(3) + 17)
+    np.testing.assert_array_equal(b.value.numpy(), np.arange(3) + 5)
+    np.testing.assert_array_equal(old.numpy(), np.arange(3) + 3)
+
+
+def test_a_view_read_from_a_state_stays():
+    state = kc.State(kc.ones((2, 3)))
+    bump = kc.jit(lambda: state.assign(state.value + 1))
+    bump()
+    flat = state.value.reshape(6)
+    flat.evaluate()
+    bump()
+    np.testing.assert_array_equal(flat.numpy(), np.full(6, 2.0))
+
+
+def test_a_value_that_a_captured_function_closes_over_stays():
+    state = kc.State(kc.ones(3))
+    bump = kc.jit(lambda: state.assign(state.value + 1))
+    bump()
+    value = state.value
+    more = kc.jit(lambda x: x + value)
+    for k in range(3):
+        np.testing.assert_array_equal(more(np.full(3, k, "f")).numpy(), np.full(3, k + 2.0))
+        bump()
+
+
+def test_memory_of_results_nobody_holds_is_used_again():
+    buffers = kc.zeros(1).device.buffers
+    double = kc.jit(lambda x: x * 2)
+    x = np.ones(1000, "f")
+    held = double(x)
+    double(x)  # `held` keeps its memory, so this one took more
+    before = buffers.stats().allocations
+    for k in range(5):
+        assert double(k * x).numpy()[0] == 2 * k
+    assert buffers.stats().allocations == before
+    assert held.numpy()[0] == 2
+
+
 def test_new_shapes_trace_again_and_other_arguments_are_constants():
     traces = []
 
