@@ -22,7 +22,7 @@ from kerascl.core.lease import FIXED, LENT, Lease
 from kerascl.core.node import Node, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, COPY, Kind
 from kerascl.core.scope import LOCK
-from kerascl.core.structure import flatten
+from kerascl.core.structure import exact, flatten
 from kerascl.dtypes import as_dtype, host_array
 from kerascl.kernels.solver import Counters
 from kerascl.runtime.replay import Note, Replay
@@ -419,11 +419,7 @@ def _signature(args, kwargs):
             parts.append((leaf.shape, as_dtype(leaf.dtype).name, id(scope.device())))
         else:
             kinds.append("static")
-            try:
-                hash(leaf)
-                parts.append((type(leaf), leaf))
-            except TypeError:
-                parts.append((type(leaf), id(leaf)))
+            parts.append(exact(leaf))
     return (described, tuple(parts), scope.precision()), leaves, kinds, rebuild
 
 
@@ -438,8 +434,12 @@ def jit(function: Callable) -> Jit:
     Args:
         function: takes and returns nested lists, tuples and dicts of Arrays
             (NumPy arrays are copied to the device at each call).  Other
-            arguments are constants: another value traces again.  It must not
-            depend on other things that change, except States.
+            arguments are constants: another value traces again, also one that
+            differs from the first as 1 does from True, and 0.0 from -0.0.
+            Lists, sets, dicts, dataclasses and attributes of objects that
+            cannot be hashed count by value, so they may be changed between
+            calls.  It must not depend on other things that change, except
+            States.
 
     Raises:
         CaptureError: at the first call, when the function needs the value of

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from kerascl.compiler import views
@@ -15,6 +13,7 @@ from kerascl.core.lease import Lease
 from kerascl.core.node import Node, topological
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Kind
 from kerascl.core.scope import LOCK
+from kerascl.core.structure import exact
 from kerascl.kernels import attention_mma
 from kerascl.kernels.solver import Counters
 from kerascl.runtime import device as devices
@@ -30,28 +29,13 @@ def structure(nodes: list[Node], roots: list[Node]) -> tuple:
         (
             node.op.name,
             tuple([position[id(x)] for x in node.inputs]),
-            _exact(node.attrs),
+            exact(node.attrs) if node.attrs else (),
             node.shape,
             node.dtype.name,
         )
         for node in nodes
     ]
     return tuple(parts), tuple([position[id(r)] for r in roots])
-
-
-def _exact(attrs: tuple) -> tuple:
-    """Attributes such that 0.0 and -0.0, 1 and True, and NaN are apart or equal as they should."""
-    if not attrs:
-        return attrs
-    if isinstance(attrs[0], float):
-        return (_digits(attrs[0]), *attrs[1:])
-    if isinstance(attrs[-1], float):
-        return (*attrs[:-1], _digits(attrs[-1]))
-    return (type(attrs[0]).__name__, *attrs)
-
-
-def _digits(value: float) -> str:
-    return value.hex() if value == value else f"{math.copysign(1, value)} nan"
 
 
 class Engine:

@@ -14,7 +14,7 @@ from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
 from kerascl.core.scope import current
-from kerascl.core.structure import flatten
+from kerascl.core.structure import exact, flatten
 from kerascl.core.tape import pause, private_tapes
 from kerascl.ops.declare import as_array, expand_to, family, scalar
 from kerascl.ops.pointwise import add
@@ -73,7 +73,7 @@ class Body:
             else (
                 n.op.name,
                 tuple(position[id(x)] for x in n.inputs),
-                repr(n.attrs),
+                exact(n.attrs),
                 n.shape,
                 n.dtype.name,
             )
