@@ -343,3 +343,12 @@ def weak_result(scalar: object, dtype: DType) -> DType:
     if isinstance(scalar, float):
         return dtype if dtype.is_float else float32
     return int32 if dtype.is_bool else dtype
+
+
+# The most elements that positions, counts and index arithmetic take 32 bits for.
+NARROW_POSITIONS = 2**31 - 1
+
+
+def positions(count: int) -> DType:
+    """The dtype of positions among `count` elements: int32, or int64 where that is too narrow."""
+    return int32 if count <= NARROW_POSITIONS else int64

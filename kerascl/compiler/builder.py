@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 
+from kerascl import dtypes
 from kerascl.compiler.emit import Scope, Writer
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.symbolic import LOOP_INDEX, Expr
@@ -31,13 +32,19 @@ class Kernels:
     workspace: list[int] = field(default_factory=list)
 
 
-def _is_wide(cluster: Cluster) -> bool:
-    largest = cluster.size
-    for member in cluster.members:
-        stack = list(member.inputs)
-        for x in stack:
-            largest = max(largest, x.size)
-    return largest >= 2**31
+def _is_wide(cluster: Cluster, outside: set[int]) -> bool:
+    """Whether an index, of a member or of whatever it is computed from, may not be an int."""
+    seen: set[int] = set()
+    stack = list(cluster.members)
+    while stack:
+        node = stack.pop()
+        if node.size > dtypes.NARROW_POSITIONS:
+            return True
+        if id(node) not in seen and id(node) not in outside:
+            seen.add(id(node))
+            if node.op.kind is not Kind.FAMILY:
+                stack.extend(node.inputs)
+    return cluster.size > dtypes.NARROW_POSITIONS
 
 
 def _shapes(cluster: Cluster, stored: set[int]) -> list[tuple[int, ...]]:
@@ -72,9 +79,9 @@ class Builder:
         self.cluster = cluster
         self.info = info
         self.generic = generic
-        self.wide = _is_wide(cluster)
         self.members = {id(m) for m in cluster.members}
         self.outside = stored - self.members
+        self.wide = _is_wide(cluster, self.outside)
         self.writes = {id(m) for m in cluster.stores}
         self.shapes = _shapes(cluster, stored)
         self.name = cluster.kind + "_" + "_".join(m.op.name for m in cluster.members[:4])

@@ -400,7 +400,14 @@ class Scope:
                 place.append(number(0))
                 continue
             ctype = self.writer.index_type
-            name = self.define(ctype, f"clamp(({ctype}){value}, ({ctype})0, ({ctype}){top})")
+            # in the wider of both types: what is out of range must not come back into it
+            own = indices[k].dtype.compute
+            wide = own if own in ("long", "ulong", "uint") else ctype
+            if own == "uint" and ctype == "long":
+                wide = ctype
+            name = self.define(
+                ctype, f"({ctype})clamp(({wide}){value}, ({wide})0, ({wide}){top})"
+            )
             place.append(Expr(((Var(name, 0, size - 1), 1),), 0))
         return self.value(x, tuple(place), guards, stored)
 

@@ -163,6 +163,7 @@ def _search(node: Node, reads, info, epilogue: Epilogue) -> Plan:
         dtype=ordered.dtype,
         side=side,
         rows=node.shape[0],
+        acc=node.dtype,
     )
     return scan.plan(problem, info, epilogue)
 

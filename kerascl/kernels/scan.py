@@ -58,7 +58,7 @@ class ScanProblem:
 
 @dataclass(frozen=True)
 class SearchProblem:
-    """Insertion points: a (rows, sorted_length), each row ascending, b (rows, count) -> int32
+    """Insertion points: a (rows, sorted_length), each row ascending, b (rows, count) -> `acc`
     (rows, count).  `side` is "left" or "right"; NaN counts as the largest value, as in NumPy."""
 
     sorted_length: int
@@ -66,6 +66,7 @@ class SearchProblem:
     dtype: DType
     side: str = "left"
     rows: int = 1
+    acc: DType = dtypes.int32
 
 
 _COMBINE = {
@@ -282,7 +283,7 @@ class BinarySearch(Solver):
             return Plan([])
         index = index_type(lines, problem.rows * problem.sorted_length)
         source = (
-            prelude(index, A=problem.dtype, ACC=dtypes.int32)
+            prelude(index, A=problem.dtype, ACC=problem.acc)
             + defines(SEARCH=1, SIDE_RIGHT=int(problem.side == "right"))
             + epilogue.defines
             + cl_source("scan.cl")

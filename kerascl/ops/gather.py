@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from kerascl.core import rules
 from kerascl.core.array import Array, apply
 from kerascl.core.op import Kind, Op, register
-from kerascl.dtypes import int32
+from kerascl.dtypes import int32, int64, positions
 from kerascl.ops.declare import as_array, cast_to, expand_to, family, reshape_to, scalar
 from kerascl.ops.movement import iota, strided
 from kerascl.ops.pointwise import equal, where
@@ -40,11 +40,12 @@ def _scatter_back(g: Array, x: Array, indices: Sequence[Array], spec) -> Array:
         tail += 1
     lead = rank - tail
     outer = g.shape[: g.ndim - tail]
-    position = scalar(0, int32)
+    position = scalar(0, positions(math.prod(x.shape[:lead])))
     for axis in range(lead):
         kind, k = spec[axis]
         if kind == "i":
-            index = cast_to(indices[k], int32)
+            # not narrowed: what is out of range must not come back into it
+            index = cast_to(indices[k], int64 if indices[k].dtype.itemsize == 8 else int32)
             for _ in range(tail):
                 index = strided(index, [0] * index.ndim, (*index.shape[:-1], 1), [1] * index.ndim)
                 index = reshape_to(index, index.shape[:-1])
@@ -73,7 +74,7 @@ def _scatter_vjp(g, y, base, indices, updates, mode):
         return g, None, take_rows(g, indices)
     if mode == "set":
         hit = scatter_rows(
-            expand_to(scalar(0, int32), (base.shape[0], 1)),
+            expand_to(scalar(0, positions(indices.shape[0] + 1)), (base.shape[0], 1)),
             indices,
             reshape_to(_positions(indices) + 1, (indices.shape[0], 1)),
             "set",
@@ -116,6 +117,8 @@ def wrap_negative(index: Array, size: int) -> Array:
     """Indices counted from the end when negative."""
     if not index.dtype.is_integer or index.dtype.kind == "u":
         return index
+    if index.dtype.itemsize < 8:  # a narrow one could not hold the sum
+        index = cast_to(index, positions(size))
     return where(index < 0, index + size, index)
 
 

@@ -7,23 +7,32 @@ import operator
 
 import numpy as np
 
+from kerascl import dtypes
 from kerascl.core import rules
 from kerascl.core.array import Array, State, apply
-from kerascl.dtypes import int32
+from kerascl.dtypes import int32, int64, positions
 from kerascl.ops import host
-from kerascl.ops.declare import as_array, expand_to, is_scalar, reshape_to, scalar
+from kerascl.ops.declare import as_array, cast_to, expand_to, is_scalar, reshape_to, scalar
 from kerascl.ops.gather import GATHER, scatter_rows, take, take_along_axis, wrap_negative
 from kerascl.ops.movement import flip, iota, strided
 from kerascl.ops.pointwise import equal, not_equal, where
 from kerascl.ops.scan import cumsum
-from kerascl.ops.views import concat
+from kerascl.ops.views import concat, window
 
 __all__ = ["argwhere", "getitem", "nonzero", "take", "take_along_axis", "unravel_index"]
 
 
 # -- where something holds ---------------------------------------------------
 def selected(mask: Array, name: str = "nonzero") -> Array:
-    """int32 flat positions of the true elements; their number is read on the host."""
+    """Flat positions of the true elements, int32 where that is enough; their number is read on the
+    host."""
+    flat = reshape_to(mask, (mask.size,))
+    if positions(flat.size) is not int32:  # in parts, whose positions are narrow
+        half = (dtypes.NARROW_POSITIONS + 1) // 2
+        starts = range(0, flat.size, half)
+        parts = [window(flat, 0, start, min(start + half, flat.size)) for start in starts]
+        found = [cast_to(selected(part, name), int64) for part in parts]
+        return concat([x + start for x, start in zip(found, starts, strict=True)], 0)
     flat = where(reshape_to(mask, (mask.size,)), 1, 0)
     if not flat.size:
         return expand_to(scalar(0, int32), (0,))
@@ -52,7 +61,10 @@ def unravel_index(indices, shape) -> tuple[Array, ...]:
 
 
 def nonzero(x) -> tuple[Array, ...]:
-    """int32 coordinates of the elements that are not 0, one array for each axis."""
+    """Coordinates of the elements that are not 0, one array for each axis.
+
+    They are int32, or int64 among more than 2**31 - 1 elements.
+    """
     x = as_array(x)
     if not x.ndim:
         x = reshape_to(x, (1,))

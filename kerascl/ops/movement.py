@@ -8,10 +8,11 @@ import math
 import operator
 from collections.abc import Sequence
 
+from kerascl import dtypes
 from kerascl.core import overlay, rules
 from kerascl.core.array import Array, apply
 from kerascl.core.op import Kind, Op, register
-from kerascl.dtypes import bool_, int32
+from kerascl.dtypes import bool_
 from kerascl.ops.declare import as_array, convert, scalar
 from kerascl.ops.pointwise import where
 from kerascl.ops.views import (
@@ -35,12 +36,12 @@ __all__ = [
     "unstack", "vsplit", "vstack",
 ]  # fmt: skip
 
-IOTA = register(Op("iota", Kind.POINTWISE, "((int){coordinate})"))
+IOTA = register(Op("iota", Kind.POINTWISE, "(({T}){coordinate})"))
 
 
 def iota(shape: tuple[int, ...], axis: int) -> Array:
-    """int32 array whose elements are their position along `axis`."""
-    return apply(IOTA, (), (axis,), tuple(shape), int32)
+    """Array whose elements are their position along `axis`: int32 where that is enough."""
+    return apply(IOTA, (), (axis,), tuple(shape), dtypes.positions(shape[axis]))
 
 
 def reshape(x, shape) -> Array:

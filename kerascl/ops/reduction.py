@@ -9,7 +9,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array
 from kerascl.core.op import FoldSpec
 from kerascl.core.tape import stop_gradient
-from kerascl.dtypes import DType, as_dtype, int32
+from kerascl.dtypes import DType, as_dtype, int32, int64, positions
 from kerascl.ops.declare import (
     SUM,
     as_array,
@@ -18,6 +18,7 @@ from kerascl.ops.declare import (
     expand_to,
     floating,
     fold,
+    fold_function,
     in_float32,
     numeric,
     reshape_to,
@@ -156,16 +157,24 @@ def _position(x, axis, keepdims, find, name: str) -> Array:
     x = as_array(x)
     if not _count(x, axis):
         raise ValueError(f"{name} of an empty array of shape {x.shape}")
+    if positions(_count(x, axis)) is not int32:
+        find = fold_function(find.op, lambda d: (d, int64))
     return find(x, axis, keepdims)
 
 
 def argmax(x, axis=None, keepdims: bool = False) -> Array:
-    """int32 position of the first largest element along `axis` (None: of the flat array)."""
+    """Position of the first largest element along `axis` (None: of the flat array).
+
+    It is int32, or int64 among more than 2**31 - 1 elements.
+    """
     return _position(x, axis, keepdims, _argmax, "argmax")
 
 
 def argmin(x, axis=None, keepdims: bool = False) -> Array:
-    """int32 position of the first smallest element along `axis` (None: of the flat array)."""
+    """Position of the first smallest element along `axis` (None: of the flat array).
+
+    It is int32, or int64 among more than 2**31 - 1 elements.
+    """
     return _position(x, axis, keepdims, _argmin, "argmin")
 
 
@@ -195,8 +204,9 @@ def allclose(x1, x2, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = F
 
 
 def count_nonzero(x, axis=None, keepdims: bool = False) -> Array:
-    """int32 number of elements that are not 0."""
-    return SUM(cast_to(_truth(x), int32), axis, keepdims)
+    """Number of elements that are not 0: int32, or int64 among more than 2**31 - 1."""
+    x = _truth(x)
+    return SUM(cast_to(x, positions(_count(x, axis))), axis, keepdims)
 
 
 # -- products and averages ----------------------------------------------------

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 import operator
 
+from kerascl import dtypes
 from kerascl.core import rules
 from kerascl.core.array import Array, apply, apply_multi
-from kerascl.dtypes import as_dtype, int32
+from kerascl.dtypes import as_dtype, int32, positions
 from kerascl.ops import host
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, convert, family, floating, numeric, scalar
@@ -56,6 +57,8 @@ SORT = family("sort", _sort_vjp, outputs=2)
 def _sorted_rows(x: Array, descending: bool, k: int) -> tuple[Array, Array]:
     """The first `k` of each sorted last axis, and their int32 positions."""
     *lead, length = x.shape
+    if length > dtypes.NARROW_POSITIONS:
+        raise ValueError(f"an axis of {length} elements cannot be sorted: 2**31 - 1 at most")
     shape = (*lead, k)
     if not x.size or not k:
         return expand_to(scalar(0, x.dtype), shape), expand_to(scalar(0, int32), shape)
@@ -135,7 +138,7 @@ def searchsorted(sorted_sequence, values, side: str = "left") -> Array:
     if not a.size or not v.size:
         return expand_to(scalar(0, int32), v.shape)
     rows = (reshape_to(a, (1, a.size)), reshape_to(v, (1, v.size)))
-    places = apply(SEARCH, rows, (side,), (1, v.size), int32)
+    places = apply(SEARCH, rows, (side,), (1, v.size), positions(a.size))
     return reshape_to(places, v.shape)
 
 
@@ -296,9 +299,11 @@ def bincount(x, weights=None, minlength: int = 0, length: int | None = None) -> 
             length = max(length, int(largest(x).item()) + 1)
     lead = x.shape[:-1]
     rows = math.prod(lead)
-    place = cast_to(reshape_to(x, (rows, x.shape[-1])), int32)
+    wide = positions(rows * length)
+    place = reshape_to(x, (rows, x.shape[-1]))
     inside = logical_and(place >= 0, place < length)
-    place = where(inside, place + iota(place.shape, 0) * length, -1)
+    place = cast_to(place, wide) + cast_to(iota(place.shape, 0), wide) * length
+    place = where(inside, place, -1)
     base = expand_to(scalar(0, weights.dtype), (rows * length, 1))
     if not base.size or not x.size:
         return expand_to(scalar(0, weights.dtype), (*lead, length))
