@@ -91,3 +91,11 @@ def test_cumulative_sums_go_on_past_the_last_whole_float(layout):
 def test_long_cumulative_log_sums(layout):
     found = layout(kc.logcumsumexp)(kc.zeros((2**18,))).numpy()
     np.testing.assert_allclose(found, np.log(np.arange(1, 2**18 + 1)), rtol=0, atol=2e-5)
+
+
+def test_very_many_terms_to_one_place(layout):
+    count = 2**21 + 3
+    x, to = kc.full((count,), TERM), kc.zeros((count,), "int32")
+    expected = count * np.float64(TERM)
+    assert float(kc.segment_sum(x, to, 2)[0]) == pytest.approx(expected, rel=4e-6)
+    assert float(kc.bincount(to, x, length=2)[0]) == pytest.approx(expected, rel=4e-6)

@@ -95,6 +95,8 @@ __kernel void scatter_partials(const __global ulong* restrict k_items,
 #endif
 
 #if SCATTER_SORTED
+#define COARSE (SPAN * SPAN)
+#define COARSE_AT(p_) P_LOADV(k_coarse, (INDEX_T)((p_) / COARSE) * width + c)
 __kernel void scatter_sorted(const __global A_T* restrict k_base, const __global ulong* restrict k_items,
                              const __global int* restrict k_starts,
                              const __global A_T* restrict k_updates,
@@ -117,9 +119,22 @@ __kernel void scatter_sorted(const __global A_T* restrict k_base, const __global
   while (p < end) {
     int stop = end;
 #if LEVELS > 1
-    if (p % (SPAN * SPAN) == 0 && p + SPAN * SPAN <= end) {
-      value = COMBINE(value, P_LOADV(k_coarse, (INDEX_T)(p / (SPAN * SPAN)) * width + c));
-      p += SPAN * SPAN;
+    // Coarse blocks are joined in runs of SPAN, and those likewise: rounding loses in proportion to
+    // the length of a run.
+    if (p % COARSE == 0 && p + COARSE <= end) {
+      const int last = p + (end - p) / COARSE * COARSE;
+      while (p < last) {
+        const int farEnd = last - p < COARSE * SPAN * SPAN ? last : p + COARSE * SPAN * SPAN;
+        A_CV far = COARSE_AT(p);
+        p += COARSE;
+        while (p < farEnd) {
+          const int nearEnd = farEnd - p < COARSE * SPAN ? farEnd : p + COARSE * SPAN;
+          A_CV near = COARSE_AT(p);
+          for (p += COARSE; p < nearEnd; p += COARSE) near = COMBINE(near, COARSE_AT(p));
+          far = COMBINE(far, near);
+        }
+        value = COMBINE(value, far);
+      }
       continue;
     }
 #endif
