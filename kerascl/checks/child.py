@@ -41,10 +41,12 @@ def main(index: str, which: str, chosen: str, plain: str, budget: str, first: st
                 say("ended", case.problem(rng, captured))
             except OutOfDeviceMemory:
                 say("ended", None)
-            except DeviceError as error:
+            except ContextLost as error:  # the next case needs another process
                 say("ended", str(error).splitlines()[0])
-                if isinstance(error, ContextLost):  # the next case needs another process
-                    return
+                return
+            except DeviceError as error:
+                # What does not build or start says so itself when it is used: no wrong number.
+                say("ended", str(error).splitlines()[0] if which == "many" else None)
             except Exception as error:  # no fault of the device's
                 say("ended", None)
                 print(f"{case.name}: {error!r}", file=sys.stderr)

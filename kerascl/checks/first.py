@@ -20,7 +20,7 @@ from kerascl.runtime.device import Device, DeviceInfo
 from kerascl.runtime.diskcache import DiskCache
 
 ROOMS = ("kernels", "compiler", "core", "ops", "runtime", "checks")
-SECONDS = 4.0  # after which the other kinds are left to the next process
+SECONDS = 3.0  # after which the other kinds are left to the next process
 
 
 def guard_for(device: Device) -> Guard | None:

@@ -91,6 +91,13 @@ def test_what_stays_wrong_is_refused(use, fault):
     assert done.stderr.count("RuntimeWarning") == 1 and "(refused)" in done.stderr
 
 
+def test_what_does_not_build_says_so_itself(use):
+    """That is no wrong number, and other kernels of its kind may build."""
+    done = use("fold_", " it is no C; ", False)
+    failed, rest = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
+    assert failed.startswith("CompileError") and rest == RIGHT[1] and done.stderr == ""
+
+
 @pytest.mark.parametrize("off", ["KERASCL_CHECK", "KERASCL_CACHE_DIR"])
 def test_nothing_is_checked_where_that_is_off_or_cannot_be_kept(dev, monkeypatch, off, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
