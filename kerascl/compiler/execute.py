@@ -18,8 +18,9 @@ from kerascl.kernels import attention_mma
 from kerascl.kernels.solver import Counters
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
+from kerascl.runtime.recent import Recent
 
-_CACHE_LIMIT = 4096
+_CACHE_LIMIT = 1024
 
 
 def structure(nodes: list[Node], roots: list[Node]) -> tuple:
@@ -42,7 +43,7 @@ class Engine:
     """Evaluates graphs on OpenCL devices; the one engine behind `kerascl.core.scope`."""
 
     def __init__(self):
-        self.programs: dict[tuple, Program] = {}
+        self.programs = Recent(_CACHE_LIMIT)
         self.compiled = 0
         self.launches = 0
 
@@ -135,10 +136,14 @@ class Engine:
         return program
 
     def remember(self, key: tuple, program: Program) -> None:
-        """Keep a program; the oldest makes room when there are too many."""
-        if len(self.programs) >= _CACHE_LIMIT:
-            self.programs.pop(next(iter(self.programs)))
-        self.programs[key] = program
+        """Keep a program; the one unused for longest makes room when there are too many."""
+        self.programs.setdefault(key, program)
+
+    def forget(self) -> None:
+        """Drop every program that nothing in use holds."""
+        self.programs.clear()
+        for device in devices.opened():
+            device.programs.clear()
 
     def _run(self, program: Program, graph: list[Node], device: Device) -> dict[int, object]:
         """Launch every step; temporaries go back to the allocator after their last use."""

@@ -17,6 +17,7 @@ from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.errors import LOST, CompileError
 from kerascl.runtime.opencl import EXIT, RAW, cl, code_name
+from kerascl.runtime.recent import Recent
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
@@ -33,6 +34,9 @@ REWRITES: dict[str, Callable[[bytes], bytes]] = {
 }
 
 _REWRITE_OPTION = "--rewrite="
+
+# Built programs to keep for whoever asks again; each takes about half a MiB of a CPU driver.
+MOST_PROGRAMS = 512
 
 #: A device -> options for each program that is built for it (or an exception), or None: asked once
 #: for a device, when its first program is wanted.
@@ -117,7 +121,7 @@ class Programs:
 
     def __init__(self, device: Device):
         self._device = device
-        self._entries: dict[_Key, _Entry] = {}
+        self._entries = Recent(MOST_PROGRAMS)
         self._lock = threading.Lock()
         self._builders: build_apart.Builders | None = None
         off = "no_binaries" in device.info.quirks
@@ -272,23 +276,20 @@ class Programs:
 
     def clear(self) -> None:
         """Forget every program in memory (the disk cache stays)."""
-        with self._lock:
-            self._entries.clear()
+        self._entries.clear()
 
     def _entry(self, source: str, options: tuple[str, ...]) -> _Entry:
         key = (source, options)
         entry = self._entries.get(key)
         if entry is None:
-            with self._lock:
-                entry = self._entries.setdefault(key, _Entry())
+            entry = self._entries.setdefault(key, _Entry())
         if entry.program is None:
             with entry.lock:
                 if entry.program is None:
                     try:
                         entry.program, entry.stored = self._program(source, options)
                     except BaseException:
-                        with self._lock:
-                            self._entries.pop(key, None)
+                        self._entries.pop(key)
                         raise
         return entry
 

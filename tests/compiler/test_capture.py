@@ -190,6 +190,19 @@ def test_memory_of_results_nobody_holds_is_used_again():
     assert held.numpy()[0] == 2
 
 
+def test_programs_that_made_room_go_on_running(monkeypatch):
+    device = kc.zeros(1).device
+    monkeypatch.setattr(device.programs._entries, "most", 3)
+    monkeypatch.setattr(kc.engine.programs, "most", 3)
+    run = kc.jit(lambda x: kc.sum(x * 3) + 1)
+    for _ in range(2):
+        for n in range(1, 9):
+            x = np.arange(n, dtype="f")
+            assert run(x).numpy() == 3 * x.sum() + 1
+            assert kc.sum(kc.array(x) * 2).numpy() == 2 * x.sum()
+            assert len(device.programs._entries) <= 3 and len(kc.engine.programs) <= 3
+
+
 def test_new_shapes_trace_again_and_other_arguments_are_constants():
     traces = []
 
