@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+
 from kerascl.core import scope
 from kerascl.core.array import Array
 from kerascl.core.overlay import Overlay
+from kerascl.core.tape import pause
 
 
 class ShapeTrace(Overlay):
@@ -20,15 +23,15 @@ def shapes_only() -> bool:
     return isinstance(scope.current.trace, ShapeTrace)
 
 
-class untraced:
+@contextlib.contextmanager
+def untraced():
     """Operations inside are neither captured nor recorded on tapes: they give real values."""
-
-    def __enter__(self) -> None:
-        self._before = scope.current.trace, scope.current.tapes
-        scope.current.trace, scope.current.tapes = None, ()
-
-    def __exit__(self, *exception) -> None:
-        scope.current.trace, scope.current.tapes = self._before
+    trace, scope.current.trace = scope.current.trace, None
+    try:
+        with pause():
+            yield
+    finally:
+        scope.current.trace = trace
 
 
 def is_known(array: Array) -> bool:

@@ -13,21 +13,17 @@ from keras.src.backend import config as keras_config
 from keras.src.backend.common.stateless_scope import StatelessScope
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
-from keras.src.trainers.epoch_iterator import EpochIterator
 from keras.src.utils import traceback_utils
+from keras.src.utils.python_utils import pythonify_logs
 
 from kerascl import config
-from kerascl.backend import (
-    interrupts,
-    saved_names,  # noqa: F401  (importing it registers them)
-)
-from kerascl.backend.callbacks import CallbackList, python_logs
+from kerascl.backend import saved_names  # noqa: F401  (importing it registers them)
+from kerascl.backend.epochs import Batches
 from kerascl.backend.ops.core import convert_to_numpy
 from kerascl.backend.steps import Repeated, Step, prepare, to_array
 from kerascl.backend.tracing import ShapeTrace
 from kerascl.core import labels
 from kerascl.core.array import Array
-from kerascl.core.scope import steady
 from kerascl.core.tape import GradientTape
 from kerascl.ops.movement import concatenate
 
@@ -93,7 +89,10 @@ class Trainer(base_trainer.Trainer):
             if reset:
                 self.reset_metrics()
             # looked up at each trace, so that a step replaced later is seen
-            return getattr(self, name)(batch)
+            result = getattr(self, name)(batch)
+            # `model.losses` may not keep what layers added here: captured, it has no value outside
+            self._clear_losses()
+            return result
 
         return Step(
             body,
@@ -143,8 +142,6 @@ class Trainer(base_trainer.Trainer):
 
     # -- loops
     @traceback_utils.filter_traceback
-    @interrupts.interruptible
-    @steady
     def fit(
         self,
         x=None,
@@ -183,7 +180,7 @@ class Trainer(base_trainer.Trainer):
                 ),
                 batch_size=validation_batch_size or batch_size,
             )
-        iterator = EpochIterator(
+        iterator = Batches(
             x=x,
             y=y,
             sample_weight=sample_weight,
@@ -212,11 +209,10 @@ class Trainer(base_trainer.Trainer):
                 callbacks.on_train_batch_end(end, logs)
                 if self.stop_training:
                     break
-                interrupts.check()
             epoch_logs = dict(self._get_metrics_result_or_logs(logs))
             if validation_data is not None and self._should_eval(epoch, validation_freq):
                 if self._eval_epoch_iterator is None:
-                    self._eval_epoch_iterator = EpochIterator(
+                    self._eval_epoch_iterator = Batches(
                         **validation,
                         steps_per_execution=self.steps_per_execution,
                         steps_per_epoch=validation_steps,
@@ -234,7 +230,6 @@ class Trainer(base_trainer.Trainer):
             training_logs = epoch_logs
             if self.stop_training:
                 break
-            interrupts.check()
         if isinstance(self.optimizer, optimizers_module.Optimizer) and epochs > 0:
             self.optimizer.finalize_variable_values(self.trainable_weights)
         self._eval_epoch_iterator = None
@@ -242,8 +237,6 @@ class Trainer(base_trainer.Trainer):
         return self.history
 
     @traceback_utils.filter_traceback
-    @interrupts.interruptible
-    @steady
     def evaluate(
         self,
         x=None,
@@ -263,7 +256,7 @@ class Trainer(base_trainer.Trainer):
         if use_cached:
             iterator = self._eval_epoch_iterator
         else:
-            iterator = EpochIterator(
+            iterator = Batches(
                 x=x,
                 y=y,
                 sample_weight=sample_weight,
@@ -286,16 +279,13 @@ class Trainer(base_trainer.Trainer):
             callbacks.on_test_batch_end(end, logs)
             if self.stop_evaluating:
                 break
-            interrupts.check()
-        logs = python_logs(self._get_metrics_result_or_logs(logs))
+        logs = pythonify_logs(self._get_metrics_result_or_logs(logs))
         callbacks.on_test_end(logs)
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
     @traceback_utils.filter_traceback
-    @interrupts.interruptible
-    @steady
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
-        iterator = EpochIterator(
+        iterator = Batches(
             x=x,
             batch_size=batch_size,
             steps_per_epoch=steps,
@@ -315,7 +305,6 @@ class Trainer(base_trainer.Trainer):
             callbacks.on_predict_batch_end(end, {"outputs": outputs})
             if self.stop_predicting:
                 break
-            interrupts.check()
         callbacks.on_predict_end()
         return results.concatenated()
 
@@ -362,7 +351,7 @@ class Trainer(base_trainer.Trainer):
                 if not own:
                     raise
             break
-        if isinstance(iterator, EpochIterator):
+        if isinstance(iterator, Batches):
             iterator.reset()
 
     def _build_on(self, x) -> None:
@@ -372,7 +361,7 @@ class Trainer(base_trainer.Trainer):
     def _callback_list(self, callbacks, iterator, verbose, epochs=1, add_history=False):
         if isinstance(callbacks, callbacks_module.CallbackList):
             return callbacks
-        return CallbackList(
+        return callbacks_module.CallbackList(
             callbacks,
             add_history=add_history,
             add_progbar=verbose != 0,
@@ -383,8 +372,6 @@ class Trainer(base_trainer.Trainer):
         )
 
     # -- single batches
-    @interrupts.interruptible
-    @steady
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         self._assert_compile_called("train_on_batch")
         if class_weight is not None:
@@ -397,17 +384,15 @@ class Trainer(base_trainer.Trainer):
         data = (x, y, sample_weight)
         self._build_for("train_step", [(0, 0, [data])])
         self.make_train_function()
-        logs = python_logs(self._run_alone(self.train_function, data))
+        logs = pythonify_logs(self._run_alone(self.train_function, data))
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
-    @interrupts.interruptible
-    @steady
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         self._assert_compile_called("test_on_batch")
         data = (x, y, sample_weight)
         self._build_for("test_step", [(0, 0, [data])])
         self.make_test_function()
-        logs = python_logs(self._run_alone(self.test_function, data))
+        logs = pythonify_logs(self._run_alone(self.test_function, data))
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
     def _run_alone(self, function, data):
@@ -417,8 +402,6 @@ class Trainer(base_trainer.Trainer):
         self.reset_metrics()
         return function([data])
 
-    @interrupts.interruptible
-    @steady
     def predict_on_batch(self, x):
         self._build_for_predict([(0, 0, [(x,)])])
         self.make_predict_function()

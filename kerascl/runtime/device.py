@@ -326,8 +326,7 @@ def _finish_all() -> None:
     for device in _opened:
         with contextlib.suppress(Exception):
             device.queue.end()
-    kept = [(d.context, d.queue.handle, d.buffers) for d in _opened]
-    EXIT.begin(*(one for device in kept for one in device))
+    EXIT.begin(*(d.context for d in _opened), *(d.queue.handle for d in _opened))
 
 
 def _rank(info: DeviceInfo) -> tuple:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import functools
 import threading
@@ -73,9 +74,6 @@ class Pending:
     """A read under way; `wait` may be called from any thread, more than once."""
 
     def __init__(self, queue: Queue, events: list, pieces: list = (), before: list = ()):
-        self._slots = [slot for _, slot in pieces]
-        if pieces:
-            queue.staging.give_back_after(self, self._slots)
         self._queue = queue
         self._events = events
         self._pieces = pieces
@@ -107,9 +105,7 @@ class Pending:
                 self._error = self._queue.failure(error.code, "a read")
             self._events = []
             self._before = []
-            self._pieces = ()
-            if self._slots:
-                self._queue.staging.give_back(self._slots)
+            self._release()
             if self._error is not None:
                 raise self._error
 
@@ -119,6 +115,15 @@ class Pending:
             e.command_execution_status == cl.command_execution_status.COMPLETE
             for e in tuple(self._events)
         )
+
+    def _release(self) -> None:
+        pieces, self._pieces = self._pieces, ()
+        for _, slot in pieces:
+            self._queue.staging.give_back(slot)
+
+    def __del__(self):
+        with contextlib.suppress(Exception):
+            self._release()
 
 
 class Queue:
@@ -539,7 +544,7 @@ class Queue:
         )
         self._note("write", event)
         handle.flush()
-        self.staging.give_back([slot])
+        self.staging.give_back(slot)
         return event
 
     def _read_staged(self, buffer: Buffer, data: np.ndarray, offset: int, slots: list) -> Pending:
