@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-
 from kerascl.core import scope
 from kerascl.core.array import Array
 from kerascl.core.overlay import Overlay
-from kerascl.core.tape import pause
 
 
 class ShapeTrace(Overlay):
@@ -23,15 +20,15 @@ def shapes_only() -> bool:
     return isinstance(scope.current.trace, ShapeTrace)
 
 
-@contextlib.contextmanager
-def untraced():
+class untraced:
     """Operations inside are neither captured nor recorded on tapes: they give real values."""
-    trace, scope.current.trace = scope.current.trace, None
-    try:
-        with pause():
-            yield
-    finally:
-        scope.current.trace = trace
+
+    def __enter__(self) -> None:
+        self._before = scope.current.trace, scope.current.tapes
+        scope.current.trace, scope.current.tapes = None, ()
+
+    def __exit__(self, *exception) -> None:
+        scope.current.trace, scope.current.tapes = self._before
 
 
 def is_known(array: Array) -> bool:

@@ -14,16 +14,20 @@ from keras.src.backend.common.stateless_scope import StatelessScope
 from keras.src.trainers import trainer as base_trainer
 from keras.src.trainers.data_adapters import array_slicing, data_adapter_utils
 from keras.src.utils import traceback_utils
-from keras.src.utils.python_utils import pythonify_logs
 
 from kerascl import config
-from kerascl.backend import saved_names  # noqa: F401  (importing it registers them)
+from kerascl.backend import (
+    interrupts,
+    saved_names,  # noqa: F401  (importing it registers them)
+)
+from kerascl.backend.callbacks import CallbackList, python_logs
 from kerascl.backend.epochs import Batches
 from kerascl.backend.ops.core import convert_to_numpy
 from kerascl.backend.steps import Repeated, Step, prepare, to_array
 from kerascl.backend.tracing import ShapeTrace
 from kerascl.core import labels
 from kerascl.core.array import Array
+from kerascl.core.scope import steady
 from kerascl.core.tape import GradientTape
 from kerascl.ops.movement import concatenate
 
@@ -142,6 +146,8 @@ class Trainer(base_trainer.Trainer):
 
     # -- loops
     @traceback_utils.filter_traceback
+    @interrupts.interruptible
+    @steady
     def fit(
         self,
         x=None,
@@ -209,6 +215,7 @@ class Trainer(base_trainer.Trainer):
                 callbacks.on_train_batch_end(end, logs)
                 if self.stop_training:
                     break
+                interrupts.check()
             epoch_logs = dict(self._get_metrics_result_or_logs(logs))
             if validation_data is not None and self._should_eval(epoch, validation_freq):
                 if self._eval_epoch_iterator is None:
@@ -230,6 +237,7 @@ class Trainer(base_trainer.Trainer):
             training_logs = epoch_logs
             if self.stop_training:
                 break
+            interrupts.check()
         if isinstance(self.optimizer, optimizers_module.Optimizer) and epochs > 0:
             self.optimizer.finalize_variable_values(self.trainable_weights)
         self._eval_epoch_iterator = None
@@ -237,6 +245,8 @@ class Trainer(base_trainer.Trainer):
         return self.history
 
     @traceback_utils.filter_traceback
+    @interrupts.interruptible
+    @steady
     def evaluate(
         self,
         x=None,
@@ -279,11 +289,14 @@ class Trainer(base_trainer.Trainer):
             callbacks.on_test_batch_end(end, logs)
             if self.stop_evaluating:
                 break
-        logs = pythonify_logs(self._get_metrics_result_or_logs(logs))
+            interrupts.check()
+        logs = python_logs(self._get_metrics_result_or_logs(logs))
         callbacks.on_test_end(logs)
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
     @traceback_utils.filter_traceback
+    @interrupts.interruptible
+    @steady
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
         iterator = Batches(
             x=x,
@@ -305,6 +318,7 @@ class Trainer(base_trainer.Trainer):
             callbacks.on_predict_batch_end(end, {"outputs": outputs})
             if self.stop_predicting:
                 break
+            interrupts.check()
         callbacks.on_predict_end()
         return results.concatenated()
 
@@ -361,7 +375,7 @@ class Trainer(base_trainer.Trainer):
     def _callback_list(self, callbacks, iterator, verbose, epochs=1, add_history=False):
         if isinstance(callbacks, callbacks_module.CallbackList):
             return callbacks
-        return callbacks_module.CallbackList(
+        return CallbackList(
             callbacks,
             add_history=add_history,
             add_progbar=verbose != 0,
@@ -372,6 +386,8 @@ class Trainer(base_trainer.Trainer):
         )
 
     # -- single batches
+    @interrupts.interruptible
+    @steady
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
         self._assert_compile_called("train_on_batch")
         if class_weight is not None:
@@ -384,15 +400,17 @@ class Trainer(base_trainer.Trainer):
         data = (x, y, sample_weight)
         self._build_for("train_step", [(0, 0, [data])])
         self.make_train_function()
-        logs = pythonify_logs(self._run_alone(self.train_function, data))
+        logs = python_logs(self._run_alone(self.train_function, data))
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
+    @interrupts.interruptible
+    @steady
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
         self._assert_compile_called("test_on_batch")
         data = (x, y, sample_weight)
         self._build_for("test_step", [(0, 0, [data])])
         self.make_test_function()
-        logs = pythonify_logs(self._run_alone(self.test_function, data))
+        logs = python_logs(self._run_alone(self.test_function, data))
         return logs if return_dict else self._flatten_metrics_in_order(logs)
 
     def _run_alone(self, function, data):
@@ -402,6 +420,8 @@ class Trainer(base_trainer.Trainer):
         self.reset_metrics()
         return function([data])
 
+    @interrupts.interruptible
+    @steady
     def predict_on_batch(self, x):
         self._build_for_predict([(0, 0, [(x,)])])
         self.make_predict_function()

@@ -102,9 +102,11 @@ class Captured:
         planned_bytes: memory planned for all temporaries together.
     """
 
+    @scope.steady
     def __init__(self, function: Callable, leaves: list, kinds: list, rebuild_args, engine: Engine):
         self.engine = engine
         self.uploads: dict[int, Upload] = {}  # of each argument that was a NumPy array once
+        self.torn = False  # an exception may have come before `uploads` noted their use
         trace = Trace()
         arguments = []
         values = []
@@ -300,6 +302,9 @@ class Captured:
         """Replay with new arguments (Arrays or NumPy arrays, in order of tracing)."""
         device = self.device
         with LOCK:
+            if self.torn:  # a second queue may write where commands not noted still read
+                device.queue.finish()
+            self.torn = True
             for state in self.states:
                 if state.pending is not None:
                     state.settle()
@@ -324,6 +329,7 @@ class Captured:
             self.replay.run()
             for upload in self.uploads.values():
                 upload.used()
+            self.torn = False
             self.engine.launches += len(self.replay)
             results = []
             arrays = iter(range(len(self.outputs)))

@@ -69,16 +69,23 @@ class Engine:
         return buffer
 
     def to_host(self, node: Node) -> np.ndarray:
-        if node.op is CONST:
-            return np.asarray(node.attrs[0], node.dtype.numpy)
-        host = np.empty(node.shape, node.dtype.numpy)
+        return self.to_hosts([node])[0]
+
+    def to_hosts(self, nodes: list[Node]) -> list[np.ndarray]:
+        hosts, pending = [], []
         with LOCK:
-            self.evaluate([node])
-            if not node.size:
-                return host
-            pending = device_of(node).queue.read_async(node.buffer, host)
-        pending.wait()
-        return host
+            self.evaluate([node for node in nodes if node.op is not CONST])
+            for node in nodes:
+                if node.op is CONST:
+                    hosts.append(np.asarray(node.attrs[0], node.dtype.numpy))
+                    continue
+                host = np.empty(node.shape, node.dtype.numpy)
+                hosts.append(host)
+                if node.size:
+                    pending.append(device_of(node).queue.read_async(node.buffer, host))
+        for read in pending:
+            read.wait()
+        return hosts
 
     def copy_buffer(self, buffer, device: Device):
         copy = device.buffers.allocate(buffer.nbytes)

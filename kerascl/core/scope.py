@@ -7,8 +7,10 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import threading
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import numpy as np
@@ -33,6 +35,9 @@ class Engine(Protocol):
 
     def to_host(self, node) -> np.ndarray:
         """A copy of a node's value; waits for the device."""
+
+    def to_hosts(self, nodes: list) -> list[np.ndarray]:
+        """Copies of several values; waits once."""
 
     def from_host(self, value: np.ndarray, device) -> Any:
         """A buffer holding the contiguous `value`."""
@@ -73,6 +78,27 @@ class _Thread(threading.local):
 
 
 current = _Thread()
+
+
+def steady(function: Callable) -> Callable:
+    """`function`, after whose exceptions the thread does again what it did before it.
+
+    A KeyboardInterrupt may come where the end of a `with` block, which should see to that, is just
+    about to run and then does not.
+    """
+
+    @functools.wraps(function)
+    def wrapped(*args, **kwargs):
+        before = current.__dict__.copy()
+        try:
+            return function(*args, **kwargs)
+        except BaseException:
+            current.__dict__.update(before)
+            raise
+
+    return wrapped
+
+
 _engine: list[Engine] = []
 
 

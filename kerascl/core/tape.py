@@ -7,7 +7,6 @@ nothing more.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -93,11 +92,9 @@ class GradientTape:
         if self._watched is not None:
             self._watched += flat
 
-    @contextlib.contextmanager
-    def stop_recording(self):
-        """Operations inside the block are not recorded on this tape."""
-        with _without(self):
-            yield
+    def stop_recording(self) -> _Recording:
+        """A block whose operations are not recorded on this tape."""
+        return _without(self)
 
     def reset(self) -> None:
         """Forget everything recorded and watched so far."""
@@ -310,24 +307,32 @@ def private_tapes(tapes: tuple) -> tuple[GradientTape, tuple]:
     return tape, (tape, *[_Deaf()] * (len(tapes) - 1)) if tapes else ()
 
 
-@contextlib.contextmanager
-def _without(tape: GradientTape):
-    previous = current.tapes
-    current.tapes = tuple(t for t in previous if t is not tape)
-    try:
-        yield
-    finally:
-        current.tapes = previous
+class _Recording:
+    """A block that records on some tapes.
+
+    No generator: one that Ctrl-C leaves half-way would restore its tapes whenever it is collected.
+    """
+
+    __slots__ = ("_before", "_tapes")
+
+    def __init__(self, tapes: tuple):
+        self._tapes = tapes
+
+    def __enter__(self) -> None:
+        self._before = current.tapes
+        current.tapes = self._tapes
+
+    def __exit__(self, *exception) -> None:
+        current.tapes = self._before
 
 
-@contextlib.contextmanager
-def pause():
+def _without(tape: GradientTape) -> _Recording:
+    return _Recording(tuple(t for t in current.tapes if t is not tape))
+
+
+def pause() -> _Recording:
     """Operations inside are recorded on no tape."""
-    previous, current.tapes = current.tapes, ()
-    try:
-        yield
-    finally:
-        current.tapes = previous
+    return _Recording(())
 
 
 def backward(

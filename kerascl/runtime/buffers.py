@@ -7,7 +7,6 @@ use on the same in-order queue comes after them.
 
 from __future__ import annotations
 
-import collections
 import ctypes
 import gc
 import itertools
@@ -16,8 +15,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kerascl import config
+from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.errors import OutOfDeviceMemory
-from kerascl.runtime.opencl import EXIT, cl
+from kerascl.runtime.opencl import cl
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
@@ -62,7 +62,8 @@ class Buffer:
     """
 
     __slots__ = (
-        "_capacity", "_handle", "_home", "_offset", "_value", "address", "arg", "key", "nbytes",
+        "__weakref__", "_capacity", "_handle", "_home", "_offset", "_value", "address", "arg",
+        "key", "nbytes",
     )  # fmt: skip
 
     def __init__(
@@ -76,14 +77,19 @@ class Buffer:
         self.arg = ctypes.byref(self._value)
         self._capacity = capacity
         self._offset = offset
-        # A list of dropped blocks for a whole buffer, the parent Buffer for a view.
+        # Where dropped blocks go for a whole buffer, the parent Buffer for a view.
         self._home = home
+        if type(home) is Dropped:
+            home.watch(self, (capacity, handle, key, address))
+        elif handle is not None:
+            home._home.watch(self, (0, handle, key, None))
 
     @property
     def handle(self):
         """The pyopencl.Buffer."""
         if self._handle is None:
             self._handle = self._home.handle.get_sub_region(self._offset, max(self.nbytes, 1))
+            self._home._home.watch(self, (0, self._handle, self.key, None))
         return self._handle
 
     @property
@@ -118,22 +124,6 @@ class Buffer:
     def __repr__(self) -> str:
         return f"Buffer({self.nbytes} bytes)"
 
-    def __del__(self, _exit=EXIT):
-        # May run in any thread, inside any allocation (garbage collection) and at shutdown:
-        # one atomic append and nothing else.
-        try:
-            handle = self._handle
-            if handle is None:
-                return
-            _exit.keep(handle)
-            home = self._home
-            if type(home) is Buffer:
-                home._home.append((0, handle, self.key, None))
-            else:
-                home.append((self._capacity, handle, self.key, self.address))
-        except Exception:
-            pass
-
 
 @dataclass(frozen=True)
 class Stats:
@@ -158,7 +148,7 @@ class Allocator:
     def __init__(self, device: Device):
         self._device = device
         self._free: dict[int, list] = {}
-        self._dropped: collections.deque = collections.deque()
+        self._dropped = Dropped()
         self._counters: Buffer | None = None
         self._views: list = []  # dropped sub-buffers that the driver may still need
         self._in_use = self._cached = self._peak = self._peak_reserved = 0
@@ -261,9 +251,7 @@ class Allocator:
         self.trim()
 
     def _collect(self) -> None:
-        dropped = self._dropped
-        while dropped:
-            size, *block = dropped.popleft()
+        for size, *block in self._dropped.take():
             if not size:
                 self._views.append(block[0])
                 continue

@@ -326,7 +326,8 @@ def _finish_all() -> None:
     for device in _opened:
         with contextlib.suppress(Exception):
             device.queue.end()
-    EXIT.begin(*(d.context for d in _opened), *(d.queue.handle for d in _opened))
+    kept = [(d.context, d.queue.handle, d.buffers) for d in _opened]
+    EXIT.begin(*(one for device in kept for one in device))
 
 
 def _rank(info: DeviceInfo) -> tuple:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import contextlib
 import ctypes
 import functools
 import threading
@@ -74,6 +73,9 @@ class Pending:
     """A read under way; `wait` may be called from any thread, more than once."""
 
     def __init__(self, queue: Queue, events: list, pieces: list = (), before: list = ()):
+        self._slots = [slot for _, slot in pieces]
+        if pieces:
+            queue.staging.give_back_after(self, self._slots)
         self._queue = queue
         self._events = events
         self._pieces = pieces
@@ -105,7 +107,9 @@ class Pending:
                 self._error = self._queue.failure(error.code, "a read")
             self._events = []
             self._before = []
-            self._release()
+            self._pieces = ()
+            if self._slots:
+                self._queue.staging.give_back(self._slots)
             if self._error is not None:
                 raise self._error
 
@@ -115,15 +119,6 @@ class Pending:
             e.command_execution_status == cl.command_execution_status.COMPLETE
             for e in tuple(self._events)
         )
-
-    def _release(self) -> None:
-        pieces, self._pieces = self._pieces, ()
-        for _, slot in pieces:
-            self._queue.staging.give_back(slot)
-
-    def __del__(self):
-        with contextlib.suppress(Exception):
-            self._release()
 
 
 class Queue:
@@ -544,7 +539,7 @@ class Queue:
         )
         self._note("write", event)
         handle.flush()
-        self.staging.give_back(slot)
+        self.staging.give_back([slot])
         return event
 
     def _read_staged(self, buffer: Buffer, data: np.ndarray, offset: int, slots: list) -> Pending:

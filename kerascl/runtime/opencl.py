@@ -78,11 +78,6 @@ class Exit:
         for kept in objects:
             self._increment(kept)
 
-    def keep(self, kept) -> None:
-        """Let an object outlive the interpreter's end, if that has begun."""
-        if self.begun:
-            self._increment(kept)
-
 
 EXIT = Exit()
 

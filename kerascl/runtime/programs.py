@@ -8,12 +8,13 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
 from kerascl import config
 from kerascl.runtime import addresses, build_apart, build_notes, compilers, negations
 from kerascl.runtime.diskcache import DiskCache
+from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.errors import LOST, CompileError
 from kerascl.runtime.opencl import EXIT, RAW, cl, code_name
 from kerascl.runtime.recent import Recent
@@ -45,6 +46,9 @@ first_use: Callable[[Device], Guard | None] | None = None
 EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 
 
+_dropped = Dropped()  # kernel objects, released when the next one is made
+
+
 class Kernel:
     """One kernel of a built program, with the arguments it was last launched with.
 
@@ -54,10 +58,10 @@ class Kernel:
         arg: the OpenCL kernel object as a ctypes pointer.
     """
 
-    __slots__ = ("_handle", "_release", "arg", "bound", "name", "num_args", "program")
+    __slots__ = ("__weakref__", "_handle", "arg", "bound", "name", "num_args", "program")
 
     def __init__(self, program, name: str):
-        self._handle = self._release = None
+        self._handle = None
         self.program = program
         self.name = name
         if RAW is None:
@@ -66,7 +70,10 @@ class Kernel:
             self.arg = None
         else:
             self.arg, self.num_args = RAW.create_kernel(program, name)
-            self._release = RAW.release_kernel
+            _dropped.watch(self, self.arg)
+            if not EXIT.begun:
+                for arg in _dropped.take():
+                    RAW.release_kernel(arg)
         self.bound: list = [None] * self.num_args
 
     @property
@@ -75,10 +82,6 @@ class Kernel:
         if self._handle is None:
             self._handle = cl.Kernel.from_int_ptr(self.arg.value)
         return self._handle
-
-    def __del__(self, _exit=EXIT):
-        if self._release is not None and not _exit.begun:
-            self._release(self.arg)
 
     def clone(self) -> Kernel:
         """A kernel object of its own (own arguments) of the same program."""
@@ -178,8 +181,12 @@ class Programs:
             for source, options in todo:
                 self._entry(source, options)
             return
-        with ThreadPoolExecutor(threads, thread_name_prefix="kerascl-build") as pool:
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="kerascl-build")
+        try:
             futures = [pool.submit(self._entry, *key) for key in todo]
+            wait(futures)
+        finally:
+            pool.shutdown(cancel_futures=True)  # after Ctrl-C, what has not begun
         for future in futures:
             future.result()
 

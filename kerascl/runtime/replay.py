@@ -81,6 +81,9 @@ class Replay:
     def run(self) -> None:
         """Enqueue every launch in order; does not wait.
 
+        A KeyboardInterrupt comes before the first launch or after the last: no value that several
+        of them make together is left half made.
+
         Raises:
             LaunchError, OutOfDeviceMemory, ContextLost: as `Queue.launch`.
         """
@@ -90,14 +93,26 @@ class Replay:
             if queue.recorder is not None or queue.wait_each or RAW is None:
                 self._run_slowly()
                 return
-            start = 0
-            while start < len(calls):
-                part = calls if len(calls) <= 256 else calls[start : start + 256]
-                rest = iter(part)
-                if any(starmap(RAW.enqueue, rest)):
-                    self._failed(start + len(part) - rest.__length_hint__() - 1)
-                queue.pace(len(part))
-                start += len(part)
+            start, part, rest, interrupt = 0, (), None, None
+            while True:
+                try:
+                    while start < len(calls):
+                        part = calls if len(calls) <= 256 else calls[start : start + 256]
+                        rest = iter(part)
+                        if any(starmap(RAW.enqueue, rest)):
+                            self._failed(start + len(part) - rest.__length_hint__() - 1)
+                        queue.pace(len(part))
+                        start += len(part)
+                        rest = None
+                    break
+                except KeyboardInterrupt as error:
+                    interrupt = error
+                    # nothing interrupts `any`: it has enqueued the whole part, or not begun
+                    if rest is not None and rest.__length_hint__() < len(part):
+                        start += len(part)
+                        rest = None
+            if interrupt is not None:
+                raise interrupt
             queue.accompany()
 
     def rebind(self, launch: int, argument: int, value) -> None:

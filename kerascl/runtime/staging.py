@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.opencl import cl
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ class Staging:
         self._pool: ThreadPoolExecutor | None = None
         self._device = device
         self._slots: collections.deque[Slot] = collections.deque()
+        self._dropped = Dropped()  # slots of reads that nobody waited for
         self._made = 0
 
     @property
@@ -50,6 +52,7 @@ class Staging:
 
     def next(self) -> Slot:
         """A slot that is free to be written, waiting for the oldest copy if need be."""
+        self._collect()
         if not self._slots or (self._busy(self._slots[0]) and self._made < self.SLOTS):
             # Slots may all be held by unfinished reads: then the ring grows past its size.
             self._make()
@@ -64,15 +67,25 @@ class Staging:
         count = -(-nbytes // self.CHUNK)
         if count > self.SLOTS // 2:
             return []
+        self._collect()
         while len(self._slots) < count and self._made < self.SLOTS:
             self._make()
         if len(self._slots) < count:
             return []
         return [self._slots.popleft() for _ in range(count)]
 
-    def give_back(self, slot: Slot) -> None:
-        """Return a slot; its event may still be running."""
-        self._slots.append(slot)
+    def give_back(self, slots: list[Slot]) -> None:
+        """Return slots, whose events may still be running, and empty the list."""
+        while slots:
+            self._slots.append(slots.pop())
+
+    def give_back_after(self, reader, slots: list[Slot]) -> None:
+        """Return those slots that are still in the list when `reader` is gone."""
+        self._dropped.watch(reader, slots)
+
+    def _collect(self) -> None:
+        for slots in self._dropped.take():
+            self.give_back(slots)
 
     def copy(self, target: np.ndarray, source: np.ndarray) -> Future:
         """Begin `target[:] = source` in another thread."""

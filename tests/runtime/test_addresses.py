@@ -6,6 +6,7 @@ import pytest
 
 from kerascl.runtime import addresses, addresses_selftest
 from kerascl.runtime.buffers import Buffer
+from kerascl.runtime.dropped import Dropped
 
 PTX = b""".visible .entry blend(
 \t.param .u64 .ptr .global .align 4 blend_param_0,
@@ -64,7 +65,7 @@ def test_an_address_belongs_to_its_memory(dev):
 
 def test_parts_of_a_buffer_have_addresses_without_memory_objects(dev):
     memory = dev.buffers.allocate(4096)
-    whole = Buffer(memory.handle, 4096, 4096, 1, [], 0, address=1 << 40)
+    whole = Buffer(memory.handle, 4096, 4096, 1, Dropped(), 0, address=1 << 40)
     part = whole.view(1000, 96).view(4, 8)
     assert part.address == (1 << 40) + 1004
     assert part.arg._obj.value == part.address
