@@ -8,7 +8,7 @@ from keras.src.random.seed_generator import SeedGenerator, draw_seed, make_defau
 from kerascl.backend.ops.conversion import convert_to_tensor, find_dtype
 from kerascl.core.array import Array
 from kerascl.ops import random as generator
-from kerascl.ops.indexing import take
+from kerascl.ops.gather import take
 from kerascl.ops.sorting import argsort
 
 __all__ = [

@@ -17,7 +17,7 @@ from kerascl.backend.ops.conversion import convert_to_numpy, convert_to_tensor, 
 from kerascl.compiler.capture import jit
 from kerascl.core.array import Array, State, is_evaluated
 from kerascl.core.errors import CaptureError
-from kerascl.core.scope import engine
+from kerascl.core.scope import current, engine
 from kerascl.dtypes import BY_NAME, float64
 from kerascl.ops.sparse import SparseArray
 
@@ -50,6 +50,7 @@ class Step:
         self.body = body
         self.name = name
         self.capture = capture
+        self._checked = not capture  # who asked for eager steps wants to know what is wrong
         self._watched = watched
         self._states = states
         self._objects: list = []
@@ -76,7 +77,11 @@ class Step:
         return self._jit
 
     def _eager(self, batch):
-        result = self.body(tree.map_structure(to_array, batch))
+        previous, current.checked = current.checked, self._checked
+        try:
+            result = self.body(tree.map_structure(to_array, batch))
+        finally:
+            current.checked = previous
         # One evaluation for the whole step; otherwise graphs would grow from step to step.
         arrays = [x for x in tree.flatten(result) if isinstance(x, Array)]
         arrays += [state.value for state in self._states()]

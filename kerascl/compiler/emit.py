@@ -387,7 +387,8 @@ class Scope:
     def _gather(self, node: Node, coords, guards, stored) -> str:
         (spec,) = node.attrs
         x, *indices = node.inputs
-        place = []
+        fill = node.op.extra.get("fill")
+        place, inside = [], []
         for axis, (kind, k) in enumerate(spec):
             if kind == "d":
                 place.append(coords[k])
@@ -396,6 +397,10 @@ class Scope:
             value = self.value(indices[k], coords, guards, stored)
             # clamped, so that a wrong index can never leave the buffer
             top = self.writer.number(max(size - 1, 0))
+            if fill is not None:
+                signed = indices[k].dtype.kind == "i"
+                above = f"{value} < {self.writer.number(size)}"
+                inside.append(f"{value} >= 0 && {above}" if signed else above)
             if size == 1:
                 place.append(number(0))
                 continue
@@ -409,7 +414,12 @@ class Scope:
                 ctype, f"({ctype})clamp(({wide}){value}, ({wide})0, ({wide}){top})"
             )
             place.append(Expr(((Var(name, 0, size - 1), 1),), 0))
-        return self.value(x, tuple(place), guards, stored)
+        found = self.value(x, tuple(place), guards, stored)
+        if fill is None:
+            return found
+        writer = self.writer
+        other = writer.constant(fill(node.dtype), node.dtype)
+        return self.define(writer.ctype(node.dtype), f"({' && '.join(inside)}) ? {found} : {other}")
 
     def _pointwise(self, node: Node, coords, guards, stored) -> str:
         writer = self.writer

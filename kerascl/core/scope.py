@@ -72,6 +72,7 @@ class _Thread(threading.local):
         self.trace = None
         self.labels = None
         self.tapes: tuple = ()
+        self.checked = False  # whether indices out of range raise: in eager steps of Keras
         self.lanes: tuple = ()  # of the vmaps whose functions run now
         self.device = None
         self.precision: str | None = None

@@ -12,7 +12,7 @@ from kerascl.dtypes import DType, int32
 from kerascl.ops import reduction
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import cast_to, convert, family, numeric, scalar
-from kerascl.ops.indexing import take
+from kerascl.ops.gather import take
 from kerascl.ops.movement import concatenate, diagonal, iota, moveaxis, ravel
 from kerascl.ops.pointwise import conjugate, imag, make_complex, multiply, not_equal, real
 from kerascl.ops.views import expand_to, flip_axes, pad_with, permute, reshape_to, window

@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
+from kerascl import config
 from kerascl.core import rules
 from kerascl.core.array import Array, apply
 from kerascl.core.op import Kind, Op, register
-from kerascl.dtypes import int32, int64, positions
+from kerascl.core.scope import current
+from kerascl.dtypes import DType, int32, int64, positions, promote
 from kerascl.ops.declare import as_array, cast_to, expand_to, family, reshape_to, scalar
 from kerascl.ops.movement import iota, strided
-from kerascl.ops.pointwise import equal, where
-
-__all__ = ["take", "take_along_axis"]
+from kerascl.ops.pointwise import equal, greater_equal, less, logical_and, where
 
 
 def _gather_vjp(g, y, x, *rest):
@@ -21,12 +23,30 @@ def _gather_vjp(g, y, x, *rest):
     return (_scatter_back(g, x, indices, spec), *[None] * len(indices))
 
 
+def _filled_vjp(g, y, x, *rest):
+    *indices, spec = rest
+    return (_scatter_back(g, x, indices, spec, filled=True), *[None] * len(indices))
+
+
+def filling(dtype: DType):
+    """What JAX fills in: NaN, the least signed, the largest unsigned integer, True."""
+    if dtype.is_integer:
+        bounds = np.iinfo(dtype.numpy)
+        return bounds.min if dtype.kind == "i" else bounds.max
+    return True if dtype.is_bool else complex(math.nan, 0) if dtype.is_complex else math.nan
+
+
 # Reads x at computed places: axis a of x is at output coordinate k for ("d", k), and at the
 # value of index array k for ("i", k).  Index arrays have the output's shape.
+# Indices out of range are clamped.
 GATHER = register(Op("gather", Kind.GATHER, vjp=_gather_vjp))
+# The same, but indices out of range give `filling`, and their gradients are dropped.
+FILLED = register(Op("gather_filled", Kind.GATHER, vjp=_filled_vjp, extra={"fill": filling}))
 
 
-def _scatter_back(g: Array, x: Array, indices: Sequence[Array], spec) -> Array:
+def _scatter_back(
+    g: Array, x: Array, indices: Sequence[Array], spec, filled: bool = False
+) -> Array:
     """Sum the gradient of a gather into the elements that were read."""
     rank = x.ndim
     # trailing axes that are copied whole, in order, form contiguous rows
@@ -46,6 +66,11 @@ def _scatter_back(g: Array, x: Array, indices: Sequence[Array], spec) -> Array:
         if kind == "i":
             # not narrowed: what is out of range must not come back into it
             index = cast_to(indices[k], int64 if indices[k].dtype.itemsize == 8 else int32)
+            if filled and lead > 1:
+                # so far below that no other axis makes up for it: the scatter drops it
+                inside = logical_and(greater_equal(index, 0), less(index, x.shape[axis]))
+                index = where(inside, cast_to(index, promote(index.dtype, position.dtype)),
+                              -math.prod(x.shape[: axis + 1]))  # fmt: skip
             for _ in range(tail):
                 index = strided(index, [0] * index.ndim, (*index.shape[:-1], 1), [1] * index.ndim)
                 index = reshape_to(index, index.shape[:-1])
@@ -127,12 +152,22 @@ def _check_filled(x: Array, axis: int, indices: Array) -> None:
         raise IndexError(f"axis {axis} of shape {x.shape} has no elements to take")
 
 
-def take(x, indices, axis: int | None = None) -> Array:
-    """Slices of `x` at integer `indices` along `axis` (None: of the flat array).
+def _report(indices: Array, size: int, name: str) -> None:
+    """Raise IndexError for indices out of range, where a user asked for such checks."""
+    if not (current.checked or config.debug()) or not indices.size:
+        return
+    if current.trace is not None or current.lanes:
+        return
+    host = indices.numpy()
+    low, high = host.min(), host.max()
+    if low < -size or high >= size:
+        raise IndexError(
+            f"{name}: indices from {low} to {high} are out of range for an axis of size {size}"
+        )
 
-    The result's shape has that of `indices` in place of `axis`.  Negative
-    indices count from the end; those out of range are clamped.
-    """
+
+def take(x, indices, axis: int | None = None, op: Op = GATHER) -> Array:
+    """Slices of `x` along `axis`, like `kerascl.take`; indices out of range are clamped."""
     x, indices = as_array(x), as_array(indices)
     if not indices.dtype.is_integer:
         raise TypeError(f"take: indices must be integers, not {indices.dtype.name}")
@@ -140,6 +175,8 @@ def take(x, indices, axis: int | None = None) -> Array:
         x, axis = reshape_to(x, (x.size,)), 0
     axis = rules.axis_index(axis, x.ndim)
     _check_filled(x, axis, indices)
+    if op is FILLED:
+        _report(indices, x.shape[axis], "take")
     indices = wrap_negative(indices, x.shape[axis])
     rank = indices.ndim
     shape = (*x.shape[:axis], *indices.shape, *x.shape[axis + 1 :])
@@ -147,11 +184,11 @@ def take(x, indices, axis: int | None = None) -> Array:
     spec = tuple(
         ("i", 0) if a == axis else ("d", a if a < axis else a + rank - 1) for a in range(x.ndim)
     )
-    return apply(GATHER, (x, expand_to(wide, shape)), (spec,), shape, x.dtype)
+    return apply(op, (x, expand_to(wide, shape)), (spec,), shape, x.dtype)
 
 
-def take_along_axis(x, indices, axis: int | None = -1) -> Array:
-    """x[…, indices[…, j, …], …] along `axis`; other axes broadcast."""
+def take_along_axis(x, indices, axis: int | None = -1, op: Op = GATHER) -> Array:
+    """Like `kerascl.take_along_axis`; indices out of range are clamped."""
     x, indices = as_array(x), as_array(indices)
     if not indices.dtype.is_integer:
         raise TypeError(f"take_along_axis: indices must be integers, not {indices.dtype.name}")
@@ -160,6 +197,8 @@ def take_along_axis(x, indices, axis: int | None = -1) -> Array:
         indices = reshape_to(indices, (indices.size,))
     axis = rules.axis_index(axis, x.ndim)
     _check_filled(x, axis, indices)
+    if op is FILLED:
+        _report(indices, x.shape[axis], "take")
     indices = wrap_negative(indices, x.shape[axis])
     others = rules.broadcast(
         (*x.shape[:axis], 1, *x.shape[axis + 1 :]),
@@ -168,4 +207,4 @@ def take_along_axis(x, indices, axis: int | None = -1) -> Array:
     shape = (*others[:axis], indices.shape[axis], *others[axis + 1 :])
     x = expand_to(x, (*others[:axis], x.shape[axis], *others[axis + 1 :]))
     spec = tuple(("i", 0) if a == axis else ("d", a) for a in range(x.ndim))
-    return apply(GATHER, (x, expand_to(indices, shape)), (spec,), shape, x.dtype)
+    return apply(op, (x, expand_to(indices, shape)), (spec,), shape, x.dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import math
 import operator
 
@@ -11,15 +12,39 @@ from kerascl import dtypes
 from kerascl.core import rules
 from kerascl.core.array import Array, State, apply
 from kerascl.dtypes import int32, int64, positions
-from kerascl.ops import host
+from kerascl.ops import gather, host
 from kerascl.ops.declare import as_array, cast_to, expand_to, is_scalar, reshape_to, scalar
-from kerascl.ops.gather import GATHER, scatter_rows, take, take_along_axis, wrap_negative
+from kerascl.ops.gather import FILLED, GATHER, scatter_rows, wrap_negative
 from kerascl.ops.movement import flip, iota, strided
 from kerascl.ops.pointwise import equal, not_equal, where
 from kerascl.ops.scan import cumsum
 from kerascl.ops.views import concat, window
 
 __all__ = ["argwhere", "getitem", "nonzero", "take", "take_along_axis", "unravel_index"]
+
+
+# -- elements at places -------------------------------------------------------
+def take(x, indices, axis: int | None = None) -> Array:
+    """Slices of `x` at integer `indices` along `axis` (None: of the flat array).
+
+    The result's shape has that of `indices` in place of `axis`.  Negative
+    indices count from the end.  As in JAX, those out of range give NaN (the least signed or
+    the largest unsigned integer, True), and no gradient.
+
+    Raises:
+        TypeError: for indices that are not integers.
+        IndexError: where `x` has no elements along `axis`; under KERASCL_DEBUG also for indices out
+            of range.
+    """
+    return gather.take(x, indices, axis, FILLED)
+
+
+def take_along_axis(x, indices, axis: int | None = -1) -> Array:
+    """x[…, indices[…, j, …], …] along `axis`; other axes broadcast.
+
+    Indices out of range give what they give in `take`.
+    """
+    return gather.take_along_axis(x, indices, axis, FILLED)
 
 
 # -- where something holds ---------------------------------------------------
@@ -86,12 +111,16 @@ class _Key:
     def __init__(self, shape: tuple[int, ...], key):
         parts = list(key) if isinstance(key, tuple) else [key]
         parts = [_plain(p) for p in parts]
-        expanded = []
-        for p in parts:
+        taken = [_taken(p) for p in parts]
+        rest = len(shape) - builtins.sum(taken)
+        axis, expanded = 0, []
+        for p, count in zip(parts, taken, strict=True):
             if isinstance(p, Array) and p.dtype.is_bool:
+                _check_mask(p, shape, axis)
                 expanded.extend(_mask_positions(p))
             else:
                 expanded.append(p)
+            axis += rest if p is Ellipsis else count
         parts = expanded
         used = sum(1 for p in parts if p is not None and p is not Ellipsis)
         if used > len(shape):
@@ -104,6 +133,20 @@ class _Key:
         self.shape = shape
 
 
+def _taken(part) -> int:
+    """How many axes a part of a key stands for; an ellipsis takes what is left."""
+    if part is None or part is Ellipsis:
+        return 0
+    return part.ndim if isinstance(part, Array) and part.dtype.is_bool else 1
+
+
+def _check_mask(mask: Array, shape: tuple[int, ...], axis: int) -> None:
+    if mask.shape != shape[axis : axis + mask.ndim]:
+        raise IndexError(
+            f"a boolean index of shape {mask.shape} does not fit axes {axis} and on of {shape}"
+        )
+
+
 def _plain(part):
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
@@ -114,7 +157,11 @@ def _plain(part):
     if isinstance(part, bool | np.bool_):
         raise IndexError("indexing by a single bool is not supported; use an array of bools")
     if isinstance(part, list | np.ndarray) and np.ndim(part) > 0:
-        return as_array(np.asarray(part))
+        host = np.asarray(part)
+        array = as_array(host if host.size else host.astype(np.int32))
+        if array.dtype.is_integer and array.size:
+            array._span = int(np.min(part)), int(np.max(part))  # known without the device
+        return array
     try:
         return operator.index(part)
     except TypeError:
@@ -170,7 +217,15 @@ def _basic(x: Array, parts) -> tuple[Array, list]:
 
 
 def getitem(x: Array, key) -> Array:
-    """x[key] with NumPy's rules: integers, slices, None, ..., integer and bool arrays."""
+    """x[key] with NumPy's rules: integers, slices, None, ..., integer and bool arrays.
+
+    Values of index arrays on the device are not looked at: as in JAX, those out of range are
+    clamped to the first or last element.
+
+    Raises:
+        IndexError: for integers and host arrays out of range, masks that do not fit, too many
+            indices.
+    """
     parsed = _Key(x.shape, key)
     y, (drop, advanced) = _basic(x, parsed.parts)
     if not advanced:
@@ -227,6 +282,12 @@ def _advanced(y: Array, parts, advanced) -> Array:
             continue
         if axis in index_axes:
             index = next(i for a, i in advanced if a == axis)
+            low, high = getattr(index, "_span", (0, 0))
+            if low < -y.shape[axis] or high >= max(y.shape[axis], 1):
+                raise IndexError(
+                    f"indices from {low} to {high} are out of bounds for an axis of size "
+                    f"{y.shape[axis]}"
+                )
             if not index.dtype.is_integer:
                 raise IndexError(f"index arrays must be integers or bools, not {index.dtype.name}")
             index = wrap_negative(index, y.shape[axis])

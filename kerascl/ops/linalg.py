@@ -9,7 +9,7 @@ from kerascl.ops.contraction import matmul
 from kerascl.ops.control import loop
 from kerascl.ops.creation import eye, ones, zeros
 from kerascl.ops.declare import as_array, cast_to, floating
-from kerascl.ops.indexing import take_along_axis
+from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import iota, swapaxes
 from kerascl.ops.pointwise import absolute, equal, exp, greater_equal, log, logical_and, sign, where
 from kerascl.ops.reduction import argmax

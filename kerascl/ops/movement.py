@@ -181,9 +181,10 @@ def _check_fit(arrays: list[Array], axis: int) -> None:
 def _several(arrays) -> list[Array]:
     if isinstance(arrays, Array):
         arrays = unstack(arrays)
-    arrays, _ = convert(list(arrays))
+    arrays = list(arrays)
     if not arrays:
-        raise ValueError("at least one array is needed")
+        raise ValueError("at least one array is needed to join or to stack, got none")
+    arrays, _ = convert(arrays)
     return arrays
 
 

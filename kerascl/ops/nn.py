@@ -299,6 +299,8 @@ def softmax(x: ArrayLike, axis: int | Sequence[int] | None = -1) -> Array:
     """exp(x) / sum(exp(x)) over `axis`, without overflow."""
     x = _inexact(x)
     axes = _axes(axis, x.ndim)
+    if not x.size:
+        return x
     with pause():
         wide = cast_to(x, x.dtype.accumulator)
         e = exp(wide - largest(wide, axes, keepdims=True))
@@ -315,6 +317,8 @@ def log_softmax(x: ArrayLike, axis: int | Sequence[int] | None = -1) -> Array:
     """log(softmax(x)) over `axis`, accurate where softmax underflows."""
     x = _inexact(x)
     axes = _axes(axis, x.ndim)
+    if not x.size:
+        return x
     with pause():
         wide = cast_to(x, x.dtype.accumulator)
         shifted = wide - largest(wide, axes, keepdims=True)

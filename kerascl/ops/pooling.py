@@ -10,7 +10,7 @@ from kerascl.core.array import Array, apply
 from kerascl.ops.convolution import join_shape, spatial, split_shape, window_counts, window_pads
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import ArrayLike, as_array, cast_to, family, floating, reshape_to
-from kerascl.ops.indexing import take
+from kerascl.ops.gather import take
 from kerascl.ops.pointwise import where
 from kerascl.ops.reduction import max as largest
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import operator
 
+import numpy as np
+
 from kerascl import dtypes
 from kerascl.core import rules
 from kerascl.core.array import Array, apply, apply_multi
+from kerascl.core.op import CONST
 from kerascl.dtypes import as_dtype, int32, positions
 from kerascl.ops import host
 from kerascl.ops.declare import SUM as total
@@ -71,6 +74,8 @@ def _sorted_rows(x: Array, descending: bool, k: int) -> tuple[Array, Array]:
 
 def _sorted(x, axis: int | None, descending: bool) -> tuple[Array, Array]:
     x = as_array(x)
+    if x.dtype.is_complex:
+        raise TypeError(f"{x.dtype.name} cannot be sorted; sort real(x), imag(x) or absolute(x)")
     if axis is None:
         x, axis = ravel(x), 0
     if not x.ndim and axis in (0, -1):
@@ -171,6 +176,7 @@ def _quantiles(x, q, axis, method: str, keepdims: bool, skip_nan: bool, one=1.0)
     x = as_array(x)
     x = cast_to(x, floating(x.dtype)[0])
     work = x.dtype.accumulator
+    _check_parts(q, one)
     q = as_array(q, work) / one
     q_shape = q.shape
     q = ravel(q)
@@ -212,6 +218,17 @@ def _quantiles(x, q, axis, method: str, keepdims: bool, skip_nan: bool, one=1.0)
         y = where(isnan(last), math.nan, y)
     tail = tuple(1 if a in axes else n for a, n in enumerate(x.shape)) if keepdims else lead
     return reshape_to(y, (*q_shape, *tail))
+
+
+def _check_parts(q, one: float) -> None:
+    """Raise ValueError for q out of range, as far as it is known on the host."""
+    if isinstance(q, Array):
+        q = q._node.attrs[0] if q._node.op is CONST else None
+    if q is None or not isinstance(q, np.ndarray | list | tuple | int | float):
+        return
+    host = np.asarray(q)
+    if host.dtype.kind in "biuf" and host.size and not (host.min() >= 0 and host.max() <= one):
+        raise ValueError(f"quantile: q must lie between 0 and {one:g}, got {q}")
 
 
 def _pick(ordered: Array, place: Array) -> Array:

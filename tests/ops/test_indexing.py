@@ -80,7 +80,7 @@ def test_update_gradients(rng):
 
 def test_out_of_range_reads_are_clamped_and_writes_dropped():
     x = kc.array(np.arange(5, dtype=np.float32))
-    assert kc.take(x, np.array([7, -9])).tolist() == [4, 0]
+    assert x[kc.array([7, -9])].tolist() == [4, 0]
     found = kc.segment_sum(x, np.array([0, -1, 9, 1, 0]), 2)
     assert found.tolist() == [4, 3]
 

@@ -42,7 +42,7 @@ from kerascl.core.array import Array
 from kerascl.core.errors import CaptureError
 from kerascl.core.overlay import placeholder
 from kerascl.dtypes import int32
-from kerascl.ops import indexing, movement, pointwise
+from kerascl.ops import gather, indexing, movement, pointwise
 from kerascl.ops.creation import full
 from kerascl.ops.declare import cast_to, scalar
 from kerascl.ops.sparse import SparseArray
@@ -234,7 +234,7 @@ def slice(inputs, start_indices, shape) -> Array:
         if isinstance(start, int):
             continue
         start = pointwise.minimum(pointwise.maximum(start, 0), x.shape[axis] - size)
-        y = indexing.take(y, start + movement.iota((size,), 0), axis)
+        y = gather.take(y, start + movement.iota((size,), 0), axis)
     return y
 
 
@@ -260,7 +260,7 @@ def slice_update(inputs, start_indices, updates) -> Array:
         inside = here if inside is None else pointwise.logical_and(inside, here)
         if not isinstance(starts[axis], int):
             line = pointwise.minimum(pointwise.maximum(movement.iota((n,), 0) - start, 0), m - 1)
-            part = indexing.take(part, line, axis)
+            part = gather.take(part, line, axis)
     if inside is None:
         return part
     high = [n - s - k for n, s, k in zip(x.shape, low, part.shape, strict=True)]

@@ -29,7 +29,7 @@ from kerascl.ops.contraction import matmul
 from kerascl.ops.control import loop
 from kerascl.ops.creation import eye, full, ones_like, zeros_like
 from kerascl.ops.declare import cast_to, in_float32
-from kerascl.ops.indexing import take, take_along_axis
+from kerascl.ops.gather import take, take_along_axis
 from kerascl.ops.movement import iota, strided, transpose, tril, triu
 from kerascl.ops.pointwise import absolute, isnan, power, sqrt, square, where
 from kerascl.ops.reduction import any as any_along

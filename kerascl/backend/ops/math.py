@@ -14,7 +14,7 @@ from kerascl.ops import fft as transforms
 from kerascl.ops import linalg, movement, pointwise, reduction, sorting
 from kerascl.ops.creation import ones
 from kerascl.ops.declare import cast_to, expand_to, in_float32, reshape_to, scalar
-from kerascl.ops.indexing import scatter_rows, take
+from kerascl.ops.gather import scatter_rows, take
 from kerascl.ops.movement import iota
 from kerascl.ops.views import window as cut
 

@@ -14,7 +14,7 @@ from kerascl.ops.control import loop
 from kerascl.ops.creation import full, zeros
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import cast_to, expand_to, reshape_to
-from kerascl.ops.indexing import take_along_axis
+from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import concatenate, expand_dims, iota, pad, transpose
 from kerascl.ops.nn import log_softmax
 from kerascl.ops.pointwise import equal, logaddexp, where
