@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -14,6 +15,8 @@ from kerascl.checks.guard import KINDS
 from kerascl.runtime import children
 
 DEATHS = 6  # processes that may die before the rest is given up
+# How a process ends that somebody stopped, or that ran out of memory: no word about the driver.
+_STOPPED = tuple(-getattr(signal, name, 0) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"))
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,8 @@ def run(
         kinds: those to run; none: all.
         plain: kinds whose programs are built with optimisation off.
         budget: seconds after which no other kind is begun; 0: all are.
-        patience: seconds after which a case counts as one that does not end.
+        patience: seconds that a case may take. One that takes longer tells nothing, as the machine
+            may be busy, and ends the run.
         told: called with each result as it comes.
     """
     found: list[Result] = []
@@ -56,7 +60,7 @@ def run(
 
 
 def _child(arguments: list[str], patience: float, found: list[Result], told) -> bool:
-    """One process; whether it came to its end."""
+    """One process; whether it came to its end, or took too long for another one."""
     command = [sys.executable, "-m", "kerascl.checks.child", *arguments]
     try:
         process = subprocess.Popen(
@@ -94,6 +98,7 @@ def _child(arguments: list[str], patience: float, found: list[Result], told) -> 
     process.stdout.close()
     code = process.wait()
     if begun is not None:
-        end = "it does not end" if late.is_set() else f"the process ended with {code}"
-        tell(Result(*begun, end))
-    return done
+        # Python's own exit codes are small, crashes are signals or, on Windows, large numbers.
+        crashed = not late.is_set() and (code < 0 or code > 255) and code not in _STOPPED
+        tell(Result(*begun, f"the process ended with {code}" if crashed else None))
+    return done or late.is_set()

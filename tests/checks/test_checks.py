@@ -98,6 +98,19 @@ def test_what_does_not_build_says_so_itself(use):
     assert failed.startswith("CompileError") and rest == RIGHT[1] and done.stderr == ""
 
 
+@pytest.mark.parametrize("end", ["time.sleep(60)", "os.kill(os.getpid(), 9)", "sys.exit(1)"])
+def test_what_does_not_end_or_is_stopped_is_no_verdict(dev, monkeypatch, tmp_path, end):
+    """Machines are busy, and run out of memory: only a crash of the driver's speaks against it."""
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys, time\n"
+        "if 'kerascl.checks.child' in sys.orig_argv:\n"
+        f"""    print('["begun", 0, "map", "a case"]', flush=True)\n    {end}\n"""
+    )
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    found = trial.run(dev.index, "few", ["map"], patience=3)
+    assert [(r.kind, r.problem) for r in found] == [("map", None)]
+
+
 @pytest.mark.parametrize("off", ["KERASCL_CHECK", "KERASCL_CACHE_DIR"])
 def test_nothing_is_checked_where_that_is_off_or_cannot_be_kept(dev, monkeypatch, off, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
