@@ -21,23 +21,27 @@ def _note(number, frame) -> None:
 
 
 def interruptible(function: Callable) -> Callable:
-    """`function`, inside which `check` raises a KeyboardInterrupt that did not arrive.
+    """A model's method, inside which `check` raises a KeyboardInterrupt that did not arrive.
 
-    That is so in the main thread, unless the program has a handler of its own for SIGINT.
+    That is so in the main thread, unless the program has a handler of its own for SIGINT. At the
+    end it is checked, too, unless a callback may have answered by `stop_training`.
     """
 
     @functools.wraps(function)
-    def wrapped(*args, **kwargs):
+    def wrapped(model, *args, **kwargs):
         global _noted
         if (
             threading.current_thread() is not threading.main_thread()
             or signal.getsignal(signal.SIGINT) is not signal.default_int_handler
         ):
-            return function(*args, **kwargs)
+            return function(model, *args, **kwargs)
         _noted = False
         signal.signal(signal.SIGINT, _note)
         try:
-            return function(*args, **kwargs)
+            result = function(model, *args, **kwargs)
+            if not model.stop_training:
+                check()
+            return result
         finally:
             _noted = False
             if signal.getsignal(signal.SIGINT) is _note:

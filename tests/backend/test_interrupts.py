@@ -24,6 +24,17 @@ class Swallowed(keras.callbacks.Callback):
     on_train_batch_end = on_test_batch_end = on_predict_batch_end = _interrupt
 
 
+class SwallowedAtTheEnd(Swallowed):
+    """The same after the last batch."""
+
+    on_train_batch_end = on_test_batch_end = on_predict_batch_end = lambda self, batch, logs: None
+
+    def _interrupt_last(self, logs=None):
+        self._interrupt(None)
+
+    on_train_end = on_test_end = on_predict_end = _interrupt_last
+
+
 @pytest.fixture
 def model():
     model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
@@ -31,12 +42,13 @@ def model():
     return model
 
 
-def test_a_swallowed_interrupt_ends_the_loop(model, rng):
+@pytest.mark.parametrize("kind", [Swallowed, SwallowedAtTheEnd])
+def test_a_swallowed_interrupt_ends_the_loop(model, rng, kind):
     x, y = rng.normal(size=(12, 3)).astype("float32"), np.zeros((12, 2), "float32")
     for call in (
-        lambda: model.fit(x, y, batch_size=4, verbose=0, callbacks=[Swallowed()]),
-        lambda: model.evaluate(x, y, batch_size=4, verbose=0, callbacks=[Swallowed()]),
-        lambda: model.predict(x, batch_size=4, verbose=0, callbacks=[Swallowed()]),
+        lambda: model.fit(x, y, batch_size=4, verbose=0, callbacks=[kind()]),
+        lambda: model.evaluate(x, y, batch_size=4, verbose=0, callbacks=[kind()]),
+        lambda: model.predict(x, batch_size=4, verbose=0, callbacks=[kind()]),
     ):
         with pytest.raises(KeyboardInterrupt):
             call()
