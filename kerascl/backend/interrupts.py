@@ -39,7 +39,7 @@ def interruptible(function: Callable) -> Callable:
         signal.signal(signal.SIGINT, _note)
         try:
             result = function(model, *args, **kwargs)
-            if not model.stop_training:
+            if not getattr(model, "stop_training", False):  # `compile` makes it
                 check()
             return result
         finally:

@@ -167,3 +167,11 @@ def test_what_is_left_of_dropped_objects():
     cycle.clear()
     assert list(dropped.take()) == ["rest"]
     assert list(dropped.take()) == []
+
+
+def test_a_model_that_was_not_compiled_predicts(rng):
+    model = keras.Sequential([keras.Input((3,)), layers.Dense(2)])
+    x = rng.normal(size=(5, 3)).astype("float32")
+    k, b = model.get_weights()
+    np.testing.assert_allclose(model.predict(x, verbose=0), x @ k + b, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.predict_on_batch(x), x @ k + b, rtol=1e-4, atol=1e-5)
