@@ -11,7 +11,7 @@ import numpy as np
 
 import kerascl as kc
 from tests.fuzz.program import Program
-from tests.fuzz.values import Draw, Unfit, inexactly
+from tests.fuzz.values import Draw, Unfit, Value, inexactly, require
 
 CALLS = 3  # of a captured function: traced, bound and replayed
 
@@ -88,6 +88,18 @@ def captured(programs: list[Program]) -> list[str]:
     return wrongs
 
 
+def _choices(program: Program, values: dict[str, Value]) -> list[bytes]:
+    """What is decided on the way: where that holds at one point only, differences do not see it."""
+    chosen = [v.array for v in values.values() if not v.is_float]
+    for step in program.steps:
+        if step.rule in ("sign", "floor", "ceil", "trunc", "round"):
+            chosen.append(values[step.name].array)
+        elif step.rule == "choose":
+            x, y = (values[name].array for name in step.operands)
+            chosen += [x < y, x == y]
+    return [np.asarray(array).tobytes() for array in chosen]
+
+
 def slopes(program: Program) -> str:
     """The gradient along a random direction against differences of NumPy's float64 values.
 
@@ -105,9 +117,13 @@ def slopes(program: Program) -> str:
     weights = {n: rng.uniform(-1, 1, program.values[n].shape) for n in outputs}
     along = {n: rng.uniform(-1, 1, program.inputs[n].shape) for n in inputs}
 
+    choices: dict[str, list[bytes]] = {}
+
     def value(distance: float) -> float:
         moved = {n: program.inputs[n] + distance * along[n] for n in inputs}
         values = program.follow(program.inputs | moved)
+        chosen = _choices(program, values)
+        require(chosen == choices.setdefault("here", chosen))
         return sum(float(np.sum(values[n].array * weights[n])) for n in outputs)
 
     try:
