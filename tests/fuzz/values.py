@@ -127,7 +127,9 @@ def rounded(dtype: str, array, error=0.0, units: float = 1.0) -> Value:
     array = np.asarray(array, np.float64)
     with np.errstate(all="ignore"):
         error = np.asarray(error, np.float64) + np.zeros_like(array)
-        held = array.astype(numpy_dtype(dtype)).astype(np.float64) == array
+        # What float64 rounded itself does not show in float64; few bits say that it did not.
+        narrow = np.dtype(np.float32) if dtype == "float64" else numpy_dtype(dtype)
+        held = array.astype(narrow).astype(np.float64) == array
         own = units * EPS[dtype] * (np.abs(array) + error) + TINY[dtype]
     exact = held & (error == 0) if units <= 1 else np.zeros(array.shape, bool)
     return Value(dtype, array, np.where(exact, 0.0, error + own))
