@@ -60,11 +60,10 @@ def judge(
     Returns:
         OK, MENDED, UNTOLD or what is wrong, by kind; none of a kind that was not begun.
     """
-    patience = 4 * budget or 60
-    found = _by_kind(trial.run(index, cases, kinds, (), budget, patience, told))
+    found = _by_kind(trial.run(index, cases, kinds, (), budget, told))
     wrong = [kind for kind, verdict in found.items() if verdict not in (OK, UNTOLD)]
     # One kind's kernels may serve another's cases: all that is wrong goes together.
-    again = _by_kind(trial.run(index, cases, wrong, wrong, 0, patience)) if wrong else {}
+    again = _by_kind(trial.run(index, cases, wrong, wrong)) if wrong else {}
     return found | {kind: MENDED for kind in wrong if again.get(kind) == OK}
 
 

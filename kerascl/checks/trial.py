@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from kerascl.checks.guard import KINDS
 from kerascl.runtime import children
 
+# Seconds that a case may take: the first of some devices waits for the self-tests of its kernels.
+PATIENCE = 60.0
 DEATHS = 6  # processes that may die before the rest is given up
 # How a process ends that somebody stopped, or that ran out of memory: no word about the driver.
 _STOPPED = tuple(-getattr(signal, name, 0) for name in ("SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"))
@@ -31,9 +33,11 @@ class Result:
 
 def run(
     index: int, cases: str, kinds: Iterable[str] = (), plain: Iterable[str] = (),
-    budget: float = 0, patience: float = 60, told: Callable[[Result], None] | None = None,
+    budget: float = 0, told: Callable[[Result], None] | None = None,
 ) -> list[Result]:  # fmt: skip
     """Run cases on a device.
+
+    A case that takes longer than PATIENCE tells nothing, as the machine may be busy, and is the last.
 
     Args:
         index: of the device in the order of `find_devices`.
@@ -41,8 +45,6 @@ def run(
         kinds: those to run; none: all.
         plain: kinds whose programs are built with optimisation off.
         budget: seconds after which no other kind is begun; 0: all are.
-        patience: seconds that a case may take. One that takes longer tells nothing, as the machine
-            may be busy, and ends the run.
         told: called with each result as it comes.
     """
     found: list[Result] = []
@@ -50,7 +52,7 @@ def run(
     for _ in range(DEATHS):
         last, first = len(found), found[-1].number + 1 if found else 0
         arguments = [str(index), cases, ",".join(left), ",".join(plain), str(budget), str(first)]
-        done = _child(arguments, patience, found, told)
+        done = _child(arguments, found, told)
         if done or len(found) == last:  # or it never began, which says nothing of the device
             break
         left.remove(found[-1].kind)  # one death is enough for its kind
@@ -59,7 +61,7 @@ def run(
     return found
 
 
-def _child(arguments: list[str], patience: float, found: list[Result], told) -> bool:
+def _child(arguments: list[str], found: list[Result], told) -> bool:
     """One process; whether it came to its end, or took too long for another one."""
     command = [sys.executable, "-m", "kerascl.checks.child", *arguments]
     try:
@@ -81,7 +83,7 @@ def _child(arguments: list[str], patience: float, found: list[Result], told) -> 
             told(result)
 
     while True:
-        timer = threading.Timer(patience, stop)
+        timer = threading.Timer(PATIENCE, stop)
         timer.start()
         line = process.stdout.readline()
         timer.cancel()

@@ -107,7 +107,8 @@ def test_what_does_not_end_or_is_stopped_is_no_verdict(dev, monkeypatch, tmp_pat
         f"""    print('["begun", 0, "map", "a case"]', flush=True)\n    {end}\n"""
     )
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    found = trial.run(dev.index, "few", ["map"], patience=3)
+    monkeypatch.setattr(trial, "PATIENCE", 3)
+    found = trial.run(dev.index, "few", ["map"])
     assert [(r.kind, r.problem) for r in found] == [("map", None)]
 
 
