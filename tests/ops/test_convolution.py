@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.ops import convolution
+from kerascl.ops import convolution, nn
 from tests.ops.slopes import check_gradients, relative
 
 
@@ -110,7 +110,7 @@ def test_layers_as_networks_have_them(layer, dtype, rng):
     plain = reference(x64, w64, strides, pads, (1, 1), 1)
     with kc.GradientTape() as tape:
         z = convolution.conv(x, w, stride, "same")
-        y = kc.maximum(z + b, 0)
+        y = nn.relu(z + b)
     g = kc.array(rng.standard_normal(y.shape), dtype)
     dx, dw = tape.gradient(y, [x, w], g)
     # what is cut off, is cut off of the rounded sum

@@ -6,6 +6,7 @@ import pytest
 import kerascl as kc
 from kerascl.dtypes import float32
 from kerascl.kernels import cpu
+from kerascl.ops import nn
 from kerascl.runtime import device
 from tests.ops.slopes import relative
 
@@ -29,7 +30,7 @@ def test_layers(sizes, turned, dtype, rng):
     ]
     with kc.GradientTape() as tape:
         a, b, bias = (kc.swapaxes(x, -1, -2) if turn else x for x, turn in zip(held, turns))
-        y = kc.maximum(kc.matmul(a, b) + bias, 0)
+        y = nn.relu(kc.matmul(a, b) + bias)
     g = kc.array(rng.standard_normal(y.shape), dtype)
     found = [y, *tape.gradient(y, held, g)]
     a64, b64, bias64, g64 = (x.numpy().astype(np.float64) for x in (a, b, bias, g))
