@@ -1,4 +1,4 @@
-"""`keras.utils.clear_session` also frees the programs that nothing in use holds."""
+"""`keras.utils.clear_session` also drops compiled graphs that nothing in use holds."""
 
 from __future__ import annotations
 

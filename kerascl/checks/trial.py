@@ -37,7 +37,7 @@ def run(
 ) -> list[Result]:  # fmt: skip
     """Run cases on a device.
 
-    A case that takes longer than PATIENCE tells nothing, as the machine may be busy, and is the last.
+    A case that takes longer than PATIENCE tells nothing, as the machine may be busy, and ends it.
 
     Args:
         index: of the device in the order of `find_devices`.

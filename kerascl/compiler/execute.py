@@ -140,10 +140,8 @@ class Engine:
         self.programs.setdefault(key, program)
 
     def forget(self) -> None:
-        """Drop every program that nothing in use holds."""
+        """Drop every compiled graph that nothing in use holds; what the driver built stays."""
         self.programs.clear()
-        for device in devices.opened():
-            device.programs.clear()
 
     def _run(self, program: Program, graph: list[Node], device: Device) -> dict[int, object]:
         """Launch every step; temporaries go back to the allocator after their last use."""

@@ -35,8 +35,9 @@ REWRITES: dict[str, Callable[[bytes], bytes]] = {
 
 _REWRITE_OPTION = "--rewrite="
 
-# Built programs to keep for whoever asks again; each takes about half a MiB of a CPU driver.
-MOST_PROGRAMS = 512
+# Built programs to keep for whoever asks again; each takes about half a MiB of a CPU driver.  So
+# many that few processes free one: Intel's CPU runtime has crashed where programs were freed.
+MOST_PROGRAMS = 16384
 
 #: A device -> options for each program that is built for it (or an exception), or None: asked once
 #: for a device, when its first program is wanted.
@@ -46,7 +47,8 @@ first_use: Callable[[Device], Guard | None] | None = None
 EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 
 
-_dropped = Dropped()  # kernel objects, released when the next one is made
+# Kernel objects, released when the next one is made, and their programs, which must outlive them.
+_dropped = Dropped()
 
 
 class Kernel:
@@ -70,9 +72,9 @@ class Kernel:
             self.arg = None
         else:
             self.arg, self.num_args = RAW.create_kernel(program, name)
-            _dropped.watch(self, self.arg)
+            _dropped.watch(self, (self.arg, program))
             if not EXIT.begun:
-                for arg in _dropped.take():
+                for arg, _ in _dropped.take():
                     RAW.release_kernel(arg)
         self.bound: list = [None] * self.num_args
 
