@@ -3,7 +3,7 @@
 Keras imports this package (see `kerascl_hook`); user code imports `keras`.
 """
 
-from kerascl.backend import distribution_lib, random, session, tensorboard
+from kerascl.backend import distribution_lib, random, tensorboard
 from kerascl.backend.ops import core, image, linalg, math, nn, numpy, sparse_methods  # noqa: F401
 from kerascl.backend.ops.core import (
     IS_THREAD_SAFE,
@@ -34,7 +34,6 @@ from kerascl.backend.rnn import (
 from kerascl.backend.scopes import name_scope
 from kerascl.backend.variable import Variable
 
-session.watch()
 
 __all__ = [
     "IS_THREAD_SAFE",

@@ -139,10 +139,6 @@ class Engine:
         """Keep a program; the one unused for longest makes room when there are too many."""
         self.programs.setdefault(key, program)
 
-    def forget(self) -> None:
-        """Drop every compiled graph that nothing in use holds; what the driver built stays."""
-        self.programs.clear()
-
     def _run(self, program: Program, graph: list[Node], device: Device) -> dict[int, object]:
         """Launch every step; temporaries go back to the allocator after their last use."""
         slots = program.slots

@@ -57,9 +57,6 @@ class Engine(Protocol):
     def memory_bytes(self, device) -> int:
         """The device's memory."""
 
-    def forget(self) -> None:
-        """Drop every compiled program that nothing in use holds."""
-
     def copy_buffer(self, buffer, device) -> Any:
         """A new buffer with what lies in another one."""
 

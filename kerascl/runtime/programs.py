@@ -35,8 +35,7 @@ REWRITES: dict[str, Callable[[bytes], bytes]] = {
 
 _REWRITE_OPTION = "--rewrite="
 
-# Built programs to keep for whoever asks again; each takes about half a MiB of a CPU driver.  So
-# many that few processes free one: Intel's CPU runtime has crashed where programs were freed.
+# Built programs to keep for whoever asks again; each takes about half a MiB of a CPU driver.
 MOST_PROGRAMS = 16384
 
 #: A device -> options for each program that is built for it (or an exception), or None: asked once

@@ -238,19 +238,6 @@ def test_swapped_weights(problem):
             np.testing.assert_array_equal(a, e)
 
 
-def test_clear_session_forgets_programs_and_a_model_in_use_goes_on(problem):
-    w, b, x, y = problem
-    model = model_of([(w, b)])
-    first = model.evaluate(x, y, verbose=0)
-    for _ in range(2):
-        assert len(kerascl.engine.programs)
-        keras.utils.clear_session()
-        assert not len(kerascl.engine.programs)
-        np.testing.assert_allclose(model.evaluate(x, y, verbose=0), first, rtol=1e-6)
-        model.predict(x, verbose=0)
-        float(kerascl.sum(kerascl.array(x)))
-
-
 def test_predict_follows_new_weights(problem):
     w, b, x, _ = problem
     model = model_of([(w, b)])
