@@ -34,7 +34,6 @@ from kerascl.backend.rnn import (
 from kerascl.backend.scopes import name_scope
 from kerascl.backend.variable import Variable
 
-
 __all__ = [
     "IS_THREAD_SAFE",
     "SUPPORTS_COMPLEX_DTYPES",
