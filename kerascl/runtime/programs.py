@@ -360,12 +360,13 @@ class Programs:
 
     def _from_binary(self, binary: bytes, options: tuple[str, ...]):
         device = self._device
+        # A binary has no macros left to define; they may only keep a driver from its own cache.
+        options = tuple(option for option in options if not option.startswith("-D"))
         program = cl._cl._Program(device.context, [device.handle], [binary])
         program._build(" ".join(options).encode(), [device.handle])
         return program
 
     def _kernel(self, entry: _Entry, name: str, source: str, options: tuple[str, ...]) -> Kernel:
-        have = kernel_names(source)
         try:
             return Kernel(entry.program, name)
         except cl.Error as error:
@@ -374,9 +375,9 @@ class Programs:
                 entry.program, entry.stored = self._program(source, options)
                 entry.kernels.clear()
                 return self._kernel(entry, name, source, options)
+            have = ", ".join(kernel_names(source)) or "none"
             raise CompileError(
-                f"the program has no kernel {name!r} ({code_name(error.code)}); it has: "
-                f"{', '.join(have) or 'none'}",
+                f"the program has no kernel {name!r} ({code_name(error.code)}); it has: {have}",
                 "",
                 source,
             ) from None
