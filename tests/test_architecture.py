@@ -18,7 +18,7 @@ ROOMS = {
     "kernels": {"config", "dtypes", "runtime"},
     "core": {"config", "dtypes"},
     "ops": {"config", "dtypes", "core"},
-    "compiler": {"config", "dtypes", "core", "kernels", "runtime"},
+    "compiler": {"config", "dtypes", "core", "ops", "kernels", "runtime"},
     "backend": {"config", "dtypes", "core", "ops", "compiler", "runtime.device", "runtime.profile"},
     "checks": {"config", "dtypes", "core", "ops", "compiler", "runtime"},
     "": {"config", "dtypes", "core", "ops", "compiler", "runtime", "checks"},

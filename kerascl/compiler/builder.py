@@ -12,6 +12,7 @@ from kerascl.compiler.symbolic import LOOP_INDEX, Expr
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.source import Source
+from kerascl.ops.views import RESHAPE
 
 
 @dataclass
@@ -62,7 +63,7 @@ def _shapes(cluster: Cluster, stored: set[int]) -> list[tuple[int, ...]]:
             found.setdefault(node.shape)
             continue
         found.setdefault(node.shape)
-        if node.op.name == "reshape":
+        if node.op is RESHAPE:
             found.setdefault(node.inputs[0].shape)
         stack.extend(node.inputs)
     return list(found)

@@ -23,6 +23,9 @@ from kerascl.dtypes import DType
 from kerascl.kernels import arrival
 from kerascl.kernels.solver import Counters, Scalar
 from kerascl.kernels.source import Source
+from kerascl.ops.declare import CAST
+from kerascl.ops.movement import IOTA
+from kerascl.ops.views import CONCAT, PAD
 
 # A double as a float that rounds further as the double itself would: cut off, and where something
 # was lost the last bit set (rounding to odd, Boldo and Melquiond 2008).
@@ -352,10 +355,10 @@ class Scope:
         return name
 
     def _view(self, node: Node, coords, guards, stored) -> str:
-        if node.op.name == "concat":
+        if node.op is CONCAT:
             return self._concat(node, coords, guards, stored)
         if not node.inputs[0].size:  # `pad` makes elements from none, other views have none
-            fill = node.attrs[2] if node.op.name == "pad" else 0
+            fill = node.attrs[2] if node.op is PAD else 0
             return self.writer.constant(fill, node.dtype)
         inner, extra = views.source(node, coords)
         value = self.value(node.inputs[0], inner, guards + extra, stored)
@@ -431,10 +434,10 @@ class Scope:
         for helper in op.helpers:  # one text serves every compute type, as @T
             helper = helper.replace("@T", ctype).replace("@R", ctype.rstrip("2"))
             writer.helper(helper.replace("@U", node.dtype.wrapping))
-        if op.name == "cast":
+        if op is CAST:
             return self.define(ctype, self._cast(args[0], node.inputs[0].dtype, node.dtype))
         names = {"T": ctype, "U": node.dtype.wrapping}
-        if op.name == "iota":
+        if op is IOTA:
             names["coordinate"] = writer.index(coords[node.attrs[0]])
         for k, attr in enumerate(node.attrs):
             names[f"a{k}"] = str(attr)

@@ -10,10 +10,9 @@ from kerascl.compiler.program import Program, Use
 from kerascl.core import scope
 from kerascl.core.errors import CaptureError
 from kerascl.core.lease import Lease
-from kerascl.core.node import Node, topological
+from kerascl.core.node import Node, identity, topological
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Kind
 from kerascl.core.scope import LOCK
-from kerascl.core.structure import exact
 from kerascl.kernels import attention_mma
 from kerascl.kernels.solver import Counters
 from kerascl.runtime import device as devices
@@ -27,14 +26,10 @@ def structure(nodes: list[Node], roots: list[Node]) -> tuple:
     """A key that is equal for graphs that compile to the same Program."""
     position = {id(node): k for k, node in enumerate(nodes)}
     parts = [
-        (
-            node.op.name,
-            tuple([position[id(x)] for x in node.inputs]),
-            exact(node.attrs) if node.attrs else (),
-            node.shape,
-            node.dtype.name,
+        identity(
+            n.op, tuple([position[id(x)] for x in n.inputs]), n.attrs, n.shape, n.dtype
         )
-        for node in nodes
+        for n in nodes
     ]
     return tuple(parts), tuple([position[id(r)] for r in roots])
 

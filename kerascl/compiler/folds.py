@@ -14,6 +14,7 @@ from kerascl.compiler.symbolic import Expr, linear, strides_of, unravel, variabl
 from kerascl.core.node import Node
 from kerascl.core.op import FoldSpec, Kind
 from kerascl.kernels import arrival
+from kerascl.ops.views import SUM_OP
 
 # Elements of a fold that a work-item of a GPU reads at once; twice as many of up to 4 bytes.
 TOGETHER = 4
@@ -385,7 +386,7 @@ class _Fold:
         spec = fold.op.fold(x.dtype).about_mean
         if spec is None:
             return
-        same = (m for m in self.cluster.members if m.op.name == "sum" and m.inputs[0] is x)
+        same = (m for m in self.cluster.members if m.op is SUM_OP and m.inputs[0] is x)
         total = next((self.results[id(m)] for m in same if id(m) in self.results), None)
         if total is None:  # else the compiler drops this fold's own
             self._combine(outer, registers[id(fold)], layout, local_lines)

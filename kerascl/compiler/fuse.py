@@ -11,12 +11,17 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kerascl.compiler import views
+from kerascl.compiler import library, views
 from kerascl.compiler.inline import Statements
-from kerascl.compiler.operands import operands
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.dtypes import float32
+from kerascl.ops.contraction import MATMUL
+from kerascl.ops.convolution import CONV
+from kerascl.ops.declare import CAST
+from kerascl.ops.nn import VARIANCE
+from kerascl.ops.pointwise import add
+from kerascl.ops.views import CONCAT, EXPAND, PAD, RESHAPE, SUM_OP
 
 INLINE_LIMIT = 160  # arithmetic cost of one kernel's expression before it is cut
 # Cost up to which a value with several readers is computed again, from several values in memory
@@ -36,8 +41,8 @@ VALUE_LIMIT = 256
 KERNEL_LIMIT = 512
 # Products that may be asked for their columns' moments, and the folds that follow from these: sums
 # beside a variance only, as alone they stay finite or infinite where a mean becomes NaN.
-PRODUCTS = ("conv", "matmul")
-MOMENTS = ("sum", "variance")
+PRODUCTS = (CONV, MATMUL)
+MOMENTS = (SUM_OP, VARIANCE)
 
 
 @dataclass(eq=False)
@@ -106,10 +111,9 @@ def reads_of(target: Node, stored: set[int]) -> Reads:
     stack: list[tuple[Node, object]] = []
 
     def push_inputs(node: Node, how) -> None:
-        name = node.op.name
         kind = node.op.kind
         if kind is Kind.VIEW and not views.keeps_order(node):
-            if name == "expand" and how == "same":
+            if node.op is EXPAND and how == "same":
                 x = node.inputs[0]
                 axes = tuple(
                     a for a, (m, n) in enumerate(zip(x.shape, node.shape, strict=True)) if m != n
@@ -156,7 +160,7 @@ def choose_targets(
         target.add(id(views.storage(node)))
     for node in nodes:
         if node.op.kind is Kind.FAMILY:
-            for read in operands(node):
+            for read in library.operands(node):
                 target.add(id(read.base))
     cost: dict[int, int] = {}
     whole: dict[int, frozenset[int]] = {}  # what is read from memory, but for rows; two say "many"
@@ -185,7 +189,7 @@ def choose_targets(
         sources: frozenset[int] = frozenset()
         for x in node.inputs:
             own, reads = cost[id(x)], whole[id(x)]
-            if kind is Kind.VIEW and node.op.name == "expand":
+            if node.op is EXPAND:
                 spread = node.size > 4 * x.size
                 if own > EXPAND_LIMIT and spread and x.op.kind is not Kind.VIEW:
                     _demand(x, target, stored, cost)
@@ -216,7 +220,7 @@ def choose_targets(
             for view in reversed(through):
                 statements.compute(view)
             lines = statements.compute(node)
-        if kind is Kind.GATHER or node.op.name in ("concat", "pad"):
+        if kind is Kind.GATHER or node.op in (CONCAT, PAD):
             several = readers.get(key, 0) > 1
             if lines > (REPEAT_LIMIT if several else PARTS_LIMIT):
                 target.add(key)
@@ -283,7 +287,7 @@ class Grouping:
 
     def _family_reads(self, node: Node) -> Reads:
         reads = Reads()
-        for read in operands(node):
+        for read in library.operands(node):
             reads.add(read.base, "other")
         return reads
 
@@ -457,9 +461,9 @@ class Grouping:
 def _from_moments(head: Node, fold: Node) -> bool:
     """Whether a fold over what follows a product `head` follows from its columns' moments."""
     return (
-        head.op.name in PRODUCTS
+        head.op in PRODUCTS
         and head.dtype.accumulator is float32
-        and fold.op.name in MOMENTS
+        and fold.op in MOMENTS
         and fold.inputs[0].shape[-1:] == head.shape[-1:]
         and fold.attrs[0] == tuple(range(len(fold.inputs[0].shape) - 1))
         and _shifted(fold.inputs[0], head)
@@ -471,10 +475,10 @@ def _shifted(node: Node, head: Node) -> bool:
     while node is not head:
         if node.dtype.accumulator is not float32 or node.dtype.is_float8:
             return False
-        reshaped = node.op.name == "reshape" and node.inputs[0].shape[-1:] == head.shape[-1:]
-        if node.op.name == "cast" or reshaped:
+        reshaped = node.op is RESHAPE and node.inputs[0].shape[-1:] == head.shape[-1:]
+        if node.op is CAST or reshaped:
             (node,) = node.inputs
-        elif node.op.name == "add":
+        elif node.op is add.op:
             rows = [x for x in node.inputs if _same_in_rows(x)]
             if len(rows) != 1:
                 return False
@@ -486,7 +490,7 @@ def _shifted(node: Node, head: Node) -> bool:
 
 def _same_in_rows(node: Node) -> bool:
     """Whether a value is one vector, repeated for each row."""
-    return node.op.name == "expand" and node.inputs[0].size == node.inputs[0].shape[-1]
+    return node.op is EXPAND and node.inputs[0].size == node.inputs[0].shape[-1]
 
 
 def group(
@@ -508,7 +512,7 @@ def group(
         apart: ids of folds that must not join a product, None for all.
     """
     targets, stored, length = choose_targets(nodes, roots)
-    varied = {id(node.inputs[0]) for node in nodes if node.op.name == "variance"}
+    varied = {id(node.inputs[0]) for node in nodes if node.op is VARIANCE}
     grouping = Grouping(stored, alone, fold_capacity, update_limit, apart, varied, length)
     for node in targets:
         grouping.add(node)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kerascl.compiler import views
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
+from kerascl.ops.views import CONCAT, PAD
 
 _NONE: frozenset[int] = frozenset()
 
@@ -35,7 +36,7 @@ class Statements:
         elif op.kind is Kind.GATHER:
             x, *indices = node.inputs
             found = own.union(self._moved(x, id(node)), *[self._of[id(i)] for i in indices])
-        elif op.name == "concat":
+        elif op is CONCAT:
             start, parts = 0, []
             for x in node.inputs:
                 parts.append(self._moved(x, (node.attrs, start, x.shape, node.shape)))
@@ -44,7 +45,7 @@ class Statements:
         elif op.kind is Kind.VIEW:
             x = node.inputs[0]
             found = self._moved(x, (op.name, repr(node.attrs), x.shape, node.shape))
-            found = found | own if op.name == "pad" else found
+            found = found | own if op is PAD else found
         elif op.kind is Kind.FOLD:
             found = own | self._of[id(node.inputs[0])]
         else:

@@ -8,10 +8,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from kerascl.compiler import families, folds, fuse, maps, multi, packing, recurrent, schedule, views
+from kerascl.compiler import folds, fuse, library, maps, multi, packing, schedule, views
 from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, WorkArg
 from kerascl.compiler.fuse import Cluster
-from kerascl.compiler.operands import operands
 from kerascl.compiler.program import Program, Slot, Step, Use, copy_step, value_of
 from kerascl.compiler.rewrite import rewrite
 from kerascl.core.labels import Labels
@@ -19,6 +18,8 @@ from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.solver import NoMoments, Ref, Role, store_epilogue
 from kerascl.kernels.source import Source, unit
+from kerascl.ops.control import LOOP
+from kerascl.ops.views import CONCAT
 
 # Elements of a product from which its update runs in a kernel of its own, by kind of device.
 UPDATE_LIMIT = {"gpu": 1 << 20}
@@ -133,7 +134,7 @@ class _Lowering:
     def _joined(self, cluster: Cluster) -> bool:
         """Copy the parts of a large array that is only joined, if each lies in memory whole."""
         node = cluster.head
-        if node.op.name != "concat" or len(cluster.members) > 1 or cluster.streamed:
+        if node.op is not CONCAT or len(cluster.members) > 1 or cluster.streamed:
             return False
         parts = [views.storage(x) for x in node.inputs]
         if node.nbytes < len(parts) * COPIED_BYTES or math.prod(node.shape[: node.attrs[0]]) != 1:
@@ -181,8 +182,8 @@ class _Lowering:
 
     def _family(self, cluster: Cluster) -> None:
         node = cluster.head
-        reads = operands(node)
-        if node.op.name == "loop":
+        reads = library.operands(node)
+        if node.op is LOOP:
             self._loop(cluster, [self.slot(read.base) for read in reads])
             return
         if cluster.size == 0:
@@ -193,16 +194,14 @@ class _Lowering:
         inputs = list(names)
         beside: set[int] = set()  # slots that the epilogue reads or stores
         picks = {m.attrs[0]: m for m in cluster.members if m.op.kind is Kind.PICK}
-        if node.op.name == "recurrence":
-            names |= {f"out{k}": self.slot(m) for k, m in picks.items()}
-            plan = recurrent.lower(node, set(picks), self.info)
-        elif node.op.outputs > 1:
-            for k, name in enumerate(families.EXTRA_OUTPUTS[node.op.name]):
+        record = library.record(node.op)
+        if record.outputs is not None:
+            for k, name in enumerate(record.outputs(node)):
                 if k in picks:
                     names[name] = self.slot(picks[k])
-                else:
-                    names[name] = self.work(families.spare_bytes(node))
-            plan = families.lower(node, reads, self.info, store_epilogue(node.dtype))
+                elif record.spare_bytes is not None:
+                    names[name] = self.work(record.spare_bytes(node))
+            epilogue = store_epilogue(node.dtype)
         else:
 
             def slot_name(member: Node) -> str:
@@ -211,13 +210,13 @@ class _Lowering:
                 return f"e{slot}"
 
             epilogue = maps.epilogue(cluster, self.stored, self.info, self.generic, slot_name)
-            plan = families.lower(node, reads, self.info, epilogue)
+        plan = record.plan(library.Call(node, reads, self.info, epilogue, frozenset(picks)))
         for k, nbytes in enumerate(plan.workspace):
             names[f"ws{k}"] = self.work(nbytes)
         only_read = beside.difference(self.slot(m) for m in cluster.stores)
         writes = frozenset(names.values()).difference((names[k] for k in inputs), only_read)
         work = [launch.role is Role.MAIN for launch in plan.launches]
-        flops = families.flops(node) // max(1, sum(work))  # parts of a problem are about equal
+        flops = record.flops(node) // max(1, sum(work))  # parts of a problem are about equal
         for launch in plan.launches:
             args = [
                 Use(names[a.slot], a.offset) if isinstance(a, Ref) else value_of(a)

@@ -12,9 +12,11 @@ from kerascl.compiler.builder import Builder
 from kerascl.compiler.emit import Scope, Writer, rounded
 from kerascl.compiler.symbolic import linear, unravel, variable
 from kerascl.core.op import Kind
+from kerascl.ops.nn import VARIANCE
+from kerascl.ops.views import SUM_OP
 
 # What each fold of fuse.MOMENTS is, of a column's mean, squared distances and number of rows.
-RESULTS = {"sum": "{mean} * {rows}", "variance": "squares / {rows}"}
+RESULTS = {SUM_OP: "{mean} * {rows}", VARIANCE: "squares / {rows}"}
 
 
 def body(build: Builder, writer: Writer) -> str:
@@ -33,7 +35,7 @@ def body(build: Builder, writer: Writer) -> str:
     for fold in folds:
         x = fold.inputs[0]
         mean = means.value(x, unravel(column, x.shape), (), build.outside | {id(head)})
-        value = rounded(RESULTS[fold.op.name].format(mean=mean, rows=rows), fold.dtype)
+        value = rounded(RESULTS[fold.op].format(mean=mean, rows=rows), fold.dtype)
         name = scope.define(writer.ctype(fold.dtype), value)
         scope.know(fold, column, name)
         if id(fold) in build.writes:

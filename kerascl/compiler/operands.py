@@ -8,11 +8,6 @@ from kerascl.compiler import views
 from kerascl.compiler.symbolic import LOOP_INDEX, Expr, Var, linear, strides_of, variable
 from kerascl.core.node import Node
 
-# Families whose kernels take any strides; all others want contiguous memory.
-STRIDED = {"matmul", "attention", "attention_grad"}
-# … except that these inputs of theirs are contiguous.
-CONTIGUOUS = {"attention_grad": (4, 5)}
-
 
 @dataclass(frozen=True)
 class Operand:
@@ -48,10 +43,3 @@ def _affine(index: Expr, shape: tuple[int, ...]) -> tuple[tuple[int, ...], int] 
     if any(s < 0 for s in strides):
         return None
     return tuple(strides), index.const
-
-
-def operands(node: Node) -> list[Operand]:
-    """The operands of a family node, in order."""
-    strided = node.op.name in STRIDED
-    plain = CONTIGUOUS.get(node.op.name, ())
-    return [operand(x, strided and k not in plain) for k, x in enumerate(node.inputs)]

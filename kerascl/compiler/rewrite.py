@@ -6,11 +6,15 @@ differs.  Leaves are kept, so that a compiled program finds its inputs.
 
 from __future__ import annotations
 
+from kerascl.compiler import library
 from kerascl.compiler.symbolic import strides_of
 from kerascl.compiler.views import storage
-from kerascl.core.node import Node, const, topological
-from kerascl.core.op import CONST, COPY, REGISTRY, Kind, Op
+from kerascl.core.closed import BARRIER
+from kerascl.core.node import Node, const, identity, topological
+from kerascl.core.op import CONST, COPY, Kind, Op
+from kerascl.core.tape import ALIAS
 from kerascl.dtypes import DType
+from kerascl.ops.views import EXPAND, PAD, PERMUTE, RESHAPE, SLICE
 
 
 def rewrite(nodes: list[Node], roots: list[Node]) -> tuple[list[Node], list[Node], dict[int, int]]:
@@ -66,13 +70,7 @@ class _Rewriter:
 
     def make(self, op: Op, inputs: tuple, attrs: tuple, shape: tuple, dtype: DType) -> Node:
         """A node, or the equal one made before."""
-        if op is CONST:
-            value = attrs[0]
-            key = (op, type(value), repr(value), dtype)
-        else:
-            key = (op, tuple([id(x) for x in inputs]), repr(attrs), shape, dtype)
-            if any(hasattr(a, "captured") for a in attrs):  # a loop body: compared by itself
-                key = (op, tuple([id(x) for x in inputs]), attrs, shape, dtype)
+        key = identity(op, tuple([id(x) for x in inputs]), attrs, shape, dtype)
         found = self.known.get(key)
         if found is None:
             found = const(attrs[0], dtype) if op is CONST else Node(op, inputs, attrs, shape, dtype)
@@ -84,101 +82,67 @@ class _Rewriter:
             return self._view(op, inputs[0], attrs, shape, dtype)
         if op.kind is Kind.POINTWISE:
             inputs = tuple([_scalar_behind(x) for x in inputs])
-            same = _neutral(op.name, inputs)
+            same = _unchanged(op, inputs)
             if same is not None and same.shape == shape and same.dtype is dtype:
                 return same
-        elif op.kind is Kind.FAMILY and op.name in ("conv", "conv_filter_grad"):
-            return self._padded_input(op, inputs, attrs, shape, dtype)
+        elif op.kind is Kind.FAMILY and inputs and inputs[0].op is PAD:
+            inputs, attrs = _without_padding(op, inputs, attrs)
         return self.make(op, inputs, attrs, shape, dtype)
 
     def _view(self, op: Op, x: Node, attrs, shape, dtype) -> Node:
-        name = op.name
-        if name == "alias":
+        if op is ALIAS:
             return x
-        if name == "barrier":  # never the same as another: what follows is computed again
+        if op is BARRIER:  # never the same as another: what follows is computed again
             return Node(op, (x,), attrs, shape, dtype)
-        if name in ("reshape", "expand", "slice") and x.shape == shape:
+        if op in (RESHAPE, EXPAND, SLICE) and x.shape == shape:
             return x
-        if name == "reshape":
-            while x.op.name == "reshape":
+        if op is RESHAPE:
+            while x.op is RESHAPE:
                 x = x.inputs[0]
             if x.shape == shape:
                 return x
-        elif name == "expand" and x.op.name == "expand":
+        elif op is EXPAND and x.op is EXPAND:
             return self._view(op, x.inputs[0], attrs, shape, dtype)
-        elif name == "permute":
+        elif op is PERMUTE:
             (axes,) = attrs
-            if x.op.name == "permute":
+            if x.op is PERMUTE:
                 (inner,) = x.attrs
                 axes = tuple(inner[a] for a in axes)
                 x = x.inputs[0]
             if _keeps_order(x.shape, axes):
-                return self._view(REGISTRY["reshape"], x, (shape,), shape, dtype)
+                return self._view(RESHAPE, x, (shape,), shape, dtype)
             return self.make(op, (x,), (axes,), shape, dtype)
-        elif name == "slice" and x.op.name == "conv_data_grad" and id(x) in self.single:
-            cropped = self._cropped(x, attrs, shape, dtype)
+        elif op is SLICE and id(x) in self.single and (record := library.record(x.op)):
+            cropped = record.cropped(x, *attrs, shape)
             if cropped is not None:
-                return cropped
+                return self.make(x.op, x.inputs, cropped, shape, dtype)
         return self.make(op, (x,), attrs, shape, dtype)
 
-    def _padded_input(self, op: Op, inputs, attrs, shape, dtype) -> Node:
-        """Zeros around a convolution's input become its own padding."""
-        x = inputs[0]
-        strides, pads, dilation, groups, first, precision = attrs
-        if x.op.name == "pad":
-            low, gap, value = x.attrs
-            inner = x.inputs[0]
-            high = [n - p - m for n, p, m in zip(x.shape, low, inner.shape, strict=True)]
-            spatial = range(2, len(low)) if first else range(1, len(low) - 1)
-            others = [a for a in range(len(low)) if a not in spatial]
-            if value == 0 and not any(gap) and not any(low[a] or high[a] for a in others):
-                pads = tuple(
-                    (p + low[a], q + high[a]) for (p, q), a in zip(pads, spatial, strict=True)
-                )
-                attrs = (strides, pads, dilation, groups, first, precision)
-                inputs = (inner, *inputs[1:])
-        return self.make(op, inputs, attrs, shape, dtype)
 
-    def _cropped(self, x: Node, attrs, shape, dtype) -> Node | None:
-        """Only the part of a convolution's input gradient that is wanted."""
-        starts, steps = attrs
-        strides, pads, dilation, groups, first, precision = x.attrs
-        if any(s != 1 for s in steps):
-            return None
-        spatial = range(2, len(shape)) if first else range(1, len(shape) - 1)
-        if any(x.shape[a] != shape[a] for a in range(len(shape)) if a not in spatial):
-            return None
-        pads = tuple(
-            (p + starts[a], q + x.shape[a] - starts[a] - shape[a])
-            for (p, q), a in zip(pads, spatial, strict=True)
-        )
-        attrs = (strides, pads, dilation, groups, first, precision)
-        return self.make(x.op, x.inputs, attrs, shape, dtype)
+def _without_padding(op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tuple:
+    """The inputs and attributes of a library operation whose kernels add zeros themselves."""
+    record = library.record(op)
+    own = record.padded(attrs, inputs[0]) if record else None
+    return (inputs, attrs) if own is None else ((inputs[0].inputs[0], *inputs[1:]), own)
 
 
 def _scalar_behind(x: Node) -> Node:
     """The constant behind broadcasts of a constant: pointwise code takes it as it is."""
     y = x
-    while y.op.kind is Kind.VIEW and y.op.name in ("expand", "reshape"):
+    while y.op in (EXPAND, RESHAPE):
         y = y.inputs[0]
     return y if y.op is CONST else x
 
 
-def _neutral(name: str, inputs: tuple[Node, ...]) -> Node | None:
-    """The input that an addition of 0 or a multiplication by 1 leaves as it is."""
-    name = name.removesuffix("_int")
-    if name not in ("add", "subtract", "multiply", "divide"):
+def _unchanged(op: Op, inputs: tuple[Node, ...]) -> Node | None:
+    """The input that an operation with its neutral number leaves as it is."""
+    if op.neutral == (None, None):
         return None
     a, b = inputs
-    neutral = 0 if name in ("add", "subtract") else 1
-    if b.op is CONST and b.attrs[0] == neutral and a.op is not CONST:
+    left, right = op.neutral
+    if right is not None and b.op is CONST and b.attrs[0] == right and a.op is not CONST:
         return a
-    if (
-        name in ("add", "multiply")
-        and a.op is CONST
-        and a.attrs[0] == neutral
-        and b.op is not CONST
-    ):
+    if left is not None and a.op is CONST and a.attrs[0] == left and b.op is not CONST:
         return b
     return None
 

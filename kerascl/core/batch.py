@@ -2,8 +2,8 @@
 
 Inside `vmap`, a *lane* stands for one element of every batched array: an Array of the element's
 shape whose node knows the whole batch.  `core.array.apply` hands an operation on lanes to
-`Lane.apply`, which finds the same operation on whole batches by a rule for its kind (in
-`kerascl/ops/batching.py`) and gives a lane of the result.  Tapes outside the vmap record what
+`Lane.apply`, which finds the same operation on whole batches by the rule that its declaration
+names, else by that of its kind, and gives a lane of the result.  Tapes outside the vmap record what
 happens to batches, tapes inside what happens to elements; so gradients work on both sides, and
 vmaps may be nested.
 """
@@ -25,15 +25,17 @@ from kerascl.core.scope import current
 # `inputs` are batches (with a new first axis of `size`) where `batched` says so, else the same
 # for every element; `results` are (shape, dtype) of one element.
 Rule = Callable[[int, Op, list[Array], list[bool], tuple, list], Sequence[Array]]
-RULES: dict[str | Kind, Rule] = {}  # by the operation's name, else by its kind
 
+_of_kind: dict[Kind, Rule] = {}
 _fallback: list[Rule] = []
 _expand: list[Callable[[Array, tuple[int, ...]], Array]] = []
 _serial = itertools.count()
 
 
-def install_batching(fallback: Rule, expand: Callable) -> None:
-    """The rule for operations without one, and how to broadcast; called by the ops room."""
+def install_batching(kinds: dict[Kind, Rule], fallback: Rule, expand: Callable) -> None:
+    """The rules of kinds of operations, that for those without one, and how to broadcast; called by
+    the ops room."""
+    _of_kind.update(kinds)
     _fallback[:], _expand[:] = [fallback], [expand]
 
 
@@ -84,7 +86,7 @@ class Lane:
 
     def apply(self, op: Op, inputs, attrs: tuple, results: list) -> tuple[Array, ...]:
         """An operation some of whose inputs are lanes of this call; see `core.array.apply`."""
-        rule = RULES.get(op.name) or RULES.get(op.kind) or _fallback[0]
+        rule = op.batch or _of_kind.get(op.kind) or _fallback[0]
         tapes, lanes = current.tapes, current.lanes
         inside = [tape for tape in tapes if self in tape.lanes]
         current.tapes = tuple([tape for tape in tapes if self not in tape.lanes])

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from kerascl.core.errors import DeviceMismatchError
 from kerascl.core.lease import Lease
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Op
+from kerascl.core.structure import exact
 from kerascl.dtypes import DType
 
 _serial = itertools.count()
@@ -87,6 +88,17 @@ class Node:
         self.inputs = ()
         self.attrs = ()
         self.depth = 0
+
+
+def identity(op: Op, inputs: tuple, attrs: tuple, shape: tuple[int, ...], dtype: DType) -> tuple:
+    """A key that two nodes share if they have the same value.
+
+    It is the same in every process, if `inputs` are.
+
+    Args:
+        inputs: what stands for each input: equal where these have the same value.
+    """
+    return op.name, inputs, exact(attrs) if attrs else (), shape, dtype.name
 
 
 def const(value, dtype: DType) -> Node:

@@ -1,8 +1,9 @@
 """What an operation is.
 
-Each operation is declared once, in `kerascl/ops/`, by one of the constructors
-below.  The kind decides how it is lowered and whether it fuses, so that no
-second list has to be kept in step.
+Each operation is known in two places.  Its array side is declared once, in `kerascl/ops/`: shape
+and dtype rule, derivative, batching.  Its machine side follows from its kind, or is a record of
+`kerascl/compiler/library/` (hand-written kernels) or of `kerascl/compiler/views.py` (index maps),
+keyed by the operation itself.
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ class Op:
         fold: the reduction, for folds; a function of the input dtype.
         vjp: `vjp(g, y, *inputs, *attrs)` in array code; gives a gradient or None
             for each input.  None for operations that have no derivative.
+        batch: how `vmap` carries it out on whole batches, a `core.batch.Rule`; None for the rule of
+            its kind.
+        neutral: pointwise with two inputs: the number that, as the left or the right one, gives the
+            other as it is; None where there is no such number.
         cost: rough number of arithmetic instructions for each element.
         exact: whether a pointwise result needs no rounding: it is one of the inputs, or has no
             more digits than they have.
@@ -72,6 +77,8 @@ class Op:
     helpers: tuple[str, ...] = ()
     fold: Callable[[DType], FoldSpec] | None = None
     vjp: Callable | None = None
+    batch: Callable | None = None
+    neutral: tuple[int | None, int | None] = (None, None)
     cost: int = 1
     outputs: int = 1
     exact: bool = False

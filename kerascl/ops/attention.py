@@ -10,6 +10,7 @@ from kerascl.core.array import Array, apply_multi
 from kerascl.core.scope import current, engine, product_precision
 from kerascl.core.tape import GradientTape
 from kerascl.dtypes import bfloat16, bool_, float16, float32, promote
+from kerascl.ops.batched import more_rows
 from kerascl.ops.contraction import matmul
 from kerascl.ops.declare import (
     ArrayLike,
@@ -186,10 +187,10 @@ def _bias_gradient(query, key, value, bias, mask, upstream, weighted, scale, cau
 # Inputs: query, key, value, then bias and mask of the logits' shape where there are any.
 # Attributes: (scale, causal, has_bias, precision).  Results: the heads' outputs, and a statistic of
 # each row.
-ATTENTION = family("attention", _vjp, outputs=2)
+ATTENTION = family("attention", _vjp, outputs=2, batch=more_rows)
 # Inputs: query, key, value, gradient of the output, statistic, sum of gradient times output for
 # each row (batch, length, heads), then bias and mask.  Results: gradients of query, key, value.
-ATTENTION_GRAD = family("attention_grad", outputs=3)
+ATTENTION_GRAD = family("attention_grad", outputs=3, batch=more_rows)
 
 
 def _heads(x: Array, heads: int) -> Array:

@@ -8,8 +8,10 @@ from collections.abc import Sequence
 
 from kerascl.core import rules, scope
 from kerascl.core.array import Array, apply
+from kerascl.core.op import Op
 from kerascl.dtypes import DType, int32
 from kerascl.ops import reduction
+from kerascl.ops.batched import as_batches, merge
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import cast_to, convert, family, numeric, scalar
 from kerascl.ops.gather import take
@@ -23,6 +25,9 @@ __all__ = [
 ]  # fmt: skip
 
 
+_BATCH_AXES = 3  # that the matrix product takes
+
+
 def _swap(x: Array) -> Array:
     return permute(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
@@ -33,7 +38,23 @@ def _matmul_vjp(g, y, a, b, precision):
     return left, _batched(_swap(a), g, b.dtype, precision)
 
 
-MATMUL = family("matmul", _matmul_vjp)
+def _matmul_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+    ((shape, dtype),) = results
+    a, b = inputs
+    if not batched[1] and b.ndim == 2:
+        flat = apply(op, (merge(a), b), attrs, (size * shape[0], shape[1]), dtype)
+        return [reshape_to(flat, (size, *shape))]
+    a, b = as_batches(size, inputs, batched)
+    lead = (size, *shape[:-2])
+    if len(lead) > _BATCH_AXES:
+        count = math.prod(lead)
+        a, b = (reshape_to(x, (count, *x.shape[-2:])) for x in (a, b))
+        lead = (count,)
+    flat = apply(op, (a, b), attrs, (*lead, *shape[-2:]), dtype)
+    return [reshape_to(flat, (size, *shape))]
+
+
+MATMUL = family("matmul", _matmul_vjp, batch=_matmul_batch)
 
 
 def _batched(a: Array, b: Array, dtype: DType, precision: str | None = None) -> Array:

@@ -8,15 +8,17 @@ from collections.abc import Callable
 
 from kerascl.core import node as graph
 from kerascl.core.array import Array, State, apply, apply_multi
-from kerascl.core.batch import note
+from kerascl.core.batch import Lane, note
 from kerascl.core.closed import Closed, is_smooth
 from kerascl.core.errors import CaptureError
-from kerascl.core.node import Node, is_closed, topological
+from kerascl.core.node import Node, identity, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
 from kerascl.core.scope import current
-from kerascl.core.structure import exact, flatten
+from kerascl.core.structure import flatten
 from kerascl.core.tape import pause, private_tapes
+from kerascl.ops.batched import as_batches
 from kerascl.ops.declare import as_array, expand_to, family, scalar
+from kerascl.ops.movement import moveaxis
 from kerascl.ops.pointwise import add
 
 # Inside a loop body: the slice of the input array that belongs to the current step.
@@ -70,12 +72,8 @@ class Body:
         self._key = tuple(
             ("input", inputs[id(n)], n.shape, n.dtype.name)
             if id(n) in inputs
-            else (
-                n.op.name,
-                tuple(position[id(x)] for x in n.inputs),
-                exact(n.attrs),
-                n.shape,
-                n.dtype.name,
+            else identity(
+                n.op, tuple(position[id(x)] for x in n.inputs), n.attrs, n.shape, n.dtype
             )
             for n in self.nodes
         ) + (tuple(position[id(n)] for n in [*next_carry, *results]),)
@@ -232,7 +230,31 @@ def _or_zero(g, x: Array) -> Array:
     return expand_to(scalar(0, x.dtype), x.shape)
 
 
-LOOP = family("loop", outputs=2)  # `loop` records its derivative
+def _loop_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+    body, length, reverse, history = attrs
+    carries, slices = len(body.carry), len(body.slices)
+    carry = as_batches(size, inputs[:carries], batched[:carries])
+    # slices are taken along the steps, so that these come first
+    xs = [moveaxis(x, 1, 0) if b else x
+          for x, b in zip(inputs[carries : carries + slices],
+                          batched[carries : carries + slices], strict=True)]  # fmt: skip
+    flags = batched[carries:]
+    captured = inputs[carries + slices :]
+
+    def step(carry, now):
+        lane = Lane(size)
+        with lane.active():
+            rest = [lane.wrap(x) if b else x for x, b in zip([*now, *captured], flags, strict=True)]
+            new, out = body.run([lane.wrap(c) for c in carry], rest[:slices], rest[slices:])
+        streamed = [lane.spread(y) for y in out]
+        return [lane.spread(c) for c in new], [*streamed, *(carry if history else ())]
+
+    final, streamed = loop(step, carry, xs, length, reverse)
+    return [*final, *(moveaxis(y, 0, 1) for y in streamed)]
+
+
+# `loop` records its derivative
+LOOP = family("loop", outputs=2, batch=_loop_batch)
 
 
 def loop(function: Callable, carry: list, xs: list, length: int | None = None, reverse=False):

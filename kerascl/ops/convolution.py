@@ -6,7 +6,11 @@ from collections.abc import Sequence
 
 from kerascl.core import rules, scope
 from kerascl.core.array import Array, apply
+from kerascl.core.op import Op
+from kerascl.ops.batched import as_batches, merge
 from kerascl.ops.declare import ArrayLike, convert, family, reshape_to
+from kerascl.ops.movement import moveaxis
+from kerascl.ops.views import permute
 
 __all__ = ["conv", "conv_transpose", "depthwise_conv", "spatial"]
 
@@ -28,9 +32,53 @@ def _filter_grad_vjp(g, y, x, dy, *attrs):
     return _data_grad(dy, g, x.shape, attrs), _forward(x, g, dy.shape, attrs)
 
 
-CONV = family("conv", _conv_vjp)
-DATA_GRAD = family("conv_data_grad", _data_grad_vjp)
-FILTER_GRAD = family("conv_filter_grad", _filter_grad_vjp)
+def _conv_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+    """x and y (N, …, channels) and w (*kernel, channels, filters), two of them inputs."""
+    kernel_given = op is not FILTER_GRAD
+    if kernel_given and not batched[1]:
+        return _images(size, op, inputs, batched, attrs, results)
+    ((shape, dtype),) = results
+    strides, pads, dilation, groups, first, *rest = attrs
+    inputs = as_batches(size, inputs, batched)
+
+    def wide_images(x: Array) -> Array:
+        """(size, N, …, C) as (N, …, size * C)."""
+        axis = 2 if first else x.ndim - 1
+        order = [a for a in range(1, x.ndim) if a != axis]
+        place = axis - 1
+        order[place:place] = [0, axis]
+        moved = permute(x, tuple(order))
+        lead = moved.shape[:place]
+        rest = moved.shape[place + 2 :]
+        return reshape_to(moved, (*lead, size * x.shape[axis], *rest))
+
+    def wide_kernel(w: Array) -> Array:
+        """(size, *kernel, C, K) as (*kernel, C, size * K)."""
+        moved = permute(w, (*range(1, w.ndim - 1), 0, w.ndim - 1))
+        return reshape_to(moved, (*moved.shape[:-2], size * w.shape[-1]))
+
+    attrs = (strides, pads, dilation, groups * size, first, *rest)
+    if kernel_given:
+        axis = 1 if first else len(shape) - 1
+        wide = (*shape[:axis], size * shape[axis], *shape[axis + 1 :])
+        y = apply(op, (wide_images(inputs[0]), wide_kernel(inputs[1])), attrs, wide, dtype)
+        y = reshape_to(y, (*shape[:axis], size, *shape[axis:]))
+        return [moveaxis(y, axis, 0)]
+    wide = (*shape[:-1], size * shape[-1])
+    w = apply(op, tuple([wide_images(x) for x in inputs]), attrs, wide, dtype)
+    return [moveaxis(reshape_to(w, (*shape[:-1], size, shape[-1])), -2, 0)]
+
+
+def _images(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+    """A convolution of batched images with one kernel."""
+    ((shape, dtype),) = results
+    flat = apply(op, (merge(inputs[0]), inputs[1]), attrs, (size * shape[0], *shape[1:]), dtype)
+    return [reshape_to(flat, (size, *shape))]
+
+
+CONV = family("conv", _conv_vjp, batch=_conv_batch)
+DATA_GRAD = family("conv_data_grad", _data_grad_vjp, batch=_conv_batch)
+FILTER_GRAD = family("conv_filter_grad", _filter_grad_vjp, batch=_conv_batch)
 
 
 def _forward(x: Array, w: Array, shape: tuple[int, ...], attrs: tuple) -> Array:

@@ -302,6 +302,7 @@ def pointwise(
     boolean: str | None = None,
     complex: str | None = None,
     exact: bool = False,
+    neutral: tuple[int | None, int | None] = (None, None),
     doc: str | None = None,
 ) -> Callable[..., Array]:
     """Declare an elementwise operation; gives the function that applies it.
@@ -317,16 +318,17 @@ def pointwise(
         integer, unsigned, boolean, complex: other code for such inputs; without
             it, unsigned falls back to integer, integer and boolean to code, and
             complex inputs raise TypeError.  With boolean code, bools stay bools.
-        exact: whether results need no rounding: see `Op`.
+        exact, neutral: see `Op`.
     """
     if vjp is not None and cost > 1:
         vjp = rounded_once(vjp)
 
     def declare(suffix: str, text: str) -> Op:
         helpers = clibrary.needed(text)
-        return register(
-            Op(name + suffix, Kind.POINTWISE, text, helpers, vjp=vjp, cost=cost, exact=exact)
-        )
+        return register(Op(
+            name + suffix, Kind.POINTWISE, text, helpers, vjp=vjp, cost=cost, exact=exact,
+            neutral=neutral,
+        ))  # fmt: skip
 
     table = dict.fromkeys("fbiu", declare("", code))
     if integer is not None:
@@ -384,17 +386,24 @@ def fold(
     spec: Callable[[DType], FoldSpec],
     dtype: Callable[[DType], tuple[DType, DType]] = same,
     vjp: Callable | None = None,
+    *,
+    positions: bool = False,
 ) -> Callable[..., Array]:
     """Declare a reduction; gives `f(x, axis=None, keepdims=False)`.
 
-    `vjp(g, y, x, axes)` sees g and y with the reduced axes kept at size 1.
+    Args:
+        vjp: `vjp(g, y, x, axes)` sees g and y with the reduced axes kept at size 1.
+        positions: whether it gives an element's position, which is 0 where nothing is reduced.
     """
     vjp = vjp and rounded_once(vjp)
-    return fold_function(register(Op(name, Kind.FOLD, fold=spec, vjp=vjp)), dtype)
+    op = register(Op(name, Kind.FOLD, fold=spec, vjp=vjp))
+    return fold_function(op, dtype, positions=positions)
 
 
-def fold_function(op: Op, dtype: Callable[[DType], tuple[DType, DType]]) -> Callable[..., Array]:
-    """The public function of a reduction: `f(x, axis=None, keepdims=False)`."""
+def fold_function(
+    op: Op, dtype: Callable[[DType], tuple[DType, DType]], *, positions: bool = False
+) -> Callable[..., Array]:
+    """The public function of a reduction: `f(x, axis=None, keepdims=False)`; see `fold`."""
     name = op.name
 
     def function(x: ArrayLike, axis=None, keepdims: bool = False) -> Array:
@@ -403,13 +412,13 @@ def fold_function(op: Op, dtype: Callable[[DType], tuple[DType, DType]]) -> Call
         x = cast_to(x, work)
         axes = rules.axes_tuple(axis, x.ndim)
         kept = tuple(1 if a in axes else n for a, n in enumerate(x.shape))
-        y = apply(op, (x,), (axes,), kept, result) if axes else _nothing_to_reduce(x, result, name)
+        y = apply(op, (x,), (axes,), kept, result) if axes else _nothing_to_reduce(x, result)
         if keepdims:
             return y
         return reshape_to(y, tuple(n for a, n in enumerate(x.shape) if a not in axes))
 
-    def _nothing_to_reduce(x: Array, result: DType, name: str) -> Array:
-        if name in ("argmax", "argmin"):
+    def _nothing_to_reduce(x: Array, result: DType) -> Array:
+        if positions:
             return expand_to(scalar(0, result), x.shape)
         return cast_to(x, result)
 
@@ -422,6 +431,15 @@ def fold_function(op: Op, dtype: Callable[[DType], tuple[DType, DType]]) -> Call
 SUM = fold_function(SUM_OP, numeric)
 
 
-def family(name: str, vjp: Callable | None = None, outputs: int = 1) -> Op:
-    """Declare an operation that a hand-written kernel computes."""
-    return register(Op(name, Kind.FAMILY, vjp=vjp, outputs=outputs))
+def family(
+    name: str, vjp: Callable | None = None, outputs: int = 1, batch: Callable | None = None
+) -> Op:
+    """Declare an operation that hand-written kernels compute; a record of `compiler/library/` says
+    how.
+
+    Args:
+        vjp: `vjp(g, y, *inputs, *attrs)` gives the gradients.
+        outputs: how many results there are.
+        batch: see `Op`; without it batches are taken element by element.
+    """
+    return register(Op(name, Kind.FAMILY, vjp=vjp, batch=batch, outputs=outputs))

@@ -13,9 +13,11 @@ from kerascl.core.array import Array, apply
 from kerascl.core.op import Kind, Op, register
 from kerascl.core.scope import current
 from kerascl.dtypes import DType, int32, int64, positions, promote
+from kerascl.ops.batched import as_batches, element_by_element, merge
 from kerascl.ops.declare import as_array, cast_to, expand_to, family, reshape_to, scalar
 from kerascl.ops.movement import iota, strided
 from kerascl.ops.pointwise import equal, greater_equal, less, logical_and, where
+from kerascl.ops.views import EXPAND
 
 
 def _gather_vjp(g, y, x, *rest):
@@ -39,9 +41,22 @@ def filling(dtype: DType):
 # Reads x at computed places: axis a of x is at output coordinate k for ("d", k), and at the
 # value of index array k for ("i", k).  Index arrays have the output's shape.
 # Indices out of range are clamped.
-GATHER = register(Op("gather", Kind.GATHER, vjp=_gather_vjp))
+def _gather_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+    ((shape, dtype),) = results
+    (spec,) = attrs
+    wide = (size, *shape)
+    spec = tuple((kind, k + 1 if kind == "d" else k) for kind, k in spec)
+    if batched[0]:
+        spec = (("d", 0), *spec)
+    indices = [expand_to(x, wide) for x in inputs[1:]]
+    return [apply(op, (inputs[0], *indices), (spec,), wide, dtype)]
+
+
+GATHER = register(Op("gather", Kind.GATHER, vjp=_gather_vjp, batch=_gather_batch))
 # The same, but indices out of range give `filling`, and their gradients are dropped.
-FILLED = register(Op("gather_filled", Kind.GATHER, vjp=_filled_vjp, extra={"fill": filling}))
+FILLED = register(
+    Op("gather_filled", Kind.GATHER, vjp=_filled_vjp, batch=_gather_batch, extra={"fill": filling})
+)
 
 
 def _scatter_back(
@@ -91,7 +106,7 @@ def _alike(index: Array, axis: int) -> bool:
     node = index._node
     if node.shape[axis] == 1:
         return True
-    return node.op.name == "expand" and node.inputs[0].shape[axis] == 1
+    return node.op is EXPAND and node.inputs[0].shape[axis] == 1
 
 
 def _scatter_vjp(g, y, base, indices, updates, mode):
@@ -120,7 +135,19 @@ def _positions(indices: Array) -> Array:
     return iota(indices.shape, 0)
 
 
-SCATTER = family("scatter", _scatter_vjp)
+def _scatter_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+    ((shape, dtype),) = results
+    rows = shape[0]
+    if size * rows >= 2**31:
+        return element_by_element(size, op, inputs, batched, attrs, results)
+    base, indices, updates = as_batches(size, inputs, batched)
+    inside = logical_and(indices >= 0, indices < rows)  # those outside are dropped
+    indices = where(inside, indices + iota(indices.shape, 0) * rows, -1)
+    merged = (merge(base), merge(indices), merge(updates))
+    return [reshape_to(apply(op, merged, attrs, (size * rows, *shape[1:]), dtype), (size, *shape))]
+
+
+SCATTER = family("scatter", _scatter_vjp, batch=_scatter_batch)
 
 
 def scatter_rows(base: Array, indices: Array, updates: Array, mode: str) -> Array:

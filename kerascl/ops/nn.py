@@ -517,6 +517,7 @@ def _variance_vjp(g, y, x, axes):
 
 
 _variance = fold("variance", _deviations, same, _variance_vjp)
+VARIANCE = _variance.op
 
 
 def _moments_vjp(gs, ys, x, axes):

@@ -57,19 +57,23 @@ def _wraps(operator: str, left: str = "{0}", right: str = "{1}") -> str:
 
 
 add = _plain(
-    "add", "({0} + {1})", lambda g, y, a, b: (g, g), integer=_wraps("+"), boolean="({0} | {1})"
-)
-subtract = _plain("subtract", "({0} - {1})", lambda g, y, a, b: (g, -g), integer=_wraps("-"))
+    "add", "({0} + {1})", lambda g, y, a, b: (g, g), integer=_wraps("+"), boolean="({0} | {1})",
+    neutral=(0, 0),
+)  # fmt: skip
+subtract = _plain(
+    "subtract", "({0} - {1})", lambda g, y, a, b: (g, -g), integer=_wraps("-"),
+    neutral=(None, 0),
+)  # fmt: skip
 negative = _plain(
     "negative", "(-{0})", lambda g, y, x: (-g,), integer=_wraps("-", "0", "{0}"), exact=True
 )
 multiply = pointwise(
     "multiply", "({0} * {1})", numeric, lambda g, y, a, b: (g * b, g * a),
-    integer=_wraps("*"), boolean="({0} & {1})", complex="kcl_cmul_{T}({0}, {1})",
+    integer=_wraps("*"), boolean="({0} & {1})", complex="kcl_cmul_{T}({0}, {1})", neutral=(1, 1),
 )  # fmt: skip
 divide = pointwise(
     "divide", "({0} / {1})", floating, lambda g, y, a, b: (g / b, -(g * y) / b), cost=4,
-    complex="kcl_cdiv_{T}({0}, {1})",
+    complex="kcl_cdiv_{T}({0}, {1})", neutral=(None, 1),
 )  # fmt: skip
 square = pointwise(
     "square", "({0} * {0})", numeric, lambda g, y, x: (g * (x + x),),

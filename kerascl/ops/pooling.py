@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from kerascl.core.array import Array, apply
+from kerascl.ops.batched import more_rows
 from kerascl.ops.convolution import join_shape, spatial, split_shape, window_counts, window_pads
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import ArrayLike, as_array, cast_to, family, floating, reshape_to
@@ -39,11 +40,11 @@ def _average_grad_vjp(g, result, dy, *attrs):
     return (apply(AVERAGE, (g,), attrs, dy.shape, dy.dtype),)
 
 
-MAX = family("pool_max", _max_vjp)
-MAX_GRAD = family("pool_max_grad", _max_grad_vjp)
-MAX_SELECT = family("pool_max_select", _max_select_vjp)
-AVERAGE = family("pool_average", _average_vjp)
-AVERAGE_GRAD = family("pool_average_grad", _average_grad_vjp)
+MAX = family("pool_max", _max_vjp, batch=more_rows)
+MAX_GRAD = family("pool_max_grad", _max_grad_vjp, batch=more_rows)
+MAX_SELECT = family("pool_max_select", _max_select_vjp, batch=more_rows)
+AVERAGE = family("pool_average", _average_vjp, batch=more_rows)
+AVERAGE_GRAD = family("pool_average_grad", _average_grad_vjp, batch=more_rows)
 
 
 def _pool(op, x: Array, window, strides, padding, channels_first: bool, count: bool) -> Array:

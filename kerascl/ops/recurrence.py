@@ -14,7 +14,7 @@ from kerascl.core.array import Array, apply_multi
 from kerascl.core.node import Node, topological
 from kerascl.core.op import ARGUMENT, CONST, Kind
 from kerascl.core.scope import current
-from kerascl.core.tape import GradientTape, custom_gradient, pause
+from kerascl.core.tape import ALIAS, GradientTape, custom_gradient, pause
 from kerascl.dtypes import DType, bool_
 from kerascl.ops.contraction import matmul
 from kerascl.ops.control import Body, BodyTrace, is_zero
@@ -22,13 +22,14 @@ from kerascl.ops.declare import cast_to, expand_to, family, reshape_to, scalar
 from kerascl.ops.movement import transpose
 from kerascl.ops.pointwise import add, where
 from kerascl.ops.reduction import sum
+from kerascl.ops.views import EXPAND, RESHAPE
 
 # (x for each gate, product for each gate, states) -> new states; elementwise
 Cell = Callable[[list[Array], list[Array], list[Array]], list[Array]]
 
 MOST_WEIGHTS = 1 << 18  # beyond that, reading the weights takes longer than launching each step
 SAVE_COST = 3  # dearer values are kept for the derivative rather than computed again
-_IDENTITIES = {"reshape", "alias"}
+_IDENTITIES = (RESHAPE, ALIAS)
 
 
 @dataclass(frozen=True)
@@ -104,11 +105,11 @@ def _is_plain_view(node: Node) -> bool:
     (x, *others) = node.inputs
     if others:
         return False
-    if node.op.name in _IDENTITIES and x.shape == node.shape:
+    if node.op in _IDENTITIES and x.shape == node.shape:
         return True
-    while x.op.kind is Kind.VIEW and x.op.name in ("reshape", "expand") and x.size == 1:
+    while x.op in (RESHAPE, EXPAND) and x.size == 1:
         x = x.inputs[0]
-    return node.op.name in ("reshape", "expand") and x.op is CONST
+    return node.op in (RESHAPE, EXPAND) and x.op is CONST
 
 
 def _leaf(shape: tuple[int, ...], dtype: DType) -> Array:

@@ -149,8 +149,8 @@ def _to_int(d: DType):
     return d, int32
 
 
-_argmax = fold("argmax", _argument(">", _lowest), _to_int)
-_argmin = fold("argmin", _argument("<", _highest), _to_int)
+_argmax = fold("argmax", _argument(">", _lowest), _to_int, positions=True)
+_argmin = fold("argmin", _argument("<", _highest), _to_int, positions=True)
 
 
 def _position(x, axis, keepdims, find, name: str) -> Array:

@@ -7,6 +7,7 @@ import math
 from kerascl.core import rules
 from kerascl.core.array import Array, apply
 from kerascl.dtypes import as_dtype
+from kerascl.ops.batched import more_rows
 from kerascl.ops.declare import as_array, cast_to, family, floating
 from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import iota
@@ -91,7 +92,7 @@ def _next_start(total: Array, start: Array, reverse: bool) -> Array:
     return where(found, picked, 0)
 
 
-SCAN = family("scan", _scan_vjp)
+SCAN = family("scan", _scan_vjp, batch=more_rows)
 
 
 def _scan(x: Array, kind: str, reverse: bool, exclusive: bool) -> Array:

@@ -13,6 +13,7 @@ from kerascl.core.array import Array, apply, apply_multi
 from kerascl.core.op import CONST
 from kerascl.dtypes import as_dtype, int32, positions
 from kerascl.ops import host
+from kerascl.ops.batched import more_rows
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, convert, family, floating, numeric, scalar
 from kerascl.ops.gather import scatter_rows, take, take_along_axis
@@ -54,7 +55,7 @@ def _sort_vjp(g, y, x, descending, k):
     return (reshape_to(back, x.shape),)
 
 
-SORT = family("sort", _sort_vjp, outputs=2)
+SORT = family("sort", _sort_vjp, outputs=2, batch=more_rows)
 
 
 def _sorted_rows(x: Array, descending: bool, k: int) -> tuple[Array, Array]:
@@ -127,7 +128,7 @@ def in_top_k(targets, predictions, k: int) -> Array:
 
 
 # -- searching ----------------------------------------------------------------
-SEARCH = family("search")
+SEARCH = family("search", batch=more_rows)
 
 
 def searchsorted(sorted_sequence, values, side: str = "left") -> Array:

@@ -6,7 +6,7 @@ Nothing here validates or promotes; `movement` does that.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from kerascl.core.array import Array, apply
 from kerascl.core.op import FoldSpec, Kind, Op, register
@@ -30,10 +30,42 @@ SUM_OP = register(
         vjp=lambda g, y, x, axes: (expand_to(g, x.shape),),
     )
 )  # fmt: skip
-EXPAND = register(Op("expand", Kind.VIEW, vjp=lambda g, y, x, shape: (sum_to(g, x.shape),)))
-RESHAPE = register(Op("reshape", Kind.VIEW, vjp=lambda g, y, x, shape: (reshape_to(g, x.shape),)))
-PERMUTE = register(Op("permute", Kind.VIEW, vjp=lambda g, y, x, axes: (permute(g, inverse(axes)),)))
-FLIP = register(Op("flip", Kind.VIEW, vjp=lambda g, y, x, axes: (flip_axes(g, axes),)))
+
+
+def moved_view(moved: Callable = lambda attrs, wide: attrs) -> Callable:
+    """The rule for a view on whole batches: the same view, whose axes count one further.
+
+    Args:
+        moved: `moved(attrs, wide)`, the view's attributes there, where its shape is `wide`.
+    """
+
+    def rule(size: int, op: Op, inputs, batched, attrs: tuple, results) -> list[Array]:
+        ((shape, dtype),) = results
+        wide = (size, *shape)
+        batches = [
+            x if b else expand_to(x, (size, *x.shape)) for x, b in zip(inputs, batched, strict=True)
+        ]
+        return [apply(op, tuple(batches), moved(attrs, wide), wide, dtype)]
+
+    return rule
+
+
+def _view(name: str, vjp: Callable, moved: Callable) -> Op:
+    return register(Op(name, Kind.VIEW, vjp=vjp, batch=moved_view(moved)))
+
+
+EXPAND = _view("expand", lambda g, y, x, shape: (sum_to(g, x.shape),), lambda attrs, wide: (wide,))
+RESHAPE = _view(
+    "reshape", lambda g, y, x, shape: (reshape_to(g, x.shape),), lambda attrs, wide: (wide,)
+)
+PERMUTE = _view(
+    "permute", lambda g, y, x, axes: (permute(g, inverse(axes)),),
+    lambda attrs, wide: ((0, *(a + 1 for a in attrs[0])),),
+)  # fmt: skip
+FLIP = _view(
+    "flip", lambda g, y, x, axes: (flip_axes(g, axes),),
+    lambda attrs, wide: (tuple(a + 1 for a in attrs[0]),),
+)  # fmt: skip
 
 
 def _slice_vjp(g, y, x, starts, steps):
@@ -60,11 +92,11 @@ def _concat_vjp(g, y, *rest):
     return parts
 
 
-SLICE = register(Op("slice", Kind.VIEW, vjp=_slice_vjp))
+SLICE = _view("slice", _slice_vjp, lambda attrs, wide: ((0, *attrs[0]), (1, *attrs[1])))
 # Element o of an axis comes from (o - low) / (gap + 1) where that is whole and in range; the
 # others are `value`.
-PAD = register(Op("pad", Kind.VIEW, vjp=_pad_vjp))
-CONCAT = register(Op("concat", Kind.VIEW, vjp=_concat_vjp))
+PAD = _view("pad", _pad_vjp, lambda attrs, wide: ((0, *attrs[0]), (0, *attrs[1]), attrs[2]))
+CONCAT = _view("concat", _concat_vjp, lambda attrs, wide: (attrs[0] + 1,))
 
 # Arrays that one kernel joins; more are joined in several steps, so that kernels stay small.
 CONCAT_MOST = 24

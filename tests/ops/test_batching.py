@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.core import batch
 from kerascl.core.op import REGISTRY, Kind
 from kerascl.ops.attention import dot_product_attention
+from kerascl.ops.contraction import MATMUL
+from kerascl.ops.recurrence import RECURRENCE
+from kerascl.ops.sorting import SORT
 
 SIZE = 3
 # name: (function of two elements, shape of each)
@@ -129,15 +131,27 @@ def test_gradients_inside_and_outside(rng, name, which):
         np.testing.assert_allclose(found, expected, rtol=2e-4, atol=5e-5)
 
 
-def test_every_kind_has_a_rule():
-    kinds = {kind for kind in batch.RULES if isinstance(kind, Kind)}
-    assert kinds == {Kind.POINTWISE, Kind.FOLD, Kind.VIEW, Kind.GATHER}
-    assert {n for n in batch.RULES if isinstance(n, str)} <= set(REGISTRY)
+def test_operations_have_a_rule_of_their_own_or_that_of_their_kind():
+    of_kind = {Kind.POINTWISE, Kind.FOLD, Kind.VIEW}
+    for op in REGISTRY.values():
+        if op.kind in (Kind.GATHER, Kind.FAMILY):
+            assert op.batch is not None or op is RECURRENCE, op
+        elif op.kind in of_kind:
+            assert op.batch is None or op.kind is Kind.VIEW, op
 
 
-def test_an_operation_without_a_rule_runs_element_by_element(rng, monkeypatch):
-    monkeypatch.delitem(batch.RULES, "matmul")
-    monkeypatch.delitem(batch.RULES, "sort")
+@pytest.fixture
+def without_a_rule():
+    """Products and sorting as operations that declare no rule."""
+    kept = {op: op.batch for op in (MATMUL, SORT)}
+    for op in kept:
+        object.__setattr__(op, "batch", None)
+    yield
+    for op, rule in kept.items():
+        object.__setattr__(op, "batch", rule)
+
+
+def test_an_operation_without_a_rule_runs_element_by_element(rng, without_a_rule):
     a, b = draw(rng, (4, 5), True), draw(rng, (5, 2), False)
     values, places = kc.vmap(lambda a: kc.top_k(a @ b, 1))(a)
     expected = kc.top_k(a @ b, 1)

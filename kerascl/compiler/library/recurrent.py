@@ -1,25 +1,25 @@
-"""From recurrence nodes to the problem that `kernels/recurrent.py` solves."""
+"""All steps of an LSTM, a GRU or another cell of elementwise operations, in one launch."""
 
 from __future__ import annotations
 
 import string
 
 from kerascl.compiler.emit import Scope, Writer
+from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.compiler.symbolic import number, variable
 from kerascl.core.node import Node
 from kerascl.kernels import recurrent
 from kerascl.kernels.solver import Plan
+from kerascl.ops.recurrence import RECURRENCE
 
 
-def lower(node: Node, wanted: set[int], info) -> Plan:
-    """The Plan of a recurrence: inputs are slots "a", "b", …, output k is slot "out<k>".
+def _outputs(node: Node) -> tuple[str, ...]:
+    (spec,) = node.attrs
+    return tuple(f"out{k}" for k in range(len(spec.groups) + len(spec.body.carry)))
 
-    Args:
-        wanted: the outputs that have memory; the others are not stored.
 
-    Raises:
-        NotImplementedError: when no kernel applies on this device.
-    """
+def _plan(call: Call) -> Plan:
+    node, wanted = call.node, call.wanted
     (spec,) = node.attrs
     body = spec.body
     units = body.carry[0].shape[-1]
@@ -78,4 +78,7 @@ def lower(node: Node, wanted: set[int], info) -> Plan:
         stored=tuple(stored),
         helpers="".join(writer.helpers),
     )
-    return recurrent.plan(problem, info)
+    return recurrent.plan(problem, call.info)
+
+
+OPERATIONS = (LibraryOperation(RECURRENCE, _plan, outputs=_outputs),)

@@ -1,0 +1,68 @@
+"""Scaled dot-product attention and its gradients."""
+
+from __future__ import annotations
+
+from kerascl.compiler.library.operation import Call, LibraryOperation
+from kerascl.compiler.operands import Operand
+from kerascl.core.node import Node
+from kerascl.kernels import attention
+from kerascl.kernels.solver import Plan
+from kerascl.ops.attention import ATTENTION, ATTENTION_GRAD
+
+_STATISTICS = frozenset((4, 5))  # inputs of the gradient that its kernels read contiguous
+
+
+def _problem(node: Node, reads: list[Operand]) -> attention.AttentionProblem:
+    scale, causal, has_bias, precision = node.attrs
+    backward = node.op is ATTENTION_GRAD
+
+    def tensor(k: int) -> attention.Tensor:
+        return attention.Tensor(node.inputs[k].dtype, reads[k].strides, reads[k].offset)
+
+    query, key, value = node.inputs[:3]
+    extra = list(range(6 if backward else 3, len(node.inputs)))
+    bias = tensor(extra.pop(0)) if has_bias else None
+    return attention.AttentionProblem(
+        batch=query.shape[0],
+        length=query.shape[1],
+        source=key.shape[1],
+        heads=query.shape[2],
+        groups=key.shape[2],
+        width=query.shape[3],
+        depth=value.shape[3],
+        scale=scale,
+        causal=causal,
+        dtype=node.dtype,
+        q=tensor(0),
+        k=tensor(1),
+        v=tensor(2),
+        bias=bias,
+        mask=tensor(extra[0]) if extra else None,
+        grad=tensor(3) if backward else None,
+        precision=precision,
+    )
+
+
+def _plan(call: Call) -> Plan:
+    return attention.plan(_problem(call.node, call.reads), call.info, call.epilogue)
+
+
+def _flops(node: Node) -> int:
+    batch, length, heads, width = node.inputs[0].shape
+    _, source, _, depth = node.inputs[2].shape
+    logits = batch * heads * length * source // (2 if node.attrs[1] else 1)
+    backward = node.op is ATTENTION_GRAD
+    return 2 * logits * (3 * width + 2 * depth if backward else width + depth)
+
+
+OPERATIONS = (
+    LibraryOperation(
+        ATTENTION, _plan, strided=frozenset(range(5)), flops=_flops,
+        outputs=lambda node: ("out", "stat"), spare_bytes=lambda node: 8 * node.size,
+    ),
+    LibraryOperation(
+        ATTENTION_GRAD, _plan, strided=frozenset(range(8)) - _STATISTICS, flops=_flops,
+        outputs=lambda node: ("out", "dk", "dv"),
+        spare_bytes=lambda node: 4 * max(x.size for x in node.inputs[:3]),
+    ),
+)  # fmt: skip

@@ -1,0 +1,39 @@
+"""Matrix products."""
+
+from __future__ import annotations
+
+from kerascl.compiler.library.operation import Call, LibraryOperation
+from kerascl.core.node import Node
+from kerascl.kernels import gemm
+from kerascl.kernels.solver import Plan
+from kerascl.ops.contraction import MATMUL
+
+
+def _problem(node: Node, reads) -> gemm.GemmProblem:
+    a, b = reads
+    *batch, m, n = node.shape
+    return gemm.GemmProblem(
+        m=m,
+        n=n,
+        k=node.inputs[0].shape[-1],
+        batch=tuple(batch),
+        a_strides=a.strides,
+        b_strides=b.strides,
+        a_offset=a.offset,
+        b_offset=b.offset,
+        a=node.inputs[0].dtype,
+        b=node.inputs[1].dtype,
+        acc=node.dtype.accumulator,
+        precision=node.attrs[0],
+    )
+
+
+def _plan(call: Call) -> Plan:
+    return gemm.plan(_problem(call.node, call.reads), call.info, call.epilogue)
+
+
+def _flops(node: Node) -> int:
+    return 2 * node.size * node.inputs[0].shape[-1]
+
+
+OPERATIONS = (LibraryOperation(MATMUL, _plan, strided=frozenset((0, 1)), flops=_flops),)

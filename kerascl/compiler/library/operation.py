@@ -1,0 +1,62 @@
+"""The machine side of an operation that hand-written kernels compute."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kerascl.compiler.operands import Operand
+from kerascl.core.node import Node
+from kerascl.core.op import Op
+from kerascl.kernels.solver import Epilogue, Plan
+
+
+@dataclass(frozen=True)
+class Call:
+    """A node to be computed, and what surrounds it.
+
+    Attributes:
+        reads: the memory of each input.
+        info: the device's facts.
+        epilogue: what happens to each element of the result, or of the first of several.
+        wanted: which results of several have memory.
+    """
+
+    node: Node
+    reads: list[Operand]
+    info: object
+    epilogue: Epilogue
+    wanted: frozenset[int] = field(default=frozenset())
+
+
+def _none(*_) -> None:
+    return None
+
+
+@dataclass(frozen=True)
+class LibraryOperation:
+    """How the nodes of one operation become launches.
+
+    Attributes:
+        op: the operation.
+        plan: the `Plan` of a call; its slots are "a", "b", … for the inputs, and what the epilogue
+            or `outputs` names.  Raises NotImplementedError when no kernel applies on the device.
+        strided: the inputs that its kernels read with any strides; the others lie contiguous.
+        outputs: where there are several results, from a node to the slot of each.
+        spare_bytes: bytes for a result, of several, that nobody wants; None: the plan leaves such
+            results out.
+        flops: floating point operations of a node, for profiles.
+        padded: from attributes and a padded input to the attributes that take the input without its
+            padding, or None.
+        cropped: from a node and the start, step and size of a part of its result to the attributes
+            that give this part only, or None.
+    """
+
+    op: Op
+    plan: Callable[[Call], Plan]
+    strided: frozenset[int] = frozenset()
+    outputs: Callable[[Node], tuple[str, ...]] | None = None
+    spare_bytes: Callable[[Node], int] | None = None
+    flops: Callable[[Node], int] = lambda node: 0
+    padded: Callable[[tuple, Node], tuple | None] = _none
+    cropped: Callable[[Node, tuple, tuple, tuple], tuple | None] = _none

@@ -1,0 +1,44 @@
+"""Scans along an axis, and searches in sorted rows."""
+
+from __future__ import annotations
+
+from kerascl.compiler.library.operation import Call, LibraryOperation
+from kerascl.kernels import scan
+from kerascl.kernels.solver import Plan
+from kerascl.ops.scan import SCAN
+from kerascl.ops.sorting import SEARCH
+
+
+def _scan(call: Call) -> Plan:
+    node = call.node
+    kind, reverse, exclusive = node.attrs
+    outer, length, inner = node.shape
+    problem = scan.ScanProblem(
+        outer=outer,
+        length=length,
+        inner=inner,
+        kind=kind,
+        dtype=node.dtype,
+        acc=node.dtype.accumulator,
+        reverse=reverse,
+        exclusive=exclusive,
+    )
+    return scan.plan(problem, call.info, call.epilogue)
+
+
+def _search(call: Call) -> Plan:
+    node = call.node
+    (side,) = node.attrs
+    ordered = node.inputs[0]
+    problem = scan.SearchProblem(
+        sorted_length=ordered.shape[1],
+        count=node.shape[1],
+        dtype=ordered.dtype,
+        side=side,
+        rows=node.shape[0],
+        acc=node.dtype,
+    )
+    return scan.plan(problem, call.info, call.epilogue)
+
+
+OPERATIONS = (LibraryOperation(SCAN, _scan), LibraryOperation(SEARCH, _search))

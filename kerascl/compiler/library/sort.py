@@ -1,0 +1,30 @@
+"""Rows sorted, with the places where their elements were."""
+
+from __future__ import annotations
+
+from kerascl.compiler.library.operation import Call, LibraryOperation
+from kerascl.core.node import Node
+from kerascl.kernels import sort
+from kerascl.kernels.solver import Plan
+from kerascl.ops.sorting import SORT
+
+
+def _plan(call: Call) -> Plan:
+    descending, k = call.node.attrs
+    rows, length = call.node.inputs[0].shape
+    problem = sort.SortProblem(
+        rows=rows,
+        length=length,
+        dtype=call.node.dtype,
+        descending=descending,
+        outputs=("values", "indices"),
+        k=k,
+    )
+    return sort.plan(problem, call.info, call.epilogue)
+
+
+def _outputs(node: Node) -> tuple[str, ...]:
+    return "out", "indices"
+
+
+OPERATIONS = (LibraryOperation(SORT, _plan, outputs=_outputs, spare_bytes=lambda n: 8 * n.size),)
