@@ -103,9 +103,10 @@ def about() -> dict:
 
 def write(results, chosen) -> None:
     """Puts results into the references of their groups; those of other programs stay."""
-    valid = {f"{p.name} captured" for p in kit.programs().values()}
-    valid |= {f"{p.name} several" for p in kit.programs().values() if p.reference == "jax"}
     for group in sorted({p.group for p in chosen}):
+        here = [p for p in kit.programs().values() if p.group == group]
+        valid = {f"{p.name} captured" for p in here}
+        valid |= {f"{p.name} several" for p in here if p.reference == "jax"}
         file = compare.FOLDER / f"{group}.npz"
         kept = compare.load(file)[0] if file.exists() else {}
         mine = {f"{p.name} {form}" for p in chosen if p.group == group for form in p.forms}

@@ -1,5 +1,6 @@
 """Every callback, and callbacks of users that look at what happens."""
 
+import contextlib
 import json
 import os
 
@@ -369,3 +370,155 @@ def a_callback_that_freezes(keras):
                 self.model.layers[0].set_weights(self.kept)
 
     return _train(keras, [Freeze()])
+
+
+@program
+def remote_monitor(keras):
+    """What is posted after each epoch, as a form and as JSON, to a stand-in of `requests`."""
+    from keras.src.callbacks import remote_monitor as module
+
+    posts = []
+
+    class Requests:
+        class exceptions:
+            RequestException = OSError
+
+        @staticmethod
+        def post(address, data=None, json=None, headers=None):
+            posts.append([address, data, json, headers])
+            if len(posts) == 4:
+                raise OSError("nobody is there")
+
+    original, module.requests = module.requests, Requests
+    made = keras.callbacks.RemoteMonitor
+    monitors = [made(headers={"key": "1"}), made("http://x", "/y/", send_as_json=True)]
+    try:
+        found = _train(keras, monitors, epochs=2)
+    finally:
+        module.requests = original
+    told = [
+        [address, json.loads(data["data"]) if data else None, sent, headers]
+        for address, data, sent, headers in posts
+    ]
+    return found | dict(posts=told)
+
+
+@program(several=3)
+def schedule_and_plateau(keras):
+    """A scheduler warms the rate up and then leaves it to the plateaus; the CSV file has both."""
+    callbacks = [
+        keras.callbacks.LearningRateScheduler(
+            lambda epoch, rate: 0.05 * (epoch + 1) if epoch < 3 else rate
+        ),
+        keras.callbacks.ReduceLROnPlateau(
+            monitor="val_mae", mode="min", factor=0.4, patience=1, min_delta=0.05
+        ),
+        keras.callbacks.CSVLogger("log.tsv", separator="\t"),
+    ]
+
+    def files(model):
+        with open("log.tsv") as file:
+            lines = [line.rstrip("\n").split("\t") for line in file]
+        return dict(head=lines[0], rows=[[float(v) for v in line] for line in lines[1:]])
+
+    return _train(keras, callbacks, epochs=7, outputs=files)
+
+
+@program
+def backup_within_an_epoch(keras):
+    """Training breaks off between two batches and goes on at the one after the last backup."""
+    x, y = regression(64)
+
+    class Break(keras.callbacks.Callback):
+        epoch = 0
+
+        def on_epoch_begin(self, epoch, logs=None):
+            self.epoch = epoch
+
+        def on_train_batch_begin(self, batch, logs=None):
+            if (self.epoch, batch) == (1, 3):
+                raise RuntimeError("power failure")
+
+    def run(*more):
+        keras.utils.clear_session(free_memory=False)
+        model = mlp(keras)
+        model.compile(keras.optimizers.Adam(0.02), "mse", metrics=["mae"])
+        backup = keras.callbacks.BackupAndRestore(
+            "backup", save_freq=2, double_checkpoint=True, delete_checkpoint=False
+        )
+        logger = keras.callbacks.CSVLogger("log.csv", append=True)
+        options = dict(batch_size=16, epochs=3, shuffle=False, verbose=0)
+        history = None
+        with contextlib.suppress(RuntimeError):
+            history = model.fit(x, y, callbacks=[backup, logger, *more], **options)
+        with open("backup/training_metadata.json") as file:
+            return model, history, sorted(os.listdir("backup")), json.load(file)
+
+    _, _, *first = run(Break())
+    model, history, *second = run()
+    return seen(model, x, first=first, second=second, history=history.history,
+                epoch=history.epoch, rows=table("log.csv"))  # fmt: skip
+
+
+@program(several=2)
+def nan_among_other_callbacks(keras):
+    """Where training ends for a NaN, what each of the usual companions has kept."""
+    x, y = regression(48)
+    model = mlp(keras)
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    made = keras.callbacks
+
+    class Spoil(made.Callback):
+        def on_epoch_begin(self, epoch, logs=None):
+            if epoch == 2:
+                self.model.optimizer.learning_rate = np.float32("nan")
+
+    stop = made.EarlyStopping(monitor="loss", patience=2, restore_best_weights=True)
+    save = made.ModelCheckpoint("best.weights.h5", "loss", save_best_only=True,
+                                save_weights_only=True)  # fmt: skip
+    history = model.fit(
+        x, y, batch_size=16, epochs=5, shuffle=False, verbose=0,
+        callbacks=[Spoil(), made.TerminateOnNaN(), made.CSVLogger("log.csv"), save, stop],
+    )  # fmt: skip
+    return seen(model, x, history=history.history, rows=table("log.csv"),
+                best=h5_content("best.weights.h5"))  # fmt: skip
+
+
+@program(reference="torch")  # JAX: see optimizers.py
+def averages_saved_and_evaluated(keras):
+    """SwapEMAWeights before a checkpoint and early stopping; the file has the averages."""
+    optimizer = keras.optimizers.Adam(0.05, use_ema=True, ema_momentum=0.6)
+    made = keras.callbacks
+    save = made.ModelCheckpoint("{epoch}.weights.h5", save_weights_only=True)
+    stop = made.EarlyStopping(monitor="val_loss", patience=1, min_delta=0.2)
+
+    def files(model):
+        return {name: h5_content(name) for name in sorted(os.listdir("."))}
+
+    callbacks = [made.SwapEMAWeights(swap_on_epoch=True), save, stop]
+    return _train(keras, callbacks, optimizer, epochs=4, outputs=files)
+
+
+@program(eager=False)
+def callbacks_in_a_loop_of_ones_own(keras):
+    """CallbackList, History and ProgbarLogger driven by hand, with logs from train_on_batch."""
+    x, y = regression(48)
+    model = mlp(keras)
+    model.compile(keras.optimizers.SGD(0.1), "mse", metrics=["mae"])
+    with printed() as text:
+        listed = keras.callbacks.CallbackList(
+            [keras.callbacks.CSVLogger("log.csv")], add_history=True, add_progbar=True,
+            model=model, verbose=2, epochs=2, steps=3,
+        )  # fmt: skip
+        listed.on_train_begin()
+        for epoch in range(2):
+            model.reset_metrics()
+            listed.on_epoch_begin(epoch)
+            for batch in range(3):
+                listed.on_train_batch_begin(batch)
+                part = slice(16 * batch, 16 * batch + 16)
+                logs = model.train_on_batch(x[part], y[part], return_dict=True)
+                listed.on_train_batch_end(batch, logs)
+            listed.on_epoch_end(epoch, logs)
+        listed.on_train_end(logs)
+    return seen(model, text=text(), history=model.history.history, rows=table("log.csv"))

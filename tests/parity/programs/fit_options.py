@@ -121,6 +121,36 @@ def sample_weight(keras):
     return _fit(keras, dict(weighted_metrics=["mae"]), dict(sample_weight=weights))
 
 
+@program(several=3)
+def weights_of_classes_and_samples(keras):
+    """Batches with weights of their own, of a last one that is shorter, and of validation data."""
+    x, y = classes(45)
+    own = np.random.default_rng(2).uniform(0, 2, 45).astype("float32")
+
+    class Batches(keras.utils.PyDataset):
+        def __len__(self):
+            return 6
+
+        def __getitem__(self, index):
+            part = slice(8 * index, 8 * index + 8)
+            return x[part], y[part], own[part]
+
+    model = mlp(keras, 3, "softmax")
+    model.compile(
+        keras.optimizers.SGD(0.2), "sparse_categorical_crossentropy", metrics=["accuracy"],
+        weighted_metrics=["accuracy", "sparse_categorical_crossentropy"],
+    )  # fmt: skip
+    options = dict(epochs=2, shuffle=False, verbose=0, validation_data=(x[:20], y[:20], own[:20]))
+    weighted = model.fit(Batches(), **options).history
+    by_class = model.fit(x, y, batch_size=8, class_weight={0: 0.5, 1: 2.0, 2: 0.0}, **options)
+    try:
+        model.fit(x, y, sample_weight=own, class_weight={0: 1.0, 1: 2.0, 2: 1.0}, **options)
+        told = ""
+    except ValueError as error:
+        told = str(error)
+    return seen(model, x, weighted=weighted, by_class=by_class.history, told=told)
+
+
 @program
 def lines_of_verbose_1(keras):
     x, y = binary()

@@ -1,7 +1,5 @@
 """Convolutions, pooling, batch normalisation and resizing in small networks."""
 
-import numpy as np
-
 from tests.parity.kit import draw, images, printed, program, seen, stack
 
 
@@ -125,32 +123,6 @@ def images_made_ready(keras):
         "grey": keras.ops.image.rgb_to_grayscale(x),
         "flipped": layers.RandomFlip("horizontal")(x, training=False),
         "dropped": layers.Dropout(0.5)(x, training=False),
-    }  # fmt: skip
-
-
-@program
-def random_layers_by_their_statistics(keras):
-    """Backends draw different numbers: what is certain of Dropout, noise and augmentation."""
-    layers = keras.layers
-    x = np.ones((2000, 8), "float32")
-    dropped = np.asarray(layers.Dropout(0.25, seed=1)(x, training=True))
-    values = np.unique(dropped).tolist()
-    noisy = np.asarray(layers.GaussianNoise(0.5, seed=1)(x, training=True)) - 1
-    flipped = np.asarray(
-        layers.RandomFlip("horizontal", seed=1)(
-            np.broadcast_to(np.arange(4.0, dtype="float32")[:, None], (50, 4, 4, 1)).copy(),
-            training=True,
-        )
-    )
-    model = stack(keras, (8,), layers.Dropout(0.5, seed=3), layers.Dense(1))
-    first = np.asarray(model(x[:50], training=True))
-    second = np.asarray(model(x[:50], training=True))
-    return {
-        "values": values,
-        "kept": bool(abs((dropped > 0).mean() - 0.75) < 0.02),
-        "noise": bool(abs(noisy.std() - 0.5) < 0.02 and abs(noisy.mean()) < 0.02),
-        "columns": np.sort(flipped[..., 0], axis=2), "drawn_anew": bool((first != second).any()),
-        "predictions": model.predict(x[:5], verbose=0),
     }  # fmt: skip
 
 
