@@ -8,10 +8,19 @@ without cl_khr_fp16.  float64 and complex128 need a device with double precision
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
+
+DTypeName: TypeAlias = Literal[
+    "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64",
+    "float8_e4m3fn", "float8_e5m2", "float16", "bfloat16", "float32", "float64",
+    "complex64", "complex128",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,7 +54,7 @@ class DType:
     def __str__(self) -> str:
         return self.name
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         if isinstance(other, DType):
             return self is other
         if not isinstance(other, str | np.dtype | type):
@@ -58,7 +67,7 @@ class DType:
     def __hash__(self) -> int:
         return hash(self.name)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
         return as_dtype, (self.name,)  # there is one record of each
 
     @property
@@ -120,6 +129,10 @@ class DType:
     def complex(self) -> DType:
         """The complex dtype that holds this dtype's values: complex128 for float64."""
         return complex128 if self.is_double else complex64
+
+
+# What names a dtype. `as_dtype` takes any other string, too.
+DTypeLike: TypeAlias = DType | DTypeName | np.dtype[Any] | type[Any]
 
 
 def _integer_type(name: str, ctype: str) -> DType:
@@ -244,7 +257,7 @@ inline float kcl_round_e5m2(float v) { return kcl_from_e5m2(kcl_to_e5m2(v)); }
 """
 
 
-def as_dtype(value) -> DType:
+def as_dtype(value: Any) -> DType:
     """The record for a dtype given as a record, a name, a NumPy dtype or a Python type.
 
     Raises:
@@ -269,7 +282,7 @@ def as_dtype(value) -> DType:
     raise TypeError(f"dtype {value!r} is not supported; choose one of {', '.join(BY_NAME)}")
 
 
-def host_array(value) -> np.ndarray:
+def host_array(value: npt.ArrayLike) -> np.ndarray:
     """What a device can take of a value on the host: contiguous, in the machine's byte order.
 
     Raises:

@@ -63,7 +63,7 @@ class Addresses:
         self._lock = threading.Lock()
 
     @functools.cached_property
-    def _tools(self) -> tuple:
+    def _tools(self) -> tuple[cl.CommandQueue, cl.Kernel, cl.Buffer]:
         """The queue, kernel and memory that find an address; a process that only builds programs
         never needs them."""
         device = self._device
@@ -75,7 +75,7 @@ class Addresses:
         out = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 8)
         return queue, cl.Kernel(program, "address_of"), out
 
-    def of(self, handle) -> int:
+    def of(self, handle: cl.Buffer) -> int:
         """The device address of a pyopencl.Buffer, which then has its memory.
 
         Raises:

@@ -12,12 +12,15 @@ import gc
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kerascl import config
 from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.errors import OutOfDeviceMemory
 from kerascl.runtime.opencl import cl
+
+# Of dropped memory: the OpenCL memory object, its key, and its address on the device, if known.
+_Block = tuple[cl.Buffer, int, int | None]
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
@@ -67,7 +70,14 @@ class Buffer:
     )  # fmt: skip
 
     def __init__(
-        self, handle, nbytes: int, capacity: int, key: int, home, offset: int = 0, address=None
+        self,
+        handle: Any,
+        nbytes: int,
+        capacity: int,
+        key: int,
+        home: Dropped | Buffer,
+        offset: int = 0,
+        address: int | None = None,
     ):
         self._handle = handle
         self.nbytes = nbytes
@@ -78,14 +88,14 @@ class Buffer:
         self._capacity = capacity
         self._offset = offset
         # Where dropped blocks go for a whole buffer, the parent Buffer for a view.
-        self._home = home
+        self._home: Any = home
         if type(home) is Dropped:
             home.watch(self, (capacity, handle, key, address))
-        elif handle is not None:
+        elif handle is not None and isinstance(home, Buffer):
             home._home.watch(self, (0, handle, key, None))
 
     @property
-    def handle(self):
+    def handle(self) -> cl.Buffer:
         """The pyopencl.Buffer."""
         if self._handle is None:
             self._handle = self._home.handle.get_sub_region(self._offset, max(self.nbytes, 1))
@@ -147,10 +157,10 @@ class Allocator:
 
     def __init__(self, device: Device):
         self._device = device
-        self._free: dict[int, list] = {}
+        self._free: dict[int, list[_Block]] = {}
         self._dropped = Dropped()
         self._counters: Buffer | None = None
-        self._views: list = []  # dropped sub-buffers that the driver may still need
+        self._views: list[cl.Buffer] = []  # dropped sub-buffers that the driver may still need
         self._in_use = self._cached = self._peak = self._peak_reserved = 0
         self._allocations = self._driver_allocations = self._trims = 0
         info = device.info
@@ -268,7 +278,7 @@ class Allocator:
             self._device.queue.finish()
             self._views.clear()
 
-    def _from_driver(self, nbytes: int, size: int) -> tuple:
+    def _from_driver(self, nbytes: int, size: int) -> tuple[cl.Buffer, int | None]:
         cause: Exception | None = None
         for attempt in range(2):
             over = self.limit is not None and self._in_use + self._cached + size > self.limit
@@ -291,7 +301,7 @@ class Allocator:
             f"{limit}"
         ) from cause
 
-    def _create(self, size: int) -> tuple:
+    def _create(self, size: int) -> tuple[cl.Buffer, int | None]:
         """A memory object and its address, None where addresses are not used."""
         handle = cl.Buffer(self._device.context, cl.mem_flags.READ_WRITE, size)
         if self._addresses is not None:

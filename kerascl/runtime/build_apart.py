@@ -13,7 +13,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from kerascl.runtime import children
@@ -51,12 +51,14 @@ class Builders:
         folder = str(Path(__file__).parents[1])
         text = _PROCESS.format(folder=folder, modules=", ".join(modules), index=str(index))
         # NumPy's linear algebra would begin a thread for each core in each process.
-        settings = {"env": children.environment(OPENBLAS_NUM_THREADS="1"), "text": True}
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-        self._processes: list[subprocess.Popen] = []
+        environment = children.environment(OPENBLAS_NUM_THREADS="1")
+        self._processes: list[subprocess.Popen[str]] = []
         for _ in range(count):
             with contextlib.suppress(OSError):
-                process = subprocess.Popen([sys.executable, "-c", text], **pipes, **settings)
+                process = subprocess.Popen(
+                    [sys.executable, "-c", text], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                    stderr=subprocess.DEVNULL, env=environment, text=True,
+                )  # fmt: skip
                 self._processes.append(process)
 
     def build(self, programs: Sequence[Program], ended: Callable[[Program, float], None]) -> None:
@@ -75,14 +77,15 @@ class Builders:
             return
         # Long sources take long: begun first, none is waited for at the end.
         work = deque(sorted(programs, key=lambda program: -len(program[0])))
-        count, told = len(self._processes), []
+        count = len(self._processes)
+        told: list[Future[None]] = []
         with (
             ThreadPoolExecutor(1, "kerascl-built") as teller,
             ThreadPoolExecutor(count, "kerascl-build") as pool,
         ):
 
-            def tell(*built) -> None:
-                told.append(teller.submit(ended, *built))
+            def tell(program: Program, seconds: float) -> None:
+                told.append(teller.submit(ended, program, seconds))
 
             fed = [pool.submit(self._feed, p, work, tell) for p in self._processes]
             _, late = wait(fed, SECONDS)
@@ -91,7 +94,13 @@ class Builders:
         for future in (*fed, *told):
             future.result()
 
-    def _feed(self, process: subprocess.Popen, work: deque, tell: Callable) -> None:
+    def _feed(
+        self,
+        process: subprocess.Popen[str],
+        work: deque[Program],
+        tell: Callable[[Program, float], None],
+    ) -> None:
+        assert process.stdin is not None and process.stdout is not None
         while True:
             try:
                 program = work.popleft()
@@ -116,6 +125,6 @@ class Builders:
             process.terminate()
         for process in self._processes:
             process.wait()
-            for pipe in (process.stdin, process.stdout):
+            for pipe in filter(None, (process.stdin, process.stdout)):
                 with contextlib.suppress(OSError):
                     pipe.close()

@@ -17,11 +17,11 @@ from kerascl.runtime.opencl import cl
 class Companion:
     """Waits for events, the last of those given, in a thread that begins with the first."""
 
-    def __init__(self):
-        self._events: queue.SimpleQueue = queue.SimpleQueue()
+    def __init__(self) -> None:
+        self._events: queue.SimpleQueue[cl.Event | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
 
-    def wait_for(self, event) -> None:
+    def wait_for(self, event: cl.Event) -> None:
         """Begin to wait; returns at once.  Failures are left to those who need the results."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._run, name="kerascl-companion", daemon=True)

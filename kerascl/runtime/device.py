@@ -12,7 +12,9 @@ import functools
 import hashlib
 import os
 import threading
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from typing import Any, NoReturn
 
 from kerascl import config
 from kerascl.runtime import addresses, compilers, icd, quirks
@@ -132,10 +134,10 @@ def _matrix(capability: tuple[int, int] | None) -> str:
 _EXACT_DIVISION = 1 << 7
 
 
-def _query(handle) -> DeviceInfo:
+def _query(handle: cl.Device) -> DeviceInfo:
     """Ask a pyopencl.Device everything; optional facts get defaults."""
 
-    def ask(name: str, default):
+    def ask(name: str, default: Any) -> Any:
         try:
             value = handle.get_info(getattr(cl.device_info, name))
         except (cl.Error, AttributeError):
@@ -218,17 +220,17 @@ class Device:
         lock: guards everything that is enqueued; take it to keep several commands together.
     """
 
-    def __init__(self, handle, info: DeviceInfo):
+    def __init__(self, handle: cl.Device, info: DeviceInfo):
         self.handle = handle
         self.info = info
-        self.lock = threading.RLock()
-        self._context = None
+        self.lock: AbstractContextManager[object] = threading.RLock()
+        self._context: cl.Context | None = None
         self._queue: Queue | None = None
         self._buffers: Allocator | None = None
         self._programs: Programs | None = None
 
     @property
-    def context(self):
+    def context(self) -> cl.Context:
         """The pyopencl.Context.
 
         Raises:
@@ -295,13 +297,13 @@ _default_lock = threading.RLock()
 class _Forked:
     """Stands in for the lock of a device that a forked child inherited."""
 
-    def __enter__(self):
+    def __enter__(self) -> NoReturn:
         raise DeviceError(
             "this process was forked from one that uses an OpenCL device, which drivers cannot "
             "bear; start processes with the 'spawn' method"
         )
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         pass
 
 
@@ -325,7 +327,7 @@ def _finish_all() -> None:
     EXIT.begin(*(one for device in kept for one in device))
 
 
-def _rank(info: DeviceInfo) -> tuple:
+def _rank(info: DeviceInfo) -> tuple[bool, int, int, int]:
     """Smaller is better: GPUs by strength, then other devices, then CPUs by driver."""
     kinds = {"gpu": 0, "accelerator": 2, "cpu": 1}
     driver = 0
@@ -341,7 +343,8 @@ def find_devices() -> tuple[Found, ...]:
 
     Looks once per process; opens no context.
     """
-    devices, failures = [], []
+    devices: list[tuple[DeviceInfo, Found]] = []
+    failures = []
     icd.load_apart(SETUP.drivers)
     try:
         platforms = cl.get_platforms()
@@ -365,10 +368,10 @@ def find_devices() -> tuple[Found, ...]:
                 elif not handle.get_info(cl.device_info.COMPILER_AVAILABLE):
                     failures.append(Found(where, info, problem="the device has no compiler"))
                 else:
-                    devices.append(Found(where, info, Device(handle, info)))
+                    devices.append((info, Found(where, info, Device(handle, info))))
             except cl.Error as error:
                 failures.append(Found(where, problem=f"a device cannot be queried ({error})"))
-    devices.sort(key=lambda found: _rank(found.info))
+    devices.sort(key=lambda pair: _rank(pair[0]))
     for driver in SETUP.drivers:
         problem = driver.problem or icd.load_problem(driver.library)
         if not problem and not _offers(driver.library, platforms):
@@ -376,7 +379,7 @@ def find_devices() -> tuple[Found, ...]:
         if problem:
             failures.append(Found(driver.origin, problem=problem))
     failures += [Found("note", problem=remark) for remark in SETUP.remarks]
-    return (*devices, *failures)
+    return (*(found for _, found in devices), *failures)
 
 
 _MAKERS = {
@@ -389,7 +392,7 @@ _MAKERS = {
 }
 
 
-def _offers(library: str, platforms: list) -> bool:
+def _offers(library: str, platforms: list[cl.Platform]) -> bool:
     """Whether a driver library's platform is there; True when the library is not known."""
     names = " ".join(platform.name.lower() for platform in platforms)
     return all(name in names for part, name in _MAKERS.items() if part in library.lower())
@@ -397,7 +400,7 @@ def _offers(library: str, platforms: list) -> bool:
 
 def index_of(info: DeviceInfo) -> int | None:
     """The index of a device like this one in the order of `find_devices`, None if there is none."""
-    found = [f.info for f in find_devices() if f.device]
+    found = [f.device.info for f in find_devices() if f.device]
     return next((k for k, other in enumerate(found) if other.cache_key == info.cache_key), None)
 
 
@@ -447,7 +450,7 @@ def choose() -> Device:
         return device
     problems = []
     for found in find_devices():
-        if found.device is None or "simulator" in found.info.quirks:
+        if found.device is None or "simulator" in found.device.info.quirks:
             continue
         try:
             found.device.context  # noqa: B018  (opens it)
@@ -481,7 +484,7 @@ def _listing() -> str:
     lines, index = [], 0
     for found in find_devices():
         if found.device:
-            info = found.info
+            info = found.device.info
             lines.append(f"  {index}: {info.kind}  {info.name}  ({info.platform})")
             index += 1
         else:

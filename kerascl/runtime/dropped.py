@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from typing import Any
 
 
-class _Reference(weakref.ref):
+class _Reference(weakref.ref[Any]):
     __slots__ = ("left",)
+    left: Any
 
 
 class Dropped:
@@ -21,12 +22,12 @@ class Dropped:
 
     __slots__ = ("_alive", "_gone", "_note")
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._gone: collections.deque[_Reference] = collections.deque()
         self._note = self._gone.append
         self._alive: set[_Reference] = set()  # a reference must outlive its object
 
-    def watch(self, thing, left) -> None:
+    def watch(self, thing: object, left: object) -> None:
         """Have `take` give `left` once `thing`, which must not be reachable from it, is gone."""
         reference = _Reference(thing, self._note)
         reference.left = left

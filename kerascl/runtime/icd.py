@@ -147,7 +147,7 @@ def _prepare_windows() -> Setup:
     listed = os.environ.get(FILENAMES, "")
     if str(library) not in listed:
         os.environ[FILENAMES] = os.pathsep.join(filter(None, (listed, str(library))))
-    os.add_dll_directory(str(library.parent))
+    os.add_dll_directory(str(library.parent))  # type: ignore[attr-defined]  # Windows has it
     return Setup((driver,))
 
 
@@ -156,7 +156,7 @@ def _prepare() -> Setup:
     asked = os.environ.get(VENDORS, "")
     ours = _MARK in asked
     if asked and not ours:
-        remarks = ()
+        remarks: tuple[str, ...] = ()
         drivers = read_folder(asked) if os.path.isdir(asked) else [Driver(VENDORS, asked)]
         if library is not None and not any(_same(d.library, library) for d in drivers):
             remarks = (

@@ -6,9 +6,10 @@ import collections
 import ctypes
 import functools
 import threading
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -24,10 +25,12 @@ from kerascl.runtime.errors import (
 )
 from kerascl.runtime.opencl import POINTER_SIZE, RAW, SIZES, cl, code_name
 from kerascl.runtime.programs import Kernel
-from kerascl.runtime.staging import Staging
+from kerascl.runtime.staging import Slot, Staging
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
+    from kerascl.runtime.profile import Profile
+    from kerascl.runtime.replay import Note
 
 # Up to here a second copy in host memory costs less than waiting for the queue.
 _SNAPSHOT_LIMIT = 1 << 20
@@ -52,11 +55,14 @@ class LocalMemory:
     nbytes: int
 
 
-Argument = "Buffer | np.generic | bytes | LocalMemory"
+# What a kernel can be given.
+Argument: TypeAlias = Buffer | np.generic | bytes | LocalMemory
+# Of a write under way: its copy in host memory, and what follows it: slot, offset, bytes.
+_Piece: TypeAlias = tuple[Future[None] | None, Slot, int, int]
 
 
 @functools.lru_cache(maxsize=4096)
-def size_array(size: tuple[int, ...]) -> ctypes.Array:
+def size_array(size: tuple[int, ...]) -> ctypes.Array[ctypes.c_size_t]:
     """One to three work sizes as an array for the driver.
 
     Raises:
@@ -72,14 +78,20 @@ def size_array(size: tuple[int, ...]) -> ctypes.Array:
 class Pending:
     """A read under way; `wait` may be called from any thread, more than once."""
 
-    def __init__(self, queue: Queue, events: list, pieces: list = (), before: list = ()):
+    def __init__(
+        self,
+        queue: Queue,
+        events: list[cl.Event],
+        pieces: Sequence[tuple[np.ndarray, Slot]] = (),
+        before: Sequence[cl.Event | None] = (),
+    ):
         self._slots = [slot for _, slot in pieces]
-        if pieces:
+        if queue.staging is not None and pieces:
             queue.staging.give_back_after(self, self._slots)
         self._queue = queue
         self._events = events
         self._pieces = pieces
-        self._before = before
+        self._before: Sequence[cl.Event | None] = before
         self._lock = threading.Lock()
         self._error: Exception | None = None
 
@@ -90,17 +102,18 @@ class Pending:
             DeviceError: a command before or of the read failed.
         """
         with self._lock:
+            staging = self._queue.staging
             try:
                 copies = []
                 for n, event in enumerate(self._events):
                     event.wait()
-                    if self._pieces:
+                    if staging is not None and self._pieces:
                         target, slot = self._pieces[n]
                         source = slot.array[: target.size]
                         if len(self._pieces) == 1:
                             target[:] = source
                         else:
-                            copies.append(self._queue.staging.copy(target, source))
+                            copies.append(staging.copy(target, source))
                 for one in copies:
                     one.result()
             except cl.Error as error:
@@ -108,8 +121,8 @@ class Pending:
             self._events = []
             self._before = []
             self._pieces = ()
-            if self._slots:
-                self._queue.staging.give_back(self._slots)
+            if staging is not None and self._slots:
+                staging.give_back(self._slots)
             if self._error is not None:
                 raise self._error
 
@@ -136,13 +149,13 @@ class Queue:
         self.handle = cl.CommandQueue(device.context, device.handle)
         self.arg = ctypes.c_void_p(self.handle.int_ptr)
         self.wait_each = config.debug() >= 3
-        self.recorder = None
+        self.recorder: Profile | None = None
         self.staging = Staging(device) if device.info.staged_copies else None
-        self._ahead = None  # a second queue for `write_ahead`
+        self._ahead: cl.CommandQueue | None = None  # a second queue for `write_ahead`
         self._companion = Companion() if "waiting_works" in device.info.quirks else None
         self._since = 0
-        self._marks: collections.deque = collections.deque()
-        self._held: collections.deque = collections.deque()
+        self._marks: collections.deque[cl.Event] = collections.deque()
+        self._held: collections.deque[cl.Event] = collections.deque()
 
     # Launches
 
@@ -191,7 +204,13 @@ class Queue:
             if self.wait_each:
                 self.finish_after(kernel.name)
 
-    def enqueue_slowly(self, kernel: Kernel, global_size, local_size, note=None) -> None:
+    def enqueue_slowly(
+        self,
+        kernel: Kernel,
+        global_size: tuple[int, ...],
+        local_size: tuple[int, ...] | None,
+        note: Note | None = None,
+    ) -> None:
         """Enqueue a bound kernel through pyopencl: for profiling, or where ctypes cannot."""
         try:
             event = cl.enqueue_nd_range_kernel(self.handle, kernel.handle, global_size, local_size)
@@ -253,7 +272,7 @@ class Queue:
         try:
             with self.lock:
                 if self.staging is not None:
-                    self._write_staged(buffer, data, offset)
+                    self._write_staged(self.staging, buffer, data, offset)
                     return
                 snapshot = data.size <= _SNAPSHOT_LIMIT
                 event = cl.enqueue_copy(
@@ -271,7 +290,7 @@ class Queue:
         except cl.Error as error:
             raise self.failure(error.code, "a write") from error
 
-    def write_ahead(self, buffer: Buffer, array: np.ndarray, after) -> None:
+    def write_ahead(self, buffer: Buffer, array: np.ndarray, after: cl.Event | None) -> None:
         """Copy an array into a buffer beside the commands enqueued so far; later ones wait for it.
 
         Needs pinned staging (`DeviceInfo.staged_copies`).
@@ -283,16 +302,17 @@ class Queue:
         """
         data = array.reshape(-1).view(np.uint8)
         self._check(buffer, data.size, 0)
+        assert self.staging is not None
         try:
             with self.lock:
                 if self._ahead is None:
                     self._ahead = cl.CommandQueue(self._device.context, self._device.handle)
-                event = self._write_staged(buffer, data, 0, self._ahead, after)
+                event = self._write_staged(self.staging, buffer, data, 0, self._ahead, after)
                 cl.enqueue_barrier(self.handle, wait_for=[event])
         except cl.Error as error:
             raise self.failure(error.code, "a write") from error
 
-    def mark(self):
+    def mark(self) -> cl.Event:
         """An event that is complete when everything enqueued so far is."""
         try:
             with self.lock:
@@ -314,24 +334,24 @@ class Queue:
             array[...] = whole
             return array
         if self.staging is not None and array.nbytes > self.staging.window:
-            self._read_in_windows(buffer, array, offset)
+            self._read_in_windows(self.staging.window, buffer, array, offset)
         else:
             self.read_async(buffer, array, offset).wait()
         return array
 
-    def _read_in_windows(self, buffer: Buffer, array: np.ndarray, offset: int) -> None:
+    def _read_in_windows(self, window: int, buffer: Buffer, array: np.ndarray, offset: int) -> None:
         data = array.reshape(-1).view(np.uint8)
         self._check(buffer, data.size, offset)
-        window = self.staging.window
         # Locked, so that the parts are of one moment.
         with self.lock:
-            before = None
+            before: Pending | None = None
             for start in range(0, data.size, window):
                 part = self.read_async(buffer, data[start : start + window], offset + start)
                 if before is not None:
                     before.wait()
                 before = part
-            before.wait()
+            if before is not None:
+                before.wait()
 
     def read_async(self, buffer: Buffer, array: np.ndarray, offset: int = 0) -> Pending:
         """Begin a read into a contiguous writable array; the array holds it after `.wait()`.
@@ -346,9 +366,10 @@ class Queue:
             return Pending(self, [])
         try:
             with self.lock:
-                slots = self.staging.take(data.size) if self.staging is not None else []
-                if slots:
-                    pending = self._read_staged(buffer, data, offset, slots)
+                staging = self.staging
+                slots = staging.take(data.size) if staging is not None else []
+                if staging is not None and slots:
+                    pending = self._read_staged(staging, buffer, data, offset, slots)
                 else:
                     event = cl.enqueue_copy(
                         self.handle, data, buffer.handle, is_blocking=False, src_offset=offset
@@ -390,7 +411,11 @@ class Queue:
             raise self.failure(error.code, "a copy") from error
 
     def fill(
-        self, buffer: Buffer, pattern: bytes, offset: int = 0, nbytes: int | None = None
+        self,
+        buffer: Buffer,
+        pattern: bytes | np.generic,
+        offset: int = 0,
+        nbytes: int | None = None,
     ) -> None:
         """Enqueue a fill with a pattern of 1, 2, 4, … 128 bytes (or a NumPy scalar).
 
@@ -440,7 +465,7 @@ class Queue:
 
     # Helpers
 
-    def use(self, handle, recorder) -> None:
+    def use(self, handle: cl.CommandQueue, recorder: Profile | None) -> None:
         """Go on with another command queue of the same context, after everything on this one."""
         with self.lock:
             self.finish_after("a kernel")
@@ -449,7 +474,12 @@ class Queue:
             self.recorder = recorder
 
     def failure(
-        self, code: int, what: str, kernel: Kernel | None = None, global_size=None, local_size=None
+        self,
+        code: int,
+        what: str,
+        kernel: Kernel | None = None,
+        global_size: tuple[int, ...] | None = None,
+        local_size: tuple[int, ...] | None = None,
     ) -> Exception:
         """The exception for a status code."""
         info = self._device.info
@@ -494,11 +524,11 @@ class Queue:
                 f"{nbytes} bytes at {offset} do not lie in a buffer of {buffer.nbytes} bytes"
             )
 
-    def _note(self, name: str, event) -> None:
+    def _note(self, name: str, event: cl.Event) -> None:
         if self.recorder is not None:
             self.recorder.record(name, event)
 
-    def _hold(self, event) -> None:
+    def _hold(self, event: cl.Event) -> None:
         # Dropping the event of a write waits for it, so events are kept until they are done.
         held = self._held
         held.append(event)
@@ -506,27 +536,45 @@ class Queue:
         while held and (len(held) > 64 or held[0].command_execution_status == done):
             held.popleft()
 
-    def _write_staged(self, buffer: Buffer, data: np.ndarray, offset: int, handle=None, after=None):
+    def _write_staged(
+        self,
+        staging: Staging,
+        buffer: Buffer,
+        data: np.ndarray,
+        offset: int,
+        handle: cl.CommandQueue | None = None,
+        after: cl.Event | None = None,
+    ) -> cl.Event:
         """Enqueue the copies, on another queue if one is given; gives the event of the last."""
         handle = handle or self.handle
-        size = self.staging.CHUNK
-        under_way: collections.deque = collections.deque()
+        size = staging.CHUNK
+        under_way: collections.deque[_Piece] = collections.deque()
         for start in range(0, data.size, size):
             piece = data[start : start + size]
-            slot = self.staging.next()
+            slot = staging.next()
             future = None
             if data.size <= size:
                 slot.array[: piece.size] = piece
             else:
-                future = self.staging.copy(slot.array[: piece.size], piece)
+                future = staging.copy(slot.array[: piece.size], piece)
             under_way.append((future, slot, offset + start, piece.size))
-            if len(under_way) > self.staging.THREADS:
-                self._send(handle, after, buffer, *under_way.popleft())
+            if len(under_way) > staging.THREADS:
+                self._send(staging, handle, after, buffer, *under_way.popleft())
         while under_way:
-            event = self._send(handle, after, buffer, *under_way.popleft())
+            event = self._send(staging, handle, after, buffer, *under_way.popleft())
         return event
 
-    def _send(self, handle, after, buffer: Buffer, future, slot, offset: int, nbytes: int):
+    def _send(
+        self,
+        staging: Staging,
+        handle: cl.CommandQueue,
+        after: cl.Event | None,
+        buffer: Buffer,
+        future: Future[None] | None,
+        slot: Slot,
+        offset: int,
+        nbytes: int,
+    ) -> cl.Event:
         if future is not None:
             future.result()
         slot.event = event = cl.enqueue_copy(
@@ -539,11 +587,13 @@ class Queue:
         )
         self._note("write", event)
         handle.flush()
-        self.staging.give_back([slot])
+        staging.give_back([slot])
         return event
 
-    def _read_staged(self, buffer: Buffer, data: np.ndarray, offset: int, slots: list) -> Pending:
-        size = self.staging.CHUNK
+    def _read_staged(
+        self, staging: Staging, buffer: Buffer, data: np.ndarray, offset: int, slots: list[Slot]
+    ) -> Pending:
+        size = staging.CHUNK
         events, pieces, before = [], [], []
         for slot, start in zip(slots, range(0, data.size, size), strict=True):
             piece = data[start : start + size]
@@ -586,7 +636,7 @@ def bind_buffer(kernel: Kernel, index: int, buffer: Buffer) -> None:
     set_argument(kernel, index, POINTER_SIZE, buffer.arg, slow_value, buffer.key)
 
 
-def bind_value(kernel: Kernel, index: int, arg) -> None:
+def bind_value(kernel: Kernel, index: int, arg: Argument) -> None:
     """Set an argument that is no Buffer."""
     if type(arg) is LocalMemory:
         if kernel.bound[index] != arg:
@@ -607,7 +657,14 @@ def bind_value(kernel: Kernel, index: int, arg) -> None:
         set_argument(kernel, index, size, data, data, data)
 
 
-def set_argument(kernel: Kernel, index: int, size, pointer, slow_value, key) -> None:
+def set_argument(
+    kernel: Kernel,
+    index: int,
+    size: ctypes.c_size_t,
+    pointer: Any,
+    slow_value: Any,
+    key: Hashable,
+) -> None:
     """clSetKernelArg, and remember `key` as what is bound."""
     bound = kernel.bound
     bound[index] = None

@@ -45,7 +45,7 @@ def _function(text: bytes) -> bytes:
             if result in reach:
                 reach |= sources
 
-    def other(m: re.Match) -> bytes:
+    def other(m: re.Match[bytes]) -> bytes:
         bits, result, x = m.groups()
         if result not in reach:
             return m[0]

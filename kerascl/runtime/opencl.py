@@ -17,6 +17,10 @@ SETUP = icd.prepare()
 
 import pyopencl as cl  # noqa: E402  (the loader's environment comes first)
 
+__all__ = [
+    "EXIT", "IMPORTED_BEFORE", "POINTER_SIZE", "RAW", "SETUP", "SIZES", "Raw", "cl", "code_name",
+]  # fmt: skip
+
 
 class Raw:
     """The ctypes entry points; arguments are given as ctypes objects or ints below 2**31.
@@ -36,7 +40,7 @@ class Raw:
         self.release_kernel = library.clReleaseKernel
         self.release_kernel.restype = ctypes.c_int
 
-    def create_kernel(self, program, name: str) -> tuple[ctypes.c_void_p, int]:
+    def create_kernel(self, program: cl.Program, name: str) -> tuple[ctypes.c_void_p, int]:
         """A new kernel object and its number of arguments.
 
         pyopencl generates argument-setting code for each of its Kernels, which takes a quarter
@@ -66,13 +70,13 @@ class Exit:
     the system takes it all back in a moment.
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.begun = False
         self._increment = ctypes.pythonapi.Py_IncRef
         self._increment.argtypes = [ctypes.py_object]
         self._increment.restype = None
 
-    def begin(self, *objects) -> None:
+    def begin(self, *objects: object) -> None:
         """The queues are done; keep `objects` for good."""
         self.begun = True
         for kept in objects:
@@ -95,7 +99,7 @@ def _find_raw() -> Raw | None:
 
 RAW = _find_raw()
 
-_CODES = {
+_CODES: dict[int, str] = {
     value: name
     for name, value in vars(cl.status_code).items()
     if isinstance(value, int) and not name.startswith("_")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -104,7 +105,7 @@ def measure(device: Device) -> Peaks:
     return Peaks(flops, bandwidth(device), launch_cost(device), to_device, from_device)
 
 
-def _shortest(device: Device, run, name: str) -> float:
+def _shortest(device: Device, run: Callable[[], None], name: str) -> float:
     """Seconds of the fastest of some runs of kernel `name`."""
     run()
     with profile(device, show=False) as recorded:
@@ -131,7 +132,7 @@ def arithmetic(device: Device, dtype: str) -> float:
     out = device.buffers.allocate(items * number.itemsize * width)
     n = 64
 
-    def run():
+    def run() -> None:
         args = (out, np.float32(0.999), np.float32(0.001), np.int32(n))
         device.queue.launch(kernel, (items,), (group,), args)
 
@@ -148,7 +149,7 @@ def bandwidth(device: Device) -> float:
     device.queue.fill(a, np.float32(1.5))
     kernel = device.programs.kernel(_COPY, "peak_copy")
 
-    def run():
+    def run() -> None:
         device.queue.launch(kernel, (nbytes // 16,), (256,), (a, b))
 
     return 2 * nbytes / _shortest(device, run, "peak_copy")

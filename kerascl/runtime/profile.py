@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 from dataclasses import dataclass, field
@@ -69,13 +70,18 @@ class Profile:
     def __init__(self, device: Device | None = None, show: bool = True):
         self._device = device
         self._show = show
-        self._events: list = []
-        self._usual = None
+        self._events: list[tuple[str, cl.Event, Note]] = []
+        self._usual: cl.CommandQueue | None = None
         self.spans: list[Span] = []
         self.regions: list[Region] = []
 
+    @functools.cached_property
+    def device(self) -> Device:
+        """The device whose commands are recorded."""
+        return self._device or devices.default()
+
     def __enter__(self) -> Profile:
-        device = self._device = self._device or devices.default()
+        device = self.device
         queue = device.queue
         with device.lock:
             if queue.recorder is not None:
@@ -86,9 +92,9 @@ class Profile:
             queue.use(handle, self)
         return self
 
-    def __exit__(self, kind, error, trace) -> None:
-        queue = self._device.queue
-        with self._device.lock:
+    def __exit__(self, kind: type[BaseException] | None, *exception: object) -> None:
+        queue = self.device.queue
+        with self.device.lock:
             try:
                 queue.use(self._usual, None)
             finally:
@@ -98,7 +104,7 @@ class Profile:
         if self._show and kind is None:
             self.print()
 
-    def record(self, name: str, event, note: Note | None = None) -> None:
+    def record(self, name: str, event: cl.Event, note: Note | None = None) -> None:
         """Called by the queue for each command."""
         self._events.append((name, event, note or Note()))
         if len(self._events) >= 4096:
@@ -152,7 +158,7 @@ class Profile:
         """
         totals = self.totals(by)
         all_ns = sum(total.nanoseconds for total in totals) or 1
-        table = Table(title=f"{self._device.info.name}: {all_ns / 1e6:.3f} ms in {len(self.spans)}")
+        table = Table(title=f"{self.device.info.name}: {all_ns / 1e6:.3f} ms in {len(self.spans)}")
         table.add_column("command" if by == "name" else "layer", overflow="fold")
         for name in ("count", "total ms", "%", "mean us", "min us", "max us", "GFLOP/s", "GB/s"):
             table.add_column(name, justify="right")
@@ -187,7 +193,7 @@ class Profile:
         compressed.
         """
         first = min((span.start for span in self.spans), default=0)
-        name = self._device.info.name
+        name = self.device.info.name
         events = [
             {"name": "process_name", "ph": "M", "pid": 0, "args": {"name": name}},
             *(

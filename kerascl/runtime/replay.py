@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import starmap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kerascl.runtime.buffers import Buffer
-from kerascl.runtime.launch import bind, bind_buffer, bind_value, size_array
+from kerascl.runtime.launch import Argument, bind, bind_buffer, bind_value, size_array
 from kerascl.runtime.opencl import RAW
 from kerascl.runtime.programs import Kernel
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
+
+# (kernel, global_size, local_size, args), as for `Queue.launch`.
+Launch: TypeAlias = tuple[Kernel, Sequence[int], Sequence[int] | None, Sequence[Argument]]
 
 
 @dataclass(frozen=True)
@@ -44,7 +47,7 @@ class Replay:
     def __init__(
         self,
         device: Device,
-        launches: Iterable[tuple],
+        launches: Iterable[Launch],
         order: Sequence[int] | None = None,
         notes: Sequence[Note] = (),
     ):
@@ -52,21 +55,22 @@ class Replay:
         self._notes = notes
         self._queue = device.queue
         self._kernels: list[Kernel] = []
-        self._sizes: list[tuple] = []
-        self._buffers: list[list] = []
-        self._calls: list[tuple] = []
+        self._sizes: list[tuple[tuple[int, ...], tuple[int, ...] | None]] = []
+        self._buffers: list[list[Buffer | None]] = []
+        self._calls: list[tuple[Any, ...]] = []
         for kernel, global_size, local_size, args in launches:
             own = kernel.clone()
             bind(own, args)
             wide = size_array(tuple(global_size))
-            group = None if local_size is None else size_array(tuple(local_size))
+            local = None if local_size is None else tuple(local_size)
+            group = None if local is None else size_array(local)
             if group is not None and len(group) != len(wide):
                 raise ValueError(
                     f"{kernel.name}: global {global_size} and local {local_size} differ in "
                     "dimensions"
                 )
             self._kernels.append(own)
-            self._sizes.append((tuple(global_size), None if group is None else tuple(local_size)))
+            self._sizes.append((tuple(global_size), local))
             self._buffers.append([arg if type(arg) is Buffer else None for arg in args])
             self._calls.append(
                 (self._queue.arg, own.arg, len(wide), None, wide, group, 0, None, None)
@@ -93,7 +97,10 @@ class Replay:
             if queue.recorder is not None or queue.wait_each or RAW is None:
                 self._run_slowly()
                 return
-            start, part, rest, interrupt = 0, (), None, None
+            start = 0
+            part: list[tuple[Any, ...]] = []
+            rest: Any = None  # an iterator of part, which tells its length
+            interrupt: KeyboardInterrupt | None = None
             while True:
                 try:
                     while start < len(calls):
@@ -115,7 +122,7 @@ class Replay:
                 raise interrupt
             queue.accompany()
 
-    def rebind(self, launch: int, argument: int, value) -> None:
+    def rebind(self, launch: int, argument: int, value: Argument) -> None:
         """Give one argument of one launch another Buffer, NumPy scalar or LocalMemory."""
         kernel = self._kernels[launch]
         with self._queue.lock:

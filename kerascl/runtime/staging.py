@@ -21,10 +21,10 @@ class Slot:
 
     __slots__ = ("array", "event", "memory")
 
-    def __init__(self, memory, array: np.ndarray):
+    def __init__(self, memory: cl.Buffer, array: np.ndarray):
         self.memory = memory
         self.array = array
-        self.event = None
+        self.event: cl.Event | None = None
 
 
 class Staging:
@@ -79,7 +79,7 @@ class Staging:
         while slots:
             self._slots.append(slots.pop())
 
-    def give_back_after(self, reader, slots: list[Slot]) -> None:
+    def give_back_after(self, reader: object, slots: list[Slot]) -> None:
         """Return those slots that are still in the list when `reader` is gone."""
         self._dropped.watch(reader, slots)
 
@@ -87,7 +87,7 @@ class Staging:
         for slots in self._dropped.take():
             self.give_back(slots)
 
-    def copy(self, target: np.ndarray, source: np.ndarray) -> Future:
+    def copy(self, target: np.ndarray, source: np.ndarray) -> Future[None]:
         """Begin `target[:] = source` in another thread."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(self.THREADS, thread_name_prefix="kerascl-copy")

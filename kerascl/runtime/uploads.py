@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerascl.runtime.buffers import Buffer
+from kerascl.runtime.opencl import cl
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
@@ -30,7 +31,7 @@ class Upload:
         self._device = device
         self._nbytes = nbytes
         self._buffers: list[Buffer] = [device.buffers.allocate(nbytes)]
-        self._free: list = [None]  # of each buffer, the event after its last use
+        self._free: list[cl.Event | None] = [None]  # of each buffer, the event after its last use
         self._turn = 0
         if device.info.staged_copies and nbytes >= SMALLEST:
             self._buffers.append(device.buffers.allocate(nbytes))
