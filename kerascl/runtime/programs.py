@@ -125,8 +125,7 @@ class Programs:
         self._entries = Recent(MOST_PROGRAMS)
         self._lock = threading.Lock()
         self._builders: build_apart.Builders | None = None
-        off = "no_binaries" in device.info.quirks
-        self._disk = None if off else DiskCache.open("programs", device.info.cache_key)
+        self.keep_on_disk(True)
         # Division is approximate by default on GPUs; NumPy's and the host's is not.
         exact = device.info.exact_division and device.info.kind == "gpu"
         self._always = (*((EXACT_DIVISION,) if exact else ()), *_conversions(device.info))
@@ -274,6 +273,12 @@ class Programs:
         """Options for builds from source; what is built with them is not kept on disk."""
         with self._lock:
             return self.__dict__.get("_precautions") or compilers.options(self._device)
+
+    def keep_on_disk(self, keep: bool) -> None:
+        """Whether programs are written to the disk cache and read from it."""
+        info = self._device.info
+        keep = keep and "no_binaries" not in info.quirks
+        self._disk = DiskCache.open("programs", info.cache_key) if keep else None
 
     def clear(self) -> None:
         """Forget every program in memory (the disk cache stays)."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from pathlib import Path
 
 import numpy as np
 
@@ -34,6 +35,7 @@ def main() -> int:
     parser.add_argument("--lengths", nargs="+", type=int, default=LENGTHS)
     parser.add_argument("--seed", type=int)
     parser.add_argument("--seconds", type=float, help="begin nothing after so long")
+    parser.add_argument("--kept", type=Path, help="a file that says what is done; needs --seed")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
 
@@ -52,6 +54,8 @@ def main() -> int:
         return {"forms": len(chosen)}
 
     if args.seed is None:
+        if args.kept:
+            parser.error("--kept needs --seed: another run has to draw the same forms")
         args.seed = int(os.environ.get("KERASCL_TEST_SEED", int.from_bytes(os.urandom(4))))
     if args.work:
         serve(work)
@@ -64,7 +68,7 @@ def main() -> int:
     workers = Workers(
         "tests.canaries", batches, size=lambda batch: 1, split=lambda batch: [],
         label="dtypes and lengths", count=args.n, seconds=args.seconds,
-        more=["--share", str(args.share), "--seed", str(args.seed)],
+        more=["--share", str(args.share), "--seed", str(args.seed)], kept=args.kept,
     )  # fmt: skip
     info = device.default().info
     workers.console.print(f"{info.name} ({info.platform} {info.driver_version}), seed {args.seed}")

@@ -4,6 +4,7 @@
     python -m tests.fuzz -n 16 --programs 20000
     python -m tests.fuzz --seed 1234 --programs 1          one program again
     python -m tests.fuzz --seconds 600 --programs 1000000  what is possible in ten minutes
+    python -m tests.fuzz --seed 1 --programs 20000 --kept far.json   goes on where it was ended
 
 A program has 5 to 15 steps of any dtypes.  All run captured (traced, bound and replayed), half of
 them also at once, a quarter step by step, and of a quarter gradients are compared with differences;
@@ -17,6 +18,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from collections import Counter
+from pathlib import Path
 
 from kerascl.runtime import device
 from tests.fuzz import check
@@ -36,6 +39,7 @@ def main() -> int:
         "--seed", type=int, help="of the first program; the next have the next ones"
     )
     parser.add_argument("--seconds", type=float, help="begin nothing after so long")
+    parser.add_argument("--kept", type=Path, help="a file that says what is done; needs --seed")
     parser.add_argument("--every-way", action="store_true", help="all programs, eagerly as well")
     parser.add_argument("--work", action="store_true", help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -46,12 +50,15 @@ def main() -> int:
         for wrong in check.mismatches(programs, args.every_way):
             small = check.smaller(wrong)
             found(small.key, f"seed {wrong.program.seed}", str(small))
-        return {"steps": sum(len(p.steps) for p in programs)}
+        steps = [step.rule for program in programs for step in program.steps]
+        return {"steps": len(steps), "covered": Counter(steps)}
 
     if args.work:
         serve(work)
         return 0
     if args.seed is None:
+        if args.kept:
+            parser.error("--kept needs --seed: another run has to draw the same programs")
         args.seed = int(os.environ.get("KERASCL_TEST_SEED", int.from_bytes(os.urandom(4))))
     starts = range(0, args.programs, TOGETHER)
     workers = Workers(
@@ -60,7 +67,7 @@ def main() -> int:
         size=lambda batch: batch[1],
         split=lambda batch: [[batch[0] + k, 1] for k in range(batch[1])] if batch[1] > 1 else [],
         label="programs", count=args.n, seconds=args.seconds,
-        more=["--every-way"] * args.every_way,
+        more=["--every-way"] * args.every_way, kept=args.kept,
     )  # fmt: skip
     info = device.default().info
     workers.console.print(f"{info.name} ({info.platform} {info.driver_version}), from {args.seed}")

@@ -11,6 +11,7 @@ import numpy as np
 
 import kerascl as kc
 from tests.fuzz.program import Program
+from tests.fuzz.rehearsal import Rehearsal
 from tests.fuzz.values import Draw, Unfit, Value, inexactly, require
 
 CALLS = 3  # of a captured function: traced, bound and replayed
@@ -33,20 +34,18 @@ class Mismatch:
         return f"# seed {self.program.seed}, {self.way}: {what}\n{self.program}"
 
 
+def _in_steps(program: Program) -> dict:
+    """The values, each evaluated before the next."""
+    return program.run(program.arrays(), lambda name, value: value.evaluate())
+
+
 def in_steps(program: Program) -> str:
-    """Each step evaluated before the next."""
-    values = program.arrays()
-    for step in program.steps:
-        found = step.call(kc, *(values[name] for name in step.operands)).evaluate()
-        wrong = program.check(step.name, found)
-        if wrong:
-            return f"{step.name} {wrong}"
-        values[step.name] = found
-    return ""
+    found = _in_steps(program)
+    return _first_wrong(program, {step.name: found[step.name] for step in program.steps})
 
 
-def at_once(program: Program) -> str:
-    """Lazily; only the results, and a few values that somebody holds, exist."""
+def _at_once(program: Program) -> dict:
+    """The results, and a few values that somebody holds: no others exist."""
     draw = Draw(program.seed)
     held = {}
 
@@ -59,7 +58,11 @@ def at_once(program: Program) -> str:
     values = program.run(program.arrays(), after)
     held |= {name: values[name] for name in program.outputs}
     del values
-    return _first_wrong(program, {name: held[name] for name in reversed(held)})
+    return {name: held[name] for name in reversed(held)}
+
+
+def at_once(program: Program) -> str:
+    return _first_wrong(program, _at_once(program))
 
 
 def _first_wrong(program: Program, found: dict) -> str:
@@ -100,8 +103,29 @@ def _choices(program: Program, values: dict[str, Value]) -> list[bytes]:
     return [np.asarray(array).tobytes() for array in chosen]
 
 
-def slopes(program: Program) -> str:
-    """The gradient along a random direction against differences of NumPy's float64 values.
+@dataclass
+class _Slope:
+    """Along a random direction: of which inputs and weighted results, and what is expected."""
+
+    along: dict[str, np.ndarray]
+    weights: dict[str, np.ndarray]
+    expected: float
+
+    def gradients(self, program: Program) -> list:
+        arrays = program.arrays()
+
+        def loss(variables):
+            values = program.run(arrays | dict(zip(self.along, variables, strict=True)))
+            return sum(
+                kc.sum(kc.cast(values[n], "float32") * w.astype("f4"))
+                for n, w in self.weights.items()
+            )
+
+        return kc.grad(loss)([arrays[n] for n in self.along])
+
+
+def _slope(program: Program) -> _Slope | None:
+    """From differences of NumPy's float64 values.
 
     Left out are programs with 16-bit floats, those that amplify errors, and steps or kinks nearby.
     """
@@ -112,7 +136,7 @@ def slopes(program: Program) -> str:
         for v in program.values.values()
     )
     if not (known and inputs and outputs):
-        return ""
+        return None
     rng = np.random.default_rng(program.seed)
     weights = {n: rng.uniform(-1, 1, program.values[n].shape) for n in outputs}
     along = {n: rng.uniform(-1, 1, program.inputs[n].shape) for n in inputs}
@@ -132,21 +156,22 @@ def slopes(program: Program) -> str:
             near, far = 1e-5, 3e-5
             sides = [(value(d) - middle) / d for d in (near, -near, far, -far)]
     except Unfit:
-        return ""
+        return None
     expected = (sides[0] + sides[1]) / 2
     if not np.isfinite(expected) or np.ptp(sides) > 1e-3 * (1 + abs(expected)):
+        return None
+    return _Slope(along, weights, expected)
+
+
+def slopes(program: Program) -> str:
+    """The gradient along a random direction against differences."""
+    slope = _slope(program)
+    if slope is None:
         return ""
-
-    arrays = program.arrays()
-
-    def loss(variables):
-        values = program.run(arrays | dict(zip(inputs, variables, strict=True)))
-        return sum(kc.sum(kc.cast(values[n], "float32") * weights[n].astype("f4")) for n in outputs)
-
-    gradients = kc.grad(loss)([arrays[n] for n in inputs])
+    gradients, along, expected = slope.gradients(program), slope.along, slope.expected
     terms = [
         g.numpy().astype(np.float64) * along[n]
-        for n, g in zip(inputs, gradients, strict=True)
+        for n, g in zip(along, gradients, strict=True)
         if g is not None
     ]
     found = sum(float(np.sum(t)) for t in terms)
@@ -172,8 +197,25 @@ def _safely(way: str, program: Program) -> str:
         return f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
 
 
-# The share of programs that run so besides being captured: each kernel there is built alone.
+# The share of programs that run so besides being captured.
 SHARES = {"at once": 0.5, "step by step": 0.25, "gradient": 0.25}
+
+
+def _rehearsed(way: str, program: Program) -> None:
+    """Evaluate what `way` evaluates, and look at nothing."""
+    if way == "gradient":
+        slope = _slope(program)
+        found = dict(enumerate(slope.gradients(program))) if slope else {}
+    else:
+        found = (_at_once if way == "at once" else _in_steps)(program)
+    for value in found.values():
+        if value is not None:
+            value.evaluate()
+
+
+def _eager_ways(program: Program, every_way: bool) -> list[str]:
+    draw = Draw(program.seed)
+    return [way for way, share in SHARES.items() if draw.boolean(share) or every_way]
 
 
 def mismatches(programs: list[Program], every_way: bool = False) -> Iterator[Mismatch]:
@@ -182,17 +224,22 @@ def mismatches(programs: list[Program], every_way: bool = False) -> Iterator[Mis
         wrongs = captured(programs)
     except Exception:  # one of them: found alone
         wrongs = [_safely("captured", program) for program in programs]
-    for program, wrong in zip(programs, wrongs, strict=True):
+    chosen = [_eager_ways(program, every_way) for program in programs]
+    rehearsal = Rehearsal()
+    with rehearsal():
+        for program, ways in zip(programs, chosen, strict=True):
+            for way in ways:
+                with contextlib.suppress(Exception):  # it will be told of below
+                    _rehearsed(way, program)
+    rehearsal.build()
+    for program, ways, wrong in zip(programs, chosen, wrongs, strict=True):
         if wrong:
             alone = _safely("captured", program)
             more = "" if alone else f" (only together with those of {programs[0].seed} on)"
             yield Mismatch(program, "captured", (alone or wrong) + more)
             continue
-        draw = Draw(program.seed)
-        for way, share in SHARES.items():
-            chosen = draw.boolean(share) or every_way
-            wrong = _safely(way, program) if chosen else ""
-            if wrong:
+        for way in ways:
+            if wrong := _safely(way, program):
                 yield Mismatch(program, way, wrong)
                 break
 

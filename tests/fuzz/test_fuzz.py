@@ -1,13 +1,18 @@
 """Some hundred random programs, new in each run; `python -m tests.fuzz` runs thousands."""
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import settings
 
 import kerascl as kc
+from kerascl.runtime import device
 from tests.fuzz import check
 from tests.fuzz.program import draw_program
+from tests.fuzz.rehearsal import Rehearsal
 from tests.fuzz.values import Value
+from tests.fuzz.workers import Workers
 
 TOGETHER = 16
 COUNT = settings.default.max_examples  # of the profile, see tests/conftest.py
@@ -51,3 +56,58 @@ def test_differences_across_a_choice_are_left_out():
     program = draw_program(3000297)  # multiplies by what a float with exact zeros decides
     assert any(step.rule == "logical_xor" for step in program.steps)
     assert check.slopes(program) == ""
+
+
+def test_a_rehearsal_builds_what_evaluations_want():
+    programs = device.default().programs
+    programs.clear()
+    host = np.arange(23, dtype="f4") / 7
+
+    def evaluated():
+        x = kc.array(host)
+        return [
+            kc.sin(x * 3).evaluate(),
+            kc.sum(x - 1.25).evaluate(),
+            kc.cumsum(x[::-2]).evaluate(),
+        ]
+
+    rehearsal = Rehearsal()
+    before = programs.built_from_source + programs.loaded_from_disk
+    with rehearsal():
+        evaluated()
+    assert programs.built_from_source + programs.loaded_from_disk == before
+    assert len(rehearsal.wanted) >= 2
+    rehearsal.build()
+    assert programs.built_from_source + programs.loaded_from_disk == before + 1
+    found = [x.numpy() for x in evaluated()]
+    expected = [np.sin(host * 3), np.sum(host - 1.25), np.cumsum(host[::-2])]
+    for right, value in zip(expected, found, strict=True):
+        np.testing.assert_allclose(value, right, 1e-5)
+
+
+ANSWERS = """
+import json, sys
+for line in sys.stdin:
+    with open("asked", "a") as asked:
+        asked.write(line)
+    if json.loads(line) == [17, 16]:
+        print(json.dumps({"key": "a", "title": "seed 20", "text": "# seed 20"}))
+    print(json.dumps({"counts": {"steps": 100, "covered": {"add": 60, "sum": 40}}}), flush=True)
+"""
+
+
+def test_what_is_done_is_not_run_again(tmp_path, monkeypatch, capsys):
+    (tmp_path / "answers.py").write_text(ANSWERS)
+    monkeypatch.chdir(tmp_path)
+    batches = [[1, 16], [17, 16], [33, 8]]
+    for some in (batches[:2], batches, batches):
+        workers = Workers(
+            "answers", some, size=lambda batch: batch[1], split=lambda batch: [],
+            label="programs", count=1, seconds=None, kept=tmp_path / "far.json",
+        )  # fmt: skip
+        assert workers.run() == 1
+    asked = (tmp_path / "asked").read_text().splitlines()
+    assert [json.loads(line) for line in asked] == batches
+    assert workers.counts == {"steps": 300} and workers.covered == {"add": 180, "sum": 120}
+    assert workers.mismatches == {"a": ["seed 20"]}
+    assert "│ 40       │ 300   │ 2          │" in capsys.readouterr().out

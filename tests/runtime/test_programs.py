@@ -64,6 +64,16 @@ def test_one_object_for_the_same_request(dev):
     assert first.clone().handle != first.handle
 
 
+def test_programs_may_stay_off_the_disk(dev, cache):
+    store = Programs(dev)
+    store.keep_on_disk(False)
+    store.kernel(unique(), "add", ("-DOFFSET=0",))
+    assert not files(cache)
+    store.keep_on_disk(True)
+    store.kernel(unique(), "add", ("-DOFFSET=0",))
+    assert len(files(cache)) == ("no_binaries" not in dev.info.quirks)
+
+
 def test_binaries_are_reloaded(dev, cache):
     source = unique()
     assert run(dev, source, 3).built_from_source == 1
