@@ -14,6 +14,7 @@ PACKAGE = ROOT / "kerascl"
 ROOMS = {
     "config": set(),
     "dtypes": set(),
+    "typing": {"dtypes", "core"},
     "runtime": {"config", "dtypes"},
     "kernels": {"config", "dtypes", "runtime"},
     "core": {"config", "dtypes"},

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from kerascl import dtypes
 from kerascl.core import node as graph
 from kerascl.core.errors import CaptureError
 from kerascl.core.foreign import Differentiable
 from kerascl.core.lease import LENT, OWN, Lease
+from kerascl.core.methods import Methods
 from kerascl.core.node import Node
 from kerascl.core.op import DATA, LANE, PICK, Op
 from kerascl.core.scope import LOCK, current, device, engine
+from kerascl.core.types import Attrs, Device, Shape
 from kerascl.dtypes import DType
+
+if TYPE_CHECKING:
+    from kerascl.core.batch import Lane
 
 # A chain of this many unevaluated operations is evaluated, so that endless
 # loops over lazy values keep bounded graphs.
 MAX_DEPTH = 600
 
 
-class Array(Differentiable):
+class Array(Methods, Differentiable):
     """An n-dimensional array on an OpenCL device, evaluated lazily.
 
     Made by `kerascl.array`, the creation functions and operations.  It has
@@ -61,7 +69,7 @@ class Array(Differentiable):
         return self._node.nbytes
 
     @property
-    def device(self):
+    def device(self) -> Device:
         """The device this array lies on, or will lie on."""
         return self._node.device if self._node.device is not None else device()
 
@@ -90,15 +98,15 @@ class Array(Differentiable):
             )
         return engine().to_host(self._node)
 
-    def item(self):
+    def item(self) -> Any:
         """The only element, as a Python scalar."""
         return self.numpy().item()
 
-    def tolist(self):
+    def tolist(self) -> Any:
         """The value as nested lists of Python scalars."""
         return self.numpy().tolist()
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         if copy is False:
             raise ValueError("a device array cannot be shared with NumPy without a copy")
         value = self._on_host()
@@ -147,13 +155,13 @@ class Array(Differentiable):
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 else format(repr(self), spec)
 
-    def __deepcopy__(self, memo) -> Array:
+    def __deepcopy__(self, memo: object) -> Array:
         return self  # arrays never change
 
     def __copy__(self) -> Array:
         return self
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable[[np.ndarray], Array], tuple[np.ndarray]]:
         return _rebuild, (self.numpy(),)
 
 
@@ -161,7 +169,7 @@ def _rebuild(value: np.ndarray) -> Array:
     return from_host(value)
 
 
-def from_host(value: np.ndarray, on=None) -> Array:
+def from_host(value: npt.ArrayLike, on: Device | None = None) -> Array:
     """A new Array with a copy of a NumPy array.
 
     Raises:
@@ -176,19 +184,19 @@ def from_host(value: np.ndarray, on=None) -> Array:
     return Array(graph.data(lease, value.shape, dtype, on))
 
 
-def innermost(arrays):
+def innermost(arrays: Iterable[Array]) -> Lane | None:
     """The Lane, of those active, that was begun last and has an element among `arrays`."""
-    found = None
+    found: Lane | None = None
     for x in arrays:
         node = x._node
         if node.op is LANE:
-            lane = node.attrs[0]
+            lane: Lane = node.attrs[0]
             if (found is None or lane.serial > found.serial) and lane in current.lanes:
                 found = lane
     return found
 
 
-def apply(op: Op, inputs: tuple[Array, ...], attrs: tuple, shape: tuple, dtype: DType) -> Array:
+def apply(op: Op, inputs: tuple[Array, ...], attrs: Attrs, shape: Shape, dtype: DType) -> Array:
     """The result of an operation with one output, recorded on the active tapes."""
     if current.lanes and (lane := innermost(inputs)) is not None:
         return lane.apply(op, inputs, attrs, [(shape, dtype)])[0]
@@ -203,7 +211,7 @@ def apply(op: Op, inputs: tuple[Array, ...], attrs: tuple, shape: tuple, dtype: 
 
 
 def apply_multi(
-    op: Op, inputs: tuple[Array, ...], attrs: tuple, results: list[tuple[tuple, DType]]
+    op: Op, inputs: tuple[Array, ...], attrs: Attrs, results: list[tuple[Shape, DType]]
 ) -> tuple[Array, ...]:
     """The results of an operation with several outputs, given their shapes and dtypes."""
     if current.lanes and (lane := innermost(inputs)) is not None:
@@ -241,9 +249,10 @@ class State:
         self.device = value.device
         self.name = name
         self.pending: Array | None = value  # the value, while it is not in `place`
-        self.place = None  # the stable memory, once a captured function uses this state
-        self.lease = None  # weak reference to the lease of the value in `place`, once it was given
-        self._leaf = None  # weak reference to a node of that value
+        self.place: Any = None  # the stable memory, once a captured function uses this state
+        # of the value in `place`, once it was given: its lease, and a node
+        self.lease: weakref.ref[Lease] | None = None
+        self._leaf: weakref.ref[Node] | None = None
 
     @property
     def value(self) -> Array:
@@ -293,6 +302,7 @@ class State:
         array.evaluate()
         node = array._node
         lease = node.lease
+        assert lease is not None
         if self.place is None:
             if lease.tenure == OWN:
                 lease.tenure = LENT
@@ -315,6 +325,18 @@ class State:
 
     def __repr__(self) -> str:
         return f"<State {self.name} shape={self.shape} dtype={self.dtype.name}>"
+
+
+class SupportsArray(Protocol):
+    """What NumPy can make an array of."""
+
+    def __array__(self) -> np.ndarray: ...
+
+
+# What operations take for an array; nested sequences may hold Arrays.
+ArrayLike: TypeAlias = (
+    Array | State | SupportsArray | bool | int | float | complex | Sequence["ArrayLike"]
+)
 
 
 def is_evaluated(array: Array) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 ADVICE = "use kerascl.GradientTape, kerascl.grad or kerascl.value_and_grad with the kerascl backend"
 
 
@@ -18,7 +20,7 @@ class Absent:
     def __set_name__(self, owner: type, name: str) -> None:
         self._name = name
 
-    def __get__(self, instance, owner: type):
+    def __get__(self, instance: object, owner: type) -> NoReturn:
         if instance is None:
             raise AttributeError(f"type object {owner.__name__!r} has no attribute {self._name!r}")
         raise AttributeError(

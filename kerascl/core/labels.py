@@ -13,7 +13,7 @@ GRADIENT = " (gradient)"
 class Labels:
     """Names for ranges of serial numbers, from each mark to the next."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._starts: list[int] = [-1]
         self._names: list[str] = [""]
 

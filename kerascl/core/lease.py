@@ -8,6 +8,8 @@ and asks it first.  Nobody counts references.
 
 from __future__ import annotations
 
+from typing import Any
+
 OWN = "own"  # nobody else writes to the memory; a State may take it as its place
 LENT = "lent"  # a State or a captured function will write to it, and asks before
 FIXED = "fixed"  # as OWN, but the address is bound for good: no State may take it
@@ -23,11 +25,11 @@ class Lease:
 
     __slots__ = ("__weakref__", "buffer", "tenure")
 
-    def __init__(self, buffer, tenure: str = OWN):
+    def __init__(self, buffer: Any, tenure: str = OWN):
         self.buffer = buffer
         self.tenure = tenure
 
-    def move(self, buffer) -> None:
+    def move(self, buffer: Any) -> None:
         """The value lies in `buffer` now, which is its own."""
         self.buffer = buffer
         self.tenure = OWN

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
+from typing import TYPE_CHECKING, Any
 
 from kerascl.core.errors import DeviceMismatchError
 from kerascl.core.lease import Lease
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Op
 from kerascl.core.structure import exact
+from kerascl.core.types import Attrs
 from kerascl.dtypes import DType
+
+if TYPE_CHECKING:
+    import weakref
+
+    from kerascl.core.array import Array
 
 _serial = itertools.count()
 
@@ -31,22 +38,29 @@ class Node:
         "results", "__weakref__",
     )  # fmt: skip
 
+    op: Op
+    inputs: tuple[Node, ...]
+    attrs: Attrs
+    device: Any
+    depth: int
+    results: list[tuple[tuple[int, ...], DType]]
+
     def __init__(
         self,
         op: Op,
         inputs: tuple[Node, ...],
-        attrs: tuple,
+        attrs: Attrs,
         shape: tuple[int, ...],
         dtype: DType,
-        device=None,
+        device: Any = None,
     ):
         self.op = op
         self.inputs = inputs
         self.attrs = attrs
         self.shape = shape
         self.dtype = dtype
-        self.lease = None
-        self.handle = None
+        self.lease: Lease | None = None
+        self.handle: weakref.ref[Array] | None = None
         self.serial = next(_serial)
         depth = 0
         for node in inputs:
@@ -77,7 +91,7 @@ class Node:
         return self.size * self.dtype.itemsize
 
     @property
-    def buffer(self):
+    def buffer(self) -> Any:
         """Where the value lies in device memory (contiguous), or None."""
         return None if self.lease is None else self.lease.buffer
 
@@ -90,7 +104,9 @@ class Node:
         self.depth = 0
 
 
-def identity(op: Op, inputs: tuple, attrs: tuple, shape: tuple[int, ...], dtype: DType) -> tuple:
+def identity(
+    op: Op, inputs: tuple[Hashable, ...], attrs: Attrs, shape: tuple[int, ...], dtype: DType
+) -> Hashable:
     """A key that two nodes share if they have the same value.
 
     It is the same in every process, if `inputs` are.
@@ -101,12 +117,12 @@ def identity(op: Op, inputs: tuple, attrs: tuple, shape: tuple[int, ...], dtype:
     return op.name, inputs, exact(attrs) if attrs else (), shape, dtype.name
 
 
-def const(value, dtype: DType) -> Node:
+def const(value: complex, dtype: DType) -> Node:
     """A scalar of shape ()."""
     return Node(CONST, (), (value,), (), dtype)
 
 
-def data(lease: Lease, shape: tuple[int, ...], dtype: DType, device) -> Node:
+def data(lease: Lease, shape: tuple[int, ...], dtype: DType, device: Any) -> Node:
     """A value that already lies in device memory."""
     node = Node(DATA, (), (), shape, dtype, device)
     node.lease = lease

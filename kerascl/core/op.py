@@ -11,8 +11,13 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
+from kerascl.core.types import Vjp
 from kerascl.dtypes import DType
+
+if TYPE_CHECKING:
+    from kerascl.core.batch import Rule
 
 
 class Kind(enum.IntEnum):
@@ -76,13 +81,13 @@ class Op:
     code: str = ""
     helpers: tuple[str, ...] = ()
     fold: Callable[[DType], FoldSpec] | None = None
-    vjp: Callable | None = None
-    batch: Callable | None = None
+    vjp: Vjp | None = None
+    batch: Rule | None = None
     neutral: tuple[int | None, int | None] = (None, None)
     cost: int = 1
     outputs: int = 1
     exact: bool = False
-    extra: dict = field(default_factory=dict)
+    extra: dict[str, Any] = field(default_factory=dict)
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import SupportsIndex
+
+from kerascl.core.types import Axes, ShapeLike
 
 
 def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
@@ -30,7 +33,7 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return result
 
 
-def axis_index(axis, rank: int, name: str = "axis") -> int:
+def axis_index(axis: SupportsIndex, rank: int, name: str = "axis") -> int:
     """A non-negative axis.
 
     Raises:
@@ -42,7 +45,7 @@ def axis_index(axis, rank: int, name: str = "axis") -> int:
     return index % rank if rank else 0
 
 
-def axes_tuple(axis, rank: int, name: str = "axis") -> tuple[int, ...]:
+def axes_tuple(axis: Axes, rank: int, name: str = "axis") -> tuple[int, ...]:
     """Sorted non-negative axes from None (all), an integer or a sequence.
 
     Raises:
@@ -58,7 +61,7 @@ def axes_tuple(axis, rank: int, name: str = "axis") -> tuple[int, ...]:
     return axes
 
 
-def reshape(shape: tuple[int, ...], new, guessed: bool = False) -> tuple[int, ...]:
+def reshape(shape: tuple[int, ...], new: ShapeLike, guessed: bool = False) -> tuple[int, ...]:
     """The shape that `new` asks for, with one -1 filled in.
 
     Args:
@@ -69,7 +72,7 @@ def reshape(shape: tuple[int, ...], new, guessed: bool = False) -> tuple[int, ..
         ValueError: when the number of elements differs.
     """
     if not isinstance(new, Sequence):
-        new = tuple(new) if hasattr(new, "__iter__") else (new,)
+        new = tuple(new) if isinstance(new, Iterable) else (new,)
     new = tuple(operator.index(n) for n in new)
     size = math.prod(shape)
     if new.count(-1) > 1:
@@ -84,8 +87,8 @@ def reshape(shape: tuple[int, ...], new, guessed: bool = False) -> tuple[int, ..
     return new
 
 
-def normalize_shape(shape) -> tuple[int, ...]:
+def normalize_shape(shape: ShapeLike) -> tuple[int, ...]:
     """A shape from an integer or a sequence of integers."""
-    if hasattr(shape, "__iter__"):
+    if isinstance(shape, Iterable):
         return tuple(operator.index(n) for n in shape)
     return (operator.index(shape),)

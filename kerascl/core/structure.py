@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-Rebuild = Callable[[Iterator], Any]
+Rebuild = Callable[[Iterator[Any]], Any]
 
 
-def flatten(value: Any, leaves: list) -> tuple[tuple, Rebuild]:
+def flatten(value: Any, leaves: list[Any]) -> tuple[tuple[Hashable, ...], Rebuild]:
     """Append the leaves of `value` to `leaves`.
 
     Returns:
@@ -25,11 +25,11 @@ def flatten(value: Any, leaves: list) -> tuple[tuple, Rebuild]:
         described = (type(value), tuple((exact(k), p[0]) for k, p in parts.items()))
         return described, lambda items: {k: p[1](items) for k, p in parts.items()}
     if isinstance(value, list | tuple):
-        parts = [flatten(v, leaves) for v in value]
         kind = type(value)
-        described = (kind, tuple(p[0] for p in parts))
+        items = [flatten(v, leaves) for v in value]
         make = kind._make if hasattr(kind, "_make") else kind
-        return described, lambda items: make([p[1](items) for p in parts])
+        rebuilds = [p[1] for p in items]
+        return (kind, tuple(p[0] for p in items)), lambda new: make([r(new) for r in rebuilds])
     leaves.append(value)
     return ("*",), next
 
@@ -39,10 +39,10 @@ class Same:
 
     __slots__ = ("value",)
 
-    def __init__(self, value):
+    def __init__(self, value: object):
         self.value = value
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return type(other) is Same and other.value is self.value
 
     def __hash__(self) -> int:
@@ -51,6 +51,7 @@ class Same:
 
 # Their own keys: equal ones are alike, and nothing of another kind equals them.
 _PLAIN = frozenset({int, str, bytes, type(None)})
+_IDENTITY: Any = object.__eq__  # the comparison of classes that define none
 
 
 def exact(value: Any) -> Hashable:
@@ -63,13 +64,13 @@ def exact(value: Any) -> Hashable:
     """
     kind = type(value)
     if kind in _PLAIN:
-        return value
+        return value  # type: ignore[no-any-return]  # its kind is hashable
     if kind is tuple:
         for x in value:
             if type(x) not in _PLAIN:
                 # all keys made here begin with a type, and no plain tuple does
                 return (kind, *[exact(x) for x in value])
-        return value
+        return value  # type: ignore[no-any-return]  # its kind is hashable
     if kind is bool:
         return (kind, value)
     if isinstance(value, float):
@@ -81,11 +82,11 @@ def _digits(value: float) -> str:
     return float.hex(value) if value == value else f"{math.copysign(1, value)} nan"
 
 
-def _exact(value: Any, kind: type) -> Hashable:
+def _exact(value: Any, kind: type[Any]) -> Hashable:
     if isinstance(value, type):
         return (kind, value)
-    if kind.__eq__ is object.__eq__ and not dataclasses.is_dataclass(kind):
-        return value
+    if kind.__eq__ is _IDENTITY and not dataclasses.is_dataclass(kind):
+        return value  # type: ignore[no-any-return]  # its kind is hashable
     if isinstance(value, complex):
         return (kind, _digits(value.real), _digits(value.imag))
     if isinstance(value, np.generic | np.ndarray):
@@ -105,12 +106,12 @@ def _exact(value: Any, kind: type) -> Hashable:
     if hasattr(kind, "__array__"):  # compares element by element
         return (kind, Same(value))
     if dataclasses.is_dataclass(kind):
-        same = Same(value) if kind.__eq__ is object.__eq__ else None
+        same = Same(value) if kind.__eq__ is _IDENTITY else None
         held = [getattr(value, field.name, None) for field in dataclasses.fields(kind)]
         return (kind, same, *[exact(x) for x in held])
     try:
         hash(value)
     except TypeError:
-        held = getattr(value, "__dict__", {})
-        return (kind, Same(value), *[(name, exact(x)) for name, x in held.items()])
+        fields: dict[str, Any] = getattr(value, "__dict__", {})
+        return (kind, Same(value), *[(name, exact(x)) for name, x in fields.items()])
     return (kind, value)

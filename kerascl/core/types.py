@@ -1,0 +1,43 @@
+"""Names of types that annotations share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
+
+if TYPE_CHECKING:
+    from kerascl.core.array import Array
+
+Shape: TypeAlias = tuple[int, ...]
+# What is taken for a shape: an integer is one dimension.
+ShapeLike: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
+# Axes to reduce: None is all of them.
+Axes: TypeAlias = int | Sequence[int] | None
+# What an operation is told besides its inputs; hashable, and the same in every process.
+Attrs: TypeAlias = tuple[Any, ...]
+# A gradient for each input, None where there is none.
+Gradients: TypeAlias = "Sequence[Array | None]"
+# vjp(g, y, *inputs, *attrs); g and y are tuples where an operation has several outputs.
+Vjp: TypeAlias = Callable[..., Gradients]
+
+
+class DeviceInfo(Protocol):
+    """The facts about a device that operations ask for."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kind(self) -> str:
+        """ "gpu", "cpu" or "accelerator"."""
+
+    @property
+    def fp64(self) -> bool:
+        """Whether it computes in double precision."""
+
+
+class Device(Protocol):
+    """A device as operations know it."""
+
+    @property
+    def info(self) -> DeviceInfo: ...
