@@ -9,7 +9,7 @@ import sys
 from rich.console import Console
 from rich.table import Table
 
-from kerascl.kernels import wgmma_probe
+from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.runtime import children, probe
 from kerascl.runtime import device as devices
 
@@ -39,10 +39,10 @@ def _matrix(info: devices.DeviceInfo, run_probe: bool) -> str:
     """What of the device's matrix units is used, or why not."""
     if not info.matrix:
         return ""
-    if not wgmma_probe.capable(info) or not run_probe:
+    if not hopper_probe.capable(info) or not run_probe:
         return info.matrix
-    verdicts = wgmma_probe.verdicts(info)
-    problem = verdicts[wgmma_probe.BASE]
+    verdicts = hopper_probe.verdicts(info)
+    problem = verdicts[hopper_probe.BASE]
     if problem:
         return f"mma80 (no wgmma90: {problem})"
     missing = (f"{family}: {text}" for family, text in verdicts.items() if text)

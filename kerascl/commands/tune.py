@@ -22,16 +22,19 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kerascl.commands.scripts import run_script
-from kerascl.kernels import conv, database, gemm
-from kerascl.kernels.conv_problem import ConvProblem
-from kerascl.kernels.solver import Solver, choose
-from kerascl.kernels.trial import Trial
-from kerascl.kernels.trial import plan as plan_of
+from kerascl.kernels.contract.solver import Solver, choose
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import ConvProblem
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import MatmulProblem
+from kerascl.kernels.tuning import database
+from kerascl.kernels.tuning.trial import Trial
+from kerascl.kernels.tuning.trial import plan as plan_of
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
 from kerascl.runtime.errors import CompileError, DeviceError
 
-KINDS = {"gemm": gemm, "conv": conv}
+KINDS = {"gemm": matmul, "conv": conv}
 # A candidate must beat the present choice by this much: less is noise.
 _GAIN = 1.03
 # Problems whose candidates are built together.
@@ -88,13 +91,13 @@ def run(options: argparse.Namespace, console: Console) -> int:
     _tune(dev, todo, options, console)
     if options.export:
         device = {"name": dev.info.name}
-        text = json.dumps({"device": device, "rows": database.own_rows(dev.info)}, indent=0)
+        text = json.dumps({"device": device, "rows": database.own_records(dev.info)}, indent=0)
         Path(options.export).write_text(text)
     return 0
 
 
 def _read(file: str) -> list[tuple]:
-    classes = {"gemm": gemm.GemmProblem, "conv": ConvProblem}
+    classes = {"gemm": MatmulProblem, "conv": ConvProblem}
     entries = json.loads(Path(file).read_text())
     return list(dict.fromkeys(database.from_json(entry, classes) for entry in entries))
 

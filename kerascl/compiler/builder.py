@@ -11,7 +11,7 @@ from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.symbolic import LOOP_INDEX, Expr
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
-from kerascl.kernels.source import Source
+from kerascl.kernels.contract.source import Source
 from kerascl.ops.views import RESHAPE
 
 

@@ -24,7 +24,7 @@ from kerascl.core.op import ARGUMENT, CONST, COPY, Kind
 from kerascl.core.scope import LOCK
 from kerascl.core.structure import exact, flatten
 from kerascl.dtypes import as_dtype, host_array
-from kerascl.kernels.solver import Counters
+from kerascl.kernels.contract.plan import Counters
 from kerascl.runtime.replay import Note, Replay
 from kerascl.runtime.uploads import Upload
 

@@ -20,9 +20,9 @@ from kerascl.compiler.symbolic import (
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.dtypes import DType
-from kerascl.kernels import arrival
-from kerascl.kernels.solver import Counters, Scalar
-from kerascl.kernels.source import Source
+from kerascl.kernels.contract import arrival
+from kerascl.kernels.contract.plan import Counters, Scalar
+from kerascl.kernels.contract.source import Source
 from kerascl.ops.declare import CAST
 from kerascl.ops.movement import IOTA
 from kerascl.ops.views import CONCAT, PAD

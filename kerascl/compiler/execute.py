@@ -13,8 +13,8 @@ from kerascl.core.lease import Lease
 from kerascl.core.node import Node, identity, topological
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Kind
 from kerascl.core.scope import LOCK
-from kerascl.kernels import attention_mma
-from kerascl.kernels.solver import Counters
+from kerascl.kernels.contract.plan import Counters
+from kerascl.kernels.units import attention as unit_attention
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
 from kerascl.runtime.recent import Recent
@@ -53,7 +53,7 @@ class Engine:
         return bool(device.info.matrix)
 
     def matrix_attention(self, device: Device) -> bool:
-        return attention_mma.available(device.info)
+        return unit_attention.available(device.info)
 
     def memory_bytes(self, device: Device) -> int:
         return device.info.global_mem_bytes

@@ -13,7 +13,7 @@ from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.symbolic import Expr, linear, strides_of, unravel, variable
 from kerascl.core.node import Node
 from kerascl.core.op import FoldSpec, Kind
-from kerascl.kernels import arrival
+from kerascl.kernels.contract import arrival
 from kerascl.ops.views import SUM_OP
 
 # Elements of a fold that a work-item of a GPU reads at once; twice as many of up to 4 bytes.

@@ -16,8 +16,10 @@ from kerascl.compiler.rewrite import rewrite
 from kerascl.core.labels import Labels
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
-from kerascl.kernels.solver import NoMoments, Ref, Role, store_epilogue
-from kerascl.kernels.source import Source, unit
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.plan import Ref, Role
+from kerascl.kernels.contract.solver import NoMoments
+from kerascl.kernels.contract.source import Source, unit
 from kerascl.ops.control import LOOP
 from kerascl.ops.views import CONCAT
 

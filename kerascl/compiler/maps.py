@@ -10,7 +10,8 @@ from kerascl.compiler.emit import BufferArg, Scope, Writer, rounded
 from kerascl.compiler.fuse import Cluster
 from kerascl.compiler.symbolic import Expr, linear, unravel, variable
 from kerascl.core.node import Node
-from kerascl.kernels.solver import Epilogue, Ref, VectorLoad, VectorStore
+from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
+from kerascl.kernels.contract.plan import Ref
 
 # Elements of a map that a work-item of a GPU reads at once, of 16 bits and of more: the memory is
 # busy only while enough bytes are under way.

@@ -15,8 +15,8 @@ import numpy as np
 
 from kerascl.compiler import schedule
 from kerascl.compiler.program import Slot, Step, Use
-from kerascl.kernels.solver import Counters
-from kerascl.kernels.source import Source
+from kerascl.kernels.contract.plan import Counters
+from kerascl.kernels.contract.source import Source
 
 MOST_SEGMENTS = 48
 MOST_ITEMS = 1 << 21  # larger launches gain nothing from company

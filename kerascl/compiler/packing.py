@@ -8,7 +8,7 @@ does.
 from __future__ import annotations
 
 from kerascl.compiler.program import Slot, Step, Use
-from kerascl.kernels import wgmma_pack
+from kerascl.kernels.hopper import pack
 
 MOST_JOBS = 16  # matrices in one launch: all of them take memory until the last is used
 MOST_BYTES = 8 << 20  # larger ones gain nothing from company
@@ -59,9 +59,9 @@ def _join_neighbours(steps: list[Step], times: dict[int, int]) -> list[Step]:
 
 def _can_join(step: Step) -> bool:
     return (
-        step.name == wgmma_pack.NAME
+        step.name == pack.NAME
         and all(type(a) is Use and not a.offset for a in step.args[:3])
-        and wgmma_pack.job_of(step.args, step.global_size) is not None
+        and pack.job_of(step.args, step.global_size) is not None
     )
 
 
@@ -74,8 +74,8 @@ def _is_weight(step: Step, slots: list[Slot]) -> bool:
 
 def _joined(group: list[Step]) -> Step:
     first = group[0]
-    jobs = [wgmma_pack.job_of(step.args, step.global_size) for step in group]
-    source, name, groups = wgmma_pack.many(first.source, jobs)
+    jobs = [pack.job_of(step.args, step.global_size) for step in group]
+    source, name, groups = pack.many(first.source, jobs)
     args = [arg for step in group for arg in step.args[:3]]
     layer = first.layer if len({step.layer for step in group}) == 1 else "several layers"
     joined = Step(

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kerascl.kernels.solver import Counters, Local, Scalar
+from kerascl.kernels.contract.plan import Counters, Local, Scalar
 from kerascl.runtime.launch import LocalMemory
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1]
 
 _WORD = re.compile(r"\w+")
-_NAME = re.compile(r'"(\w+)(?:\.cl)?"')
+_NAME = re.compile(r'"(?:[\w/]+/)?(\w+)(?:\.cl)?"')
 
 
 @functools.cache
@@ -20,7 +20,7 @@ def of_module(module: str) -> str:
     the OpenCL C that they name.
 
     Args:
-        module: as "kerascl.kernels.wgmma_selftest".
+        module: as "kerascl.kernels.hopper.matmul".
     """
     return _digest(files_of(module))
 
@@ -33,22 +33,23 @@ def of_rooms(*rooms: str) -> str:
 
 def files_of(module: str) -> set[Path]:
     """The files whose digest is that of a module."""
-    _, room, name = module.split(".")
+    _, room, *_ = module.split(".")
     folder = PACKAGE / room
-    import_ = re.compile(
-        rf"^from kerascl\.{room}(?:\.(\w+) import|\s+import\s+([^\n(]+|\([^)]*\)))", re.M
-    )
-    programs = {file.stem: file for file in folder.glob("cl/*.cl")}
-    found, todo = set(), [folder / f"{name}.py"]
+    # The dotted part below the room, and the names imported, which may be modules.
+    import_ = re.compile(rf"^from kerascl\.{room}((?:\.\w+)*) import\s+([^\n(]+|\([^)]*\))", re.M)
+    programs = {file.stem: file for file in folder.rglob("*.cl")}
+    found, todo = set(), [PACKAGE.joinpath(*module.split(".")[1:]).with_suffix(".py")]
     while todo:
         file = todo.pop()
         if file in found or not file.is_file():
             continue
         found.add(file)
         text = _text(file).decode()
-        imported = " ".join(filter(None, sum((m.groups() for m in import_.finditer(text)), ())))
-        todo += [folder / f"{name}.py" for name in _WORD.findall(imported)]
-        # Some are named as "gemm.cl", some by a stem that ".cl" is put behind.
+        for below, names in import_.findall(text):
+            place = folder.joinpath(*below.split(".")[1:])
+            todo.append(place.with_suffix(".py"))
+            todo += [place / f"{name}.py" for name in _WORD.findall(names)]
+        # Some are named as "matmul/gemm_tile.cl", some by a stem that ".cl" is put behind.
         found.update(programs[w] for w in _NAME.findall(text) if w in programs)
     return found
 

@@ -12,7 +12,7 @@ import pytest
 from keras import layers
 
 from kerascl.compiler.capture import Captured
-from kerascl.kernels import arrival
+from kerascl.kernels.contract import arrival
 from kerascl.runtime import device
 
 

@@ -6,7 +6,7 @@ import pytest
 from keras import layers
 
 import kerascl as kc
-from kerascl.kernels import database
+from kerascl.kernels.tuning import database
 from kerascl.runtime import device
 from tests.kernels import emulator
 from tests.solvers import emulated

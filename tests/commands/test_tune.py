@@ -13,15 +13,19 @@ from rich.console import Console
 
 from kerascl import dtypes
 from kerascl.commands import tune
-from kerascl.kernels import database, gemm
-from kerascl.kernels import trial as trials
-from kerascl.kernels.conv_problem import FORWARD, ConvProblem
-from kerascl.kernels.solver import choose, forced, store_epilogue
-from kerascl.kernels.trial import Trial
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.solver import choose, forced
+from kerascl.kernels.conv.problem import FORWARD, ConvProblem
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.portable import DirectMatmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.tuning import database
+from kerascl.kernels.tuning import trial as trials
+from kerascl.kernels.tuning.trial import Trial
 from kerascl.runtime import device
 
 F32 = dtypes.float32
-PRODUCT = gemm.normalise(gemm.GemmProblem(40, 24, 56, (), (56, 1), (24, 1), F32, F32, F32))
+PRODUCT = normalise_matmul(MatmulProblem(40, 24, 56, (), (56, 1), (24, 1), F32, F32, F32))
 CONV = ConvProblem(
     FORWARD, (1, 8, 8, 3), (3, 3, 3, 4), (1, 6, 6, 4), (1, 1), ((0, 0), (0, 0)), (1, 1), 1, False,
     F32, F32, F32,
@@ -38,10 +42,10 @@ model.predict(np.ones((2, 6, 6, 3), "f4"), verbose=0)
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
-    database.rows.cache_clear()
+    database.records.cache_clear()
     database._choose.cache_clear()
     yield tmp_path
-    database.rows.cache_clear()
+    database.records.cache_clear()
     database._choose.cache_clear()
 
 
@@ -58,40 +62,40 @@ def test_a_key_tells_problems_apart():
 
 def test_own_rows_win_and_survive(own_cache):
     info = device.default().info
-    usual = database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info)
-    other = next(s for s in gemm.VARIANTS if s.name != usual.name and s.applies(PRODUCT, info))
+    usual = database.choose("gemm", matmul.SOLVERS, matmul.VARIANTS, PRODUCT, info)
+    other = next(s for s in matmul.VARIANTS if s.name != usual.name and s.applies(PRODUCT, info))
     assert database.keep(info, {f"gemm {database.key(PRODUCT)}": other.name})
-    assert database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info) is other
+    assert database.choose("gemm", matmul.SOLVERS, matmul.VARIANTS, PRODUCT, info) is other
     # a row for a solver that is gone, or does not apply, is passed over
     database.keep(info, {f"gemm {database.key(PRODUCT)}": "a solver of another version"})
-    assert database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info) is usual
+    assert database.choose("gemm", matmul.SOLVERS, matmul.VARIANTS, PRODUCT, info) is usual
 
 
 def test_forced_solvers_come_before_rows(own_cache, monkeypatch):
     info = device.default().info
     database.keep(info, {f"gemm {database.key(PRODUCT)}": "direct"})
     monkeypatch.setenv("KERASCL_SOLVERS", "no such solver, tiled32")
-    assert "tiled32" in database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info).name
-    assert "tiled32" in choose(gemm.SOLVERS, PRODUCT, info).name
+    assert "tiled32" in database.choose("gemm", matmul.SOLVERS, matmul.VARIANTS, PRODUCT, info).name
+    assert "tiled32" in choose(matmul.SOLVERS, PRODUCT, info).name
 
 
 def test_a_forced_solver_of_just_that_name_comes_first(own_cache, monkeypatch):
     info = device.default().info
     monkeypatch.setenv("KERASCL_SOLVERS", "tiled64x64")
-    found = database.choose("gemm", gemm.VARIANTS, gemm.SOLVERS, PRODUCT, info)
+    found = database.choose("gemm", matmul.VARIANTS, matmul.SOLVERS, PRODUCT, info)
     assert found.name == "tiled64x64"  # and no other number of slices
     monkeypatch.setenv("KERASCL_SOLVERS", "iled64x64")
-    assert forced(gemm.SOLVERS, PRODUCT, info) is None
+    assert forced(matmul.SOLVERS, PRODUCT, info) is None
 
 
 def test_avoided_solvers_come_last(own_cache, monkeypatch):
     info = device.default().info
-    usual = choose(gemm.SOLVERS, PRODUCT, info)
+    usual = choose(matmul.SOLVERS, PRODUCT, info)
     database.keep(info, {f"gemm {database.key(PRODUCT)}": usual.name})
     monkeypatch.setenv("KERASCL_SOLVERS", f"-{usual.name}, -")
     for found in (
-        choose(gemm.SOLVERS, PRODUCT, info),
-        database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, PRODUCT, info),
+        choose(matmul.SOLVERS, PRODUCT, info),
+        database.choose("gemm", matmul.SOLVERS, matmul.VARIANTS, PRODUCT, info),
     ):
         assert found.name != usual.name
     assert choose([usual], PRODUCT, info) is usual  # there is no other
@@ -99,15 +103,15 @@ def test_avoided_solvers_come_last(own_cache, monkeypatch):
 
 def test_a_wrong_plan_is_seen():
     dev = device.default()
-    trial = Trial(PRODUCT, choose(gemm.REFERENCES, PRODUCT, dev.info), dev)
-    right = trial.plan(gemm.Direct())
+    trial = Trial(PRODUCT, choose(matmul.REFERENCES, PRODUCT, dev.info), dev)
+    right = trial.plan(DirectMatmul())
     assert trial.error(right) <= trial.bound
     # the same product with one depth less, and one that leaves the last row unwritten
     short = dataclasses.replace(PRODUCT, k=PRODUCT.k - 1)
-    wrong = gemm.Direct().plan(short, dev.info, store_epilogue(F32))
+    wrong = DirectMatmul().plan(short, dev.info, store_epilogue(F32))
     assert not trial.error(wrong) <= trial.bound
     unwritten = dataclasses.replace(PRODUCT, m=PRODUCT.m - 1)
-    wrong = gemm.Direct().plan(unwritten, dev.info, store_epilogue(F32))
+    wrong = DirectMatmul().plan(unwritten, dev.info, store_epilogue(F32))
     assert np.isnan(trial.error(wrong))
 
 
@@ -115,7 +119,7 @@ def test_a_wrong_plan_is_seen():
 def test_a_trial_stores_16_bits_of_16(dtype):
     dev = device.default()
     product = dataclasses.replace(PRODUCT, a=dtype, b=dtype)
-    trial = Trial(product, choose(gemm.REFERENCES, product, dev.info), dev)
+    trial = Trial(product, choose(matmul.REFERENCES, product, dev.info), dev)
     assert trial.out is dtype
     a, b, got = (
         dev.queue.read(buffer, np.empty(shape, dtype.numpy)).astype(np.float64)
@@ -126,13 +130,13 @@ def test_a_trial_stores_16_bits_of_16(dtype):
     )  # fmt: skip
     assert np.linalg.norm(got - a @ b) < 3e-3 * np.linalg.norm(got)
     dev.queue.write(trial._wanted, (got * 1.25).astype(dtype.numpy))
-    assert abs(trial.error(trial.plan(gemm.Direct())) - 0.2) < 0.002
+    assert abs(trial.error(trial.plan(DirectMatmul())) - 0.2) < 0.002
 
 
 def test_large_inputs_are_drawn_once_and_repeated(monkeypatch):
     monkeypatch.setattr(trials, "_DRAWN", 97)
     dev = device.default()
-    trial = Trial(PRODUCT, choose(gemm.REFERENCES, PRODUCT, dev.info), dev)
+    trial = Trial(PRODUCT, choose(matmul.REFERENCES, PRODUCT, dev.info), dev)
     a, b = (
         dev.queue.read(trial._slots[name], np.empty(shape, np.float32))
         for name, shape in (("a", (40, 56)), ("b", (56, 24)))
@@ -143,12 +147,12 @@ def test_large_inputs_are_drawn_once_and_repeated(monkeypatch):
     assert np.linalg.norm(got - a.astype(np.float64) @ b) < 1e-6 * np.linalg.norm(got)
     # an error of one part in a thousand of one element's share
     dev.queue.write(trial._wanted, got * np.float32(1.001))
-    assert abs(trial.error(trial.plan(gemm.Direct())) - 1e-3) < 1e-4
+    assert abs(trial.error(trial.plan(DirectMatmul())) - 1e-3) < 1e-4
 
 
 def test_problems_survive_json():
     entries = [("gemm", PRODUCT), ("conv", CONV)]
-    classes = {"gemm": gemm.GemmProblem, "conv": ConvProblem}
+    classes = {"gemm": MatmulProblem, "conv": ConvProblem}
     text = json.dumps([database.to_json(*entry) for entry in entries])
     assert [database.from_json(entry, classes) for entry in json.loads(text)] == entries
     for wrong in ({"of": "sort"}, {"m": 3}, {"of": "gemm", "m": 3}):
@@ -158,8 +162,8 @@ def test_problems_survive_json():
 
 def test_candidates_have_a_tile_each():
     info = dataclasses.replace(device.default().info, kind="gpu")
-    deep = gemm.normalise(gemm.GemmProblem(40, 24, 20000, (), (20000, 1), (24, 1), F32, F32, F32))
-    found = tune._candidates(gemm, deep, info)
+    deep = normalise_matmul(MatmulProblem(40, 24, 20000, (), (20000, 1), (24, 1), F32, F32, F32))
+    found = tune._candidates(matmul, deep, info)
     costs = [solver.cost(deep, info) for solver in found]
     assert costs == sorted(costs)
     names = [solver.name for solver in found]

@@ -4,20 +4,20 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.kernels import gemm
+from kerascl.kernels.matmul import solvers as matmul
 
 
 @pytest.fixture
 def epilogues(monkeypatch):
     """Every epilogue that a product was planned with."""
     seen = []
-    plain = gemm.plan
+    plain = matmul.plan
 
     def plan(problem, info, epilogue):
         seen.append(epilogue)
         return plain(problem, info, epilogue)
 
-    monkeypatch.setattr(gemm, "plan", plan)
+    monkeypatch.setattr(matmul, "plan", plan)
     monkeypatch.setattr(kc.engine, "programs", {})
     return seen
 

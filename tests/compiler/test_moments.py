@@ -8,8 +8,11 @@ import pytest
 
 import kerascl as kc
 from kerascl.compiler import lower
-from kerascl.kernels import gemm
-from kerascl.kernels.solver import Launch, NoMoments, Plan, Ref, prelude
+from kerascl.kernels.contract.plan import Launch, Plan, Ref
+from kerascl.kernels.contract.solver import NoMoments
+from kerascl.kernels.contract.source import prelude
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import normalise_matmul
 from kerascl.ops.nn import moments
 
 KERNEL = """
@@ -35,10 +38,10 @@ __kernel void columns(__global const float* a, __global const float* b EPILOGUE_
 def plans(dev, monkeypatch):
     """The epilogues with moments that products were planned with, of up to 64 columns."""
     seen = []
-    plain = gemm.plan
+    plain = matmul.plan
 
     def plan(problem, info, epilogue):
-        p = gemm.normalise(problem)
+        p = normalise_matmul(problem)
         if not epilogue.moments:
             return plain(problem, info, epilogue)
         if p.n > 64:
@@ -50,7 +53,7 @@ def plans(dev, monkeypatch):
         args = (Ref("a"), Ref("b"), *epilogue.args)
         return Plan([Launch(text, "columns", args, (p.n,), (1,))])
 
-    monkeypatch.setattr(gemm, "plan", plan)
+    monkeypatch.setattr(matmul, "plan", plan)
     monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, matrix="test"))
     monkeypatch.setattr(lower, "MOMENTS", ("test",))
     monkeypatch.setattr(kc.engine, "programs", {})

@@ -8,8 +8,8 @@ import pytest
 from kerascl import dtypes
 from kerascl.compiler import packing
 from kerascl.compiler.program import Slot, Step, Use, value_of
-from kerascl.kernels.solver import Ref
-from kerascl.kernels.wgmma_pack import pack_launch, packed_step
+from kerascl.kernels.contract.plan import Ref
+from kerascl.kernels.hopper.pack import pack_launch, packed_step
 from kerascl.runtime.launch import bind
 
 SHAPES = [(5, 7), (64, 64), (130, 70), (1, 200), (200, 3), (33, 129)]

@@ -20,7 +20,7 @@ import numpy as np
 from rich.progress import track
 
 from kerascl.checks import first
-from kerascl.kernels import database
+from kerascl.kernels.tuning import database
 from kerascl.runtime import device, icd, peaks, selftest
 from kerascl.runtime.build_notes import Note
 from kerascl.runtime.diskcache import DiskCache, _header
@@ -100,9 +100,9 @@ def kinds(dev: device.Device) -> list[Kind]:
         peaks.save(dev, measured)
 
     def rows(n: int) -> None:
-        own = database.own_rows(dev.info)
+        own = database.own_records(dev.info)
         same(own or {"gemm x": "tile"}, {"gemm x": "tile"})
-        database.rows(dev.info)
+        database.records(dev.info)
         database.keep(dev.info, {"gemm x": "tile"})
 
     def verdicts(n: int) -> None:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from unittest import mock
 
 from kerascl.compiler import lower
-from kerascl.kernels.source import Source, unit
+from kerascl.kernels.contract.source import Source, unit
 from kerascl.runtime import device
 from kerascl.runtime.errors import CompileError
 from kerascl.runtime.programs import Kernel

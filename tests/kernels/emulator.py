@@ -20,9 +20,10 @@ import re
 
 import numpy as np
 
-from kerascl.kernels import wgmma
-from kerascl.kernels.solver import Launch, Plan, Ref, Scalar
-from kerascl.kernels.tiles import ceil_div
+from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.hopper import tiles
+from kerascl.kernels.hopper.ptx import REWRITE
 from kerascl.runtime.device import Device
 from tests.kernels.harness import run_outputs
 
@@ -476,7 +477,7 @@ class Emulation:
 
 def is_emulated(launch: Launch) -> bool:
     """Whether a launch is one of a kernel for Hopper."""
-    return f"--rewrite={wgmma.REWRITE}" in launch.options
+    return f"--rewrite={REWRITE}" in launch.options
 
 
 def run_plan(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: Device) -> np.ndarray:
@@ -566,7 +567,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool) -> tuple[str, int]
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
         KINDS=kinds, LANES=lanes, EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
-        GENERATION=_GENERATION, LIMIT=wgmma.SHARED_LIMIT,
+        GENERATION=_GENERATION, LIMIT=tiles.SHARED_LIMIT,
         **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())

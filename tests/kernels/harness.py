@@ -8,8 +8,8 @@ import numpy as np
 
 from kerascl import config
 from kerascl.dtypes import DType
-from kerascl.kernels.run import enqueue
-from kerascl.kernels.solver import Plan
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.contract.run import enqueue
 from kerascl.runtime import device
 
 POISON = 0xA5

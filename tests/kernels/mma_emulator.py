@@ -12,8 +12,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
-from kerascl.kernels import attention_mma
-from kerascl.kernels.solver import Launch, Plan, cl_source
+from kerascl.kernels.contract.plan import Launch, Plan
+from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.units import attention as unit_attention
 
 #: mma_units.cl, with nothing rounded: results are those of float32.
 UNITS = """
@@ -157,7 +158,7 @@ _VALUES = {
 
 
 def emulated(plan: Plan, exact: bool = False, late: bool = False) -> Plan:
-    """A plan of kernels/mma.py for any device; with `exact`, TF32 keeps what float32 holds, with
+    """A plan of kernels/units/ for any device; with `exact`, TF32 keeps what float32 holds, with
     `late`, copies happen when they are waited for."""
     return Plan([_launch(launch, exact, late) for launch in plan.launches], plan.workspace)
 
@@ -165,7 +166,10 @@ def emulated(plan: Plan, exact: bool = False, late: bool = False) -> Plan:
 def _launch(launch: Launch, exact: bool, late: bool) -> Launch:
     if launch.name != "mma_tile":
         return launch
-    head, text = launch.source.split(cl_source("mma_tile.cl"))[0], cl_source("mma_tile.cl")
+    head, text = (
+        launch.source.split(cl_source("units/mma_tile.cl"))[0],
+        cl_source("units/mma_tile.cl"),
+    )
     # Macros that hold PTX, whole or the names of instructions, are the emulator's instead.
     text = re.sub(
         r"(?m)^#define (?:.*\\\n)*.*\n",
@@ -183,13 +187,13 @@ def _launch(launch: Launch, exact: bool, late: bool) -> Launch:
     )  # fmt: skip
 
 
-def emulated_class(solver: type[attention_mma._Mma]) -> type:
+def emulated_class(solver: type[unit_attention._FragmentSolver]) -> type:
     """A class of attention's solvers for NVIDIA's matrix units as one for any device."""
 
     class Emulated(solver):
         def source(self, *args, **names):
             text = super().source(*args, **names)
-            assert cl_source("mma_units.cl") in text
-            return text.replace(cl_source("mma_units.cl"), UNITS)
+            assert cl_source("units/mma_units.cl") in text
+            return text.replace(cl_source("units/mma_units.cl"), UNITS)
 
     return Emulated

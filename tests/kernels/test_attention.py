@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import (
-    attention,
-    attention_cpu,
-    attention_mma,
-    attention_mma_selftest,
-    attention_tile,
-)
-from kerascl.kernels.attention import AttentionProblem, Tensor
-from kerascl.kernels.solver import store_epilogue
+from kerascl.kernels.attention import cpu as attention_cpu
+from kerascl.kernels.attention import solvers as attention
+from kerascl.kernels.attention import tiled as attention_tiled
+from kerascl.kernels.attention.problem import AttentionProblem, Tensor
+from kerascl.kernels.contract import solver as contract
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.units import attention as unit_attention
+from kerascl.kernels.units import attention_selftest
 from kerascl.runtime.errors import DeviceError
 from tests.kernels import mma_emulator, ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
@@ -22,10 +21,13 @@ from tests.kernels.mma_emulator import emulated_class
 
 DEVICES = list(devices().values())
 SOLVERS = {
-    "cpu": (attention_cpu.Forward(), attention_cpu.Backward()),
-    "cpu_chunks": (attention_cpu.Forward(), attention_cpu.Backward(chunks=3)),
-    "tile": (attention_tile.Forward(), attention_tile.Backward()),
-    "mma": (emulated_class(attention_mma.Forward)(), emulated_class(attention_mma.Backward)()),
+    "cpu": (attention_cpu.CpuAttention(), attention_cpu.CpuAttentionGradient()),
+    "cpu_chunks": (attention_cpu.CpuAttention(), attention_cpu.CpuAttentionGradient(chunks=3)),
+    "tile": (attention_tiled.TiledAttention(), attention_tiled.TiledAttentionGradient()),
+    "mma": (
+        emulated_class(unit_attention.FragmentAttention)(),
+        emulated_class(unit_attention.FragmentAttentionGradient)(),
+    ),
 }
 
 
@@ -232,9 +234,9 @@ def test_blocks_fit_small_local_memory():
         x = tensor(shape, dtypes.float32)
         p = AttentionProblem(1, 64, 64, 1, 1, features, features, 1.0, False, x.dtype, x, x, x)
         for problem in (p, dataclasses.replace(p, grad=x)):
-            block = attention_tile.block_for(problem, info)
+            block = attention_tiled.block_for(problem, info)
             assert block.local_bytes(problem) <= 32768 - 256
-            assert attention.choose(attention.SOLVERS, problem, info).name.startswith("tile")
+            assert contract.choose(attention.SOLVERS, problem, info).name.startswith("tile")
 
 
 def test_other_dtypes_are_refused():
@@ -247,7 +249,7 @@ def test_other_dtypes_are_refused():
 @pytest.fixture
 def card(monkeypatch):
     """Facts of an NVIDIA card on which the self-test passes."""
-    monkeypatch.setattr(attention_mma, "available", lambda info: info.matrix != "")
+    monkeypatch.setattr(unit_attention, "available", lambda info: info.matrix != "")
     return dataclasses.replace(
         DEVICES[0].info, kind="gpu", matrix="mma80", nvidia_capability=(8, 0), compute_units=100,
         local_mem_bytes=49152, max_work_group_size=1024,
@@ -263,7 +265,7 @@ def attention_of(features, dtype=dtypes.float32, **more):
 
 def test_who_takes_matrix_units(card):
     def name(p, info=card):
-        return attention.choose(attention.SOLVERS, p, info).name
+        return contract.choose(attention.SOLVERS, p, info).name
 
     p = attention_of(64)
     grad = p.q
@@ -279,7 +281,7 @@ def test_who_takes_matrix_units(card):
 @pytest.mark.parametrize("features, dtype", [(32, dtypes.float32), (64, dtypes.bfloat16)], ids=str)
 def test_matrix_units_compile(card, features, dtype):
     p = attention_of(features, dtype)
-    for solver in (attention_mma.Forward(), attention_mma.Backward()):
+    for solver in (unit_attention.FragmentAttention(), unit_attention.FragmentAttentionGradient()):
         problem = p if solver.name == "mma" else dataclasses.replace(p, grad=p.q)
         for launch in solver.plan(problem, card, store_epilogue(dtype)).launches:
             used = ptx.resources(launch.source, threads=launch.local_size[0])
@@ -288,11 +290,11 @@ def test_matrix_units_compile(card, features, dtype):
 
 def test_self_test_of_matrix_units(dev, monkeypatch):
     """It passes where the units work, and says what is wrong where they do not."""
-    for name in ("Forward", "Backward"):
-        monkeypatch.setattr(attention_mma, name, emulated_class(getattr(attention_mma, name)))
-    monkeypatch.setattr(attention_mma_selftest, "CASES", ((1, 20, 37, 2, 12, 20, True),))
-    attention_mma_selftest.cases(dev)
+    for name in ("FragmentAttention", "FragmentAttentionGradient"):
+        monkeypatch.setattr(unit_attention, name, emulated_class(getattr(unit_attention, name)))
+    monkeypatch.setattr(attention_selftest, "CASES", ((1, 20, 37, 2, 12, 20, True),))
+    attention_selftest.cases(dev)
     wrong = mma_emulator.UNITS.replace("k_ / 4 * 2]", "k_ / 4 * 2 ^ 1]")
     monkeypatch.setattr(mma_emulator, "UNITS", wrong)
     with pytest.raises(DeviceError, match="attention is wrong"):
-        attention_mma_selftest.cases(dev)
+        attention_selftest.cases(dev)

@@ -7,9 +7,21 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import conv, depthwise, depthwise_strip, mma
-from kerascl.kernels.conv import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
-from kerascl.kernels.solver import choose, store_epilogue
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.solver import choose
+from kerascl.kernels.conv import depthwise, depthwise_strips
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.pointwise import PointwiseConv
+from kerascl.kernels.conv.problem import (
+    DATA_GRAD,
+    FILTER_GRAD,
+    FORWARD,
+    ConvProblem,
+    normalise_conv,
+)
+from kerascl.kernels.conv.tiled import TiledConv
+from kerascl.kernels.matmul.tiles import TILES
+from kerascl.kernels.units.conv import FragmentConv
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 KINDS = (FORWARD, DATA_GRAD, FILTER_GRAD)
@@ -99,7 +111,7 @@ def force(solver):
     """A planner that uses one solver, and skips the test where it does not apply."""
 
     def plan_of(problem, info, epilogue):
-        problem = conv.normalise(problem)
+        problem = normalise_conv(problem)
         if not solver.applies(problem, info):
             pytest.skip(f"{solver.name} does not apply")
         return solver.plan(problem, info, epilogue)
@@ -108,11 +120,11 @@ def force(solver):
 
 
 DEPTHWISE_TYPES = tuple(map(type, depthwise.SOLVERS))
-ELSEWHERE = (conv.Tiled, conv.Pointwise, mma.MmaConv, *DEPTHWISE_TYPES)
-TILED = [s for s in conv.SOLVERS if isinstance(s, conv.Tiled)]
+ELSEWHERE = (TiledConv, PointwiseConv, FragmentConv, *DEPTHWISE_TYPES)
+TILED = [s for s in conv.SOLVERS if isinstance(s, TiledConv)]
 GENERAL = [
     *(s for s in conv.SOLVERS if not isinstance(s, ELSEWHERE)),
-    conv.Tiled(conv.TILES[3]), conv.Tiled(conv.TILES[4], split=3),
+    TiledConv(TILES[3]), TiledConv(TILES[4], split=3),
 ]  # fmt: skip
 
 CASES = {
@@ -208,7 +220,7 @@ DEPTHWISE = {
 @pytest.mark.parametrize("solver", GENERAL, ids=lambda s: s.name)
 def test_each_solver(dev, solver, kind, channels_first, rng):
     for name, case in CASES.items():
-        if "Portable" in dev.info.platform and isinstance(solver, conv.Tiled) and name not in (
+        if "Portable" in dev.info.platform and isinstance(solver, TiledConv) and name not in (
             "odd_channels", "stride_dilation", "groups", "3d",
         ):  # fmt: skip
             continue  # PoCL takes seconds to build each variant
@@ -247,7 +259,7 @@ def test_depthwise_strips_dtypes(dev, dtype, kind, rng):
     for channels, stride in ((12, 1), (6, 2), (5, 2)):
         problem = make(rng, kind, (11, 10), channels, channels, 3, stride, pads=1, groups=channels,
                        dtype=dtype)  # fmt: skip
-        check(force(depthwise_strip.DepthwiseStrips()), *problem, dev)
+        check(force(depthwise_strips.DepthwiseStrips()), *problem, dev)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -256,7 +268,7 @@ def test_depthwise_strips_on_gpus(dev, kind, rng):
     info = dataclasses.replace(dev.info, kind="gpu", compute_units=132)
     problem, inputs, want = make(rng, kind, (16, 15), 48, 48, 3, 2, pads=1, groups=48, images=5)
     solver = choose(conv.SOLVERS, problem, info)
-    assert isinstance(solver, depthwise_strip.DepthwiseStrips)
+    assert isinstance(solver, depthwise_strips.DepthwiseStrips)
     results = set()
     for _ in range(2):
         plan = solver.plan(problem, info, store_epilogue(dtypes.float32))
@@ -273,9 +285,9 @@ def test_pointwise_is_a_gemm(dev, channels_first, rng):
             problem, inputs, want = make(
                 rng, kind, images=images, channels_first=channels_first, **CASES["1x1"]
             )
-            chosen = choose(conv.SOLVERS, conv.normalise(problem), dev.info)
+            chosen = choose(conv.SOLVERS, normalise_conv(problem), dev.info)
             impossible = channels_first and kind == FILTER_GRAD and images > 1
-            assert isinstance(chosen, conv.Pointwise) != impossible
+            assert isinstance(chosen, PointwiseConv) != impossible
             check(conv.plan, problem, inputs, want, dev)
 
 
@@ -286,7 +298,7 @@ def test_pointwise_is_a_gemm(dev, channels_first, rng):
 )
 def test_dtypes(dev, kind, dtype, acc, rng):
     case = dict(spatial=(6, 7), channels=8, filters=12, kernel=3, pads=1, dtype=dtype, acc=acc)
-    solvers = [s for s in GENERAL if not isinstance(s, conv.Tiled)] + [conv.Tiled(conv.TILES[4])]
+    solvers = [s for s in GENERAL if not isinstance(s, TiledConv)] + [TiledConv(TILES[4])]
     for solver in solvers:
         check(force(solver), *make(rng, kind, **case), dev)
     check(conv.plan, *make(rng, kind, **{**case, "filters": 8}, groups=8), dev)

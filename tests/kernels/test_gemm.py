@@ -6,9 +6,14 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import gemm, mma
-from kerascl.kernels.cpu import Micro
-from kerascl.kernels.solver import store_epilogue
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.cpu import Micro
+from kerascl.kernels.matmul.panels import PanelMatmul
+from kerascl.kernels.matmul.portable import SkinnyMatmul, TiledMatmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.matmul.tiles import TILES
+from kerascl.kernels.units.matmul import FragmentMatmul
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 DEVICES = list(devices().values())
@@ -48,7 +53,7 @@ def make(rng, m, n, k, batch=(), a="normal", b="normal", dtype="float32", acc=No
     a_data, a_view, a_strides, a_offset = operand(rng, batch, m, k, dtype, a)
     b_data, b_view, b_strides, b_offset = operand(rng, batch, k, n, dtype, b)
     acc = dtypes.as_dtype(acc) if acc else dtype.accumulator
-    problem = gemm.GemmProblem(
+    problem = MatmulProblem(
         m, n, k, batch, a_strides, b_strides, dtype, dtype, acc, a_offset, b_offset
     )
     wide = np.float64 if dtype.is_float else np.int64
@@ -70,7 +75,7 @@ def force(solver):
     """A planner that uses one solver, and skips the test where it does not apply."""
 
     def plan_of(problem, info, epilogue):
-        problem = gemm.normalise(problem)
+        problem = normalise_matmul(problem)
         if not solver.applies(problem, info):
             pytest.skip(f"{solver.name} does not apply")
         return solver.plan(problem, info, epilogue)
@@ -79,15 +84,15 @@ def force(solver):
 
 
 FORCED = [
-    *(s for s in gemm.SOLVERS if not isinstance(s, mma.MmaGemm)),  # test_mma.py
-    gemm.Skinny(split=3),
-    gemm.Panels(pack=True),
-    gemm.Panels(pack=False),
-    gemm.Panels(Micro(4, 2, 4)),
-    gemm.Tiled(gemm.TILES[3], split=3),
+    *(s for s in matmul.SOLVERS if not isinstance(s, FragmentMatmul)),  # test_mma.py
+    SkinnyMatmul(split=3),
+    PanelMatmul(pack=True),
+    PanelMatmul(pack=False),
+    PanelMatmul(Micro(4, 2, 4)),
+    TiledMatmul(TILES[3], split=3),
 ]
 # One of each source: building a program for every tile shape and dtype would take minutes.
-KINDS = [s for s in FORCED if not (isinstance(s, gemm.Tiled) and s.tile not in gemm.TILES[3:5])]
+KINDS = [s for s in FORCED if not (isinstance(s, TiledMatmul) and s.tile not in TILES[3:5])]
 SHAPES = [
     (1, 1, 1), (3, 5, 7), (129, 33, 65), (64, 64, 32), (1, 129, 70), (130, 1, 333), (2, 40, 1),
     (32, 36, 48), (65, 132, 260),
@@ -97,14 +102,14 @@ SKINNY = [(1, 1, 1), (1, 129, 70), (130, 1, 333), (5, 40, 65), (37, 8, 600), (2,
 
 def rows(solver, m):
     """`m`, or as many rows as the solver takes."""
-    return min(m, 5) if isinstance(solver, gemm.Skinny) else m
+    return min(m, 5) if isinstance(solver, SkinnyMatmul) else m
 
 
 @pytest.mark.parametrize("solver", FORCED, ids=lambda s: s.name)
 def test_each_solver(dev, solver, rng):
     if solver not in KINDS and "Portable" in dev.info.platform:
         pytest.skip("PoCL takes seconds to build each of these; the other tile shapes cover it")
-    if isinstance(solver, gemm.Skinny):
+    if isinstance(solver, SkinnyMatmul):
         for shape in SKINNY:
             for order in ("normal", "transposed"):
                 check(force(solver), *make(rng, *shape, a=order, b=order), dev)
@@ -154,20 +159,20 @@ def test_each_solver_dtypes(dev, solver, dtype, acc, rng):
 @pytest.mark.parametrize("order", ["normal", "transposed", "broadcast", "heads", "strided"])
 def test_plan_orders(dev, order, rng):
     for batch in ((), (3,), (2, 1, 3)):
-        check(gemm.plan, *make(rng, 17, 23, 19, batch=batch, a=order), dev)
-        check(gemm.plan, *make(rng, 17, 23, 19, batch=batch, b=order), dev)
+        check(matmul.plan, *make(rng, 17, 23, 19, batch=batch, a=order), dev)
+        check(matmul.plan, *make(rng, 17, 23, 19, batch=batch, b=order), dev)
 
 
 @pytest.mark.parametrize("shape", [(0, 4, 3), (4, 0, 3), (4, 5, 0)])
 def test_empty(dev, shape, rng):
-    check(gemm.plan, *make(rng, *shape), dev)
-    check(gemm.plan, *make(rng, *shape, batch=(2,)), dev)
+    check(matmul.plan, *make(rng, *shape), dev)
+    check(matmul.plan, *make(rng, *shape, batch=(2,)), dev)
 
 
 def test_plan_random_shapes(dev, rng):
     for _ in range(12):
         m, n, k = (int(rng.choice([1, 2, 3, 8, 17, 64, 129, 200])) for _ in range(3))
-        check(gemm.plan, *make(rng, m, n, k), dev)
+        check(matmul.plan, *make(rng, m, n, k), dev)
 
 
 @pytest.mark.parametrize(
@@ -184,13 +189,13 @@ def test_plan_random_shapes(dev, rng):
     ],
 )
 def test_panels_in_the_order_of_what_is_cached(dev, micro, m, n, k, batch, a, b, rng):
-    check(force(gemm.Panels(micro)), *make(rng, m, n, k, batch=batch, a=a, b=b), dev)
+    check(force(PanelMatmul(micro)), *make(rng, m, n, k, batch=batch, a=a, b=b), dev)
 
 
 def test_deep_sum_is_split_and_repeats(dev, rng):
     problem, inputs, want = make(rng, 20, 24, 20000, a="transposed")
-    check(gemm.plan, problem, inputs, want, dev)
-    plan = gemm.plan(problem, dev.info, store_epilogue(dtypes.float32))
+    check(matmul.plan, problem, inputs, want, dev)
+    plan = matmul.plan(problem, dev.info, store_epilogue(dtypes.float32))
     results = [
         run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev).tobytes()
         for _ in range(3)
@@ -204,7 +209,7 @@ def test_long_sums_on_cpus_are_sums_of_sums(a, dev, rng):
     if dev.info.kind != "cpu":
         pytest.skip("of the kernels for CPUs")
     problem, inputs, want = make(rng, 40, 64, 3000, a=a)
-    plan = gemm.Panels().plan(gemm.normalise(problem), dev.info, store_epilogue(dtypes.float32))
+    plan = PanelMatmul().plan(normalise_matmul(problem), dev.info, store_epilogue(dtypes.float32))
     got = run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev)
     assert np.linalg.norm(got - want) < 4e-7 * np.linalg.norm(want)
 
@@ -214,7 +219,7 @@ def test_long_indices(dev, rng):
     problem, inputs, want = make(rng, 1, 24, 20)
     far = dataclasses.replace(problem, a_strides=(2**40, 1))
     for solver in KINDS:
-        if solver.applies(gemm.normalise(far), dev.info):
+        if solver.applies(normalise_matmul(far), dev.info):
             check(force(solver), far, inputs, want, dev)
 
 

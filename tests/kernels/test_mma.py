@@ -7,8 +7,16 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import conv, gemm, mma
-from kerascl.kernels.solver import choose, cl_source, store_epilogue
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.solver import choose
+from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.conv.problem import normalise_conv
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.units import matmul as unit_matmul
+from kerascl.kernels.units import tile as unit_tile
+from kerascl.kernels.units.conv import FragmentConv, _divisor
+from kerascl.kernels.units.matmul import FragmentMatmul, gemm_side
 from kerascl.runtime import device
 from tests.kernels import mma_emulator, ptx, test_conv, test_gemm
 from tests.kernels.harness import devices, poisoned, random_array, run_plan
@@ -21,15 +29,15 @@ MODES = {
     "float16": ("float16", "high", 6e-4),
 }
 # A square tile, one of each orientation, and depth in slices: each takes a second to build.
-TILES = (mma.TILES[0], mma.TILES[1], mma.TILES[5])
-GEMM = (*map(mma.MmaGemm, TILES), mma.MmaGemm(mma.TILES[3], split=3))
-CONV = (mma.MmaConv(mma.TILES[1]), mma.MmaConv(mma.TILES[3], split=3))
+TILES = (unit_tile.TILES[0], unit_tile.TILES[1], unit_tile.TILES[5])
+GEMM = (*map(FragmentMatmul, TILES), FragmentMatmul(unit_tile.TILES[3], split=3))
+CONV = (FragmentConv(unit_tile.TILES[1]), FragmentConv(unit_tile.TILES[3], split=3))
 
 
 @pytest.fixture(scope="module")
 def dev():
     """A device with matrix units, else a CPU that emulates them."""
-    found = sorted(devices().values(), key=lambda d: d.info.matrix not in mma.UNITS)
+    found = sorted(devices().values(), key=lambda d: d.info.matrix not in unit_tile.UNITS)
     return found[0]
 
 
@@ -48,7 +56,7 @@ def of_a_card(info):
 
 def run(solver, problem, inputs, shape, dev, late=False):
     """What a solver computes, or None where it does not apply; `late` is the emulator's."""
-    real = dev.info.matrix in mma.UNITS
+    real = dev.info.matrix in unit_tile.UNITS
     info = dev.info if real else of_a_card(dev.info)
     if not solver.applies(problem, info):
         return None
@@ -94,7 +102,7 @@ def test_products(dev, mode, exact_inputs, rng):
     for (m, n, k), a, b in itertools.product(sizes, orders, orders):
         batch = (3,) if k < 100 else ()
         problem, inputs, want = test_gemm.make(rng, m, n, k, batch, a, b, MODES[mode][0])
-        problem = gemm.normalise(with_mode(problem, mode))
+        problem = normalise_matmul(with_mode(problem, mode))
         solver, late = next(turns)
         check(solver, problem, inputs, want, dev, mode, late)
 
@@ -107,14 +115,14 @@ def test_convolution(dev, mode, kind, channels_first, exact_inputs, rng):
         problem, inputs, want = test_conv.make(
             rng, kind, **case, channels_first=channels_first, dtype=MODES[mode][0]
         )
-        problem = conv.normalise(with_mode(problem, mode))
+        problem = normalise_conv(with_mode(problem, mode))
         for solver in CONV:
             check(solver, problem, inputs, want, dev, mode)
 
 
 def test_rounding_to_tf32_is_to_nearest_in_the_mean(dev, rng):
     problem, inputs, want = test_gemm.make(rng, 512, 512, 512)
-    problem = gemm.normalise(with_mode(problem, "tf32"))
+    problem = normalise_matmul(with_mode(problem, "tf32"))
     got = run(GEMM[0], problem, inputs, want.shape, dev)
     # Rounding to nearest gives 2.9e-4, cutting off 7.8e-4 and results 7e-4 too small.
     assert np.linalg.norm(got - want) <= 3.3e-4 * np.linalg.norm(want)
@@ -128,18 +136,18 @@ def test_rounding_to_tf32_is_to_nearest_in_the_mean(dev, rng):
 )  # fmt: skip
 def test_the_emulator_sees(late, right, wrong, dev, rng, monkeypatch):
     """Copies that are not waited for, and one into a stage that is still read."""
-    if dev.info.matrix in mma.UNITS:
+    if dev.info.matrix in unit_tile.UNITS:
         pytest.skip("the device needs no emulator")
-    text, plain = cl_source("mma_tile.cl"), mma.cl_source
+    text, plain = cl_source("units/mma_tile.cl"), cl_source
     assert right in text
     broken = text.replace(right, wrong)
-    for module in (mma, mma_emulator):
+    for module in (unit_matmul, mma_emulator):
         monkeypatch.setattr(
-            module, "cl_source", lambda name: broken if name == "mma_tile.cl" else plain(name)
+            module, "cl_source", lambda name: broken if name == "units/mma_tile.cl" else plain(name)
         )
     problem, inputs, want = test_gemm.make(rng, 64, 64, 260)
-    problem = gemm.normalise(with_mode(problem, "tf32"))
-    got = run(mma.MmaGemm(mma.TILES[-1]), problem, inputs, want.shape, dev, late)
+    problem = normalise_matmul(with_mode(problem, "tf32"))
+    got = run(FragmentMatmul(unit_tile.TILES[-1]), problem, inputs, want.shape, dev, late)
     assert not np.linalg.norm(got - want) < 1e-2 * np.linalg.norm(want)
 
 
@@ -149,7 +157,7 @@ def test_nan_and_infinity_pass_through(dev):
     a.view(np.uint32)[2, 3] = 0xFFFFFFFF
     a[3, 4], a[4, 5] = np.inf, -np.inf
     f32 = dtypes.float32
-    problem = gemm.normalise(gemm.GemmProblem(
+    problem = normalise_matmul(MatmulProblem(
         64, 64, 64, (), (64, 1), (64, 1), f32, f32, f32, precision="high"
     ))  # fmt: skip
     for solver in GEMM[:3]:
@@ -162,38 +170,40 @@ def test_nan_and_infinity_pass_through(dev):
 
 def test_precision_and_dtypes_decide(card):
     f32, bf16, f16, i32 = (dtypes.as_dtype(n) for n in ("float32", "bfloat16", "float16", "int32"))
-    assert mma.takes(f32, f32, f32, "high") and not mma.takes(f32, f32, f32, "highest")
-    assert mma.takes(bf16, bf16, f32, "highest") and mma.takes(f16, f16, f32, "high")
-    assert not mma.takes(bf16, f32, f32, "high") and not mma.takes(i32, i32, i32, "high")
-    problem = gemm.normalise(gemm.GemmProblem(
+    assert unit_tile.takes(f32, f32, f32, "high") and not unit_tile.takes(f32, f32, f32, "highest")
+    assert unit_tile.takes(bf16, bf16, f32, "highest") and unit_tile.takes(f16, f16, f32, "high")
+    assert not unit_tile.takes(bf16, f32, f32, "high") and not unit_tile.takes(
+        i32, i32, i32, "high"
+    )
+    problem = normalise_matmul(MatmulProblem(
         512, 512, 512, (), (512, 1), (512, 1), f32, f32, f32, precision="high"
     ))  # fmt: skip
-    assert "mma" in choose(gemm.SOLVERS, problem, card).name
-    assert "mma" not in choose(gemm.SOLVERS, problem, dataclasses.replace(card, matrix="")).name
+    assert "mma" in choose(matmul.SOLVERS, problem, card).name
+    assert "mma" not in choose(matmul.SOLVERS, problem, dataclasses.replace(card, matrix="")).name
 
 
 @pytest.mark.parametrize(
     "strides, offset, sizes, side",
     [
-        ((0, 0, 0, 64, 1), 0, (128, 64), mma.Side(True, 4, "FULL")),
-        ((0, 0, 0, 64, 1), 0, (128, 60), mma.Side(True, 4, "SOME")),
-        ((0, 0, 0, 64, 1), 0, (128, 63), mma.Side(True, 4, "PART")),
-        ((0, 0, 0, 63, 1), 0, (128, 64), mma.Side(True, 1, "FULL")),
-        ((0, 0, 0, 64, 1), 2, (128, 64), mma.Side(True, 2, "FULL")),
-        ((0, 0, 6, 64, 1), 0, (128, 64), mma.Side(True, 2, "FULL")),
-        ((0, 0, 0, 1, 128), 0, (128, 64), mma.Side(False, 4, "FULL")),
-        ((0, 0, 0, 1, 128), 0, (127, 64), mma.Side(False, 4, "PART")),
-        ((0, 0, 0, 7, 3), 0, (128, 64), mma.Side(True, 1, "FULL")),
+        ((0, 0, 0, 64, 1), 0, (128, 64), unit_tile.Side(True, 4, "FULL")),
+        ((0, 0, 0, 64, 1), 0, (128, 60), unit_tile.Side(True, 4, "SOME")),
+        ((0, 0, 0, 64, 1), 0, (128, 63), unit_tile.Side(True, 4, "PART")),
+        ((0, 0, 0, 63, 1), 0, (128, 64), unit_tile.Side(True, 1, "FULL")),
+        ((0, 0, 0, 64, 1), 2, (128, 64), unit_tile.Side(True, 2, "FULL")),
+        ((0, 0, 6, 64, 1), 0, (128, 64), unit_tile.Side(True, 2, "FULL")),
+        ((0, 0, 0, 1, 128), 0, (128, 64), unit_tile.Side(False, 4, "FULL")),
+        ((0, 0, 0, 1, 128), 0, (127, 64), unit_tile.Side(False, 4, "PART")),
+        ((0, 0, 0, 7, 3), 0, (128, 64), unit_tile.Side(True, 1, "FULL")),
     ],
 )
 def test_copies_follow_alignment(strides, offset, sizes, side):
-    got = mma.gemm_side(dtypes.float32, strides, offset, *strides[-2:], *sizes, 16)
+    got = gemm_side(dtypes.float32, strides, offset, *strides[-2:], *sizes, 16)
     assert got == side
 
 
 def test_divisions_by_multiplication(rng):
     for n in (1, 2, 3, 7, 56, 112 * 112, 2**20 + 1, 2**31 - 1):
-        factor, shift = mma._divisor(n)
+        factor, shift = _divisor(n)
         assert factor < 2**32
         for i in (0, 1, n - 1, n, 2**31 - 1, *map(int, rng.integers(0, 2**31, 200))):
             assert i * factor >> shift == i // n
@@ -211,8 +221,8 @@ COMPILED = {
 def test_gemm_sources_compile(card, name, rng):
     orders, mode, tile = COMPILED[name]
     problem, _, _ = test_gemm.make(rng, 256, 256, 256, **orders, dtype=MODES[mode][0])
-    problem = gemm.normalise(with_mode(problem, mode))
-    solver = mma.MmaGemm(mma.TILES[tile])
+    problem = normalise_matmul(with_mode(problem, mode))
+    solver = FragmentMatmul(unit_tile.TILES[tile])
     assert solver.applies(problem, card)
     source = solver.plan(problem, card, store_epilogue(problem.a)).launches[0].source
     assert ptx.resources(source)["spills"] <= 64
@@ -226,8 +236,8 @@ def test_convolution_sources_compile(card, kind, case, rng):
     problem, _, _ = test_conv.make(
         rng, kind, **test_conv.CASES[case], dtype=MODES[mode][0], channels_first=first
     )
-    problem = conv.normalise(with_mode(problem, mode))
-    solver = mma.MmaConv(mma.TILES[3])
+    problem = normalise_conv(with_mode(problem, mode))
+    solver = FragmentConv(unit_tile.TILES[3])
     assert solver.applies(problem, card)
     source = solver.plan(problem, card, store_epilogue(problem.a)).launches[0].source
     assert ptx.resources(source)["spills"] <= 64

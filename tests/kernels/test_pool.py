@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import pool
-from kerascl.kernels.pool import PoolProblem
-from kerascl.kernels.solver import choose, store_epilogue
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.solver import choose
+from kerascl.kernels.pool import solvers as pool
+from kerascl.kernels.pool.problem import PoolProblem
 from tests.kernels.harness import devices, poisoned, run_plan
 
 DEVICES = list(devices().values())

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from kerascl.dtypes import bfloat16, bool_, float32
-from kerascl.kernels.recurrent import Fetch, RecurrentProblem, Stored, plan
+from kerascl.kernels.recurrent.problem import Fetch, RecurrentProblem, Stored
+from kerascl.kernels.recurrent.solvers import plan
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 SIZES = [(1, 1, 1), (4, 3, 5), (3, 5, 16), (5, 9, 33), (3, 21, 64), (2, 2, 130)]

@@ -9,10 +9,17 @@ import kerascl as kc
 from kerascl import dtypes
 from kerascl.compiler import library, lower
 from kerascl.core.node import topological
-from kerascl.kernels import attention, attention_mma, conv, database, gemm, wgmma_probe
-from kerascl.kernels.attention_problem import AttentionProblem, Tensor
-from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD
-from kerascl.kernels.solver import Role, store_epilogue
+from kerascl.kernels.attention import solvers as attention
+from kerascl.kernels.attention.problem import AttentionProblem, Tensor
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.plan import Role
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, normalise_conv
+from kerascl.kernels.hopper import probe as hopper_probe
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.tuning import database
+from kerascl.kernels.units import attention as unit_attention
 from tests.kernels.test_conv import make
 from tests.solvers.emulated import card
 
@@ -36,8 +43,8 @@ def problems():
     for name in ("float32", "bfloat16"):
         t, acc = dtypes.as_dtype(name), dtypes.float32
         for m, n, k in sizes:
-            problem = gemm.GemmProblem(m, n, k, (1,), (m * k, k, 1), (k * n, n, 1), t, t, acc)
-            found.append(("gemm", gemm.normalise(problem)))
+            problem = MatmulProblem(m, n, k, (1,), (m * k, k, 1), (k * n, n, 1), t, t, acc)
+            found.append(("gemm", normalise_matmul(problem)))
         for kind in (FORWARD, DATA_GRAD, FILTER_GRAD):
             for channels, filters, groups, kernel in (
                 (64, 64, 1, 3), (3, 64, 1, 3), (32, 32, 32, 3), (64, 64, 1, 1),
@@ -46,7 +53,7 @@ def problems():
                     rng, kind, (16, 16), channels, filters, kernel, pads=kernel // 2,
                     groups=groups, dtype=name,
                 )  # fmt: skip
-                found.append(("conv", conv.normalise(problem)))
+                found.append(("conv", normalise_conv(problem)))
     high = [(kind, dataclasses.replace(p, precision="high")) for kind, p in found]
     return found + high
 
@@ -54,8 +61,8 @@ def problems():
 @pytest.fixture
 def units(monkeypatch):
     """As if every matrix unit had passed its self-test."""
-    monkeypatch.setattr(wgmma_probe, "available", lambda info, *_: info.matrix == "wgmma90")
-    monkeypatch.setattr(attention_mma, "available", lambda info: bool(info.matrix))
+    monkeypatch.setattr(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
+    monkeypatch.setattr(unit_attention, "available", lambda info: bool(info.matrix))
 
 
 def check(plan) -> None:
@@ -70,13 +77,13 @@ def test_one_kernel_of_each_solver_is_the_main_one(dev, units):
     seen = set()
     infos = [dev.info, *(gpu(dev.info, matrix) for matrix in ("", "mma80", "wgmma90"))]
     for kind, problem in problems():
-        module = {"gemm": gemm, "conv": conv}[kind]
+        module = {"gemm": matmul, "conv": conv}[kind]
         for info in infos:
             for solver in (*module.SOLVERS, *module.VARIANTS):
                 if solver.applies(problem, info):
                     check(solver.plan(problem, info, store_epilogue(dtypes.float32)))
                     seen.add((kind, solver.name))
-    names = {(kind, s.name) for kind, m in (("gemm", gemm), ("conv", conv)) for s in m.SOLVERS}
+    names = {(kind, s.name) for kind, m in (("gemm", matmul), ("conv", conv)) for s in m.SOLVERS}
     missing = names - seen
     assert not missing
     winograd = {name for _, name in seen if "winograd" in name}

@@ -5,13 +5,17 @@ import json
 
 import pytest
 
-from kerascl.kernels import conv, database, gemm
-from kerascl.kernels.solver import choose
-from kerascl.kernels.trial import plan
+from kerascl.kernels.contract.solver import choose
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import ConvProblem
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import MatmulProblem
+from kerascl.kernels.tuning import database
+from kerascl.kernels.tuning.trial import plan
 from kerascl.runtime.device import DeviceInfo, find_devices
 
-KINDS = {"gemm": (gemm, gemm.GemmProblem), "conv": (conv, conv.ConvProblem)}
-FILES = sorted(database.ROWS_FOLDER.glob("*.json"))
+KINDS = {"gemm": (matmul, MatmulProblem), "conv": (conv, ConvProblem)}
+FILES = sorted(database.RECORDS_FOLDER.glob("*.json"))
 # Microseconds on an H200, of which about eight are what any launch takes.
 MEASURED = {
     "gemm 64 4096 1000 1x1x1 0x0x0x1000x1 0x0x0x1x1000 bfloat16 bfloat16 float32 0 0 high": {
@@ -67,7 +71,7 @@ def test_shipped_rows_name_solvers_that_apply(file, hopper_info):
 
 def test_shipped_rows_are_taken(hopper_info, monkeypatch):
     monkeypatch.setenv("KERASCL_CACHE_DIR", "")
-    rows = json.loads((database.ROWS_FOLDER / "h200.json").read_text())["rows"]
+    rows = json.loads((database.RECORDS_FOLDER / "h200.json").read_text())["rows"]
     other = 0
     for name, solver in rows.items():
         module, _ = KINDS[name.split(" ", 1)[0]]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import scan
-from kerascl.kernels.scan import ScanProblem, SearchProblem
-from kerascl.kernels.solver import store_epilogue
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.scan import solvers as scan
+from kerascl.kernels.scan.problem import ScanProblem, SearchProblem
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 DEVICES = list(devices().values())

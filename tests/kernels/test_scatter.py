@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import scatter, sort
-from kerascl.kernels.scatter import ScatterProblem
-from kerascl.kernels.solver import store_epilogue
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.scatter import solvers as scatter
+from kerascl.kernels.scatter.problem import ScatterProblem
+from kerascl.kernels.sort import stages
 from tests.kernels.harness import devices, poisoned, run_plan
 
 DEVICES = list(devices().values())
@@ -193,6 +194,6 @@ def test_empty(info):
 def test_long_indices(dev, info, rng, monkeypatch):
     """What arrays of more than 2**31 elements use."""
     monkeypatch.setattr(scatter, "_index", lambda problem: "long")
-    monkeypatch.setattr(sort, "_index", lambda *sizes: "long")
+    monkeypatch.setattr(stages, "index_for", lambda *sizes: "long")
     for size in [(7, 3, 6), (20, 4, 2000)]:
         check(ScatterProblem(*size, dtypes.int32, dtypes.float32), rng, dev, info)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import sort
-from kerascl.kernels.solver import store_epilogue
-from kerascl.kernels.sort import SortProblem
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.sort import solvers as sort
+from kerascl.kernels.sort import stages
+from kerascl.kernels.sort.problem import SortProblem
 from tests.kernels.harness import devices, poisoned, run_plan
 
 DEVICES = list(devices().values())
@@ -132,6 +133,6 @@ def test_empty(info):
 
 def test_long_indices(dev, info, rng, monkeypatch):
     """What arrays of more than 2**31 elements use."""
-    monkeypatch.setattr(sort, "_index", lambda *sizes: "long")
+    monkeypatch.setattr(stages, "index_for", lambda *sizes: "long")
     for k in (None, 3):
         check(draw(rng, (2, 5000), dtypes.float32), dtypes.float32, True, k, dev, info)

@@ -8,31 +8,27 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import (
-    conv,
-    gemm,
-    wgmma,
-    wgmma_conv,
-    wgmma_filter,
-    wgmma_gemm,
-    wgmma_halo,
-    wgmma_planes,
-    wgmma_probe,
-    wgmma_taps,
-    wgmma_turned,
+from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore, store_epilogue
+from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.source import prelude
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.hopper import (
+    channel_major,
+    filter_gradient,
+    halo,
+    register_blocked,
+    tiles,
+    transposed,
 )
-from kerascl.kernels.solver import (
-    Epilogue,
-    Launch,
-    Plan,
-    Ref,
-    Scalar,
-    VectorLoad,
-    VectorStore,
-    prelude,
-    store_epilogue,
-)
-from kerascl.kernels.wgmma_pack import pack_launch, packed_step
+from kerascl.kernels.hopper import conv as hopper_conv
+from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.hopper import probe as hopper_probe
+from kerascl.kernels.hopper.pack import pack_launch, packed_step
+from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.hopper.tma import map_words
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from tests.kernels import ptx, test_wgmma_planes
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
@@ -47,7 +43,7 @@ def dev(request):
 
 @pytest.fixture
 def hopper(dev):
-    if not wgmma_probe.available(dev.info):
+    if not hopper_probe.available(dev.info):
         pytest.skip("the device has no warpgroup matrix instructions")
     return dev
 
@@ -57,17 +53,17 @@ def passing(family):
 
     @pytest.fixture
     def card(hopper):
-        if not wgmma_probe.available(hopper.info, family):
+        if not hopper_probe.available(hopper.info, family):
             pytest.skip(f"the device failed the self-test of {family}")
         return hopper
 
     return card
 
 
-with_planes = passing(wgmma_planes.Wgmma.verdict)
-with_halo = passing(wgmma_halo.Wgmma.verdict)
-with_turned = passing(wgmma_turned.Wgmma.verdict)
-with_taps16 = passing(wgmma_taps.Wgmma16.verdict)
+with_planes = passing(channel_major.ChannelMajorFilterGradient.verdict)
+with_halo = passing(halo.HaloConv.verdict)
+with_turned = passing(transposed.TransposedMatmul.verdict)
+with_taps16 = passing(register_blocked.RegisterBlockedFilterGradient16.verdict)
 
 
 PTX = """\
@@ -92,14 +88,14 @@ PTX = """\
 
 
 def test_rewrite():
-    text = wgmma.sm_90a(PTX.encode() + b"\0").decode()
+    text = sm_90a(PTX.encode() + b"\0").decode()
     assert ".target sm_90a, texmode_independent" in text
     assert "wgmma_$_ring[196672];" in text
     assert "//@" not in text
     assert "\t wgmma.fence.sync.aligned;" in text
     assert "\n wgmma.mma_async.sync.aligned" in text
     marked = PTX.replace("//@ wgmma.fence", "//#entry .minnctapersm 2\n\t//@ wgmma.fence")
-    assert ".reqntid 288, 1, 1\n.minnctapersm 2\n" in wgmma.sm_90a(marked.encode()).decode()
+    assert ".reqntid 288, 1, 1\n.minnctapersm 2\n" in sm_90a(marked.encode()).decode()
 
 
 @pytest.mark.parametrize(
@@ -112,7 +108,7 @@ def test_rewrite():
 )
 def test_rewrite_refuses_what_it_does_not_know(old, new):
     with pytest.raises(ValueError):
-        wgmma.sm_90a(PTX.replace(old, new).encode())
+        sm_90a(PTX.replace(old, new).encode())
 
 
 # Words 1 to 8 that cuTensorMapEncodeTiled writes (driver 580).
@@ -128,15 +124,10 @@ MAP_5D = (
 
 
 def test_map_words():
-    assert wgmma.map_words(dtypes.bfloat16, (1000, 333), (2000,), (64, 128)) == MAP_2D
+    assert map_words(dtypes.bfloat16, (1000, 333), (2000,), (64, 128)) == MAP_2D
+    assert map_words(dtypes.float32, (40, 13, 17, 3), (160, 2080, 35360), (32, 8, 4, 2)) == MAP_4D
     assert (
-        wgmma.map_words(dtypes.float32, (40, 13, 17, 3), (160, 2080, 35360), (32, 8, 4, 2))
-        == MAP_4D
-    )
-    assert (
-        wgmma.map_words(
-            dtypes.float16, (96, 64, 3, 2, 5), (192, 12288, 36864, 73728), (64, 64, 1, 1, 1)
-        )
+        map_words(dtypes.float16, (96, 64, 3, 2, 5), (192, 12288, 36864, 73728), (64, 64, 1, 1, 1))
         == MAP_5D
     )
 
@@ -146,7 +137,7 @@ def test_boxes_cover(seed):
     rng = np.random.default_rng(seed)
     images, height, width = (int(v) for v in rng.integers(1, 70, 3))
     rows = int(rng.choice([64, 128, 256]))
-    tiles, n, h, w = wgmma_conv.box(images, height, width, rows)
+    tiles, n, h, w = hopper_conv.box(images, height, width, rows)
     assert 1 <= n * h * w <= rows
     assert tiles == math.ceil(images / n) * math.ceil(height / h) * math.ceil(width / w)
     # Never worse than a row of pixels of one image after the other.
@@ -156,18 +147,18 @@ def test_boxes_cover(seed):
 
 def test_boxes_of_common_layers_waste_nothing():
     for size in (56, 28, 14):
-        assert wgmma_conv.box(64, size, size, 128)[0] * 128 == 64 * size * size
+        assert hopper_conv.box(64, size, size, 128)[0] * 128 == 64 * size * size
 
 
 def problem(m, n, k, a, b, a_offset=0, b_offset=0, dtype=dtypes.bfloat16, batch=()):
-    made = gemm.GemmProblem(
+    made = MatmulProblem(
         m, n, k, batch, a, b, dtype, dtype, dtypes.float32, a_offset, b_offset, "high"
     )
-    return gemm.normalise(made)
+    return normalise_matmul(made)
 
 
 def test_layouts():
-    layouts = wgmma_gemm.Wgmma().layouts
+    layouts = hopper_matmul.HopperMatmul().layouts
     assert layouts(problem(64, 32, 48, (48, 1), (32, 1))) == ("k", "mn")
     assert layouts(problem(64, 32, 48, (1, 64), (1, 48))) == ("mn", "k")
     tf32 = problem(64, 32, 48, (48, 1), (32, 1), dtype=dtypes.float32)
@@ -184,7 +175,7 @@ def test_layouts():
 
 
 def test_other_problems_are_left_to_others():
-    takes = wgmma_gemm.Wgmma().takes
+    takes = hopper_matmul.HopperMatmul().takes
     good = problem(64, 32, 48, (48, 1), (32, 1))
     assert takes(good)
     assert not takes(dataclasses.replace(good, a=dtypes.float32))
@@ -194,46 +185,48 @@ def test_other_problems_are_left_to_others():
 
 def test_no_self_test_where_there_are_no_instructions(dev, monkeypatch):
     info = dataclasses.replace(dev.info, matrix="mma80")
-    monkeypatch.setattr(wgmma_probe, "_test", lambda *_: pytest.fail("a self-test was run"))
-    assert not wgmma_probe.available(info)
+    monkeypatch.setattr(hopper_probe, "_test", lambda *_: pytest.fail("a self-test was run"))
+    assert not hopper_probe.available(info)
     monkeypatch.setenv("KERASCL_WGMMA", "0")
-    assert not wgmma_probe.available(dataclasses.replace(info, matrix="wgmma90"))
+    assert not hopper_probe.available(dataclasses.replace(info, matrix="wgmma90"))
 
 
 def test_a_passing_trouble_is_not_kept(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=2)
-    monkeypatch.setattr(wgmma_probe, "_test", lambda *_: ("the device was busy", False))
-    assert not wgmma_probe.available(info)
-    wgmma_probe.verdicts.cache_clear()
-    monkeypatch.setattr(wgmma_probe, "_test", lambda *_: ("", True))
-    assert wgmma_probe.available(info)
-    wgmma_probe.verdicts.cache_clear()
+    monkeypatch.setattr(hopper_probe, "_test", lambda *_: ("the device was busy", False))
+    assert not hopper_probe.available(info)
+    hopper_probe.verdicts.cache_clear()
+    monkeypatch.setattr(hopper_probe, "_test", lambda *_: ("", True))
+    assert hopper_probe.available(info)
+    hopper_probe.verdicts.cache_clear()
 
 
 def test_the_verdict_of_the_self_test_is_kept(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     # A device like this one, except that it claims to have the instructions.
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=1)
-    if wgmma_probe.available(dev.info):
+    if hopper_probe.available(dev.info):
         pytest.skip("the self-test passes here")
-    verdict = wgmma_probe.verdicts(info)
-    assert verdict[wgmma_probe.BASE]
-    assert not wgmma_probe.available(info)
-    wgmma_probe.verdicts.cache_clear()
-    monkeypatch.setattr(wgmma_probe, "_test", lambda *_: pytest.fail("the verdict was not kept"))
-    assert wgmma_probe.verdicts(info) == verdict
+    verdict = hopper_probe.verdicts(info)
+    assert verdict[hopper_probe.BASE]
+    assert not hopper_probe.available(info)
+    hopper_probe.verdicts.cache_clear()
+    monkeypatch.setattr(hopper_probe, "_test", lambda *_: pytest.fail("the verdict was not kept"))
+    assert hopper_probe.verdicts(info) == verdict
 
 
 def test_a_family_that_fails_leaves_the_others_in_use(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=3)
-    wrong = {wgmma_planes.Wgmma.verdict: "it is wrong"}
-    monkeypatch.setattr(wgmma_probe, "_test", lambda _, family: (wrong.get(family, ""), True))
+    wrong = {channel_major.ChannelMajorFilterGradient.verdict: "it is wrong"}
+    monkeypatch.setattr(hopper_probe, "_test", lambda _, family: (wrong.get(family, ""), True))
     p = test_wgmma_planes.CASES["same"]
-    assert wgmma_probe.available(info)
-    assert wgmma_planes.Wgmma().takes(p) and not wgmma_planes.Wgmma().applies(p, info)
-    wgmma_probe.verdicts.cache_clear()
+    assert hopper_probe.available(info)
+    assert channel_major.ChannelMajorFilterGradient().takes(
+        p
+    ) and not channel_major.ChannelMajorFilterGradient().applies(p, info)
+    hopper_probe.verdicts.cache_clear()
 
 
 @pytest.mark.parametrize("high", [True, False])
@@ -331,11 +324,11 @@ def bound(dtype, precision):
     "dtype, precision",
     [("bfloat16", "high"), ("float16", "high"), ("float32", "high"), ("float32", "highest")],
 )
-@pytest.mark.parametrize("shape", wgmma.SHAPES + wgmma.PROMOTED[:1], ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", tiles.SHAPES + tiles.PROMOTED[:1], ids=lambda s: s.name)
 def test_products(hopper, shape, dtype, precision, rng):
     dtype = dtypes.as_dtype(dtype)
     for splits in (None, 3):
-        solver = wgmma_gemm.Wgmma(shape, splits)
+        solver = hopper_matmul.HopperMatmul(shape, splits)
         for m, n, k, batch in SHAPES if splits is None else SHAPES[1:3]:
             for turn_a, turn_b in ORDERS:
                 a = random_array(rng, (*batch, k, m) if turn_a else (*batch, m, k), dtype)
@@ -343,8 +336,8 @@ def test_products(hopper, shape, dtype, precision, rng):
                 a_view = a.swapaxes(-1, -2) if turn_a else a
                 b_view = b.swapaxes(-1, -2) if turn_b else b
                 strides = [tuple(s // dtype.itemsize for s in v.strides) for v in (a_view, b_view)]
-                p = gemm.normalise(
-                    gemm.GemmProblem(
+                p = normalise_matmul(
+                    MatmulProblem(
                         m, n, k, batch, *strides, dtype, dtype, dtypes.float32,
                         precision=precision,
                     )
@@ -358,20 +351,20 @@ def test_products(hopper, shape, dtype, precision, rng):
                 assert relative(got, want) < bound(dtype, precision)
 
 
-@pytest.mark.parametrize("shape", (None, *wgmma_turned.SHAPES), ids=str)
+@pytest.mark.parametrize("shape", (None, *transposed.SHAPES), ids=str)
 def test_turned_products(with_turned, shape, rng):
     more = (2600, 2600, 104, ()), (300, 200, 9000, ())
     for number, (m, n, k, batch) in enumerate((*SHAPES, *more)):
         row = 4 * math.ceil(n / 4)
         a, b = (random_array(rng, (*batch, *s), dtypes.float32) for s in ((m, k), (k, row)))
         strides = [tuple(s // 4 for s in x.strides) for x in (a, b)]
-        p = gemm.normalise(
-            gemm.GemmProblem(
+        p = normalise_matmul(
+            MatmulProblem(
                 m, n, k, batch, *strides, *(dtypes.float32,) * 3, precision="high"
             )
         )  # fmt: skip
         want = a.astype(np.float64) @ b[..., :n].astype(np.float64)
-        solver = wgmma_turned.Wgmma(shape, 1 + number % 3 if shape else None)
+        solver = transposed.TransposedMatmul(shape, 1 + number % 3 if shape else None)
         plan = solver.plan(p, with_turned.info, store_epilogue(dtypes.float32))
         out = poisoned(want.shape, dtypes.float32)
         results = [run_plan(plan, {"a": a, "b": b}, out, with_turned) for _ in range(3)]
@@ -388,7 +381,7 @@ CONVOLUTIONS = [  # images, height, width, channels, filters, kernel, stride, pa
 
 def convolution(kind, images, height, width, c, f, size, stride, pad, dtype, precision):
     out = tuple((n + 2 * pad - size) // stride + 1 for n in (height, width))
-    return conv.ConvProblem(
+    return ConvProblem(
         kind, (images, height, width, c), (size, size, c, f), (images, *out, f),
         (stride, stride), ((pad, pad), (pad, pad)), (1, 1), 1, False, dtype, dtype,
         dtypes.float32, precision,
@@ -402,28 +395,28 @@ def reference(p, a, b):
     _, oh, ow, _ = p.y_shape
     b = b.astype(np.float64)
     padded = np.zeros((images, height + 2 * pad + stride, width + 2 * pad + stride, c))
-    out = np.zeros(p.w_shape if p.kind == conv.FILTER_GRAD else p.y_shape)
-    if p.kind != conv.DATA_GRAD:
+    out = np.zeros(p.w_shape if p.kind == FILTER_GRAD else p.y_shape)
+    if p.kind != DATA_GRAD:
         padded[:, pad : pad + height, pad : pad + width] = a
     for i in range(p.w_shape[0]):
         for j in range(p.w_shape[1]):
             taken = padded[:, i : i + oh * stride : stride, j : j + ow * stride : stride]
-            if p.kind == conv.FORWARD:
+            if p.kind == FORWARD:
                 out += taken[:, :oh, :ow] @ b[i, j]
-            elif p.kind == conv.FILTER_GRAD:
+            elif p.kind == FILTER_GRAD:
                 out[i, j] = np.tensordot(taken[:, :oh, :ow], b, ((0, 1, 2), (0, 1, 2)))
             else:
                 taken[:, :oh, :ow] += a.astype(np.float64) @ b[i, j].T
-    return padded[:, pad : pad + height, pad : pad + width] if p.kind == conv.DATA_GRAD else out
+    return padded[:, pad : pad + height, pad : pad + width] if p.kind == DATA_GRAD else out
 
 
 def operands(rng, p):
     """Random inputs of a convolution problem."""
-    a = random_array(rng, p.y_shape if p.kind == conv.DATA_GRAD else p.x_shape, p.a)
-    return a, random_array(rng, p.y_shape if p.kind == conv.FILTER_GRAD else p.w_shape, p.b)
+    a = random_array(rng, p.y_shape if p.kind == DATA_GRAD else p.x_shape, p.a)
+    return a, random_array(rng, p.y_shape if p.kind == FILTER_GRAD else p.w_shape, p.b)
 
 
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD, conv.FILTER_GRAD])
+@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD, FILTER_GRAD])
 def test_reference(dev, kind, rng):
     """The reference of these tests agrees with the solver of last resort."""
     p = convolution(kind, 2, 9, 7, 5, 6, 3, 2, 1, dtypes.float32, "highest")
@@ -436,13 +429,13 @@ def test_reference(dev, kind, rng):
 @pytest.mark.parametrize(
     "dtype, precision", [("bfloat16", "high"), ("float32", "high"), ("float32", "highest")]
 )
-@pytest.mark.parametrize("shape", wgmma.SHAPES + wgmma.PROMOTED[:1], ids=lambda s: s.name)
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+@pytest.mark.parametrize("shape", tiles.SHAPES + tiles.PROMOTED[:1], ids=lambda s: s.name)
+@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
 def test_convolutions(hopper, kind, shape, dtype, precision, rng):
     dtype = dtypes.as_dtype(dtype)
     for number, sizes in enumerate(CONVOLUTIONS):
         p = convolution(kind, *sizes, dtype, precision)
-        solver = wgmma_conv.Wgmma(shape, 2 if number == 2 else None)
+        solver = hopper_conv.HopperConv(shape, 2 if number == 2 else None)
         if not solver.takes(p):
             continue
         a, b = operands(rng, p)
@@ -452,13 +445,13 @@ def test_convolutions(hopper, kind, shape, dtype, precision, rng):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("tile", wgmma_halo.SHAPES, ids=lambda tile: tile.name)
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+@pytest.mark.parametrize("tile", halo.SHAPES, ids=lambda tile: tile.name)
+@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
 def test_boxes_with_a_halo(with_halo, kind, tile, dtype, rng):
     dtype = dtypes.as_dtype(dtype)
     for sizes in (*CONVOLUTIONS, (16, 56, 56, 64, 64, 3, 1, 1), (3, 19, 23, 32, 40, 5, 1, 2)):
         p = convolution(kind, *sizes, dtype, "high")
-        solver = wgmma_halo.Wgmma(tile)
+        solver = halo.HaloConv(tile)
         if not solver.takes(p):
             continue
         a, b = operands(rng, p)
@@ -468,15 +461,15 @@ def test_boxes_with_a_halo(with_halo, kind, tile, dtype, rng):
 
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
-@pytest.mark.parametrize("tile", wgmma_halo.SHAPES, ids=lambda tile: tile.name)
+@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
+@pytest.mark.parametrize("tile", halo.SHAPES, ids=lambda tile: tile.name)
 def test_boxes_with_a_halo_stay_in_registers(dev, tile, kind):
     p = convolution(kind, 8, 56, 56, 64, 64, 3, 1, 1, dtypes.bfloat16, "high")
-    plan = wgmma_halo.Wgmma(tile).plan(p, dev.info, store_epilogue(dtypes.float32))
+    plan = halo.HaloConv(tile).plan(p, dev.info, store_epilogue(dtypes.float32))
     (launch,) = plan.launches
-    used = ptx.resources(launch.source, "sm_90", launch.local_size[0], wgmma.sm_90a)
+    used = ptx.resources(launch.source, "sm_90", launch.local_size[0], sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
-    assert used["local"] <= wgmma.SHARED_LIMIT // tile.groups
+    assert used["local"] <= tiles.SHARED_LIMIT // tile.groups
     # What setmaxnreg gives and takes is counted from this number.
     assert used["registers"] == 168 or len(range(0, launch.local_size[0], 32)) < 12
 
@@ -489,7 +482,7 @@ def test_boxes_with_a_halo_are_chosen_for_stride_one(hopper_info):
         ((64, 28, 28, 128, 128, 3, 1, 1), "wgmma"),  # 28 columns in four of eight
         ((64, 56, 56, 64, 64, 3, 2, 1), "wgmma"),
     ):
-        for kind in (conv.FORWARD, conv.DATA_GRAD):
+        for kind in (FORWARD, DATA_GRAD):
             p = convolution(kind, *sizes, dtypes.bfloat16, "high")
             assert (
                 conv.plan(p, hopper_info, store_epilogue(dtypes.float32)).launches[-1].name == name
@@ -499,7 +492,7 @@ def test_boxes_with_a_halo_are_chosen_for_stride_one(hopper_info):
 @pytest.mark.parametrize("rows", [128, 256])
 def test_boxes_cover_all_pixels(rows):
     for images, height, width in ((64, 56, 56), (64, 7, 7), (1, 1, 1), (3, 13, 200), (9, 40, 8)):
-        box = wgmma_halo.box(images, height, width, rows, (3, 5))
+        box = halo.box(images, height, width, rows, (3, 5))
         # a block of 64 rows is of one image
         assert box.height % 8 == 0 and 8 * box.images * box.height <= rows
         assert box.rows == box.images * (box.height + 2) * (8 + 4)
@@ -508,12 +501,12 @@ def test_boxes_cover_all_pixels(rows):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("shape", wgmma.SHAPES, ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", tiles.SHAPES, ids=lambda s: s.name)
 def test_filter_gradients(hopper, shape, dtype, rng):
     dtype = dtypes.as_dtype(dtype)
     for number, sizes in enumerate(CONVOLUTIONS):
-        p = convolution(conv.FILTER_GRAD, *sizes, dtype, "high")
-        solver = wgmma_filter.Wgmma(shape, 2 if number == 2 else None)
+        p = convolution(FILTER_GRAD, *sizes, dtype, "high")
+        solver = filter_gradient.FilterGradient(shape, 2 if number == 2 else None)
         assert solver.takes(p)
         a, b = operands(rng, p)
         plan = solver.plan(p, hopper.info, store_epilogue(dtypes.float32))
@@ -527,11 +520,13 @@ TAPS = [  # besides those of CONVOLUTIONS: images, height, width, channels, filt
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("box", (None, *wgmma_taps.BOXES), ids=str)
+@pytest.mark.parametrize("box", (None, *register_blocked.BOXES), ids=str)
 def test_filter_gradients_of_float32(hopper, box, rng):
     for number, sizes in enumerate(CONVOLUTIONS + TAPS):
-        p = convolution(conv.FILTER_GRAD, *sizes, dtypes.float32, "high")
-        solver = wgmma_taps.Wgmma(box, 1 + number % 3 if box else None)
+        p = convolution(FILTER_GRAD, *sizes, dtypes.float32, "high")
+        solver = register_blocked.RegisterBlockedFilterGradient(
+            box, 1 + number % 3 if box else None
+        )
         assert solver.takes(p) == (sizes[6] == 1)
         if sizes[6] > 1:
             continue
@@ -542,13 +537,15 @@ def test_filter_gradients_of_float32(hopper, box, rng):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("box", (None, *wgmma_taps.BOXES16), ids=str)
+@pytest.mark.parametrize("box", (None, *register_blocked.BOXES16), ids=str)
 def test_filter_gradients_of_16_bits(with_taps16, box, dtype, rng):
     for number, sizes in enumerate(CONVOLUTIONS + TAPS):
         images, height, width, channels, filters, *others = sizes
         sizes = (images, height, width, channels // 8 * 8 + 8, filters // 8 * 8 + 8, *others)
-        p = convolution(conv.FILTER_GRAD, *sizes, dtypes.as_dtype(dtype), "high")
-        solver = wgmma_taps.Wgmma16(box, 1 + number % 3 if box else None)
+        p = convolution(FILTER_GRAD, *sizes, dtypes.as_dtype(dtype), "high")
+        solver = register_blocked.RegisterBlockedFilterGradient16(
+            box, 1 + number % 3 if box else None
+        )
         assert solver.takes(p) == (sizes[6] == 1)
         if sizes[6] > 1:
             continue
@@ -559,9 +556,11 @@ def test_filter_gradients_of_16_bits(with_taps16, box, dtype, rng):
 
 
 def test_filter_gradients_of_float32_repeat(hopper, rng):
-    p = convolution(conv.FILTER_GRAD, 8, 56, 56, 64, 64, 3, 1, 1, dtypes.float32, "high")
+    p = convolution(FILTER_GRAD, 8, 56, 56, 64, 64, 3, 1, 1, dtypes.float32, "high")
     a, b = operands(rng, p)
-    plan = wgmma_taps.Wgmma().plan(p, hopper.info, store_epilogue(dtypes.float32))
+    plan = register_blocked.RegisterBlockedFilterGradient().plan(
+        p, hopper.info, store_epilogue(dtypes.float32)
+    )
     assert plan.launches[-1].name == "gemm_fold4"
     out = poisoned(p.out_shape, dtypes.float32)
     assert len({run_plan(plan, {"a": a, "b": b}, out, hopper).tobytes() for _ in range(5)}) == 1
@@ -577,12 +576,12 @@ PLANES = (
 
 @pytest.mark.parametrize("precision", ["high", "highest"])
 @pytest.mark.parametrize(
-    "shape", (*wgmma.PROMOTED, *wgmma.SHAPES), ids=lambda s: f"{s.name}x{s.groups}"
+    "shape", (*tiles.PROMOTED, *tiles.SHAPES), ids=lambda s: f"{s.name}x{s.groups}"
 )
 def test_filter_gradients_of_planes(with_planes, shape, precision, rng):
     for number, p in enumerate(PLANES):
         p = dataclasses.replace(p, precision=precision)
-        solver = wgmma_planes.Wgmma(shape, 1 + number % 3)
+        solver = channel_major.ChannelMajorFilterGradient(shape, 1 + number % 3)
         if not solver.takes(p):
             continue
         a, b = operands(rng, p)
@@ -594,14 +593,16 @@ def test_filter_gradients_of_planes(with_planes, shape, precision, rng):
 
 def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch, rng):
     p = test_wgmma_planes.filter_grad((11, 15, 14, 64), (3, 3), 96)
-    wgmma_planes.layout.cache_clear()
-    monkeypatch.setattr(wgmma_planes, "MAX_BYTES", 3 << 19)
+    channel_major.layout.cache_clear()
+    monkeypatch.setattr(channel_major, "MAX_BYTES", 3 << 19)
     try:
-        assert wgmma_planes.layout(p).parts > 2
+        assert channel_major.layout(p).parts > 2
         a, b = operands(rng, p)
-        plan = wgmma_planes.Wgmma().plan(p, with_planes.info, store_epilogue(dtypes.float32))
+        plan = channel_major.ChannelMajorFilterGradient().plan(
+            p, with_planes.info, store_epilogue(dtypes.float32)
+        )
     finally:
-        wgmma_planes.layout.cache_clear()
+        channel_major.layout.cache_clear()
     out = poisoned(p.out_shape, dtypes.float32)
     results = [run_plan(plan, {"a": a, "b": b}, out, with_planes) for _ in range(4)]
     want = test_wgmma_planes.reference(p, a, b)
@@ -609,28 +610,32 @@ def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch, rng):
     assert len({r.tobytes() for r in results}) == 1
 
 
-@pytest.mark.parametrize("box", (*wgmma_taps.BOXES, *wgmma_taps.BOXES16), ids=str)
+@pytest.mark.parametrize("box", (*register_blocked.BOXES, *register_blocked.BOXES16), ids=str)
 def test_taps_fit(box):
     """The ring fits into local memory, and at least two stages are loaded ahead."""
     x = -(-128 * box.x_rows // 1024) * 1024
-    stage = 2 * x + 8192 + 9216 + 24 if box in wgmma_taps.BOXES else x + 8192 + 16
+    stage = 2 * x + 8192 + 9216 + 24 if box in register_blocked.BOXES else x + 8192 + 16
     assert box.stages >= 4
-    assert box.stages * stage <= wgmma.SHARED_LIMIT
-    assert box.height * box.images == (4 if box in wgmma_taps.BOXES else 8)
+    assert box.stages * stage <= tiles.SHARED_LIMIT
+    assert box.height * box.images == (4 if box in register_blocked.BOXES else 8)
 
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
-@pytest.mark.parametrize("box", (*wgmma_taps.BOXES, *wgmma_taps.BOXES16), ids=str)
+@pytest.mark.parametrize("box", (*register_blocked.BOXES, *register_blocked.BOXES16), ids=str)
 def test_taps_stay_in_registers(dev, box):
     """152 registers a work-item are enough: nothing is spilled and no wgmma waits for another."""
-    wide = box in wgmma_taps.BOXES
+    wide = box in register_blocked.BOXES
     dtype = dtypes.float32 if wide else dtypes.bfloat16
-    p = convolution(conv.FILTER_GRAD, 8, 56, 56, 64, 64, 3, 1, 1, dtype, "high")
-    solver = (wgmma_taps.Wgmma if wide else wgmma_taps.Wgmma16)(box)
+    p = convolution(FILTER_GRAD, 8, 56, 56, 64, 64, 3, 1, 1, dtype, "high")
+    solver = (
+        register_blocked.RegisterBlockedFilterGradient
+        if wide
+        else register_blocked.RegisterBlockedFilterGradient16
+    )(box)
     launch = solver.plan(p, dev.info, store_epilogue(dtypes.float32)).launches[0]
-    used = ptx.resources(launch.source, "sm_90", wgmma_taps.THREADS, wgmma.sm_90a)
+    used = ptx.resources(launch.source, "sm_90", register_blocked.THREADS, sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
-    assert used["registers"] == 128 and used["local"] <= wgmma.SHARED_LIMIT
+    assert used["registers"] == 128 and used["local"] <= tiles.SHARED_LIMIT
 
 
 def test_taps_of_16_bits_are_chosen_where_shared_memory_is_the_limit(hopper_info):
@@ -641,22 +646,22 @@ def test_taps_of_16_bits_are_chosen_where_shared_memory_is_the_limit(hopper_info
         ((64, 14, 14, 512, 512, 3, 1, 1), "wgmma"),  # tiles of 256 columns
         ((64, 56, 56, 256, 64, 1, 1, 0), "wgmma"),  # no taps to share
     ):
-        p = convolution(conv.FILTER_GRAD, *sizes, dtypes.bfloat16, "high")
+        p = convolution(FILTER_GRAD, *sizes, dtypes.bfloat16, "high")
         plan = conv.plan(p, hopper_info, store_epilogue(dtypes.float32))
         assert plan.launches[0].name == name
 
 
 def test_boxes_of_pixels():
-    assert wgmma_filter.box(64, 56, 56)[0] * 64 == 64 * 56 * 56
+    assert filter_gradient.box(64, 56, 56)[0] * 64 == 64 * 56 * 56
     for images, height, width in ((1, 7, 7), (3, 13, 200), (64, 7, 7), (1, 1, 1)):
-        count, n, h, w = wgmma_filter.box(images, height, width)
+        count, n, h, w = filter_gradient.box(images, height, width)
         assert n * h * w == 64
         assert count == math.ceil(images / n) * math.ceil(height / h) * math.ceil(width / w)
 
 
 def test_large_products_choose_these_kernels(hopper):
     p = problem(4096, 4096, 4096, (4096, 1), (4096, 1))
-    plan = gemm.plan(p, hopper.info, store_epilogue(dtypes.bfloat16))
+    plan = matmul.plan(p, hopper.info, store_epilogue(dtypes.bfloat16))
     assert plan.launches[-1].name == "wgmma"
 
 
@@ -666,7 +671,7 @@ def test_results_repeat(hopper, rng):
         "a": random_array(rng, (300, 20000), dtypes.bfloat16),
         "b": random_array(rng, (20000, 200), dtypes.bfloat16),
     }
-    plan = wgmma_gemm.Wgmma().plan(p, hopper.info, store_epilogue(dtypes.float32))
+    plan = hopper_matmul.HopperMatmul().plan(p, hopper.info, store_epilogue(dtypes.float32))
     assert plan.launches[-1].name == "gemm_fold4"
     out = poisoned((300, 200), dtypes.float32)
     assert len({run_plan(plan, inputs, out, hopper).tobytes() for _ in range(5)}) == 1

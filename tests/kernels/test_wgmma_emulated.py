@@ -13,34 +13,27 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import (
-    conv,
-    gemm,
-    wgmma,
-    wgmma_conv,
-    wgmma_filter,
-    wgmma_gemm,
-    wgmma_halo,
-    wgmma_planes,
-    wgmma_stem,
-    wgmma_taps,
+from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore, store_epilogue
+from kerascl.kernels.contract.plan import Plan, Ref, Scalar
+from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD
+from kerascl.kernels.hopper import (
+    channel_major,
+    filter_gradient,
+    halo,
+    register_blocked,
+    stem,
+    tiles,
 )
-from kerascl.kernels.solver import (
-    Epilogue,
-    Plan,
-    Ref,
-    Scalar,
-    VectorLoad,
-    VectorStore,
-    store_epilogue,
-)
+from kerascl.kernels.hopper import conv as hopper_conv
+from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from tests.kernels import emulator, test_wgmma, test_wgmma_planes, test_wgmma_stem
 from tests.kernels.harness import poisoned, random_array
 
 STORE = store_epilogue(dtypes.float32)
-SMALL = wgmma.PROMOTED[-1]  # the smallest tile, which every solver of wgmma.cl but "planes" takes
+SMALL = tiles.PROMOTED[-1]  # the smallest tile, which every solver of wgmma.cl but "planes" takes
 # 64 rows of 128 columns, which are two panels of a row-major operand.
-TWO_PANELS = next(s for s in wgmma.SHAPES if (s.bm, s.bn) == (64, 128))
+TWO_PANELS = next(s for s in tiles.SHAPES if (s.bm, s.bn) == (64, 128))
 INPUTS = [("float32", "high"), ("float32", "highest"), ("bfloat16", "high"), ("float16", "high")]
 
 
@@ -75,15 +68,13 @@ def product(rng, sizes, dtype, precision="high", turned=(False, False), offsets=
     for array, (size, turn, offset) in zip(operands, layouts, strict=True):
         wide = np.broadcast_to(view(array, size, turn, offset), (*batch, *size[-2:]))
         strides.append(tuple(step // dtype.itemsize for step in wide.strides))
-    p = gemm.GemmProblem(
-        m, n, k, batch, *strides, dtype, dtype, dtypes.float32, *offsets, precision
-    )
+    p = MatmulProblem(m, n, k, batch, *strides, dtype, dtype, dtypes.float32, *offsets, precision)
 
     def want(*arrays):
         a, b = (view(x.astype(np.float64), *at) for x, at in zip(arrays, layouts, strict=True))
         return a @ b
 
-    return gemm.normalise(p), operands, want
+    return normalise_matmul(p), operands, want
 
 
 PRODUCTS = {
@@ -99,7 +90,7 @@ PRODUCTS = {
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products(cpu_dev, cpu_info, name, turned, dtype, precision, rng):
     p, operands, want = product(rng, PRODUCTS[name], dtypes.as_dtype(dtype), precision, turned)
-    plan = wgmma_gemm.Wgmma(SMALL, 3 if name == "deep" else 1).plan(p, cpu_info, STORE)
+    plan = hopper_matmul.HopperMatmul(SMALL, 3 if name == "deep" else 1).plan(p, cpu_info, STORE)
     assert (plan.launches[-1].name == "wgmma") == (name != "deep")
     check(plan, *operands, want, cpu_dev, precision)
 
@@ -108,7 +99,7 @@ def test_products(cpu_dev, cpu_info, name, turned, dtype, precision, rng):
 def test_offsets(cpu_dev, cpu_info, offsets, rng):
     """Multiples of 16 bytes are added to the tensor map's address, others are copied away."""
     p, operands, want = product(rng, (70, 40, 56, (), ()), dtypes.bfloat16, offsets=offsets)
-    plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, STORE)
+    plan = hopper_matmul.HopperMatmul(SMALL).plan(p, cpu_info, STORE)
     assert len(plan.launches) == 1 + (offsets == (3, 0))
     check(plan, *operands, want, cpu_dev)
 
@@ -117,7 +108,7 @@ def test_offsets(cpu_dev, cpu_info, offsets, rng):
 def test_short_results(cpu_dev, cpu_info, out, rng):
     """Eight neighbouring results are exchanged and stored at once."""
     p, operands, want = product(rng, (100, 88, 64, (), ()), dtypes.bfloat16)
-    plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, store_epilogue(out))
+    plan = hopper_matmul.HopperMatmul(SMALL).plan(p, cpu_info, store_epilogue(out))
     assert "#define VECTOR 8" in plan.launches[0].source
     check(plan, *operands, want, cpu_dev, out=out)
 
@@ -141,7 +132,9 @@ def test_several_vectors_of_an_epilogue_at_once(cpu_dev, cpu_info, columns, toge
     m, k, wide = 150, 72, out is dtypes.float32
     p, (a, b), want = product(rng, (m, columns, k, (), ()), dtypes.bfloat16)
     more, gate = (random_array(rng, (m, columns), dtypes.float32) for _ in range(2))
-    plan = wgmma_gemm.Wgmma(wgmma.Shape(64, 1, 2, 4, 1, 1, 1)).plan(p, cpu_info, gated(out))
+    plan = hopper_matmul.HopperMatmul(tiles.Shape(64, 1, 2, 4, 1, 1, 1)).plan(
+        p, cpu_info, gated(out)
+    )
     # vectors of eight lie in 32 columns, so fewer of them fit into a tile
     number = together if wide else max(together // 2, 1)
     assert f"#define VECTORS {number}\n" in plan.launches[0].source
@@ -151,18 +144,24 @@ def test_several_vectors_of_an_epilogue_at_once(cpu_dev, cpu_info, columns, toge
     assert test_wgmma.relative(got, expected) < (1e-6 if wide else 4e-3)
 
 
-@pytest.mark.parametrize("shape", wgmma.SHAPES, ids=lambda s: f"{s.name}x{s.groups}")
+@pytest.mark.parametrize("shape", tiles.SHAPES, ids=lambda s: f"{s.name}x{s.groups}")
 def test_tiles(cpu_dev, cpu_info, shape, rng):
     """Both operands in panels of 64."""
     p, operands, want = product(rng, (264, 280, 80, (), ()), dtypes.float16, turned=(True, False))
-    check(wgmma_gemm.Wgmma(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev)
+    check(hopper_matmul.HopperMatmul(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev)
 
 
-@pytest.mark.parametrize("shape", wgmma.PROMOTED, ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", tiles.PROMOTED, ids=lambda s: s.name)
 def test_tiles_of_highest(cpu_dev, cpu_info, shape, rng):
     """Deep enough for sums to leave the tensor cores several times."""
     p, operands, want = product(rng, (136, 132, 300, (), ()), dtypes.float32, "highest")
-    check(wgmma_gemm.Wgmma(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev, "highest")
+    check(
+        hopper_matmul.HopperMatmul(shape, 1).plan(p, cpu_info, STORE),
+        *operands,
+        want,
+        cpu_dev,
+        "highest",
+    )
 
 
 CONVOLUTIONS = {  # images, height, width, channels, filters, kernel, stride, padding
@@ -182,20 +181,20 @@ def convolved(rng, solver, kind, name, dtype, precision, cpu_dev, cpu_info):
 
 
 @pytest.mark.parametrize("dtype, precision", INPUTS[:3])
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_convolutions(cpu_dev, cpu_info, name, kind, dtype, precision, rng):
-    solver = wgmma_conv.Wgmma(SMALL, 2 if name == "same" else None)
+    solver = hopper_conv.HopperConv(SMALL, 2 if name == "same" else None)
     convolved(rng, solver, kind, name, dtype, precision, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("name", ["same", "valid", "wide", "images"])
 def test_two_rows_of_an_epilogue_at_once(cpu_dev, cpu_info, name, rng):
     """Either of a lane's rows may lie outside: boxes exceed these images."""
-    p = test_wgmma.convolution(conv.FORWARD, *CONVOLUTIONS[name], dtypes.bfloat16, "high")
+    p = test_wgmma.convolution(FORWARD, *CONVOLUTIONS[name], dtypes.bfloat16, "high")
     a, b = test_wgmma.operands(rng, p)
     more, gate = (random_array(rng, p.out_shape, dtypes.float32) for _ in range(2))
-    plan = wgmma_conv.Wgmma(wgmma.SHAPES[2], 1).plan(p, cpu_info, gated(dtypes.float32))
+    plan = hopper_conv.HopperConv(tiles.SHAPES[2], 1).plan(p, cpu_info, gated(dtypes.float32))
     assert "#define VECTORS 1\n#define READS 2\n" in plan.launches[-1].source
     inputs = {"a": a, "b": b, "more": more, "gate": gate}
     got = emulator.run_plan(plan, inputs, poisoned(p.out_shape, dtypes.float32), cpu_dev)
@@ -203,10 +202,12 @@ def test_two_rows_of_an_epilogue_at_once(cpu_dev, cpu_info, name, rng):
     assert test_wgmma.relative(got, expected) < 1e-6
 
 
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
-@pytest.mark.parametrize("shape", wgmma.SHAPES[:2], ids=lambda s: s.name)
+@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
+@pytest.mark.parametrize("shape", tiles.SHAPES[:2], ids=lambda s: s.name)
 def test_tiles_of_convolutions(cpu_dev, cpu_info, shape, kind, rng):
-    convolved(rng, wgmma_conv.Wgmma(shape), kind, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
+    convolved(
+        rng, hopper_conv.HopperConv(shape), kind, "stride2", "bfloat16", "high", cpu_dev, cpu_info
+    )
 
 
 HALO = {  # images, height, width, channels, filters, taps a side, stride, padding
@@ -217,9 +218,9 @@ HALO = {  # images, height, width, channels, filters, taps a side, stride, paddi
 }  # fmt: skip
 
 
-def halo(rng, tile, kind, name, dtype, cpu_dev, cpu_info):
+def computed_with_a_halo(rng, tile, kind, name, dtype, cpu_dev, cpu_info):
     p = test_wgmma.convolution(kind, *HALO[name], dtypes.as_dtype(dtype), "high")
-    solver = wgmma_halo.Wgmma(tile)
+    solver = halo.HaloConv(tile)
     assert solver.takes(p)
     a, b = test_wgmma.operands(rng, p)
     want = functools.partial(test_wgmma.reference, p)
@@ -227,35 +228,37 @@ def halo(rng, tile, kind, name, dtype, cpu_dev, cpu_info):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
+@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
 @pytest.mark.parametrize("name", HALO)
 def test_boxes_with_a_halo(cpu_dev, cpu_info, name, kind, dtype, rng):
-    halo(rng, wgmma_halo.SHAPES[3], kind, name, dtype, cpu_dev, cpu_info)
+    computed_with_a_halo(rng, halo.SHAPES[3], kind, name, dtype, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.DATA_GRAD])
-@pytest.mark.parametrize("tile", wgmma_halo.SHAPES, ids=lambda tile: tile.name)
+@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
+@pytest.mark.parametrize("tile", halo.SHAPES, ids=lambda tile: tile.name)
 def test_tiles_with_a_halo(cpu_dev, cpu_info, tile, kind, dtype, rng):
-    halo(rng, tile, kind, "same" if tile.weights else "narrow", dtype, cpu_dev, cpu_info)
+    computed_with_a_halo(
+        rng, tile, kind, "same" if tile.weights else "narrow", dtype, cpu_dev, cpu_info
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
 def test_filter_gradients(cpu_dev, cpu_info, name, dtype, rng):
-    solver = wgmma_filter.Wgmma(SMALL, 2 if name == "same" else 1)
-    convolved(rng, solver, conv.FILTER_GRAD, name, dtype, "high", cpu_dev, cpu_info)
+    solver = filter_gradient.FilterGradient(SMALL, 2 if name == "same" else 1)
+    convolved(rng, solver, FILTER_GRAD, name, dtype, "high", cpu_dev, cpu_info)
 
 
-@pytest.mark.parametrize("shape", wgmma.SHAPES[:2], ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", tiles.SHAPES[:2], ids=lambda s: s.name)
 def test_tiles_of_filter_gradients(cpu_dev, cpu_info, shape, rng):
-    solver = wgmma_filter.Wgmma(shape)
-    convolved(rng, solver, conv.FILTER_GRAD, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
+    solver = filter_gradient.FilterGradient(shape)
+    convolved(rng, solver, FILTER_GRAD, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
 
 
 def planes(rng, p, shape, splits, cpu_dev, cpu_info):
     a, b = test_wgmma.operands(rng, p)
-    solver = wgmma_planes.Wgmma(shape, splits)
+    solver = channel_major.ChannelMajorFilterGradient(shape, splits)
     assert solver.takes(p)
     want = functools.partial(test_wgmma_planes.reference, p)
     check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev, p.precision)
@@ -265,11 +268,11 @@ def planes(rng, p, shape, splits, cpu_dev, cpu_info):
 @pytest.mark.parametrize("name", test_wgmma_planes.CASES)
 def test_planes(cpu_dev, cpu_info, name, precision, rng):
     p = dataclasses.replace(test_wgmma_planes.CASES[name], precision=precision)
-    shape = wgmma.PROMOTED[-1] if precision == "highest" else wgmma.SHAPES[-2]
+    shape = tiles.PROMOTED[-1] if precision == "highest" else tiles.SHAPES[-2]
     planes(rng, p, shape, 2 if name.startswith("stride") else 1, cpu_dev, cpu_info)
 
 
-@pytest.mark.parametrize("shape", wgmma.PROMOTED, ids=lambda s: f"{s.name}x{s.groups}")
+@pytest.mark.parametrize("shape", tiles.PROMOTED, ids=lambda s: f"{s.name}x{s.groups}")
 def test_tiles_of_planes(cpu_dev, cpu_info, shape, rng):
     p = test_wgmma_planes.filter_grad((2, 6, 5, 70), (3, 2), 133)
     planes(rng, p, shape, 2, cpu_dev, cpu_info)
@@ -283,47 +286,59 @@ def test_parts_of_planes(cpu_dev, cpu_info, limit, batch, images, parts, rng):
     p = test_wgmma_planes.PARTED
     p = dataclasses.replace(p, x_shape=(batch, *p.x_shape[1:]), y_shape=(batch, *p.y_shape[1:]))
     limit(test_wgmma_planes.PER_PIXEL * (images + 3) * 48)
-    a = wgmma_planes.layout(p)
+    a = channel_major.layout(p)
     assert (a.images, a.parts) == (images, parts)
-    planes(rng, p, wgmma.PROMOTED[-1], 2, cpu_dev, cpu_info)
+    planes(rng, p, tiles.PROMOTED[-1], 2, cpu_dev, cpu_info)
 
 
-@pytest.mark.parametrize("box", wgmma_taps.BOXES, ids=lambda box: box.name)
+@pytest.mark.parametrize("box", register_blocked.BOXES, ids=lambda box: box.name)
 @pytest.mark.parametrize("sizes", [(3, 9, 11, 68, 36, 3, 1, 1), (1, 5, 11, 20, 72, 4, 1, 1)])
 def test_taps(cpu_dev, cpu_info, sizes, box, rng):
-    p = test_wgmma.convolution(conv.FILTER_GRAD, *sizes, dtypes.float32, "high")
+    p = test_wgmma.convolution(FILTER_GRAD, *sizes, dtypes.float32, "high")
     a, b = test_wgmma.operands(rng, p)
     want = functools.partial(test_wgmma.reference, p)
-    check(wgmma_taps.Wgmma(box, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
+    check(
+        register_blocked.RegisterBlockedFilterGradient(box, 2).plan(p, cpu_info, STORE),
+        a,
+        b,
+        want,
+        cpu_dev,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-@pytest.mark.parametrize("box", wgmma_taps.BOXES16, ids=lambda box: box.name)
+@pytest.mark.parametrize("box", register_blocked.BOXES16, ids=lambda box: box.name)
 @pytest.mark.parametrize("sizes", [(3, 9, 11, 72, 40, 3, 1, 1), (9, 5, 11, 24, 72, 4, 1, 1)])
 def test_taps_of_16_bits(cpu_dev, cpu_info, sizes, box, dtype, rng):
-    p = test_wgmma.convolution(conv.FILTER_GRAD, *sizes, dtypes.as_dtype(dtype), "high")
+    p = test_wgmma.convolution(FILTER_GRAD, *sizes, dtypes.as_dtype(dtype), "high")
     a, b = test_wgmma.operands(rng, p)
     want = functools.partial(test_wgmma.reference, p)
-    check(wgmma_taps.Wgmma16(box, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
+    check(
+        register_blocked.RegisterBlockedFilterGradient16(box, 2).plan(p, cpu_info, STORE),
+        a,
+        b,
+        want,
+        cpu_dev,
+    )
 
 
 @pytest.mark.parametrize("dtype, precision", INPUTS[:3])
 @pytest.mark.parametrize("name", test_wgmma_stem.CASES)
 def test_stems(cpu_dev, cpu_info, name, dtype, precision, rng):
     """Tensor maps that step by less than they read."""
-    p = test_wgmma_stem.problem(name, conv.FORWARD, dtypes.as_dtype(dtype), precision)
+    p = test_wgmma_stem.problem(name, FORWARD, dtypes.as_dtype(dtype), precision)
     a, b = test_wgmma.operands(rng, p)
     want = functools.partial(test_wgmma_stem.forward, p)
-    check(wgmma_stem.Forward(SMALL, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev, precision)
+    check(stem.StemConv(SMALL, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev, precision)
 
 
 @pytest.mark.parametrize("name", test_wgmma_stem.CASES)
 def test_filter_gradients_of_stems(cpu_dev, cpu_info, name, rng):
-    p = test_wgmma_stem.problem(name, conv.FILTER_GRAD, dtypes.bfloat16)
+    p = test_wgmma_stem.problem(name, FILTER_GRAD, dtypes.bfloat16)
     a, b = test_wgmma.operands(rng, p)
     want = functools.partial(test_wgmma_planes.reference, p)
-    for shape in (SMALL, wgmma_stem.FILTER_SHAPES[-1]) if name == "7x7" else (SMALL,):
-        check(wgmma_stem.FilterGrad(shape, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
+    for shape in (SMALL, stem.FILTER_SHAPES[-1]) if name == "7x7" else (SMALL,):
+        check(stem.StemFilterGradient(shape, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
 
 
 WRONG = "relative error"
@@ -375,7 +390,7 @@ def found_in(plan, fault, operands, want, cpu_dev):
 def test_faults_are_found(cpu_dev, cpu_info, name, rng):
     old, new, fault = FAULTS[name]
     p, operands, want = product(rng, (150, 136, 136, (), ()), dtypes.bfloat16)
-    plan = wgmma_gemm.Wgmma(TWO_PANELS).plan(p, cpu_info, STORE)
+    plan = hopper_matmul.HopperMatmul(TWO_PANELS).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, want, cpu_dev)
 
@@ -393,7 +408,7 @@ def test_faults_of_tensor_maps_are_found(cpu_dev, cpu_info, name, rng):
         args[at] = Scalar("ulong8", words)
         return dataclasses.replace(launch, args=tuple(args))
 
-    plan = altered(wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, STORE), change)
+    plan = altered(hopper_matmul.HopperMatmul(SMALL).plan(p, cpu_info, STORE), change)
     found_in(plan, fault, operands, want, cpu_dev)
 
 
@@ -402,9 +417,9 @@ def test_faults_of_tensor_maps_are_found(cpu_dev, cpu_info, name, rng):
     [("w0 + dw,", "w0 + dw + 1,"), ("h0 + dh,", "h0,"), ("s0 + CLASSES * j;", "s0 + j;")],
 )
 def test_faults_of_convolutions_are_found(cpu_dev, cpu_info, old, new, rng):
-    p = test_wgmma.convolution(conv.DATA_GRAD, *CONVOLUTIONS["stride2"], dtypes.bfloat16, "high")
+    p = test_wgmma.convolution(DATA_GRAD, *CONVOLUTIONS["stride2"], dtypes.bfloat16, "high")
     operands = test_wgmma.operands(rng, p)
-    plan = wgmma_conv.Wgmma(SMALL).plan(p, cpu_info, STORE)
+    plan = hopper_conv.HopperConv(SMALL).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, WRONG, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
 
@@ -420,7 +435,7 @@ def test_faults_of_convolutions_are_found(cpu_dev, cpu_info, old, new, rng):
 def test_faults_of_planes_are_found(cpu_dev, cpu_info, old, new, fault, rng):
     p = test_wgmma_planes.CASES["stride2"]
     operands = test_wgmma.operands(rng, p)
-    plan = wgmma_planes.Wgmma(wgmma.PROMOTED[-1]).plan(p, cpu_info, STORE)
+    plan = channel_major.ChannelMajorFilterGradient(tiles.PROMOTED[-1]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma_planes.reference, p), cpu_dev)
 
@@ -443,9 +458,11 @@ def test_faults_of_planes_are_found(cpu_dev, cpu_info, old, new, fault, rng):
     ],
 )
 def test_faults_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, rng):
-    p = test_wgmma.convolution(conv.FILTER_GRAD, 5, 9, 11, 72, 40, 3, 1, 1, dtypes.bfloat16, "high")
+    p = test_wgmma.convolution(FILTER_GRAD, 5, 9, 11, 72, 40, 3, 1, 1, dtypes.bfloat16, "high")
     operands = test_wgmma.operands(rng, p)
-    plan = wgmma_taps.Wgmma16(wgmma_taps.BOXES16[1], 1).plan(p, cpu_info, STORE)
+    plan = register_blocked.RegisterBlockedFilterGradient16(register_blocked.BOXES16[1], 1).plan(
+        p, cpu_info, STORE
+    )
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
 
@@ -470,9 +487,9 @@ def test_faults_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, rng):
 )
 def test_faults_of_boxes_with_a_halo_are_found(cpu_dev, cpu_info, old, new, fault, rng):
     """Two boxes for each tile, of two images."""
-    p = test_wgmma.convolution(conv.DATA_GRAD, 3, 9, 12, 72, 72, 3, 1, 1, dtypes.bfloat16, "high")
+    p = test_wgmma.convolution(DATA_GRAD, 3, 9, 12, 72, 72, 3, 1, 1, dtypes.bfloat16, "high")
     operands = test_wgmma.operands(rng, p)
-    plan = wgmma_halo.Wgmma(wgmma_halo.SHAPES[2]).plan(p, cpu_info, STORE)
+    plan = halo.HaloConv(halo.SHAPES[2]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
 
@@ -495,8 +512,8 @@ def test_faults_of_boxes_with_a_halo_are_found(cpu_dev, cpu_info, old, new, faul
 )
 def test_faults_of_weights_that_stay_are_found(cpu_dev, cpu_info, old, new, fault, rng):
     """Two columns of tiles, several tiles a work-group, two boxes for each."""
-    p = test_wgmma.convolution(conv.FORWARD, 5, 10, 13, 40, 72, 3, 1, 1, dtypes.float32, "high")
+    p = test_wgmma.convolution(FORWARD, 5, 10, 13, 40, 72, 3, 1, 1, dtypes.float32, "high")
     operands = test_wgmma.operands(rng, p)
-    plan = wgmma_halo.Wgmma(wgmma_halo.SHAPES[-1]).plan(p, cpu_info, STORE)
+    plan = halo.HaloConv(halo.SHAPES[-1]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
     found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)

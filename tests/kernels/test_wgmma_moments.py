@@ -7,14 +7,21 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import conv, gemm, tiles, wgmma, wgmma_conv, wgmma_gemm, wgmma_halo, wgmma_stem
-from kerascl.kernels.solver import NoMoments, store_epilogue
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.solver import NoMoments
+from kerascl.kernels.conv.problem import FORWARD, ConvProblem
+from kerascl.kernels.hopper import conv as hopper_conv
+from kerascl.kernels.hopper import halo, stem, tiles
+from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.matmul import solvers as matmul
 from tests.kernels import emulator, ptx
 from tests.kernels.harness import poisoned, random_array
 from tests.kernels.test_wgmma_emulated import product
 from tests.kernels.test_wgmma_planes import tf32
 
-SMALL, WIDE, TALL = wgmma.PROMOTED[-1], wgmma.SHAPES[0], wgmma.SHAPES[1]
+SMALL, WIDE, TALL = tiles.PROMOTED[-1], tiles.SHAPES[0], tiles.SHAPES[1]
 
 
 def epilogue(rows: int, columns: int):
@@ -44,7 +51,7 @@ def check(plan, a, b, want, cpu_dev):
 def test_products(cpu_dev, cpu_info, tile, sizes, rng):
     p, (a, b), want = product(rng, (*sizes, (), ()), dtypes.float32)
     b += 3 * a.mean()  # columns far from zero
-    plan = wgmma_gemm.Wgmma(tile).plan(p, cpu_info, epilogue(p.m, p.n))
+    plan = hopper_matmul.HopperMatmul(tile).plan(p, cpu_info, epilogue(p.m, p.n))
     assert [x.name for x in plan.launches][-1] == "wgmma"
     check(plan, a, b, want(tf32(a), tf32(b)), cpu_dev)
 
@@ -52,7 +59,7 @@ def test_products(cpu_dev, cpu_info, tile, sizes, rng):
 @pytest.mark.parametrize("dtype, precision", [("float32", "highest"), ("bfloat16", "high")])
 def test_inputs(cpu_dev, cpu_info, dtype, precision, rng):
     p, (a, b), want = product(rng, (300, 72, 64, (), ()), dtypes.as_dtype(dtype), precision)
-    plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, epilogue(p.m, p.n))
+    plan = hopper_matmul.HopperMatmul(SMALL).plan(p, cpu_info, epilogue(p.m, p.n))
     check(plan, a, b, want(a, b), cpu_dev)
 
 
@@ -64,7 +71,7 @@ def test_far_from_zero(cpu_dev, cpu_info, shift, rng):
     a[:, 0], a[:, 1:] = 1, rng.integers(-8, 9, (m, k - 1))
     b[0], b[1:] = shift, rng.integers(-4, 5, (k - 1, n))
     p, _, _ = product(rng, (m, n, k, (), ()), dtypes.float32)
-    plan = wgmma_gemm.Wgmma(SMALL).plan(p, cpu_info, epilogue(m, n))
+    plan = hopper_matmul.HopperMatmul(SMALL).plan(p, cpu_info, epilogue(m, n))
     check(plan, a.ravel(), b.ravel(), a.astype(np.float64) @ b, cpu_dev)
 
 
@@ -74,24 +81,26 @@ def test_far_from_zero(cpu_dev, cpu_info, shift, rng):
     ids=str,
 )
 def test_convolutions(cpu_dev, cpu_info, shape, taps, stride, pad, filters, rng):
-    _convolution(rng, cpu_dev, cpu_info, wgmma_conv.Wgmma(SMALL), shape, taps, stride, pad, filters)
+    _convolution(
+        rng, cpu_dev, cpu_info, hopper_conv.HopperConv(SMALL), shape, taps, stride, pad, filters
+    )
 
 
 def test_boxes_with_a_halo(cpu_dev, cpu_info, rng):
-    for tile in wgmma_halo.SHAPES:
+    for tile in halo.SHAPES:
         if tile.parties == 1:  # the emulator runs parties one after the other
-            _convolution(rng, cpu_dev, cpu_info, wgmma_halo.Wgmma(tile), (7, 9, 11, 8), 3, 1, 1, 72)
+            _convolution(rng, cpu_dev, cpu_info, halo.HaloConv(tile), (7, 9, 11, 8), 3, 1, 1, 72)
 
 
 def test_first_layer(cpu_dev, cpu_info, rng):
-    _convolution(rng, cpu_dev, cpu_info, wgmma_stem.Forward(SMALL), (2, 20, 18, 3), 7, 2, 3, 24)
+    _convolution(rng, cpu_dev, cpu_info, stem.StemConv(SMALL), (2, 20, 18, 3), 7, 2, 3, 24)
 
 
 def _convolution(rng, cpu_dev, cpu_info, solver, shape, taps, stride, pad, filters):
     sides = ((n + 2 * pad - taps) // stride + 1 for n in shape[1:3])
     y_shape = (shape[0], *sides, filters)
-    p = conv.ConvProblem(
-        conv.FORWARD, shape, (taps, taps, shape[-1], filters), y_shape, (stride, stride),
+    p = ConvProblem(
+        FORWARD, shape, (taps, taps, shape[-1], filters), y_shape, (stride, stride),
         ((pad, pad), (pad, pad)), (1, 1), 1, False, dtypes.float32, dtypes.float32, dtypes.float32,
         "high",
     )  # fmt: skip
@@ -116,33 +125,35 @@ def test_who_takes_moments(cpu_dev, hopper_info, rng):
     """What cannot know whole columns says so."""
     made = epilogue(40, 40)
     batched, _, _ = product(rng, (40, 24, 48, (2,), (2,)), dtypes.bfloat16)
-    assert not wgmma_gemm.Wgmma().takes_moments(batched, hopper_info)
+    assert not hopper_matmul.HopperMatmul().takes_moments(batched, hopper_info)
     deep, _, _ = product(rng, (64, 64, 1 << 16, (), ()), dtypes.bfloat16)
-    assert not wgmma_gemm.Wgmma().takes_moments(deep, hopper_info)  # split, it is far faster
+    assert not hopper_matmul.HopperMatmul().takes_moments(
+        deep, hopper_info
+    )  # split, it is far faster
     for p in (batched, deep, dataclasses.replace(deep, k=0)):
         with pytest.raises(NoMoments):
-            gemm.plan(p, hopper_info, made)
+            matmul.plan(p, hopper_info, made)
     flat, *_ = product(rng, (1 << 18, 64, 64, (), ()), dtypes.bfloat16)
-    assert gemm.plan(flat, hopper_info, made).launches
+    assert matmul.plan(flat, hopper_info, made).launches
     # The turned product is 10 microseconds faster, another pass over the result takes 13.
     narrow, *_ = product(rng, (200704, 64, 256, (), ()), dtypes.float32)
-    assert gemm.plan(narrow, hopper_info, made).launches
+    assert matmul.plan(narrow, hopper_info, made).launches
     with pytest.raises(NoMoments):
-        gemm.plan(flat, cpu_dev.info, made)
+        matmul.plan(flat, cpu_dev.info, made)
 
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
 @pytest.mark.parametrize(
     "tile, precision",
-    [(t, "high") for t in wgmma.SHAPES] + [(t, "highest") for t in wgmma.PROMOTED],
+    [(t, "high") for t in tiles.SHAPES] + [(t, "highest") for t in tiles.PROMOTED],
     ids=lambda x: getattr(x, "name", x),
 )
 def test_registers(cpu_dev, hopper_info, tile, precision, rng):
     """Nothing is spilled, and a compute unit holds as many groups as the tile was made for."""
     p, *_ = product(rng, (4096, 256, 64, (), ()), dtypes.float32, precision)
-    launch = wgmma_gemm.Wgmma(tile).plan(p, hopper_info, epilogue(p.m, p.n)).launches[-1]
-    used = ptx.resources(launch.source, "sm_90", tile.threads, wgmma.sm_90a)
+    launch = hopper_matmul.HopperMatmul(tile).plan(p, hopper_info, epilogue(p.m, p.n)).launches[-1]
+    used = ptx.resources(launch.source, "sm_90", tile.threads, sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
-    warps = tiles.ceil_div(tile.groups * tile.threads // 32, 4)  # of a quarter of the unit
-    assert warps * 32 * tiles.round_up(used["registers"], 8) <= 16384
+    warps = ceil_div(tile.groups * tile.threads // 32, 4)  # of a quarter of the unit
+    assert warps * 32 * round_up(used["registers"], 8) <= 16384
     assert tile.groups * (used["local"] + 1024) <= 228 * 1024

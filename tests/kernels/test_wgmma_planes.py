@@ -10,8 +10,13 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import conv, gemm, wgmma, wgmma_planes
-from kerascl.kernels.solver import Plan, Scalar, store_epilogue
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.plan import Plan, Scalar
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import FILTER_GRAD, FORWARD, ConvProblem, normalise_conv
+from kerascl.kernels.hopper import channel_major, tiles
+from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES
 from tests.kernels import ptx
 from tests.kernels.harness import POISON, devices, poisoned, random_array, run_outputs
 
@@ -29,19 +34,19 @@ def limit(monkeypatch):
     """Sets how many bytes are laid out at a time."""
 
     def to(nbytes):
-        monkeypatch.setattr(wgmma_planes, "MAX_BYTES", nbytes)
-        wgmma_planes.layout.cache_clear()
+        monkeypatch.setattr(channel_major, "MAX_BYTES", nbytes)
+        channel_major.layout.cache_clear()
 
     yield to
-    wgmma_planes.layout.cache_clear()
+    channel_major.layout.cache_clear()
 
 
 def filter_grad(x, kernel, f, strides=(1, 1), pads=((1, 1), (1, 1)), dilation=(1, 1), **more):
     sizes = zip(x[1:3], kernel, strides, pads, dilation, strict=True)
     out = [(n + sum(pad) - (k - 1) * d - 1) // s + 1 for n, k, s, pad, d in sizes]
     float32 = dtypes.float32
-    p = conv.ConvProblem(
-        conv.FILTER_GRAD, x, (*kernel, x[-1], f), (x[0], *out, f), strides, pads, dilation, 1,
+    p = ConvProblem(
+        FILTER_GRAD, x, (*kernel, x[-1], f), (x[0], *out, f), strides, pads, dilation, 1,
         False, float32, float32, float32,
     )  # fmt: skip
     return dataclasses.replace(p, **more)
@@ -84,8 +89,8 @@ def arguments(launch):
 def box(operand, k0, row0, rows):
     """What TMA loads: `rows` by 32 elements of a matrix, zeros outside."""
     assert k0 % 4 == 0, "TMA takes multiples of 16 bytes"
-    out = np.zeros((rows, wgmma_planes.DEPTH))
-    at_k, at_row = k0 + np.arange(wgmma_planes.DEPTH), row0 + np.arange(rows)
+    out = np.zeros((rows, channel_major.DEPTH))
+    at_k, at_row = k0 + np.arange(channel_major.DEPTH), row0 + np.arange(rows)
     ok_k = (at_k >= 0) & (at_k < operand.shape[1])
     ok_row = at_row < len(operand)
     out[np.ix_(ok_row, ok_k)] = operand[np.ix_(at_row[ok_row], at_k[ok_k])]
@@ -135,7 +140,7 @@ def product(launch, shape, block, xs, dys):
 
 def packed(launch, plan, p, x, dy, dev):
     """The workspace that a launch of the layout fills, by slot."""
-    a = wgmma_planes.layout(p)
+    a = channel_major.layout(p)
     rows = {"ws0": a.x_rows, "ws1": a.filters, "ws2": a.x_rows, "ws3": a.filters}
     slots = {arg.slot for arg in launch.args[2:6]}
     outs = {s: poisoned((n, a.step), dtypes.float32) for s, n in rows.items() if s in slots}
@@ -146,7 +151,7 @@ def computed(solver, p, x, dy, dev):
     """The gradient that a plan gives, its layout on the device, its products modelled."""
     _, shape, _ = solver.best(p, dev.info)
     plan = solver.plan(p, dev.info, store_epilogue(dtypes.float32))
-    block = wgmma_planes.layout(p).block
+    block = channel_major.layout(p).block
     pairs = [la for la in plan.launches if la.name in ("wgmma_planes", "wgmma")]
     parts = []
     for pack, work in zip(pairs[::2], pairs[1::2], strict=True):
@@ -176,7 +181,7 @@ CASES = {
     "one_pixel": filter_grad((5, 1, 1, 20), (3, 3), 6),
     "tiny": filter_grad((1, 2, 1, 3), (2, 5), 2, pads=((1, 1), (4, 4))),
     "pointwise_stride": filter_grad((2, 9, 8, 40), (1, 1), 20, (2, 2), NONE),
-    "one_dimension": conv.normalise(
+    "one_dimension": normalise_conv(
         dataclasses.replace(
             filter_grad((3, 1, 14, 6), (1, 3), 8, (1, 2), ((0, 0), (1, 1))),
             x_shape=(3, 14, 6), w_shape=(3, 6, 8), y_shape=(3, 7, 8), strides=(2,),
@@ -196,8 +201,10 @@ CASES = {
 def test_products_of_planes(dev, case, precision, rng):
     p = dataclasses.replace(CASES[case], precision=precision)
     x, dy = random_array(rng, p.x_shape, p.a), random_array(rng, p.y_shape, p.b)
-    shape = wgmma_planes._shapes(p)[-1]
-    solver = wgmma_planes.Wgmma(shape, 2 if case.startswith("stride") else None)
+    shape = channel_major._shapes(p)[-1]
+    solver = channel_major.ChannelMajorFilterGradient(
+        shape, 2 if case.startswith("stride") else None
+    )
     assert solver.takes(p)
     got = computed(solver, p, x, dy, dev)
     want = reference(p, x, dy)
@@ -218,13 +225,13 @@ def test_the_reference_agrees_with_another_solver(dev, rng):
         np.testing.assert_allclose(got, reference(p, x, dy), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", (*wgmma.PROMOTED, *wgmma.SHAPES[:2]), ids=lambda s: s.name)
+@pytest.mark.parametrize("shape", (*tiles.PROMOTED, *tiles.SHAPES[:2]), ids=lambda s: s.name)
 def test_tiles_of_planes(dev, shape, rng):
     """Every tile, blocks of every size, several slices and parts."""
-    precision = "highest" if shape in wgmma.PROMOTED else "high"
+    precision = "highest" if shape in tiles.PROMOTED else "high"
     p = filter_grad((3, 5, 4, 40), (3, 3), 70, precision=precision)
     x, dy = random_array(rng, p.x_shape, p.a), random_array(rng, p.y_shape, p.b)
-    got = computed(wgmma_planes.Wgmma(shape, 2), p, x, dy, dev)
+    got = computed(channel_major.ChannelMajorFilterGradient(shape, 2), p, x, dy, dev)
     want = reference(p, x, dy)
     assert np.linalg.norm(got - want) < 2e-3 * np.linalg.norm(want)
 
@@ -236,17 +243,19 @@ PER_PIXEL = 4 * 2 * 17  # bytes that it takes of what is laid out
 def test_parts(dev, limit, rng):
     """Images that do not fit at once are taken in parts, the last of which may have fewer."""
     p = PARTED
-    whole = wgmma_planes.layout(p)
+    whole = channel_major.layout(p)
     assert (whole.images, whole.parts) == (12, 1)
     limit(PER_PIXEL * 7 * 48)
-    a = wgmma_planes.layout(p)
+    a = channel_major.layout(p)
     assert (a.images, a.parts, a.step) == (4, 3, 192)
     x, dy = random_array(rng, p.x_shape, p.a), random_array(rng, p.y_shape, p.b)
-    got = computed(wgmma_planes.Wgmma(None, 2), p, x, dy, dev)
+    got = computed(channel_major.ChannelMajorFilterGradient(None, 2), p, x, dy, dev)
     want = reference(p, x, dy)
     assert np.linalg.norm(got - want) < 1e-6 * np.linalg.norm(want)
     limit(PER_PIXEL * 3 * 48)
-    assert wgmma_planes.layout(p) is None and not wgmma_planes.Wgmma().takes(p)
+    assert channel_major.layout(p) is None and not channel_major.ChannelMajorFilterGradient().takes(
+        p
+    )
 
 
 def test_what_tf32_loses(dev):
@@ -255,7 +264,9 @@ def test_what_tf32_loses(dev):
     x = np.float32(1) + np.float32(2**-11) * np.arange(60, dtype=np.float32).reshape(p.x_shape)
     x.ravel()[[3, 7, 11]] = np.inf, -np.inf, np.nan
     dy = np.ones(p.y_shape, np.float32)
-    plan = wgmma_planes.Wgmma().plan(p, dev.info, store_epilogue(dtypes.float32))
+    plan = channel_major.ChannelMajorFilterGradient().plan(
+        p, dev.info, store_epilogue(dtypes.float32)
+    )
     found = packed(plan.launches[0], plan, p, x, dy, dev)
     high, low = (found[s].reshape(3, 4, 6, 4) for s in ("ws0", "ws2"))
     assert not high[:, :, 5].any() and not high[..., 1:].any()  # margin, images that are not there
@@ -267,37 +278,39 @@ def test_what_tf32_loses(dev):
 
 
 def test_other_problems_are_left_to_others():
-    takes, good = wgmma_planes.Wgmma().takes, CASES["same"]
+    takes, good = channel_major.ChannelMajorFilterGradient().takes, CASES["same"]
     assert takes(good)
     for change in (
-        dict(kind=conv.FORWARD), dict(channels_first=True), dict(a=dtypes.bfloat16),
+        dict(kind=FORWARD), dict(channels_first=True), dict(a=dtypes.bfloat16),
         dict(acc=dtypes.float64), dict(groups=5, w_shape=(3, 3, 1, 5), y_shape=(2, 9, 7, 5)),
     ):  # fmt: skip
         assert not takes(dataclasses.replace(good, **change))
     # A tile is of one of both kinds.
-    assert not wgmma_planes.Wgmma(wgmma.SHAPES[0]).takes(good)
-    assert wgmma_planes.Wgmma(wgmma.SHAPES[0]).takes(dataclasses.replace(good, precision="high"))
+    assert not channel_major.ChannelMajorFilterGradient(tiles.SHAPES[0]).takes(good)
+    assert channel_major.ChannelMajorFilterGradient(tiles.SHAPES[0]).takes(
+        dataclasses.replace(good, precision="high")
+    )
 
 
 @pytest.mark.parametrize("images, shifted", [(64, False), (32, False), (48, True), (5, True)])
 def test_aligned_lines_cost_less(hopper_info, monkeypatch, images, shifted):
     """Boxes that begin in the middle of a cache's line are estimated to take longer."""
     p = filter_grad((images, 28, 28, 128), (3, 3), 128, precision="high")
-    solver = wgmma_planes.Wgmma()
+    solver = channel_major.ChannelMajorFilterGradient()
     before = solver.best(p, hopper_info)[0]
-    monkeypatch.setattr(wgmma_planes, "SHIFTED", 1.0)
+    monkeypatch.setattr(channel_major, "SHIFTED", 1.0)
     assert (solver.best(p, hopper_info)[0] < before) == shifted
 
 
 def test_only_rows_of_dy_are_multiplied():
-    valid = wgmma_planes.layout(filter_grad((3, 9, 8, 4), (3, 3), 4, pads=NONE))
+    valid = channel_major.layout(filter_grad((3, 9, 8, 4), (3, 3), 4, pads=NONE))
     assert (valid.step, valid.depth, valid.chunks) == (9 * 8 * 4, 7 * 8 * 4, 7)
 
 
 def test_stages_fit():
-    for shape in wgmma.PROMOTED:
+    for shape in tiles.PROMOTED:
         stage = 2 * 128 * (shape.bm + shape.bn)
-        assert shape.groups * shape.stages * (stage + 16) <= wgmma.SHARED_LIMIT
+        assert shape.groups * shape.stages * (stage + 16) <= tiles.SHARED_LIMIT
         assert shape.stages > 1
 
 
@@ -315,14 +328,16 @@ def test_layers(hopper_info, size, c, f, kernel, stride):
     p = filter_grad(
         (64, size, size, c), (kernel, kernel), f, (stride, stride), ((pad, pad), (pad, pad))
     )
-    a = wgmma_planes.layout(p)
+    a = channel_major.layout(p)
     assert a.parts == 1
-    plan = wgmma_planes.Wgmma().plan(p, hopper_info, store_epilogue(dtypes.float32))
+    plan = channel_major.ChannelMajorFilterGradient().plan(
+        p, hopper_info, store_epilogue(dtypes.float32)
+    )
     if kernel == 3:
         chosen = conv.plan(p, hopper_info, store_epilogue(dtypes.float32))
         assert [x.source for x in chosen.launches] == [x.source for x in plan.launches]
     assert [launch.name for launch in plan.launches[:2]] == ["wgmma_planes", "wgmma"]
-    assert sum(plan.workspace) <= wgmma_planes.MAX_BYTES + 2 * gemm.MAX_PARTIAL_BYTES
+    assert sum(plan.workspace) <= channel_major.MAX_BYTES + 2 * MAX_PARTIAL_BYTES
     work = arguments(plan.launches[1])
     assert (work["SPLITS"] - 1) * work["SLICE"] < work["CHUNKS"] <= work["SPLITS"] * work["SLICE"]
 
@@ -333,8 +348,10 @@ def test_layers_left_to_others(hopper_info):
     first = conv.plan(stem, hopper_info, store_epilogue(dtypes.float32)).launches[0]
     assert first.name != "wgmma_planes"
     vgg = filter_grad((64, 224, 224, 64), (3, 3), 64)
-    a = wgmma_planes.layout(vgg)
-    plan = wgmma_planes.Wgmma().plan(vgg, hopper_info, store_epilogue(dtypes.float32))
+    a = channel_major.layout(vgg)
+    plan = channel_major.ChannelMajorFilterGradient().plan(
+        vgg, hopper_info, store_epilogue(dtypes.float32)
+    )
     assert a.parts > 1 and len(plan.launches) == 2 * a.parts + 1
     assert math.ceil(64 / a.images) == a.parts
 
@@ -344,12 +361,14 @@ def test_layers_left_to_others(hopper_info):
 def test_sources_compile(hopper_info, precision):
     """Nothing is spilled, no wgmma waits for another, and the groups of a compute unit fit."""
     p = filter_grad((8, 28, 28, 48), (3, 3), 64, precision=precision)
-    shapes = wgmma.PROMOTED if precision == "highest" else wgmma.SHAPES[:1]
+    shapes = tiles.PROMOTED if precision == "highest" else tiles.SHAPES[:1]
     for shape in shapes:
-        plan = wgmma_planes.Wgmma(shape).plan(p, hopper_info, store_epilogue(dtypes.float32))
-        used = ptx.resources(plan.launches[1].source, "sm_90", shape.threads, wgmma.sm_90a)
+        plan = channel_major.ChannelMajorFilterGradient(shape).plan(
+            p, hopper_info, store_epilogue(dtypes.float32)
+        )
+        used = ptx.resources(plan.launches[1].source, "sm_90", shape.threads, sm_90a)
         assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
         warps = shape.groups * math.ceil(shape.threads / 32)
         assert warps * 32 * math.ceil(used["registers"] / 8) * 8 <= 65536
-        assert used["local"] <= wgmma.SHARED_LIMIT // shape.groups
+        assert used["local"] <= tiles.SHARED_LIMIT // shape.groups
     assert ptx.resources(plan.launches[0].source, threads=256)["spills"] == 0

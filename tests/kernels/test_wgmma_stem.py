@@ -9,8 +9,13 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import conv, wgmma, wgmma_probe, wgmma_stem
-from kerascl.kernels.solver import Plan, store_epilogue
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.hopper import probe as hopper_probe
+from kerascl.kernels.hopper import stem, tiles
+from kerascl.kernels.hopper.ptx import sm_90a
 from tests.kernels import ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
 
@@ -33,10 +38,10 @@ def dev(request):
     return request.param
 
 
-def problem(case, kind=conv.FORWARD, dtype=dtypes.float32, precision="high"):
+def problem(case, kind=FORWARD, dtype=dtypes.float32, precision="high"):
     x, taps, f, stride, pads = CASES[case] if isinstance(case, str) else case
     out = [(n + sum(pad) - k) // stride + 1 for n, k, pad in zip(x[1:3], taps, pads, strict=True)]
-    return conv.ConvProblem(
+    return ConvProblem(
         kind, x, (*taps, x[-1], f), (x[0], *out, f), (stride, stride), pads, (1, 1), 1, False,
         dtype, dtype, dtypes.float32, precision,
     )  # fmt: skip
@@ -55,12 +60,12 @@ def forward(p, x, w):
 
 def laid_out(p, inputs, dev):
     """Images and weights as the launches leave them in poisoned memory, and their low parts."""
-    plan = wgmma_stem.Forward().plan(p, dev.info, store_epilogue(dtypes.float32))
+    plan = stem.StemConv().plan(p, dev.info, store_epilogue(dtypes.float32))
     low = p.precision == "highest"
     names = ["ws0", "ws1", "ws2", "ws3"][: 4 if low else 2]
     launches = [launch for launch in plan.launches if launch.name.startswith("stem")]
     assert [launch.name for launch in launches] == ["stem_images", "stem_weights"]
-    a = wgmma_stem.layout(p)
+    a = stem.layout(p)
     shapes = [(*p.x_shape[:2], a.wide, a.pixel), (p.w_shape[0], p.w_shape[-1], a.step)] * 2
     outputs = {n: poisoned(s, p.a) for n, s in zip(names, shapes, strict=False)}
     assert [v.nbytes for v in outputs.values()] == plan.workspace[: len(names)]
@@ -75,7 +80,7 @@ def test_a_row_of_taps_reads_a_run_of_its_row(case, dtype, dev, rng):
     p = problem(case, dtype=dtype)
     x, w = random_array(rng, p.x_shape, dtype), random_array(rng, p.w_shape, dtype)
     images, weights = laid_out(p, {"a": x, "b": w}, dev)
-    a, (_, out_h, out_w, _) = wgmma_stem.layout(p), p.y_shape
+    a, (_, out_h, out_w, _) = stem.layout(p), p.y_shape
     stride, rows = p.strides[0], images.reshape(*p.x_shape[:2], -1)
     assert all(n * dtype.itemsize % 16 == 0 for n in (stride * a.pixel, rows.shape[-1], a.step))
     y = np.zeros(p.y_shape)
@@ -118,7 +123,7 @@ def test_first_layers_choose_it(hopper_info):
         for dtype in (dtypes.bfloat16,) if name == "alexnet" else (dtypes.float32, dtypes.bfloat16):
             plan = conv.plan(problem(layer, dtype=dtype), hopper_info, store_epilogue(dtype))
             assert "stem_images" in [launch.name for launch in plan.launches]
-        p = problem(layer, conv.FILTER_GRAD, dtypes.bfloat16)
+        p = problem(layer, FILTER_GRAD, dtypes.bfloat16)
         plan = conv.plan(p, hopper_info, store_epilogue(dtypes.bfloat16))
         assert "stem_images" in [launch.name for launch in plan.launches]
     wide = ((64, 56, 56, 64), (3, 3), 64, 1, same)
@@ -127,20 +132,20 @@ def test_first_layers_choose_it(hopper_info):
 
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.FILTER_GRAD])
-@pytest.mark.parametrize("shape", wgmma_stem.FILTER_SHAPES, ids=lambda shape: shape.name)
+@pytest.mark.parametrize("kind", [FORWARD, FILTER_GRAD])
+@pytest.mark.parametrize("shape", stem.FILTER_SHAPES, ids=lambda shape: shape.name)
 def test_tiles_stay_in_registers(kind, shape, hopper_info):
     p = problem("7x7", kind, dtypes.bfloat16)
-    solver = wgmma_stem.Forward if kind == conv.FORWARD else wgmma_stem.FilterGrad
+    solver = stem.StemConv if kind == FORWARD else stem.StemFilterGradient
     plan = solver(shape).plan(p, hopper_info, store_epilogue(dtypes.bfloat16))
     launch = next(launch for launch in plan.launches if launch.name == "wgmma")
-    used = ptx.resources(launch.source, "sm_90", shape.threads, wgmma.sm_90a)
+    used = ptx.resources(launch.source, "sm_90", shape.threads, sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
-    assert used["local"] <= wgmma.SHARED_LIMIT
+    assert used["local"] <= tiles.SHARED_LIMIT
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("kind", [conv.FORWARD, conv.FILTER_GRAD])
+@pytest.mark.parametrize("kind", [FORWARD, FILTER_GRAD])
 @pytest.mark.parametrize(
     ("dtype", "precision", "bound"),
     [
@@ -150,13 +155,13 @@ def test_tiles_stay_in_registers(kind, shape, hopper_info):
     ids=["tf32", "float32", "bfloat16", "float16"],
 )  # fmt: skip
 def test_convolutions(case, kind, dtype, precision, bound, dev, rng):
-    if not wgmma_probe.available(dev.info, "wgmma_stem"):
+    if not hopper_probe.available(dev.info, "wgmma_stem"):
         pytest.skip("the device has no warpgroup matrix instructions")
     p = problem(case, kind, dtype, precision)
-    solver = wgmma_stem.Forward if kind == conv.FORWARD else wgmma_stem.FilterGrad
+    solver = stem.StemConv if kind == FORWARD else stem.StemFilterGradient
     x, w, dy = (random_array(rng, s, dtype) for s in (p.x_shape, p.w_shape, p.y_shape))
     want = forward(p, x, w)
-    if kind == conv.FILTER_GRAD:
+    if kind == FILTER_GRAD:
         # linear in w, so the gradient's every element is a forward pass with one tap
         want = np.zeros(p.w_shape)
         for at in np.ndindex(*p.w_shape[:3]):
@@ -164,11 +169,11 @@ def test_convolutions(case, kind, dtype, precision, bound, dev, rng):
             one[at] = 1
             q = dataclasses.replace(p, y_shape=(*p.y_shape[:3], 1))
             want[at] = np.tensordot(forward(q, x, one)[..., 0], dy.astype(np.float64), 3)
-    for tile in (None, *wgmma_stem.FILTER_SHAPES):
+    for tile in (None, *stem.FILTER_SHAPES):
         if not solver(tile).takes(p):
             continue
         plan = solver(tile, 1 if tile else None).plan(p, dev.info, store_epilogue(dtypes.float32))
-        inputs = {"a": x, "b": w if kind == conv.FORWARD else dy}
+        inputs = {"a": x, "b": w if kind == FORWARD else dy}
         out = {"out": poisoned(p.out_shape, dtypes.float32)}
         got = run_outputs(plan, inputs, out, dev)["out"]
         assert np.linalg.norm(got - want) <= bound * np.linalg.norm(want)

@@ -7,16 +7,17 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import database, gemm, tiles, wgmma, wgmma_gemm, wgmma_probe, wgmma_turned
-from kerascl.kernels.solver import (
-    Epilogue,
-    NoMoments,
-    Plan,
-    Ref,
-    VectorLoad,
-    VectorStore,
-    store_epilogue,
-)
+from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore, store_epilogue
+from kerascl.kernels.contract.plan import Plan, Ref
+from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.solver import NoMoments
+from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.hopper import probe as hopper_probe
+from kerascl.kernels.hopper import tiles, transposed
+from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.tuning import database
 from tests.kernels import emulator, ptx
 from tests.kernels.harness import poisoned, random_array
 from tests.kernels.test_wgmma_emulated import WRONG, check, found_in, product
@@ -25,8 +26,8 @@ from tests.kernels.test_wgmma_planes import tf32
 
 FLOAT = dtypes.float32
 STORE = store_epilogue(FLOAT)
-WIDE = wgmma_turned.SHAPES[0]  # whose producer is a whole warpgroup
-SMALL = min(wgmma_turned.SHAPES, key=lambda s: s.bm * s.bn * s.stages)
+WIDE = transposed.SHAPES[0]  # whose producer is a whole warpgroup
+SMALL = min(transposed.SHAPES, key=lambda s: s.bm * s.bn * s.stages)
 
 PRODUCTS = {  # m, n, k, batch of a, batch of b; is a turned; offsets; launches that lay a out anew
     "ragged": ((150, 72, 136, (), ()), False, (0, 0), 0),
@@ -49,24 +50,24 @@ def test_products(cpu_dev, cpu_info, name, tile, rng):
     sizes, turned, offsets, packs = PRODUCTS[name]
     p, operands, want = product(rng, sizes, FLOAT, turned=(turned, False), offsets=offsets)
     p = dataclasses.replace(p, precision="high")
-    solver = wgmma_turned.Wgmma(tile, 1)
+    solver = transposed.TransposedMatmul(tile, 1)
     assert solver.takes(p)
     plan = solver.plan(p, cpu_info, STORE)
     assert [x.name for x in plan.launches] == ["wgmma_pack"] * packs + ["wgmma_turned"]
     check(plan, *operands, want, cpu_dev)
 
 
-@pytest.mark.parametrize("shape", wgmma_turned.SHAPES, ids=lambda s: f"{s.name}x{s.groups}")
+@pytest.mark.parametrize("shape", transposed.SHAPES, ids=lambda s: f"{s.name}x{s.groups}")
 def test_tiles(cpu_dev, cpu_info, shape, rng):
     """Several tiles of each work-group, through all stages several times."""
     p, operands, want = product(rng, (580, 396, 200, (), ()), FLOAT)
-    check(wgmma_turned.Wgmma(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev)
+    check(transposed.TransposedMatmul(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev)
 
 
 @pytest.mark.parametrize("splits", [2, 5])
 def test_slices_of_the_depth(cpu_dev, cpu_info, splits, rng):
     p, operands, want = product(rng, (40, 68, 360, (2,), (2,)), FLOAT)
-    plan = wgmma_turned.Wgmma(SMALL, splits).plan(p, cpu_info, STORE)
+    plan = transposed.TransposedMatmul(SMALL, splits).plan(p, cpu_info, STORE)
     assert [x.name for x in plan.launches] == ["wgmma_turned", "gemm_fold4"]
     check(plan, *operands, want, cpu_dev)
 
@@ -77,7 +78,7 @@ def test_results(cpu_dev, cpu_info, out, columns, rng):
     """Neighbouring results are exchanged and stored at once where the columns allow it."""
     p, (a, b), want = product(rng, (100, 136, 40, (), ()), FLOAT)
     p = dataclasses.replace(p, n=columns)
-    plan = wgmma_turned.Wgmma(SMALL).plan(p, cpu_info, store_epilogue(out))
+    plan = transposed.TransposedMatmul(SMALL).plan(p, cpu_info, store_epilogue(out))
     most = 4 if out is FLOAT else 8
     width = next((w for w in (most, 4) if columns % w == 0), 0)
     assert f"#define VECTOR {width}\n" in plan.launches[0].source
@@ -100,7 +101,7 @@ def test_epilogue(cpu_dev, cpu_info, vectors, rng):
         compute=compute,
         stores=(VectorStore("out", out, "value"),) if vectors else (),
     )
-    plan = wgmma_turned.Wgmma(SMALL).plan(p, cpu_info, made)
+    plan = transposed.TransposedMatmul(SMALL).plan(p, cpu_info, made)
     inputs = {"a": a, "b": b, "bias": bias, "more": more}
     got = emulator.run_plan(plan, inputs, poisoned((m, n), out), cpu_dev)
     expected = np.maximum(want(tf32(a), tf32(b)) + bias, 0) + more
@@ -138,7 +139,7 @@ FAULTS = {  # the kernel's text, what takes its place, and what is found
 def test_faults_are_found(cpu_dev, cpu_info, name, rng):
     old, new, fault = FAULTS[name]
     p, operands, want = product(rng, (150, 136, 296, (), ()), FLOAT)
-    plan = wgmma_turned.Wgmma(wgmma_turned.SHAPES[1]).plan(p, cpu_info, STORE)
+    plan = transposed.TransposedMatmul(transposed.SHAPES[1]).plan(p, cpu_info, STORE)
     (launch,) = plan.launches
     assert old in launch.source
     launch = dataclasses.replace(launch, source=launch.source.replace(old, new))
@@ -147,25 +148,25 @@ def test_faults_are_found(cpu_dev, cpu_info, name, rng):
 
 def problem(m, n, k, a=None, b=None, dtype=FLOAT, precision="high"):
     a, b = a or (k, 1), b or (n, 1)
-    made = gemm.GemmProblem(m, n, k, (), a, b, dtype, dtype, FLOAT, precision=precision)
-    return gemm.normalise(made)
+    made = MatmulProblem(m, n, k, (), a, b, dtype, dtype, FLOAT, precision=precision)
+    return normalise_matmul(made)
 
 
 def test_other_problems_are_left_to_others():
-    takes = wgmma_turned.Wgmma().takes
+    takes = transposed.TransposedMatmul().takes
     assert takes(problem(64, 32, 48))
     assert takes(problem(64, 33, 48, b=(36, 1)))
     assert not takes(problem(64, 33, 48))  # rows of b begin at no multiple of 16 bytes
     assert not takes(problem(64, 32, 48, b=(1, 48)))
     assert not takes(problem(64, 32, 48, precision="highest"))
     assert not takes(problem(64, 32, 48, dtype=dtypes.bfloat16))
-    tall = next(s for s in wgmma.SHAPES if s.blocks > 1)
-    assert not wgmma_turned.Wgmma(tall).takes(problem(64, 32, 48))
+    tall = next(s for s in tiles.SHAPES if s.blocks > 1)
+    assert not transposed.TransposedMatmul(tall).takes(problem(64, 32, 48))
 
 
 def chosen(p, info):
     database._choose.cache_clear()
-    return database.choose("gemm", gemm.SOLVERS, gemm.VARIANTS, p, info).name
+    return database.choose("gemm", matmul.SOLVERS, matmul.VARIANTS, p, info).name
 
 
 @pytest.mark.parametrize("size", [1024, 2048, 4096, 8192])
@@ -183,13 +184,15 @@ def test_large_products_choose_it(hopper_info, size):
 
 def test_without_its_verdict_all_is_as_before(hopper_info, monkeypatch):
     p = problem(4096, 4096, 4096)
-    assert [x.name for x in gemm.plan(p, hopper_info, STORE).launches] == ["wgmma_turned"]
+    assert [x.name for x in matmul.plan(p, hopper_info, STORE).launches] == ["wgmma_turned"]
     monkeypatch.setattr(
-        wgmma_probe, "available", lambda info, family=wgmma_probe.BASE: family != "wgmma_turned"
+        hopper_probe, "available", lambda info, family=hopper_probe.BASE: family != "wgmma_turned"
     )
     assert chosen(p, hopper_info) == "wgmma"
-    assert gemm.plan(p, hopper_info, STORE) == wgmma_gemm.Wgmma().plan(p, hopper_info, STORE)
-    assert "wgmma_turned" in wgmma_probe.FAMILIES
+    assert matmul.plan(p, hopper_info, STORE) == hopper_matmul.HopperMatmul().plan(
+        p, hopper_info, STORE
+    )
+    assert "wgmma_turned" in hopper_probe.SELF_TESTS
 
 
 def test_moments_are_left_to_the_other(hopper_info):
@@ -197,26 +200,26 @@ def test_moments_are_left_to_the_other(hopper_info):
     flat = problem(1 << 18, 64, 64)
     assert chosen(flat, hopper_info) == "wgmma_turned"
     made = with_moments(flat.m, flat.n)
-    assert gemm.plan(flat, hopper_info, made).launches[-1].name == "wgmma"
+    assert matmul.plan(flat, hopper_info, made).launches[-1].name == "wgmma"
     with pytest.raises(NoMoments):
-        gemm.plan(problem(4096, 4096, 4096), hopper_info, with_moments(4096, 4096))
+        matmul.plan(problem(4096, 4096, 4096), hopper_info, with_moments(4096, 4096))
 
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
 @pytest.mark.parametrize("columns", [256, 255])
 @pytest.mark.parametrize("out", [FLOAT, dtypes.bfloat16], ids=str)
-@pytest.mark.parametrize("tile", wgmma_turned.SHAPES, ids=lambda t: f"{t.name}x{t.groups}")
+@pytest.mark.parametrize("tile", transposed.SHAPES, ids=lambda t: f"{t.name}x{t.groups}")
 def test_registers(cpu_dev, hopper_info, tile, out, columns):
     """Nothing is spilled, no wgmma waits for another, and a compute unit holds as many groups as
     the tile was made for."""
     p = problem(4096, columns, 4096, b=(256, 1))
     for splits in (1, 4):
-        plan = wgmma_turned.Wgmma(tile, splits).plan(p, hopper_info, store_epilogue(out))
+        plan = transposed.TransposedMatmul(tile, splits).plan(p, hopper_info, store_epilogue(out))
         threads = plan.launches[0].local_size[0]
-        used = ptx.resources(plan.launches[0].source, "sm_90", threads, wgmma.sm_90a)
+        used = ptx.resources(plan.launches[0].source, "sm_90", threads, sm_90a)
         assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
         if tile is WIDE:  # what is given away is what the others take
             assert (threads, 384 * used["registers"]) == (384, 128 * 40 + 256 * 232)
-        warps = tiles.ceil_div(tile.groups * threads // 32, 4)  # of a quarter of the unit
-        assert warps * 32 * tiles.round_up(used["registers"], 8) <= 16384
+        warps = ceil_div(tile.groups * threads // 32, 4)  # of a quarter of the unit
+        assert warps * 32 * round_up(used["registers"], 8) <= 16384
         assert tile.groups * (used["local"] + 1024) <= 228 * 1024

@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels import conv, winograd
-from kerascl.kernels.conv import DATA_GRAD, FILTER_GRAD, FORWARD
-from kerascl.kernels.solver import choose, store_epilogue
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.solver import choose
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv import winograd
+from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, normalise_conv
 from tests.kernels.harness import devices, poisoned, run_plan
 from tests.kernels.test_conv import make
 
@@ -30,8 +32,8 @@ def dev(request):
 
 
 def check(problem, inputs, want, info, dev, tile, bound, out=dtypes.float32):
-    problem = conv.normalise(dataclasses.replace(problem, precision="high"))
-    solver = winograd.Winograd(tile)
+    problem = normalise_conv(dataclasses.replace(problem, precision="high"))
+    solver = winograd.WinogradConv(tile)
     assert solver.applies(problem, info)
     plan = solver.plan(problem, info, store_epilogue(out))
     got = run_plan(plan, inputs, poisoned(want.shape, out), dev)
@@ -84,7 +86,7 @@ def test_where_it_applies(dev, rng):
         made, _, _ = make(
             rng, kind, **({"spatial": (8, 8), "kernel": 3} | more), channels=4, filters=4
         )
-        return conv.normalise(dataclasses.replace(made, precision=precision))
+        return normalise_conv(dataclasses.replace(made, precision=precision))
 
     assert two.applies(problem(), info) and four.applies(problem(), info)
     exact = problem(precision="highest")
@@ -106,5 +108,5 @@ def test_gpus_without_matrix_units_take_it(dev, rng):
         compute_units=32,
     )
     made, _, _ = make(rng, FORWARD, (28, 28), 128, 128, 3, pads=1, images=8)
-    problem = conv.normalise(dataclasses.replace(made, precision="high"))
+    problem = normalise_conv(dataclasses.replace(made, precision="high"))
     assert choose(conv.SOLVERS, problem, info).name == "winograd4"

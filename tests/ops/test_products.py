@@ -5,7 +5,7 @@ import pytest
 
 import kerascl as kc
 from kerascl.dtypes import float32
-from kerascl.kernels import cpu
+from kerascl.kernels.matmul import cpu
 from kerascl.ops import nn
 from kerascl.runtime import device
 from tests.ops.slopes import relative

@@ -2,13 +2,19 @@
 
 import pytest
 
-from kerascl.kernels import wgmma_probe
+from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.runtime import selftest, sources
 
 MODULES = [
-    *(f"kerascl.kernels.{family}_selftest" for family in wgmma_probe.FAMILIES),
-    "kerascl.kernels.attention_mma_selftest", "kerascl.runtime.addresses_selftest",
-]  # fmt: skip
+    *map(hopper_probe.self_test, hopper_probe.SELF_TESTS),
+    "kerascl.kernels.units.attention_selftest",
+    "kerascl.runtime.addresses_selftest",
+]
+# The OpenCL C of which each self-test speaks.
+PROGRAMS = {
+    **{hopper_probe.self_test(name): [f"{name}.cl"] for name in hopper_probe.SELF_TESTS},
+    "kerascl.kernels.units.attention_selftest": ["attention_mma.cl", "mma_units.cl"],
+}
 
 
 def digest_with(monkeypatch, module: str, changed: str) -> str:
@@ -26,31 +32,30 @@ def digest_with(monkeypatch, module: str, changed: str) -> str:
 @pytest.mark.parametrize(
     ("module", "file", "counts"),
     [
-        ("wgmma", "kernels/wgmma_selftest.py", True),  # the test itself
-        ("wgmma", "kernels/wgmma_gemm.py", True),  # a planner
-        ("wgmma", "kernels/tiles.py", True),  # what planners use
-        ("wgmma", "kernels/cl/wgmma.cl", True),
-        ("wgmma", "kernels/cl/wgmma_taps.cl", True),  # named by its stem only
-        ("wgmma", "kernels/cl/pool.cl", False),
-        ("wgmma", "kernels/pool.py", False),
+        ("wgmma", "kernels/hopper/selftests/basics.py", True),  # the test itself
+        ("wgmma", "kernels/hopper/matmul.py", True),  # a planner
+        ("wgmma", "kernels/matmul/split_k.py", True),  # what planners use
+        ("wgmma", "kernels/hopper/tiles.py", True),  # imported beside others
+        ("wgmma", "kernels/hopper/wgmma.cl", True),
+        ("wgmma", "kernels/hopper/wgmma_taps.cl", True),  # named by its stem only
+        ("wgmma", "kernels/pool/pool.cl", False),
+        ("wgmma", "kernels/pool/solvers.py", False),
         ("wgmma", "ops/nn.py", False),
-        ("attention_mma", "kernels/cl/attention_mma.cl", True),
-        ("attention_mma", "kernels/cl/mma_units.cl", True),
-        ("attention_mma", "kernels/cl/sort.cl", False),
+        ("attention", "kernels/units/attention_mma.cl", True),
+        ("attention", "kernels/units/mma_units.cl", True),
+        ("attention", "kernels/sort/sort.cl", False),
     ],
 )
 def test_a_digest_knows_what_a_self_test_depends_on(module, file, counts, monkeypatch):
     assert (sources.PACKAGE / file).is_file()
-    module = f"kerascl.kernels.{module}_selftest"
+    module = {"wgmma": hopper_probe.self_test("wgmma"), "attention": MODULES[-2]}[module]
     assert (digest_with(monkeypatch, module, file) != sources.of_module(module)) == counts
 
 
 @pytest.mark.parametrize("module", MODULES)
 def test_every_self_test_has_its_files(module):
     found = {file.name for file in sources.files_of(module)}
-    assert f"{module.split('.')[-1]}.py" in found
-    if "kernels" in module:
-        assert f"{module.split('.')[-1].removesuffix('_selftest')}.cl" in found
+    assert {f"{module.split('.')[-1]}.py", *PROGRAMS.get(module, ())} <= found
 
 
 def test_a_verdict_is_asked_for_again_when_the_sources_change(dev, tmp_path, monkeypatch):

@@ -28,9 +28,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kerascl import dtypes
-from kerascl.kernels import conv, gemm
-from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
-from kerascl.kernels.gemm_problem import GemmProblem
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.runtime import device
 from tests.solvers import counting, emulated
 
@@ -45,7 +46,7 @@ def names(info) -> list[str]:
     """Of the solvers that apply to some problem here; those of one name count once."""
     found = {}
     for problem in problems():
-        of = gemm.SOLVERS if isinstance(problem, GemmProblem) else conv.SOLVERS
+        of = matmul.SOLVERS if isinstance(problem, MatmulProblem) else conv.SOLVERS
         found |= {s.name: None for s in of if s.applies(problem, info)}
     return list(found)
 
@@ -56,7 +57,7 @@ def problems():
         t = dtypes.as_dtype(name)
         types = (t, t, t.accumulator, 0, 0, precision)
         for m, n, k in ((256, 256, 256), (2, 300, 400), (7, 5, 9)):
-            yield gemm.normalise(GemmProblem(m, n, k, (), (k, 1), (n, 1), *types))
+            yield normalise_matmul(MatmulProblem(m, n, k, (), (k, 1), (n, 1), *types))
         kinds = (FORWARD, DATA_GRAD, FILTER_GRAD)
         for kind, channels, side, depthwise in itertools.product(kinds, (3, 64), (1, 3), (0, 1)):
             groups, filters = (channels, channels) if depthwise else (1, 64)

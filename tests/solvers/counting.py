@@ -10,14 +10,14 @@ import tempfile
 from collections import Counter
 from pathlib import Path
 
-from kerascl.kernels import solver
+from kerascl.kernels.contract import solver as contract
 
 _decided, _outcomes = set(), Counter()
 
 
 @functools.cache
 def _install():
-    plain = solver.forced
+    plain = contract.forced
 
     def forced(solvers, problem, info):
         chosen = plain(solvers, problem, info)
@@ -25,7 +25,7 @@ def _install():
             _decided.add(problem)
         return chosen
 
-    solver.forced = forced
+    contract.forced = forced
 
 
 def pytest_configure():

@@ -11,9 +11,13 @@ import functools
 import math
 
 from kerascl.compiler import lower
-from kerascl.kernels import conv, gemm, wgmma_probe
-from kerascl.kernels.conv_problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
-from kerascl.kernels.solver import Launch, Plan, Ref, Scalar, Solver
+from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.hopper import probe as hopper_probe
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import reach
 from tests.kernels import emulator, mma_emulator
 
 FAR = 1e15  # beyond all costs: none is chosen that is not forced on
@@ -99,8 +103,8 @@ def operand_bytes(p) -> tuple[int, int]:
         shapes = {FORWARD: (x, w), DATA_GRAD: (y, w), FILTER_GRAD: (x, y)}[p.kind]
         a, b = map(math.prod, shapes)
     else:
-        a = gemm.reach((*p.batch, p.m, p.k), p.a_strides, p.a_offset)
-        b = gemm.reach((*p.batch, p.k, p.n), p.b_strides, p.b_offset)
+        a = reach((*p.batch, p.m, p.k), p.a_strides, p.a_offset)
+        b = reach((*p.batch, p.k, p.n), p.b_strides, p.b_offset)
     return a * p.a.itemsize, b * p.b.itemsize
 
 
@@ -127,9 +131,9 @@ def _judge(state: str, e: emulator.Emulation, results: tuple[Ref, ...]) -> Launc
 
 def install(put=setattr) -> None:
     """Put NVIDIA's solvers among those of products and convolutions; `put` sets attributes."""
-    put(wgmma_probe, "available", lambda info, *_: info.matrix == "wgmma90")
+    put(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
     put(lower, "MOMENTS", (*lower.MOMENTS, ""))
-    for module in (gemm, conv):
+    for module in (matmul, conv):
         for name in ("SOLVERS", "VARIANTS"):
             put(module, name, tuple(map(_emulated, getattr(module, name))))
 

@@ -5,24 +5,25 @@ from __future__ import annotations
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.compiler.operands import Operand
 from kerascl.core.node import Node
-from kerascl.kernels import attention
-from kerascl.kernels.solver import Plan
+from kerascl.kernels.attention import solvers as attention
+from kerascl.kernels.attention.problem import AttentionProblem, Tensor
+from kerascl.kernels.contract.plan import Plan
 from kerascl.ops.attention import ATTENTION, ATTENTION_GRAD
 
 _STATISTICS = frozenset((4, 5))  # inputs of the gradient that its kernels read contiguous
 
 
-def _problem(node: Node, reads: list[Operand]) -> attention.AttentionProblem:
+def _problem(node: Node, reads: list[Operand]) -> AttentionProblem:
     scale, causal, has_bias, precision = node.attrs
     backward = node.op is ATTENTION_GRAD
 
-    def tensor(k: int) -> attention.Tensor:
-        return attention.Tensor(node.inputs[k].dtype, reads[k].strides, reads[k].offset)
+    def tensor(k: int) -> Tensor:
+        return Tensor(node.inputs[k].dtype, reads[k].strides, reads[k].offset)
 
     query, key, value = node.inputs[:3]
     extra = list(range(6 if backward else 3, len(node.inputs)))
     bias = tensor(extra.pop(0)) if has_bias else None
-    return attention.AttentionProblem(
+    return AttentionProblem(
         batch=query.shape[0],
         length=query.shape[1],
         source=key.shape[1],

@@ -7,8 +7,9 @@ import math
 
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
-from kerascl.kernels import conv
-from kerascl.kernels.solver import Plan
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import ConvProblem
 from kerascl.ops.convolution import CONV, DATA_GRAD, FILTER_GRAD
 
 
@@ -27,10 +28,10 @@ def _tensors(node: Node) -> tuple[str, Node, Node, Node]:
     return "filter_grad", a, node, b
 
 
-def _problem(node: Node) -> conv.ConvProblem:
+def _problem(node: Node) -> ConvProblem:
     strides, pads, dilation, groups, first, precision = node.attrs
     kind, x, w, y = _tensors(node)
-    return conv.ConvProblem(
+    return ConvProblem(
         kind=kind,
         x_shape=channels_last(x.shape, first),
         w_shape=w.shape,

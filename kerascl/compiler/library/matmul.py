@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
-from kerascl.kernels import gemm
-from kerascl.kernels.solver import Plan
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import MatmulProblem
 from kerascl.ops.contraction import MATMUL
 
 
-def _problem(node: Node, reads) -> gemm.GemmProblem:
+def _problem(node: Node, reads) -> MatmulProblem:
     a, b = reads
     *batch, m, n = node.shape
-    return gemm.GemmProblem(
+    return MatmulProblem(
         m=m,
         n=n,
         k=node.inputs[0].shape[-1],
@@ -29,7 +30,7 @@ def _problem(node: Node, reads) -> gemm.GemmProblem:
 
 
 def _plan(call: Call) -> Plan:
-    return gemm.plan(_problem(call.node, call.reads), call.info, call.epilogue)
+    return matmul.plan(_problem(call.node, call.reads), call.info, call.epilogue)
 
 
 def _flops(node: Node) -> int:

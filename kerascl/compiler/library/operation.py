@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from kerascl.compiler.operands import Operand
 from kerascl.core.node import Node
 from kerascl.core.op import Op
-from kerascl.kernels.solver import Epilogue, Plan
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Plan
 
 
 @dataclass(frozen=True)

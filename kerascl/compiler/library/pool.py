@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kerascl.compiler.library.conv import channels_last
 from kerascl.compiler.library.operation import Call, LibraryOperation
-from kerascl.kernels import pool
-from kerascl.kernels.solver import Plan
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.pool import solvers as pool
+from kerascl.kernels.pool.problem import PoolProblem
 from kerascl.ops.pooling import AVERAGE, AVERAGE_GRAD, MAX, MAX_GRAD, MAX_SELECT
 
 # Of each operation: the kind of problem, and which inputs are its x and y; None is the result.
@@ -23,7 +24,7 @@ def _plan(call: Call) -> Plan:
     window, strides, pads, first, count_pad = node.attrs
     kind, x, y = _KINDS[node.op]
     x, y = (node if k is None else node.inputs[k] for k in (x, y))
-    problem = pool.PoolProblem(
+    problem = PoolProblem(
         kind=kind,
         x_shape=channels_last(x.shape, first),
         y_shape=channels_last(y.shape, first),

@@ -8,8 +8,9 @@ from kerascl.compiler.emit import Scope, Writer
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.compiler.symbolic import number, variable
 from kerascl.core.node import Node
-from kerascl.kernels import recurrent
-from kerascl.kernels.solver import Plan
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.recurrent import solvers as recurrent
+from kerascl.kernels.recurrent.problem import Fetch, RecurrentProblem, Stored
 from kerascl.ops.recurrence import RECURRENCE
 
 
@@ -51,10 +52,10 @@ def _plan(call: Call) -> Plan:
             position += 1
             if output in wanted:
                 dtype = spec.dtypes[output]
-                stored.append(recurrent.Stored(f"out{output}", dtype, name, block, blocks))
+                stored.append(Stored(f"out{output}", dtype, name, block, blocks))
     first = len(spec.groups)
     length, batch, _ = node.shape
-    problem = recurrent.RecurrentProblem(
+    problem = RecurrentProblem(
         steps=length,
         batch=batch,
         units=units,
@@ -66,7 +67,7 @@ def _plan(call: Call) -> Plan:
         initial=tuple(letters[1 + k] for k in range(count)),
         final=tuple(f"out{first + k}" if first + k in wanted else None for k in range(count)),
         fetches=tuple(
-            recurrent.Fetch(
+            Fetch(
                 letters[s.source], node.inputs[s.source].dtype, s.kind, s.block, s.blocks
             )
             for s in spec.streams

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from kerascl.compiler.library.operation import Call, LibraryOperation
-from kerascl.kernels import scan
-from kerascl.kernels.solver import Plan
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.scan import solvers as scan
+from kerascl.kernels.scan.problem import ScanProblem, SearchProblem
 from kerascl.ops.scan import SCAN
 from kerascl.ops.sorting import SEARCH
 
@@ -13,7 +14,7 @@ def _scan(call: Call) -> Plan:
     node = call.node
     kind, reverse, exclusive = node.attrs
     outer, length, inner = node.shape
-    problem = scan.ScanProblem(
+    problem = ScanProblem(
         outer=outer,
         length=length,
         inner=inner,
@@ -30,7 +31,7 @@ def _search(call: Call) -> Plan:
     node = call.node
     (side,) = node.attrs
     ordered = node.inputs[0]
-    problem = scan.SearchProblem(
+    problem = SearchProblem(
         sorted_length=ordered.shape[1],
         count=node.shape[1],
         dtype=ordered.dtype,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from kerascl.compiler.library.operation import Call, LibraryOperation
-from kerascl.kernels import scatter
-from kerascl.kernels.solver import Plan
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.scatter import solvers as scatter
+from kerascl.kernels.scatter.problem import ScatterProblem
 from kerascl.ops.gather import SCATTER
 
 
 def _plan(call: Call) -> Plan:
     (mode,) = call.node.attrs
     base, indices, _ = call.node.inputs
-    problem = scatter.ScatterProblem(
+    problem = ScatterProblem(
         rows=base.shape[0],
         width=base.shape[1],
         count=indices.shape[0],

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
-from kerascl.kernels import sort
-from kerascl.kernels.solver import Plan
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.sort import solvers as sort
+from kerascl.kernels.sort.problem import SortProblem
 from kerascl.ops.sorting import SORT
 
 
 def _plan(call: Call) -> Plan:
     descending, k = call.node.attrs
     rows, length = call.node.inputs[0].shape
-    problem = sort.SortProblem(
+    problem = SortProblem(
         rows=rows,
         length=length,
         dtype=call.node.dtype,

@@ -1,0 +1,46 @@
+"""Dot-product attention, forward and backward, without logits in memory.
+
+The forward pass walks over blocks of keys with a running maximum and sum for each query (online
+softmax: Milakov and Gimelshein, 2018; FlashAttention: Dao et al., 2022, and FlashAttention-2: Dao,
+2023) and keeps one statistic of each row: log2 of the sum of 2^logit, with logits times log2(e).
+The backward pass computes the probabilities again from it.  No atomics: results do not vary.
+
+Rows that see no key at all are uniform over all keys, as in the plain formula with a large finite
+negative logit for hidden keys; their queries and keys get no gradient.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from kerascl.kernels.attention import cpu as attention_cpu
+from kerascl.kernels.attention import tiled as attention_tiled
+from kerascl.kernels.attention.problem import AttentionProblem
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.contract.solver import Solver, choose
+from kerascl.kernels.units import attention as unit_attention
+
+SOLVERS: tuple[Solver, ...] = (
+    *attention_cpu.SOLVERS, *unit_attention.SOLVERS, *attention_tiled.SOLVERS,
+)  # fmt: skip
+
+
+@functools.lru_cache(maxsize=1024)
+def _choose(problem: AttentionProblem, info) -> Solver:
+    return choose(SOLVERS, problem, info)
+
+
+def plan(problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
+    """Launches that compute `problem`.
+
+    Slots of the forward pass: a, b, c (queries, keys, values), then the bias and the mask if there
+    are any; the results go through the epilogue and, for the statistic, to "stat".  Slots of the
+    backward pass: a, b, c, d (upstream gradient), e (statistic), f (sum of gradient times result
+    for each row), then the bias and the mask; the queries' gradient goes through the epilogue, the
+    others to "dk" and "dv".
+
+    Raises:
+        NotImplementedError: for other dtypes, or more than MOST_FEATURES features.
+    """
+    return _choose(problem, info).plan(problem, info, epilogue)

@@ -1,0 +1,200 @@
+"""Attention for GPUs, in portable OpenCL C: tiles of queries and keys in local memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kerascl.dtypes import float32
+from kerascl.kernels.attention.problem import (
+    LOG2_E,
+    AttentionProblem,
+    Tensor,
+    extra_refs,
+    extra_strides,
+    prelude_types,
+    shared_defines,
+)
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.matmul.tiles import load4
+
+
+@dataclass(frozen=True)
+class Block:
+    """A work-group of tx x ty work-items owns `br` rows and takes `bc` columns at a time."""
+
+    br: int
+    bc: int
+    tx: int
+    ty: int
+
+    @property
+    def threads(self) -> int:
+        return self.tx * self.ty
+
+    def _stride(self, features: int) -> int:
+        return round_up(features, 4 * self.tx) + 4
+
+    def local_bytes(self, p: AttentionProblem) -> int:
+        """Bytes of local memory of the hungriest kernel."""
+        width, depth, line = self._stride(p.width), self._stride(p.depth), self.bc + 4
+        if p.grad is None:
+            tiles = self.br * width + self.bc * max(width, depth)
+            return 4 * (tiles + self.br * (line + self.tx) + 4)
+        return 4 * ((self.br + self.bc) * (width + depth) + 2 * self.br * line + 2 * self.bc + 4)
+
+    def fits(self, p: AttentionProblem, info) -> bool:
+        # constants and the driver may need a little, too
+        room = info.local_mem_bytes - 256
+        return self.threads <= info.max_work_group_size and self.local_bytes(p) <= room
+
+
+# (most features, block), measured on an H200: for each head size the fastest first, then smaller
+# ones for little work or little local memory.
+FORWARD = (
+    (32, Block(128, 32, 8, 16)),
+    (64, Block(64, 32, 8, 8)),
+    (128, Block(64, 16, 4, 16)),
+    (256, Block(32, 32, 8, 8)),
+    (256, Block(16, 16, 8, 8)),
+    (256, Block(8, 8, 8, 8)),
+    (256, Block(4, 4, 4, 4)),
+)
+BACKWARD = (
+    (32, Block(64, 32, 8, 16)),
+    (64, Block(32, 32, 8, 8)),
+    (256, Block(16, 16, 8, 8)),
+    (256, Block(8, 8, 8, 8)),
+    (256, Block(4, 4, 4, 4)),
+)
+
+
+def block_for(p: AttentionProblem, info, forward=FORWARD, backward=BACKWARD):
+    """The first block of a table that the device has room for and that keeps it busy."""
+    features = max(p.width, p.depth)
+    table = forward if p.grad is None else backward
+    fitting = [b for most, b in table if features <= most and b.fits(p, info)]
+    rows, owners = (p.length, p.heads) if p.grad is None else (p.source, p.groups)
+
+    def busy(b) -> bool:
+        return p.batch * owners * ceil_div(rows, b.br) >= info.compute_units
+
+    return next((b for b in fitting if busy(b) or b.br <= 32), next(iter(fitting), None))
+
+
+def in_vectors(p: AttentionProblem) -> bool:
+    """Whether all rows of features may be read four neighbours at a time."""
+    pairs = [(p.q, p.width), (p.k, p.width), (p.v, p.depth)]
+    pairs += [(p.grad, p.depth)] if p.grad is not None else []
+    return all(_in_fours(x, n) for x, n in pairs)
+
+
+def _in_fours(x: Tensor, features: int) -> bool:
+    """Whether rows may be read four neighbours at a time."""
+    whole = all(n % 4 == 0 for n in (*x.strides[:3], x.offset, features))
+    return whole and x.strides[3] == 1
+
+
+def head(p: AttentionProblem, epilogue: Epilogue, units: str = "", **names: int) -> str:
+    """What the text of every kernel begins with: macros, `units`, what the kernels share."""
+    names |= dict(VECTORS=int(in_vectors(p)))
+    return (
+        prelude(p.index, X=p.q.dtype, OUT=p.dtype, **prelude_types(p))
+        + load4("X", p.q.dtype, float32)
+        + shared_defines(p)
+        + "".join(f"#define {k} {v}\n" for k, v in names.items())
+        + epilogue.defines
+        + units
+        + cl_source("attention/attention_common.cl")
+    )
+
+
+def strides(p: AttentionProblem, *tensors: Tensor) -> list[Arg]:
+    """Start and strides of each."""
+    return [Scalar(p.index, n) for x in tensors for n in (x.offset, *x.strides)]
+
+
+class TiledSolver(Solver):
+    """What the solvers with blocks of rows share.
+
+    Attributes:
+        backward: whether it computes gradients.
+        kernel: what its kernels' names begin with.
+    """
+
+    backward: bool
+    kernel = "attention_tile"
+
+    def applies(self, problem: AttentionProblem, info) -> bool:
+        p = problem
+        return p.usable and (p.grad is not None) == self.backward and bool(self.block(p, info))
+
+    def cost(self, problem: AttentionProblem, info) -> float:
+        return 10.0 if info.kind == "cpu" else 1.0
+
+    def block(self, p: AttentionProblem, info) -> Block | None:
+        """What a work-group takes, None where the device has no room."""
+        return block_for(p, info)
+
+    def source(self, p: AttentionProblem, block: Block, epilogue: Epilogue, **names: int) -> str:
+        """The text of one kernel, with these macros in front."""
+        names |= dict(
+            BR=block.br, BC=block.bc, TX=block.tx, TY=block.ty, THREADS=block.threads
+        )  # fmt: skip
+        return head(p, epilogue, **names) + cl_source("attention/attention_tile.cl")
+
+
+class TiledAttention(TiledSolver):
+    """A work-group owns a block of queries."""
+
+    name = "tile"
+    backward = False
+
+    def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        block = self.block(p, info)
+        args = (
+            Ref("a"), Ref("b"), Ref("c"), *extra_refs(p, "d"), Ref("stat"),
+            Scalar("int", p.length), Scalar("int", p.source), Scalar("int", p.heads // p.groups),
+            Scalar("float", p.scale * LOG2_E), *strides(p, p.q, p.k, p.v), *extra_strides(p),
+            *epilogue.args,
+        )  # fmt: skip
+        size = (ceil_div(p.length, block.br) * block.threads, p.heads, p.batch)
+        source = self.source(p, block, epilogue, FORWARD=1)
+        return Plan([Launch(source, self.kernel, args, size, (block.threads, 1, 1))])
+
+
+class TiledAttentionGradient(TiledSolver):
+    """One kernel owns blocks of queries, another blocks of keys; both compute the probabilities."""
+
+    name = "tile_grad"
+    backward = True
+
+    def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        block = self.block(p, info)
+        launches = []
+        for keys in (False, True):
+            rows, count = (p.source, p.groups) if keys else (p.length, p.heads)
+            args = (
+                *(Ref(x) for x in "abcd"), *extra_refs(p, "g"), Ref("e"), Ref("f"),
+                *((Ref("dk"), Ref("dv")) if keys else ()),
+                Scalar("int", p.length), Scalar("int", p.source),
+                Scalar("int", p.heads // p.groups), Scalar("float", p.scale),
+                Scalar("float", p.scale * LOG2_E), Scalar("float", 1 / p.source),
+                *strides(p, p.q, p.k, p.v, p.grad), *extra_strides(p),
+                *(() if keys else epilogue.args),
+            )  # fmt: skip
+            size = (ceil_div(rows, block.br) * block.threads, count, p.batch)
+            inner = Epilogue("", (), "") if keys else epilogue
+            source = self.source(p, block, inner, BACKWARD=1, KEYS=int(keys))
+            launches.append(
+                Launch(source, f"{self.kernel}_grad", args, size, (block.threads, 1, 1))
+            )
+        return Plan(launches)
+
+
+SOLVERS: tuple[Solver, ...] = (TiledAttention(), TiledAttentionGradient())

@@ -1,0 +1,201 @@
+"""What happens to each result of a heavy kernel, as C text that the kernel calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kerascl.dtypes import DType
+from kerascl.kernels.contract.plan import Arg, Ref
+from kerascl.kernels.contract.source import FP64
+
+
+@dataclass(frozen=True)
+class VectorStore:
+    """One stored value of an epilogue's vector form.
+
+    Attributes:
+        pointer: C expression, the address of element 0 (aligned to eight elements or 16 bytes).
+        dtype: the dtype stored.
+        value: C expression in its compute type, over the variables of `Epilogue.compute`.
+        exact: whether `dtype` has that value.
+    """
+
+    pointer: str
+    dtype: DType
+    value: str
+    exact: bool = False
+
+    def line(self, pointer: str, index: str) -> str:
+        """The statement that stores it."""
+        form = self.dtype.keep if self.exact and self.dtype.keep else self.dtype.store
+        return form.format(p=pointer, i=index, v=self.value) + ";"
+
+
+@dataclass(frozen=True)
+class VectorLoad:
+    """One value that an epilogue reads at the result's own index.
+
+    Attributes:
+        pointer: C expression, the address of element 0 (aligned as a VectorStore's).
+        dtype: the dtype read.
+        name: the variable of its compute type that `Epilogue.compute` finds it in.
+    """
+
+    pointer: str
+    dtype: DType
+    name: str
+
+    def line(self, pointer: str, index: str) -> str:
+        """The statement that defines the variable."""
+        value = self.dtype.load.format(p=pointer, i=index)
+        return f"const {self.dtype.compute} {self.name} = {value};"
+
+
+_WORDS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+
+# KCL_STORE_VECTOR<W>(word, to, from): W words from a private array to global memory at once.
+STORE_VECTOR = """\
+#define KCL_STORE_VECTOR4(word, to, from) \\
+  *(__global word##4*)(to) = (word##4)((from)[0], (from)[1], (from)[2], (from)[3]);
+#define KCL_STORE_VECTOR8(word, to, from) \\
+  *(__global word##8*)(to) = (word##8)((from)[0], (from)[1], (from)[2], (from)[3], \\
+                                       (from)[4], (from)[5], (from)[6], (from)[7]);
+"""
+
+
+def _load_vector(count: int, word: str, nbytes: int) -> str:
+    """KCL_LOAD_VECTOR<W>_<word>(to, from): W words from global memory to a private array, at most
+    16 bytes at once."""
+    lanes = min(count, 16 // nbytes)
+    parts = []
+    for first in range(0, count, lanes):
+        words = " ".join(f"(to)[{first + j}] = part_.s{j};" for j in range(lanes))
+        source = f"*(__global const {word}{lanes}*)((from) + {first})"
+        parts.append(f"{{ const {word}{lanes} part_ = {source}; {words} }}")
+    return f"#define KCL_LOAD_VECTOR{count}_{word}(to, from) {' '.join(parts)}\n"
+
+
+LOAD_VECTOR = "".join(_load_vector(w, word, n) for w in (4, 8) for n, word in _WORDS.items())
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to each result of a heavy kernel.
+
+    Attributes:
+        params: kernel parameters, each with a leading comma
+            (", __global float* restrict out").
+        args: the arguments for `params`, in order; the solver appends them to
+            those of the launch that calls EPILOGUE.
+        body: C statements over `acc` (a value of the accumulator's compute
+            type) and `i` (int or long linear output index); they store.
+        helpers: C functions that `body` calls.
+        loads, compute, stores: the same in three parts, where every store is at index `i`: what
+            is read there, statements that store nothing, and what is stored.  Without `stores`
+            there is no vector form.
+        uses_double: whether `body` or `helpers` need fp64.
+        moments: C statements over `col`, a column of the output (the last dimension), and of all
+            accumulators of that column `mean` and `squares`, the sum of squared distances from
+            the mean; they run once for each column.  Only solvers that say so take them.
+    """
+
+    params: str
+    args: tuple[Arg, ...]
+    body: str
+    helpers: tuple[str, ...] = ()
+    loads: tuple[VectorLoad, ...] = ()
+    compute: str = ""
+    stores: tuple[VectorStore, ...] = ()
+    uses_double: bool = False
+    moments: str = ""
+
+    @property
+    def defines(self) -> str:
+        """The helpers and the macros EPILOGUE_PARAMS and EPILOGUE(acc, i) as source text.
+
+        With a vector form also EPILOGUE_VECTOR(W, accs, i): the same for the W = 4 or 8 values
+        of a private array, which belong to indices i to i + W - 1; i is a multiple of W.  All
+        values are computed before the first store.  EPILOGUE_VECTORS(N, W, accs, i, step) is that
+        for N such vectors at i, i + step, ... (a multiple of W): so many reads are under way at
+        once, which memory-bound kernels need.
+        """
+        body = " ".join(line.strip() for line in self.body.splitlines())
+        text = (
+            (FP64 if self.uses_double else "")
+            + "".join(self.helpers)
+            + f"#define EPILOGUE_PARAMS {self.params}\n"
+            "#define EPILOGUE(acc_, i_) "
+            f"{{ const ACC_T acc = (acc_); const INDEX_T i = (i_); {body} }}\n"
+        )
+        if self.moments:
+            body = " ".join(line.strip() for line in self.moments.splitlines())
+            text += (
+                "#define MOMENTS(col_, mean_, squares_) { const INDEX_T col = (col_); "
+                f"const ACC_T mean = (mean_), squares = (squares_); {body} }}\n"
+            )
+        if not self.has_vectors:
+            return text
+        vectors = self.vectors("##W_", "N_", "W_", "ACC_T", "INDEX_T", "acc_", "i_", "step_")
+        return (
+            text
+            + "".join(self.vector_helpers)
+            + f"#define EPILOGUE_VECTORS(N_, W_, acc_, i_, step_) {vectors}\n"
+            "#define EPILOGUE_VECTOR(W_, acc_, i_) EPILOGUE_VECTORS(1, W_, acc_, i_, 0)\n"
+        )
+
+    @property
+    def param_list(self) -> tuple[str, ...]:
+        """Each of `params`."""
+        return tuple(p for p in self.params.split(", ") if p)
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether there is a vector form."""
+        return bool(self.stores) and all(s.dtype.itemsize in _WORDS for s in self.stores)
+
+    @property
+    def vector_helpers(self) -> tuple[str, ...]:
+        """The macros that `vectors` calls."""
+        return (STORE_VECTOR, LOAD_VECTOR) if self.loads else (STORE_VECTOR,)
+
+    def vectors(
+        self, suffix: str, n: str, w: str, acc: str, index: str, accs: str, at: str, step: str
+    ) -> str:
+        """The block of EPILOGUE_VECTORS(n, w, accs, at, step), in one line, for C types `acc` and
+        `index`; it calls STORE_VECTOR's and LOAD_VECTOR's macros with `suffix`, which is W."""
+        arrays = before = known = inside = after = ""
+        for k, load in enumerate(self.loads):
+            word = _WORDS[load.dtype.itemsize]
+            arrays += f"{word} read{k}_[({n}) * {w}]; "
+            source = f"(__global const {word}*)({load.pointer}) + ({at}) + n_ * ({step})"
+            end = f"##_{word}" if suffix.startswith("#") else f"_{word}"
+            before += f"KCL_LOAD_VECTOR{suffix}{end}((read{k}_ + n_ * {w}), ({source})) "
+            known += load.line(f"((const {load.dtype.storage}*)read{k}_)", f"n_ * {w} + j_") + " "
+        for k, store in enumerate(self.stores):
+            word = _WORDS[store.dtype.itemsize]
+            arrays += f"{word} vec{k}_[({n}) * {w}]; "
+            place = f"(({store.dtype.storage}*)vec{k}_)"
+            inside += store.line(place, f"n_ * {w} + j_") + " "
+            target = f"(__global {word}*)({store.pointer}) + ({at}) + n_ * ({step})"
+            after += f"KCL_STORE_VECTOR{suffix}({word}, {target}, vec{k}_ + n_ * {w}) "
+        body = " ".join(line.strip() for line in self.compute.splitlines())
+        unroll = '_Pragma("unroll") for (int'
+        each = f"{unroll} n_ = 0; n_ < ({n}); ++n_)"
+        return (
+            f"{{ {arrays}{f'{each} {{ {before}}} ' if before else ''}"
+            f"{each} {unroll} j_ = 0; j_ < {w}; ++j_) {{ "
+            f"const {acc} acc = ({accs})[n_ * {w} + j_]; "
+            f"const {index} i = ({at}) + n_ * ({step}) + j_; {known}{body} {inside}}} "
+            f"{each} {{ {after}}}}}"
+        )
+
+
+def store_epilogue(dtype: DType, slot: str = "out") -> Epilogue:
+    """The epilogue that only stores, converted to `dtype`, into buffer `slot`."""
+    store = dtype.store.format(p="out", i="i", v=f"(({dtype.compute})acc)")
+    return Epilogue(
+        f", __global {dtype.storage}* restrict out",
+        (Ref(slot),),
+        f"{store};",
+        stores=(VectorStore("out", dtype, f"(({dtype.compute})acc)"),),
+    )

@@ -1,0 +1,77 @@
+"""The contract between the compiler and the hand-written kernels.
+
+A *problem* is a frozen dataclass that says what is to be computed (sizes,
+strides, dtypes), never where it comes from.  A *solver* turns a problem into a
+`Plan`: launches over named buffers.  The compiler gives every solver an
+`Epilogue` that stores the results, so a kernel never knows its output buffer:
+it calls `EPILOGUE(acc, i)` once for each output element `i` (linear index in
+the contiguous output) with the value in the accumulator type.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+
+from kerascl import config
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Plan
+
+
+class Solver(ABC):
+    """One way to solve one kind of problem.
+
+    Solvers are stateless.  `applies` checks the problem and the device's
+    queried capabilities (a `DeviceInfo`); `cost` orders applicable solvers
+    (lower is better); `plan` gives the launches.
+    """
+
+    name: str
+
+    @abstractmethod
+    def applies(self, problem, info) -> bool: ...
+
+    @abstractmethod
+    def plan(self, problem, info, epilogue: Epilogue) -> Plan: ...
+
+    def cost(self, problem, info) -> float:
+        return 1.0
+
+    def takes_moments(self, problem, info) -> bool:
+        """Whether its plan for this problem, which applies, does `Epilogue.moments`."""
+        return False
+
+
+class NoMoments(Exception):
+    """The solver of a problem does not take an epilogue with moments."""
+
+
+def forced(solvers: Iterable[Solver], problem, info) -> Solver | None:
+    """The applicable solver that KERASCL_SOLVERS names first, if any: that of just this name, else
+    the cheapest whose name begins so."""
+    for part in config.solvers():
+        named = [s for s in solvers if s.name.startswith(part) and s.applies(problem, info)]
+        if named:
+            return min(named, key=lambda s: (s.name != part, s.cost(problem, info)))
+    return None
+
+
+def avoided(solver: Solver) -> bool:
+    """Whether KERASCL_SOLVERS wants any other solver than this."""
+    return any(solver.name.startswith(part) for part in config.avoided_solvers())
+
+
+def choose(solvers: Iterable[Solver], problem, info) -> Solver:
+    """The cheapest applicable solver, or the forced one.
+
+    Raises:
+        NotImplementedError: when none applies; it names the problem.
+    """
+    best = forced(solvers, problem, info) or min(
+        (s for s in solvers if s.applies(problem, info)),
+        key=lambda s: (avoided(s), s.cost(problem, info)),
+        default=None,
+    )
+    if best is None:
+        raise NotImplementedError(f"no kernel applies to {problem} on {info.name}")
+    return best

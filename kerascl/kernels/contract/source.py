@@ -1,0 +1,78 @@
+"""OpenCL C: the files beside the planners, the text of one kernel, and of a unit of several."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from kerascl import dtypes
+from kerascl.dtypes import DType
+
+FP64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
+
+
+@dataclass(frozen=True)
+class Source:
+    """One kernel whose text can stand beside others: its parameters and body, the C functions
+    that it calls, and the build options it needs."""
+
+    name: str
+    params: tuple[str, ...]
+    body: str
+    helpers: tuple[str, ...]
+    uses_double: bool
+    options: tuple[str, ...] = ()
+
+    @property
+    def text(self) -> str:
+        return f"__kernel void {self.name}({', '.join(self.params)}) {{\n{self.body}}}\n"
+
+
+def unit(sources: Iterable[Source]) -> str:
+    """One translation unit of several kernels of different names."""
+    sources = list(sources)
+    parts = [dtypes.PRELUDE]
+    if any(s.uses_double for s in sources):
+        parts.insert(0, FP64)
+    parts.extend(dict.fromkeys(h for s in sources for h in s.helpers))
+    parts.extend(s.text for s in sources)
+    return "".join(parts)
+
+
+_KERNELS = Path(__file__).parents[1]
+
+
+@functools.cache
+def cl_source(name: str) -> str:
+    """The text of kernels/<name>, as "matmul/gemm_tile.cl"."""
+    return (_KERNELS / name).read_text()
+
+
+def prelude(index: str = "int", **types: DType) -> str:
+    """Macros that let one source serve every dtype.
+
+    `prelude(A=bfloat16, ACC=float32)` defines A_T (storage type), A_C (compute
+    type), A_LOAD(p, i), A_STORE(p, i, v) and so on for each name; ACC_T is the
+    compute type of ACC, INDEX_T is `index` ("int" or "long").
+    """
+    lines = [f"#define INDEX_T {index}"]
+    if any(t.is_double for t in types.values()):
+        lines.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
+    lines.append(dtypes.PRELUDE)
+    for name, dtype in types.items():
+        if name == "ACC":
+            lines.append(f"#define ACC_T {dtype.compute}")
+            continue
+        lines.append(f"#define {name}_T {dtype.storage}")
+        lines.append(f"#define {name}_C {dtype.compute}")
+        lines.append(f"#define {name}_LOAD(p, i) {dtype.load.format(p='(p)', i='(i)')}")
+        store = dtype.store.format(p="(p)", i="(i)", v=f"(({dtype.compute})(v))")
+        lines.append(f"#define {name}_STORE(p, i, v) {store}")
+    return "\n".join(lines) + "\n"
+
+
+def defines(**values: object) -> str:
+    """`#define NAME value` lines."""
+    return "".join(f"#define {name} {value}\n" for name, value in values.items())

@@ -1,0 +1,101 @@
+"""Convolutions of one to three spatial dimensions: forward, data gradient, filter gradient.
+
+All are implicit GEMMs: neither an im2col buffer nor a padded copy is made.  1x1 convolutions go
+to the GEMM solvers, depthwise ones to depthwise.py.
+"""
+
+from __future__ import annotations
+
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.conv import depthwise, winograd
+from kerascl.kernels.conv.panels import PanelConv
+from kerascl.kernels.conv.pointwise import PointwiseConv
+from kerascl.kernels.conv.problem import ConvProblem, normalise_conv
+from kerascl.kernels.conv.tiled import TiledConv
+from kerascl.kernels.hopper import (
+    channel_major,
+    filter_gradient,
+    halo,
+    register_blocked,
+    stem,
+    tiles,
+)
+from kerascl.kernels.hopper import conv as hopper_conv
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.split_k import zero_plan
+from kerascl.kernels.matmul.tiles import TILES
+from kerascl.kernels.tuning import database
+from kerascl.kernels.units import tile as unit_tile
+from kerascl.kernels.units.conv import CONV_SOLVERS, FragmentConv
+
+SOLVERS: tuple[Solver, ...] = (
+    PointwiseConv(),
+    *depthwise.SOLVERS,
+    PanelConv(),
+    *winograd.SOLVERS,
+    hopper_conv.HopperConv(),
+    halo.HaloConv(),
+    filter_gradient.FilterGradient(),
+    register_blocked.RegisterBlockedFilterGradient(),
+    register_blocked.RegisterBlockedFilterGradient16(),
+    stem.StemConv(),
+    stem.StemFilterGradient(),
+    channel_major.ChannelMajorFilterGradient(),
+    *(TiledConv(tile) for tile in TILES),
+    *CONV_SOLVERS,
+)
+
+
+# Plain solvers that the tuner checks all others against.
+REFERENCES: tuple[Solver, ...] = (PanelConv(), *(TiledConv(tile) for tile in TILES))
+# What only the tuner tries: the same tiles with another number of slices.
+VARIANTS: tuple[Solver, ...] = (
+    *(TiledConv(tile, split) for tile in TILES for split in matmul.SLICES),
+    *(FragmentConv(tile, split) for tile in unit_tile.TILES for split in matmul.SLICES),
+    *(
+        solver(shape, split)
+        for solver in (
+            hopper_conv.HopperConv,
+            filter_gradient.FilterGradient,
+            stem.StemConv,
+            stem.StemFilterGradient,
+        )
+        for shape in tiles.SHAPES
+        for split in matmul.SLICES
+    ),
+    *(filter_gradient.FilterGradient(filter_gradient.SHAPES[-1], split) for split in matmul.SLICES),
+    *(halo.HaloConv(tile, 1) for tile in halo.SHAPES),
+    *(
+        register_blocked.RegisterBlockedFilterGradient(box, split)
+        for box in register_blocked.BOXES
+        for split in matmul.SLICES
+    ),
+    *(
+        register_blocked.RegisterBlockedFilterGradient16(box, split)
+        for box in register_blocked.BOXES16
+        for split in matmul.SLICES
+    ),
+    *(
+        channel_major.ChannelMajorFilterGradient(shape, split)
+        for shape in (*tiles.PROMOTED, *tiles.SHAPES)
+        for split in matmul.SLICES
+    ),
+)
+
+
+def plan(problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
+    """Launches that compute `problem` on the device that `info` describes.
+
+    Raises:
+        NotImplementedError: when the device lacks the dtypes (float64 without fp64).
+        ValueError: more than three spatial dimensions.
+    """
+    if problem.rank > 3:
+        raise ValueError(f"convolutions have one to three spatial dimensions, not {problem.rank}")
+    problem = normalise_conv(problem)
+    if problem.total == 0 or 0 in (*problem.x_shape, *problem.w_shape, *problem.y_shape):
+        return zero_plan(problem.total, problem.acc, epilogue)
+    solver = database.choose_for("conv", SOLVERS, VARIANTS, problem, info, epilogue)
+    return solver.plan(problem, info, epilogue)

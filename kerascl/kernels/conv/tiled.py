@@ -1,0 +1,102 @@
+"""Convolutions on any device: the tiles of products, with operands gathered."""
+
+from __future__ import annotations
+
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Launch, Plan, Ref
+from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.conv.problem import (
+    DATA_GRAD,
+    FILTER_GRAD,
+    FORWARD,
+    ConvProblem,
+    conv_index,
+    gemm_shape,
+    kind_defines,
+    product_params,
+    usable,
+)
+from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
+from kerascl.kernels.matmul.tiles import Tile, load4
+
+
+class TiledConv(Solver):
+    """The tiles of gemm_tile.cl with gathered left operand, the depth split when groups are few."""
+
+    TABLE = 32  # bytes of local memory for one depth
+
+    def __init__(self, tile: Tile, split: int | None = None):
+        self.tile = tile
+        self.split = split
+        self.name = f"tiled{tile.bm}x{tile.bn}" + (f"s{split}" if split else "")
+
+    def applies(self, problem: ConvProblem, info) -> bool:
+        return usable(problem, info) and self.tile.fits(problem.acc, info, self.TABLE)
+
+    def _time(self, p: ConvProblem, info, splits: int) -> float:
+        g = gemm_shape(p)
+        return self.tile.time(g.m, g.n, g.k, g.classes * p.groups, splits, info)
+
+    def _splits(self, p: ConvProblem, info) -> int:
+        bk = self.tile.bk(p.acc)
+        k = gemm_shape(p).k
+        most = min(max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize)), ceil_div(k, bk), 256)
+        if self.split is not None:
+            return max(1, min(self.split, most))
+        choices = [s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256) if s <= most]
+        choices = [s for s in choices if s == 1 or k // s >= 8 * bk]
+        return min(choices, key=lambda s: self._time(p, info, s))
+
+    def cost(self, problem: ConvProblem, info) -> float:
+        p = problem
+        time = self._time(p, info, self._splits(p, info))
+        if info.matrix and p.x_shape[-1] % 4:
+            time *= 2.0 if p.a.itemsize > 2 else 3.4  # elements gathered one by one (H200)
+        return time * 1000 if info.kind == "cpu" else time
+
+    def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
+        p, tile = problem, self.tile
+        shape, index = gemm_shape(p), conv_index(p)
+        bk = tile.bk(p.acc)
+        splits = self._splits(p, info)
+        slice_ = round_up(ceil_div(shape.k, splits), bk)
+        splits = ceil_div(shape.k, slice_)
+        channels, filters = p.x_shape[-1], p.w_shape[-1]
+        whole_c = channels % 4 == 0 and p.w_shape[-2] % 4 == 0
+        whole_f = filters % 4 == 0 and shape.n % 4 == 0
+        last = not p.channels_first
+        if p.kind == FORWARD:
+            loads = last, 4 if last and whole_c else 1, False, 4 if whole_f else 1
+        elif p.kind == DATA_GRAD:
+            whole_f = filters % 4 == 0 and shape.channels % 4 == 0
+            loads = last, 4 if last and whole_f else 1, True, 4 if whole_f else 1
+        else:
+            loads = (
+                not last, 4 if last and whole_c else 1, not last, 4 if last and whole_f else 1,
+            )  # fmt: skip
+        a_along_k, av, b_along_k, bv = loads
+        tiles_m = ceil_div(shape.m, tile.bm)
+        params = product_params(p, index, tiles_m, splits, slice_)
+        inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
+        source = (
+            prelude(index, A=p.a, B=p.b, ACC=p.acc)
+            + load4("A", p.a, p.acc)
+            + load4("B", p.b, p.acc)
+            + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
+            + kind_defines(p)
+            + f"#define M_FAST {int(p.channels_first and p.kind != FILTER_GRAD)}\n"
+            + params.source
+            + inner.defines
+            + cl_source("conv/conv_axis.cl")
+            + cl_source("conv/conv_simt.cl")
+            + cl_source("matmul/gemm_tile.cl")
+        )
+        args = (Ref("a"), Ref("b"), *params.args, *inner.args)
+        groups = tiles_m * ceil_div(shape.n, tile.bn) * splits * p.groups * shape.classes
+        launch = Launch(source, "gemm_tile", args, (groups * tile.threads,), (tile.threads,))
+        if splits == 1:
+            return Plan([launch])
+        fold = reduction_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])

@@ -1,0 +1,197 @@
+"""Launches of the kernels over warpgroup matrix instructions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kerascl import dtypes
+from kerascl.dtypes import DType
+from kerascl.kernels.contract.epilogue import Epilogue, VectorStore
+from kerascl.kernels.contract.parameters import Params
+from kerascl.kernels.contract.plan import Arg, Counters, Launch, Ref, Scalar
+from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.hopper.ptx import CONVERSIONS, KINDS, REWRITE, instruction
+from kerascl.kernels.hopper.tiles import PROMOTE_DEPTH, Shape
+from kerascl.kernels.hopper.tma import depth_of
+from kerascl.kernels.matmul.split_k import vector_reduction_launch
+
+Args = tuple[Arg, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """Everything a launch of wgmma.cl needs besides its parameters.
+
+    `a`, `b` (and `a_low`, `b_low` for 3xTF32) are slots; `a_mn`, `b_mn` say that the operand is
+    contiguous along rows or columns instead of k.
+    """
+
+    shape: Shape
+    dtype: DType
+    index: str
+    a: str
+    b: str
+    a_words: tuple[int, ...]
+    b_words: tuple[int, ...]
+    a_mn: bool = False
+    b_mn: bool = False
+    a_low: str | None = None
+    b_low: str | None = None
+    a_maps: int = 1
+    columns: int = 0
+    flags: tuple[tuple[str, int], ...] = ()
+
+    kernel: ClassVar[str] = "wgmma"  # its name and its file's
+
+    @property
+    def maps(self) -> int:
+        return (self.a_maps + 1) * (2 if self.a_low else 1)
+
+    @property
+    def wide(self) -> bool:
+        """Whether the others need registers of a whole producer warpgroup."""
+        return False
+
+    @property
+    def resident(self) -> int:
+        """Tiles of b that stay in shared memory, whose groups keep to a column of tiles."""
+        return 0
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a group."""
+        return 128 * (self.shape.teams + 1) if self.wide else self.shape.threads
+
+    @property
+    def operands(self) -> Args:
+        """The kernel's first arguments."""
+        return Ref(self.a), Ref(self.b), Ref(self.a_low or self.a), Ref(self.b_low or self.b)
+
+    @property
+    def instruction(self) -> str:
+        """The macros with which the kernel multiplies."""
+        return instruction(self.shape.bn, KINDS[self.dtype.name], self.a_mn, self.b_mn)
+
+    def workspace(self, groups: int) -> int:
+        """Bytes of tensor maps for so many work-groups."""
+        return 128 * (groups * self.maps + 1)
+
+    def launch(
+        self, tiles: int, params: Params, epilogue: Epilogue, slot: str, info, moments: Args = ()
+    ) -> Launch:
+        """The launch over `tiles` tiles with tensor maps in `slot`."""
+        shape, kind = self.shape, KINDS[self.dtype.name]
+        names = dict(
+            BM=shape.bm, BN=shape.bn, BK=depth_of(self.dtype), MI=shape.blocks, NWG=shape.teams,
+            STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
+            A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
+            LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),
+            VECTORS=self._vectors(epilogue), READS=len(epilogue.loads), RESIDENT=self.resident,
+            ONE_COLUMN=int(self._one_column(epilogue)),
+        ) | dict(self.flags)  # fmt: skip
+        if self.wide:
+            names["MANY_REGISTERS"] = 1
+        if self.a_low:
+            names["PROMOTE"] = ceil_div(PROMOTE_DEPTH, 3 * depth_of(self.dtype))
+        source = (
+            prelude(self.index, ACC=dtypes.float32)
+            + CONVERSIONS
+            + "".join(f"#define {k} {v}\n" for k, v in names.items())
+            + self.instruction
+            + params.source
+            + epilogue.defines
+            + cl_source("hopper/wgmma_common.cl")
+            + (cl_source("hopper/wgmma_moments.cl") if epilogue.moments else "")
+            + cl_source("hopper/wgmma_store.cl")
+            + cl_source(f"hopper/{self.kernel}.cl")
+        )
+        args = (
+            *self.operands, Ref(slot), Scalar("ulong8", self.a_words),
+            Scalar("ulong8", self.b_words), *params.args, *moments, *epilogue.args,
+        )  # fmt: skip
+        groups = self.groups(tiles, info, self._one_column(epilogue))
+        return Launch(
+            source, self.kernel, args, (groups * self.threads,), (self.threads,),
+            (f"--rewrite={REWRITE}",),
+        )  # fmt: skip
+
+    def launches(
+        self, tiles: int, splits: int, total: int, params: Params, epilogue: Epilogue,
+        workspace: Workspace, info,
+    ) -> list[Launch]:  # fmt: skip
+        """The launch over `tiles` tiles of `splits` slices of the depth, and the one that sums
+        the slices of all `total` results."""
+        inner, part = epilogue, ""
+        if splits > 1:
+            part = workspace.room(4 * splits * total)
+            inner = partial(total, self.index, part)
+        groups = self.groups(tiles, info, self._one_column(inner))
+        maps = workspace.room(self.workspace(groups))
+        moments = self._moments(groups, workspace) if inner.moments else ()
+        made = [self.launch(tiles, params, inner, maps, info, moments)]
+        if part:
+            acc = dtypes.float32
+            made.append(vector_reduction_launch(total, splits, acc, self.index, epilogue, part))
+        return made
+
+    def _moments(self, groups: int, workspace: Workspace) -> Args:
+        """The arguments of wgmma_moments.cl: each group leaves its columns' moments."""
+        tiles_n = ceil_div(self.columns, self.shape.bn)
+        slot = workspace.room(16 * groups // tiles_n * self.columns)
+        return Ref(slot), Counters(tiles_n), Scalar("int", 0)
+
+    def _vector(self, epilogue: Epilogue) -> int:
+        """Neighbouring results that a lane stores at once: 16 bytes where the columns allow it."""
+        small = all(store.dtype.itemsize <= 2 for store in epilogue.stores)
+        wide = 8 if small and self.shape.bn % 32 == 0 else 4
+        return next((w for w in (wide, 4) if self.columns % w == 0), 0)
+
+    def _vectors(self, epilogue: Epilogue) -> int:
+        """Vectors of a row that a lane computes at once: as many as there are registers for what
+        the epilogue reads, where a tile's columns are whole groups of them."""
+        vector = self._vector(epilogue)
+        if not vector or not epilogue.loads:
+            return 1
+        results = self.shape.blocks * self.shape.bn // 2 * (2 if self.a_low else 1)
+        # ptxas counts warps in fours.
+        free = min(65536 // (round_up(self.threads, 128) * self.shape.groups), 255) - results
+        read = sum(ceil_div(vector * load.dtype.itemsize, 4) for load in epilogue.loads)
+        # Columns that the lanes of a row take together.
+        columns, own = 4 * vector, (self.columns, self.shape.bn)
+        fit = (n for n in (4, 2) if n * (read + 3 * vector) <= free)
+        whole = (n for n in fit if not any(c % (columns * n) for c in own))
+        return next(whole, 1)
+
+    def _one_column(self, epilogue: Epilogue) -> bool:
+        """Whether a work-group keeps to a column of tiles."""
+        return bool(self.resident or epilogue.moments)
+
+    def groups(self, tiles: int, info, one_column: bool = False) -> int:
+        """Work-groups for so many tiles: as many for each column of tiles if they keep to it."""
+        most = info.compute_units * self.shape.groups
+        if one_column:
+            tiles_n = ceil_div(self.columns, self.shape.bn)
+            most = max(most // tiles_n, 1) * tiles_n
+        return min(tiles, most)
+
+
+class Workspace(list):
+    """Bytes of a plan's workspace, in order of demand."""
+
+    def room(self, nbytes: int) -> str:
+        """The slot of so many bytes more."""
+        self.append(nbytes)
+        return f"ws{len(self) - 1}"
+
+
+def partial(split_step: int, index: str, slot: str) -> Epilogue:
+    """Stores the sums of slice `split` (a variable of wgmma.cl), `split_step` elements apart."""
+    from_ = "part + (INDEX_T)split * part_step"
+    return Epilogue(
+        ", __global float* restrict part, const INDEX_T part_step",
+        (Ref(slot), Scalar(index, split_step)),
+        f"({from_})[i] = acc;",
+        stores=(VectorStore(from_, dtypes.float32, "acc"),),
+    )

@@ -1,0 +1,244 @@
+"""Matrix products with warpgroup matrix instructions: see `ptx`."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.parameters import Params
+from kerascl.kernels.contract.plan import Launch, Plan
+from kerascl.kernels.contract.sizes import ceil_div, index_type
+from kerascl.kernels.hopper.kernel import Run, Workspace
+from kerascl.kernels.hopper.pack import pack_launch, pack_time, packed_step
+from kerascl.kernels.hopper.ptx import KINDS
+from kerascl.kernels.hopper.solver import MomentsSolver
+from kerascl.kernels.hopper.tiles import (
+    PROMOTED,
+    SHAPES,
+    STORE_TIME,
+    Shape,
+    reduction_time,
+    slice_counts,
+    tiles_time,
+)
+from kerascl.kernels.hopper.tma import depth_of, map_words
+from kerascl.kernels.matmul.problem import MatmulProblem
+
+
+@dataclass(frozen=True)
+class _Side:
+    """One operand: `rows` by k with element strides, and how the kernel is to read it."""
+
+    rows: int
+    k: int
+    offset: int
+    row: int
+    depth: int
+    batch: tuple[int, int, int]
+    steps: tuple[int, int, int]
+
+    def layout(self, itemsize: int, turnable: bool) -> str:
+        """ "k" or "mn" where TMA can take it as it lies, else "pack"."""
+        whole = 16 // itemsize
+
+        def fits(unit: int, other: int, length: int) -> bool:
+            return (
+                (unit == 1 or length == 1)
+                and all(s % whole == 0 and s >= 0 for s in self.steps)
+                and self.offset % whole == 0
+                and other % whole == 0
+                and other > 0
+            )
+
+        if fits(self.depth, self.row if self.rows > 1 else whole, self.k):
+            return "k"
+        if turnable and fits(self.row, self.depth if self.k > 1 else whole, self.rows):
+            return "mn"
+        return "pack"
+
+    @property
+    def distinct(self) -> tuple[int, int, int]:
+        """Sizes of the batch dimensions without the repeated ones."""
+        return tuple(n if s else 1 for n, s in zip(self.batch, self.steps, strict=True))
+
+    @property
+    def batches(self) -> int:
+        a, b, c = self.distinct
+        return a * b * c
+
+    def packed(self, dtype) -> _Side:
+        """The operand after `pack_launch`, batch by batch."""
+        step = packed_step(dtype, self.k)
+        _, n1, n2 = self.distinct
+        size = self.rows * step
+        full = (n1 * n2 * size, n2 * size, size)
+        steps = tuple(f if s else 0 for f, s in zip(full, self.steps, strict=True))
+        return _Side(self.rows, self.k, 0, step, 1, self.batch, steps)
+
+    def fetch_time(self, layout: str, rows: int, dtype) -> float:
+        """Microseconds for TMA to fetch the rows of a stage at least where they are short and begin
+        anywhere in lines of the cache: at sectors of 32 bytes about 6 ns each, else 11 (H200)."""
+        step = {"k": self.row, "mn": 0, "pack": packed_step(dtype, self.k)}[layout]
+        nbytes = step * dtype.itemsize
+        if nbytes > 512 or nbytes % 64 == 0:
+            return 0.0
+        return min(rows, self.rows) * (0.011 if nbytes % 32 else 0.0056)
+
+    def words(self, dtype, box_rows: int, mn: bool, batched: bool) -> tuple[int, ...]:
+        size, deep = dtype.itemsize, depth_of(dtype)
+        if mn:
+            sizes, steps, box = (self.rows, self.k), (self.depth,), (deep, deep)
+        else:
+            sizes, steps, box = (self.k, self.rows), (self.row,), (deep, box_rows)
+        if batched:
+            sizes, box = (*sizes, *reversed(self.distinct)), (*box, 1, 1, 1)
+            steps = (*steps, *reversed(self.steps))
+        # A dimension of one element may have any step; TMA wants multiples of 16 bytes.
+        steps = tuple(s * size if n > 1 else 16 for s, n in zip(steps, sizes[1:], strict=True))
+        return map_words(dtype, sizes, steps, box)
+
+
+def _sides(p: MatmulProblem) -> tuple[_Side, _Side]:
+    batch = tuple(p.batch)
+    a = _Side(p.m, p.k, p.a_offset, *p.a_strides[-2:], batch, tuple(p.a_strides[:3]))
+    b = _Side(p.n, p.k, p.b_offset, p.b_strides[-1], p.b_strides[-2], batch, tuple(p.b_strides[:3]))
+    return a, b
+
+
+@functools.lru_cache(maxsize=4096)
+def layouts(p: MatmulProblem, turnable: tuple[bool, bool]) -> tuple[str, str]:
+    """How TMA is to read either operand, see `_Side.layout`."""
+    a, b = _sides(p)
+    return a.layout(p.a.itemsize, turnable[0]), b.layout(p.b.itemsize, turnable[1])
+
+
+class HopperMatmul(MomentsSolver):
+    """TMA and wgmma: large products of bfloat16, float16 and (rounded to tf32) float32.
+
+    float32 in precision "highest" is the sum of three tf32 products (3xTF32): of the rounded
+    operands and of each with what the other lost.
+    """
+
+    run = Run
+    shapes = SHAPES
+    store_time = STORE_TIME
+
+    def takes(self, p: MatmulProblem) -> bool:
+        return (
+            p.a is p.b
+            and p.a.name in KINDS
+            and p.acc.name == "float32"
+            and min(p.m, p.n, p.k) > 0
+            and len(p.batch) == 3
+            and p.batches < 65536
+            and not (self.tile and _low(p) and self.tile not in PROMOTED)
+        )
+
+    def moments(self, p: MatmulProblem) -> bool:
+        return p.batches == 1
+
+    def layouts(self, p: MatmulProblem) -> tuple[str, str]:
+        """`layouts` of what the kernel can read."""
+        turnable = p.a.itemsize == 2
+        return layouts(p, (turnable, turnable))
+
+    def cut(self, shape: Shape) -> tuple[int, int]:
+        """Rows and columns of a tile of the output."""
+        return shape.bm, shape.bn
+
+    def best(self, p: MatmulProblem, info) -> tuple[float, Shape, int]:
+        low = _low(p)
+        passes = 3 if low else 1
+        deep = depth_of(p.a)
+        packing = 0.0
+        sides = tuple(zip(_sides(p), self.layouts(p), strict=True))
+        for side, layout in sides:
+            if layout == "pack" or low:
+                # Read once; written anew, or its low parts, or both.
+                passes_over = 3 if layout == "pack" and low else 2
+                nbytes = side.batches * side.rows * side.k * p.a.itemsize
+                packing += pack_time(nbytes * passes_over // 2)
+        choices = []
+        shapes = (self.tile,) if self.tile else PROMOTED if low else self.shapes
+        for shape in shapes:
+            cut = rows, columns = self.cut(shape)
+            tiles = ceil_div(p.m, rows) * ceil_div(p.n, columns) * p.batches
+            fetch = sum(side.fetch_time(how, n, p.a) for (side, how), n in zip(sides, cut))
+            for splits in slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
+                time = tiles_time(
+                    shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
+                    self.store_time, self.more,
+                )  # fmt: skip
+                stages = ceil_div(ceil_div(p.k, splits), deep)
+                time = max(time, tiles * splits * stages * fetch / info.compute_units)
+                choices.append((time + reduction_time(p.total, splits) + packing, shape, splits))
+        return min(choices, key=lambda c: c[0])
+
+    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        _, shape, splits = self.choice(p, info, epilogue)
+        low = _low(p)
+        launches: list[Launch] = []
+        workspace = Workspace()
+        room = workspace.room
+        index = index_type(
+            p.total + 2**16,
+            *(
+                abs(s.offset)
+                + sum((n - 1) * abs(t) for n, t in zip(s.batch, s.steps, strict=True))
+                + (s.rows + 32) * max(abs(s.row), 1)
+                + (s.k + 32) * max(abs(s.depth), 1)
+                for s in _sides(p)
+            ),
+        )
+        sides, slots, lows, turned = [], [], [], []
+        for slot, side, layout in zip("ab", _sides(p), self.layouts(p), strict=True):
+            packed = side.packed(p.a)
+            # What tf32 loses of an operand is read like the operand itself.
+            dense = (side.row, side.steps) == (packed.row, packed.steps)
+            copied = layout == "pack" or (low and not dense)
+            nbytes = packed.batches * side.rows * packed.row * p.a.itemsize
+            copy_slot = room(nbytes) if copied else None
+            low_slot = room(nbytes) if low else None
+            if copied or low:
+                launches.append(
+                    pack_launch(
+                        p.a, index, slot, copy_slot, low_slot, side.rows, side.k, side.offset,
+                        side.row, side.depth, side.distinct, side.steps,
+                    )
+                )  # fmt: skip
+            sides.append(packed if copied else side)
+            slots.append(copy_slot or slot)
+            lows.append(low_slot)
+            turned.append(layout == "mn" and not copied)
+        a, b = sides
+        batched = p.batches > 1
+        deep = depth_of(p.a)
+        chunks = ceil_div(p.k, deep)
+        slice_ = ceil_div(chunks, splits)
+        splits = ceil_div(chunks, slice_)
+        rows, columns = self.cut(shape)
+        tiles_m, tiles_n = ceil_div(p.m, rows), ceil_div(p.n, columns)
+        tiles = tiles_m * tiles_n * p.batches * splits
+        run = self.run(
+            shape, p.a, index, slots[0], slots[1],
+            a.words(p.a, rows, turned[0], batched), b.words(p.a, columns, turned[1], batched),
+            turned[0], turned[1], lows[0], lows[1], columns=p.n,
+            flags=(("BATCHED", int(batched)),),
+        )  # fmt: skip
+        params = Params().add(
+            "int", M=p.m, N=p.n, TILES=tiles, TILES_M=tiles_m, TILES_N=tiles_n, SPLITS=splits,
+            CHUNKS=chunks, SLICE=slice_, BATCH1=p.batch[1], BATCH2=p.batch[2],
+        )  # fmt: skip
+        for name, side in (("A", a), ("B", b)):
+            flags = {f"{name}_BATCH{n}": int(s != 0) for n, s in enumerate(side.steps)}
+            params.add("int", **flags)
+        params.add("long", A_OFFSET=a.offset * p.a.itemsize, B_OFFSET=b.offset * p.a.itemsize)
+        launches += run.launches(tiles, splits, p.total, params, epilogue, workspace, info)
+        return Plan(launches, workspace)
+
+
+def _low(p: MatmulProblem) -> bool:
+    """Whether float32 inputs are to be multiplied as exactly as float32 allows."""
+    return p.a.name == "float32" and p.precision == "highest"

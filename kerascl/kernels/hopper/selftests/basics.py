@@ -1,0 +1,141 @@
+"""Computes products and convolutions with wgmma.cl on one device, in a process of its own.
+
+`python -m kerascl.kernels.hopper.selftests.basics <index>` exits 0 and prints OK, or fails in
+whatever way the driver fails.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kerascl import dtypes
+from kerascl.dtypes import DType
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.contract.run import enqueue
+from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.hopper import conv as hopper_conv
+from kerascl.kernels.hopper import filter_gradient, register_blocked
+from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.runtime import device, selftest_child
+
+POISON = 0xFF  # NaN in every float dtype
+
+
+def run(
+    plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: device.Device,
+    **more: np.ndarray,
+) -> None:  # fmt: skip
+    """Run a plan on poisoned memory; `out`, and others, get what slots of these names then hold."""
+    slots, outs = {}, {"out": out} | more
+    for name, array in inputs.items():
+        slots[name] = dev.buffers.allocate(array.nbytes)
+        dev.queue.write(slots[name], array)
+    sizes = {f"ws{k}": n for k, n in enumerate(plan.workspace)}
+    for name, nbytes in (sizes | {name: array.nbytes for name, array in outs.items()}).items():
+        slots[name] = dev.buffers.allocate(nbytes)
+        dev.queue.fill(slots[name], bytes([POISON]), 0, nbytes)
+    enqueue(plan, slots, dev)
+    for name, array in outs.items():
+        dev.queue.read(slots[name], array)
+
+
+def check(name: str, got: np.ndarray, want: np.ndarray, bound: float) -> None:
+    error = np.linalg.norm(got - want) / np.linalg.norm(want)
+    if not error <= bound:
+        raise device.DeviceError(f"{name} is wrong: relative error {error:.2e}")
+
+
+def products(dev: device.Device) -> None:
+    """Products of each dtype and layout, with sizes no tile divides.
+
+    Raises:
+        DeviceError: of any step, or a result is wrong.
+    """
+    rng = np.random.default_rng()
+    m, n, k = 200, 136, 424
+    cases = (
+        ("float32", "high", 1e-3), ("float32", "highest", 2e-6),
+        ("bfloat16", "high", 2e-5), ("float16", "high", 2e-5),
+    )  # fmt: skip
+    for name, precision, bound in cases:
+        dtype = dtypes.as_dtype(name)
+        for turn_a, turn_b in ((False, False), (True, True), (False, True)):
+            a = rng.standard_normal((k, m) if turn_a else (m, k)).astype(dtype.numpy)
+            b = rng.standard_normal((n, k) if turn_b else (k, n)).astype(dtype.numpy)
+            problem = normalise_matmul(
+                MatmulProblem(
+                    m, n, k, (), (1, m) if turn_a else (k, 1), (1, k) if turn_b else (n, 1),
+                    dtype, dtype, dtypes.float32, precision=precision,
+                )
+            )  # fmt: skip
+            wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+            want = (wide_a.T if turn_a else wide_a) @ (wide_b.T if turn_b else wide_b)
+            got = np.empty((m, n), np.float32)
+            plan = hopper_matmul.HopperMatmul().plan(
+                problem, dev.info, store_epilogue(dtypes.float32)
+            )
+            run(plan, {"a": a, "b": b}, got, dev)
+            check(f"a product of {name} ({precision})", got, want, bound)
+
+
+def convolutions(dev: device.Device) -> None:
+    """A convolution and its gradients, with sizes no box divides.
+
+    Raises:
+        DeviceError: of any step, or a result is wrong.
+    """
+    rng = np.random.default_rng()
+    for dtype in (dtypes.float32, dtypes.bfloat16):
+        filter_grad = register_blocked if dtype is dtypes.float32 else filter_gradient
+        rooms = {FORWARD: hopper_conv, DATA_GRAD: hopper_conv, FILTER_GRAD: filter_grad}
+        for kind, room in rooms.items():
+            problem, inputs, want = convolution(rng, kind, (3, 13, 13, 40, 24, 3, 1, 1, 1), dtype)
+            got = np.empty(want.shape, np.float32)
+            plan = room.Wgmma().plan(problem, dev.info, store_epilogue(dtypes.float32))
+            run(plan, inputs, got, dev)
+            check(f"{kind} of {dtype.name}", got, want, 1e-3)
+
+
+def convolution(
+    rng: np.random.Generator, kind: str, case: tuple[int, ...], dtype: DType,
+    precision: str = "high",
+) -> tuple[ConvProblem, dict[str, np.ndarray], np.ndarray]:  # fmt: skip
+    """A convolution or a gradient of one, random inputs, and what they give in float64.
+
+    Args:
+        case: images, height, width, channels, filters, taps a side, stride, padding, dilation.
+    """
+    images, height, width, c, f, taps, stride, pad, dilation = case
+    reach = (taps - 1) * dilation
+    out_h, out_w = ((n + 2 * pad - reach - 1) // stride + 1 for n in (height, width))
+    shapes = (images, height, width, c), (taps, taps, c, f), (images, out_h, out_w, f)
+    x, w, dy = (rng.standard_normal(shape).astype(dtype.numpy) for shape in shapes)
+    problem = ConvProblem(
+        kind, *shapes, (stride, stride), ((pad, pad), (pad, pad)), (dilation, dilation), 1, False,
+        dtype, dtype, dtypes.float32, precision,
+    )  # fmt: skip
+    margins = ((0, 0), (pad, pad), (pad, pad), (0, 0))
+    wide_x, wide_w, wide_dy = (a.astype(np.float64) for a in (x, w, dy))
+    padded, back = np.pad(wide_x, margins), np.pad(np.zeros(x.shape), margins)
+    want = np.zeros(problem.out_shape)
+    for i in range(taps):
+        for j in range(taps):
+            rows = slice(i * dilation, i * dilation + (out_h - 1) * stride + 1, stride)
+            columns = slice(j * dilation, j * dilation + (out_w - 1) * stride + 1, stride)
+            taken = padded[:, rows, columns]
+            if kind == FORWARD:
+                want += taken @ wide_w[i, j]
+            elif kind == DATA_GRAD:
+                back[:, rows, columns] += wide_dy @ wide_w[i, j].T
+            else:
+                want[i, j] = np.tensordot(taken, wide_dy, ((0, 1, 2), (0, 1, 2)))
+    if kind == DATA_GRAD:
+        want = back[:, pad : pad + height, pad : pad + width]
+    inputs = {FORWARD: (x, w), DATA_GRAD: (dy, w), FILTER_GRAD: (x, dy)}[kind]
+    return problem, dict(zip("ab", inputs, strict=True)), want
+
+
+if __name__ == "__main__":
+    selftest_child.main(products, convolutions)

@@ -1,0 +1,63 @@
+"""What all solvers with warpgroup matrix instructions share."""
+
+from __future__ import annotations
+
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.hopper import probe as hopper_probe
+from kerascl.kernels.hopper.tiles import MOMENTS, READ, moments_time
+from kerascl.kernels.tuning.costs import COST_PER_MICROSECOND
+
+
+class HopperSolver(Solver):
+    """What these solvers share: they apply where the self-test passed, and cost what they estimate.
+
+    Args:
+        tile, splits: fixed choices of a tile and of the slices of the depth, for tests and tuning;
+            by default the fastest by estimate.
+        more: what the epilogue does with a result besides storing it, in times of that.
+    """
+
+    family = "wgmma"  # how its solvers are called
+    verdict = hopper_probe.BASE  # the self-test that speaks for it
+
+    def __init__(self, tile=None, splits: int | None = None, more: float = 0.0):
+        self.tile = tile
+        self.splits = splits
+        self.more = more
+        self.name = self.family + (tile.name if tile else "") + (f"s{splits}" if splits else "")
+
+    def takes(self, problem) -> bool:
+        """Whether the kernel can compute this problem, whatever the device."""
+        raise NotImplementedError
+
+    def best(self, problem, info) -> tuple:
+        """(microseconds, tile, splits) of the fastest choice."""
+        raise NotImplementedError
+
+    def applies(self, problem, info) -> bool:
+        return self.takes(problem) and hopper_probe.available(info, self.verdict)
+
+    def cost(self, problem, info) -> float:
+        return self.best(problem, info)[0] * COST_PER_MICROSECOND
+
+
+class MomentsSolver(HopperSolver):
+    """One whose output's rows and columns may have moments: see wgmma_moments.cl."""
+
+    def moments(self, problem) -> bool:
+        """Whether all rows of this problem's product are those of one output."""
+        raise NotImplementedError
+
+    def choice(self, problem, info, epilogue: Epilogue) -> tuple:
+        """`best` for the epilogue."""
+        more = READ * len(epilogue.loads) + (MOMENTS if epilogue.moments else 0.0)
+        # Moments are those of whole sums.
+        splits = 1 if epilogue.moments else self.splits
+        return type(self)(self.tile, splits, more).best(problem, info)
+
+    def takes_moments(self, problem, info) -> bool:
+        if not self.moments(problem) or not hopper_probe.available(info, "wgmma_moments"):
+            return False
+        whole = type(self)(self.tile, 1).best(problem, info)[0]
+        return whole <= self.best(problem, info)[0] + moments_time(problem.total)

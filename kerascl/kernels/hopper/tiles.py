@@ -1,0 +1,116 @@
+"""Tiles of warpgroup matrix instructions, and how long they take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.hopper.pack import COPY_RATE
+from kerascl.kernels.hopper.ptx import Kind
+from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, vector_reduction_latency
+from kerascl.kernels.tuning.costs import LAUNCH
+
+SHARED_LIMIT = 231_424  # bytes of the array: 227 KiB a work-group less what the driver reserves
+PRODUCER = 32
+
+
+@dataclass(frozen=True)
+class Shape:
+    """One tile of wgmma.cl.
+
+    Attributes:
+        bn: columns, a multiple of 16 up to 256.
+        blocks: 64-row blocks of one consumer warpgroup.
+        teams: consumer warpgroups.
+        stages: pairs of tiles in the ring.
+        groups: work-groups that one compute unit is to hold.
+        speed, speed_tf32: the share of the peak rate that a large problem of 16-bit floats and
+            of float32 reaches.
+    """
+
+    bn: int
+    blocks: int
+    teams: int
+    stages: int
+    groups: int
+    speed: float
+    speed_tf32: float
+
+    @property
+    def bm(self) -> int:
+        return 64 * self.blocks * self.teams
+
+    @property
+    def name(self) -> str:
+        return f"{self.bm}x{self.bn}x{self.stages}"
+
+    @property
+    def threads(self) -> int:
+        return 128 * self.teams + PRODUCER
+
+
+SHAPES = (
+    Shape(256, 1, 2, 4, 1, 1.0, 1.0),
+    Shape(192, 1, 2, 5, 1, 0.99, 0.99),
+    Shape(128, 2, 2, 4, 1, 0.98, 0.97),
+    Shape(128, 1, 2, 3, 2, 0.83, 0.79),
+    Shape(128, 1, 2, 6, 1, 0.95, 0.94),
+    Shape(64, 2, 2, 4, 1, 0.74, 0.7),
+    Shape(64, 1, 2, 4, 2, 0.62, 0.57),
+    Shape(64, 1, 2, 8, 1, 0.7, 0.66),
+    Shape(128, 1, 1, 4, 2, 0.71, 0.73),
+    Shape(64, 1, 1, 6, 2, 0.55, 0.51),
+    Shape(32, 1, 2, 4, 2, 0.32, 0.3),
+)
+# For 3xTF32: a stage holds both operands and their low parts, and sums in double registers leave
+# room for 128 columns of 64 rows a warpgroup.
+PROMOTED = (
+    Shape(128, 1, 2, 3, 1, 0.86, 0.86),
+    Shape(64, 1, 3, 3, 1, 0.78, 0.78),
+    Shape(64, 1, 2, 2, 2, 0.71, 0.71),
+    Shape(64, 1, 2, 4, 1, 0.71, 0.71),
+    Shape(64, 1, 1, 3, 2, 0.57, 0.57),
+)
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+TILE_TIME = 0.3  # microseconds to begin a tile
+STORE_TIME = 2.3 / 32768  # microseconds to store one result of a tile
+READ, MOMENTS = 3.0, 2.0  # times of that to read what a result is combined with, for moments
+MOMENTS_TIME = 13.0  # least microseconds that a launch of its own for the moments takes
+PROMOTE_DEPTH = 256  # products between promotions, which bound the tensor cores' truncated sums
+
+
+def moments_time(total: int) -> float:
+    """Microseconds that moments of so many results take that are not computed beside them."""
+    return max(MOMENTS_TIME, LAUNCH + 4 * total / COPY_RATE)
+
+
+def tiles_time(
+    shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info,
+    store: float = STORE_TIME, more: float = 0.0,
+) -> float:  # fmt: skip
+    """Microseconds for `tiles` tiles of so much k each: rounds over the compute units.  What any
+    launch takes is left out, here as in other solvers' costs."""
+    whole, rest = divmod(tiles, info.compute_units * shape.groups)
+    speed = shape.speed if kind.depth == 16 else shape.speed_tf32
+    stages = ceil_div(depth, 4 * kind.depth)
+    multiply = shape.bm * shape.bn * passes * stages * 4 * kind.depth / (kind.rate * speed)
+    # Another work-group hides what the epilogue waits for, and that the ring is filled.
+    one = multiply + shape.bm * shape.bn * (store + more * STORE_TIME / shape.groups)
+    alone, all_ = TILE_TIME + one, TILE_TIME + shape.groups * one
+    return whole * all_ + (0.0 if not rest else alone if rest <= info.compute_units else all_)
+
+
+def slice_counts(wanted: int | None, total: int, chunks: int) -> tuple[int, ...]:
+    """Numbers of slices to consider for a depth of so many stages: where none is `wanted`, those
+    of at least four stages each.  Their partial sums stay below MAX_PARTIAL_BYTES."""
+    most = max(1, min(MAX_PARTIAL_BYTES // (4 * total), chunks))
+    if wanted is not None:
+        return (min(wanted, most),)
+    return tuple(s for s in SPLITS if s == 1 or (s <= most and 4 * s <= chunks))
+
+
+def reduction_time(total: int, splits: int) -> float:
+    """Microseconds to sum the parts of a split depth."""
+    if splits == 1:
+        return 0.0
+    return vector_reduction_latency(splits) + 4 * total * (2 * splits + 1) / COPY_RATE

@@ -1,0 +1,92 @@
+"""Matrix products of float32 (as TF32) whose second operand has n contiguous: see `ptx`.
+
+wgmma reads TF32 from shared memory with k contiguous only, so `wgmma_gemm` lays such an operand out
+anew first.  Here it is read as it lies: the product is turned, out^T = b^T a^T, and the fragments
+of b^T, now the left operand, come from registers.
+
+A stage of 128 x 256 x 32 moves as much through shared memory, at 128 bytes a clock, as one of
+`wgmma_gemm`, which reads both operands there: 384 clocks for TMA's writes, 512 for a (by two
+warpgroups), 128 for b.  Its products take 1024.  (Warps of 32 columns would load 16 bytes a lane
+instead of eight, but warpgroups of 128 columns read a twice as often: 1152 clocks.)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Plan, Ref
+from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.hopper import tiles
+from kerascl.kernels.hopper.kernel import Args, Run
+from kerascl.kernels.hopper.ptx import KINDS, register_instruction
+from kerascl.kernels.hopper.tiles import STORE_TIME, Shape, moments_time
+from kerascl.kernels.matmul.problem import MatmulProblem
+
+LARGEST_PACK = 4  # elements of a for each of the result, where a is packed
+
+# Those whose registers suffice for fragments, too.
+SHAPES = tuple(s for s in tiles.SHAPES if s.blocks == 1 and s.name != "128x128x3")
+
+
+@dataclass(frozen=True)
+class TransposedRun(Run):
+    """A launch of wgmma_turned.cl."""
+
+    kernel: ClassVar[str] = "wgmma_turned"
+
+    @property
+    def wide(self) -> bool:
+        """Whether sums and fragments need registers of a whole producer warpgroup."""
+        return self.shape.bn > 128
+
+    @property
+    def operands(self) -> Args:
+        return Ref(self.a), Ref(self.b)
+
+    @property
+    def instruction(self) -> str:
+        return register_instruction(self.shape.bn, KINDS[self.dtype.name], False)
+
+
+class TransposedMatmul(hopper_matmul.HopperMatmul):
+    """Large products of float32, rounded to tf32, with b's rows where they lie.
+
+    a is laid out anew where its k is not contiguous.
+    """
+
+    family = verdict = TransposedRun.kernel
+    run = TransposedRun
+    shapes = SHAPES
+    store_time = 1.6 * STORE_TIME  # a lane's results are in different rows of the output
+
+    def takes(self, p: MatmulProblem) -> bool:
+        return (
+            super().takes(p)
+            and p.a.name == "float32"
+            and p.precision != "highest"
+            and self._readable(p)
+            and (self.tile is None or self.tile.blocks == 1)
+        )
+
+    def _readable(self, p: MatmulProblem) -> bool:
+        """Whether b lies as it should, and a needs no packing that dwarfs the result."""
+        a, b = self.layouts(p)
+        return b == "mn" and (a == "k" or p.k <= LARGEST_PACK * p.n)
+
+    def layouts(self, p: MatmulProblem) -> tuple[str, str]:
+        return hopper_matmul.layouts(p, (False, True))
+
+    def cut(self, shape: Shape) -> tuple[int, int]:
+        return shape.bn, shape.bm
+
+    def takes_moments(self, p: MatmulProblem, info) -> bool:
+        packing = hopper_matmul.HopperMatmul(self.tile, 1)
+        worth = self.best(p, info)[0] + moments_time(p.total)
+        return packing.takes_moments(p, info) and packing.best(p, info)[0] <= worth
+
+    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+        if epilogue.moments:  # columns of the output are not a lane's own here
+            return hopper_matmul.HopperMatmul(self.tile).plan(problem, info, epilogue)
+        return super().plan(problem, info, epilogue)

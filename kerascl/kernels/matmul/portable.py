@@ -1,0 +1,190 @@
+"""Products on any device: tiles in local memory, and kernels for what is too small for them."""
+
+from __future__ import annotations
+
+import math
+
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, stride_args, usable
+from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
+from kerascl.kernels.matmul.tiles import Tile, load4
+from kerascl.kernels.tuning.costs import fixed_time
+
+
+class DirectMatmul(Solver):
+    """One work-item per output element: tiny products, and whatever nothing else takes."""
+
+    name = "direct"
+
+    def applies(self, problem: MatmulProblem, info) -> bool:
+        return usable(problem, info)
+
+    def cost(self, problem: MatmulProblem, info) -> float:
+        p = problem
+        if info.kind == "cpu":
+            return p.total * p.k * 40 / info.compute_units
+        time = ceil_div(p.total, info.compute_units * 64) * 64 * (p.k + 16) * 12
+        return max(time, fixed_time(0.035 * p.k, info))  # a work-item waits for each of its reads
+
+    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        index = problem_index(p)
+        source = (
+            prelude(index, A=p.a, B=p.b, ACC=p.acc)
+            + epilogue.defines
+            + "#define DIRECT\n"
+            + cl_source("matmul/gemm_small.cl")
+        )
+        ints = (p.m, p.n, p.k, p.batch[1], p.batch[2])
+        args = (
+            Ref("a"), Ref("b"), Scalar(index, p.total), *(Scalar("int", v) for v in ints),
+            *stride_args(p, index), *epilogue.args,
+        )  # fmt: skip
+        return Plan([Launch(source, "gemm_direct", args, (round_up(p.total, 64),), (64,))])
+
+
+def _steps(p: MatmulProblem) -> list[int]:
+    """Elements between neighbours of the operands' rows or columns that are not contiguous."""
+    return [max(strides[-2:]) for strides in (p.a_strides, p.b_strides)]
+
+
+class TiledMatmul(Solver):
+    """A tile of gemm_tile.cl through local memory, its depth split when the groups are few."""
+
+    def __init__(self, tile: Tile, split: int | None = None):
+        self.tile = tile
+        self.split = split
+        self.name = f"tiled{tile.bm}x{tile.bn}" + (f"s{split}" if split else "")
+
+    def applies(self, problem: MatmulProblem, info) -> bool:
+        return usable(problem, info) and self.tile.fits(problem.acc, info)
+
+    def _splits(self, p: MatmulProblem, info) -> int:
+        """How many slices of k; each has at least one tile's depth."""
+        bk = self.tile.bk(p.acc)
+        room = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
+        most = min(room, ceil_div(p.k, bk), 256)
+        if self.split is not None:
+            return max(1, min(self.split, most))
+        choices = [s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128) if s <= most]
+        choices = [s for s in choices if s == 1 or p.k // s >= 8 * bk]
+        return min(choices, key=lambda s: self._time(p, info, s))
+
+    def _time(self, p: MatmulProblem, info, splits: int) -> float:
+        time = self.tile.time(p.m, p.n, p.k, p.batches, splits, info)
+        # Long sums over rows of both, as filter gradients are, keep to 0.62 of the speed (H200).
+        if p.a_strides[-2] == p.b_strides[-1] == 1 and p.k > 2048:
+            time *= 1.6
+        if info.matrix and p.a.itemsize == 2 and any(s % 4 for s in _steps(p)):
+            time *= 2  # elements gathered one by one (H200)
+        return time
+
+    def cost(self, problem: MatmulProblem, info) -> float:
+        time = self._time(problem, info, self._splits(problem, info))
+        return time * 1000 if info.kind == "cpu" else time
+
+    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+        p, tile = problem, self.tile
+        index = problem_index(p)
+        bk = tile.bk(p.acc)
+        splits = self._splits(p, info)
+        slice_ = round_up(ceil_div(p.k, splits), bk)
+        splits = ceil_div(p.k, slice_)
+        a_along_k, av = _loads(p.a_strides, p.a_offset, p.m, p.k, row_axis=-2, k_axis=-1)
+        b_along_k, bv = _loads(p.b_strides, p.b_offset, p.n, p.k, row_axis=-1, k_axis=-2)
+        inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
+        source = (
+            prelude(index, A=p.a, B=p.b, ACC=p.acc)
+            + load4("A", p.a, p.acc)
+            + load4("B", p.b, p.acc)
+            + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
+            + inner.defines
+            + cl_source("matmul/gemm_simt.cl")
+            + cl_source("matmul/gemm_tile.cl")
+        )
+        ints = (p.m, p.n, p.k, splits, slice_, p.batch[1], p.batch[2])
+        args = (
+            Ref("a"), Ref("b"), *(Scalar("int", v) for v in ints), *stride_args(p, index),
+            *inner.args,
+        )  # fmt: skip
+        groups = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * splits * p.batches
+        launch = Launch(source, "gemm_tile", args, (groups * tile.threads,), (tile.threads,))
+        if splits == 1:
+            return Plan([launch])
+        fold = reduction_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
+
+
+def _loads(strides, offset: int, rows: int, k: int, row_axis: int, k_axis: int) -> tuple[bool, int]:
+    """Whether loads should run along k, and how many elements each may take (1 or 4)."""
+    row, depth = strides[row_axis], strides[k_axis]
+    along_k = depth == 1 or (row != 1 and abs(depth) < abs(row))
+    unit, other, length = (depth, row, k) if along_k else (row, depth, rows)
+    whole = all(s % 4 == 0 for s in (*strides[:-2], offset, other, length))
+    return along_k, 4 if unit == 1 and whole else 1
+
+
+class SkinnyMatmul(Solver):
+    """One side of at most eight (matrix times vector): lanes sum along the depth."""
+
+    name = "skinny"
+    MOST = 8
+
+    def __init__(self, split: int | None = None):
+        self.split = split
+        if split:
+            self.name = f"skinny_s{split}"
+
+    def applies(self, problem: MatmulProblem, info) -> bool:
+        p = problem
+        small = usable(p, info) and min(p.m, p.n) <= self.MOST
+        room = 256 * self.MOST * p.acc.itemsize <= info.local_mem_bytes
+        return small and room and info.max_work_group_size >= 256
+
+    def cost(self, problem: MatmulProblem, info) -> float:
+        p = problem
+        if info.kind == "cpu":
+            return math.inf
+        # Reading the long operand takes about as long as 24 products an element.
+        long = max(p.m, p.n) * p.k * p.batches * (24 + 2 * min(p.m, p.n))
+        return long / min(info.compute_units, max(1, long // 2**18)) + 3e4
+
+    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+        p, index = problem, problem_index(problem)
+        a = ("a", p.a, p.a_offset, p.a_strides[-2], p.a_strides[-1], p.a_strides[:3])
+        b = ("b", p.b, p.b_offset, p.b_strides[-1], p.b_strides[-2], p.b_strides[:3])
+        if p.n <= p.m:
+            long, short, rows, count, steps = a, b, p.m, p.n, (p.n, 1)
+        else:
+            long, short, rows, count, steps = b, a, p.n, p.m, (1, p.n)
+        along_k = long[4] == 1 or (long[3] != 1 and abs(long[4]) < abs(long[3]))
+        group_rows, lanes = (8, 32) if along_k else (32, 8)
+        groups = ceil_div(rows, group_rows) * p.batches
+        room = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
+        wanted = self.split or min(ceil_div(info.compute_units * 4, groups), p.k // 512)
+        slice_ = ceil_div(p.k, max(1, min(wanted, room, p.k)))
+        splits = ceil_div(p.k, slice_)
+        inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
+        short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
+        source = (
+            prelude(index, L=long[1], S=short[1], ACC=p.acc)
+            + f"#define ROWS {group_rows}\n#define LANES {lanes}\n#define SHORT {short_rows}\n"
+            + f"#define L_ALONG_K {int(along_k)}\n"
+            + inner.defines
+            + cl_source("matmul/gemm_skinny.cl")
+        )
+        ints = (rows, count, p.k, splits, slice_, p.batch[1], p.batch[2])
+        longs = (long[2], short[2], *long[3:5], *short[3:5], *long[5], *short[5], *steps)
+        args = (
+            Ref(long[0]), Ref(short[0]), *(Scalar("int", v) for v in ints),
+            *(Scalar(index, v) for v in longs), *inner.args,
+        )  # fmt: skip
+        launch = Launch(source, "gemm_skinny", args, (groups * splits * 256,), (256,))
+        if splits == 1:
+            return Plan([launch])
+        fold = reduction_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])

@@ -1,0 +1,68 @@
+"""Matrix products: batched, arbitrarily strided, any dtype.
+
+`plan` normalises a `MatmulProblem` (drops and merges batch dimensions) and lets the cheapest
+applicable solver plan it.
+"""
+
+from __future__ import annotations
+
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.hopper import transposed
+from kerascl.kernels.matmul.panels import PanelMatmul
+from kerascl.kernels.matmul.portable import DirectMatmul, SkinnyMatmul, TiledMatmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.matmul.split_k import zero_plan
+from kerascl.kernels.matmul.tiles import TILES
+from kerascl.kernels.tuning import database
+from kerascl.kernels.units import tile as unit_tile
+from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
+
+SOLVERS: tuple[Solver, ...] = (
+    DirectMatmul(),
+    SkinnyMatmul(),
+    PanelMatmul(),
+    hopper_matmul.HopperMatmul(),
+    transposed.TransposedMatmul(),
+    *(TiledMatmul(tile) for tile in TILES),
+    *GEMM_SOLVERS,
+)
+
+
+# Plain solvers that the tuner checks all others against.
+REFERENCES: tuple[Solver, ...] = (TiledMatmul(TILES[-1]), PanelMatmul(), DirectMatmul())
+# What only the tuner tries: the same tiles with another number of slices, other panels.
+SLICES = (1, 2, 4, 8, 16, 32)
+VARIANTS: tuple[Solver, ...] = (
+    *(TiledMatmul(tile, split) for tile in TILES for split in SLICES),
+    *(FragmentMatmul(tile, split) for tile in unit_tile.TILES for split in SLICES),
+    *(
+        kind(shape, split)
+        for kind in (hopper_matmul.HopperMatmul, transposed.TransposedMatmul)
+        for shape in kind.shapes
+        for split in SLICES
+    ),
+    *(SkinnyMatmul(split) for split in SLICES),
+    *(PanelMatmul(pack=pack) for pack in (True, False)),
+)
+
+
+def plan(problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+    """Launches that compute `problem` on the device that `info` describes.
+
+    Raises:
+        NotImplementedError: when the device lacks the dtypes (float64 without fp64).
+    """
+    problem = normalise_matmul(problem)
+    if problem.total == 0 or problem.k == 0:
+        return zero_plan(problem.total, problem.acc, epilogue)
+    solver = database.choose_for("gemm", SOLVERS, VARIANTS, problem, info, epilogue)
+    return solver.plan(problem, info, epilogue)
+
+
+def cost(problem: MatmulProblem, info) -> float:
+    """The cost of the solver that `plan` takes."""
+    problem = normalise_matmul(problem)
+    return database.choose("gemm", SOLVERS, VARIANTS, problem, info).cost(problem, info)

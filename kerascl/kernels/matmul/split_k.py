@@ -1,0 +1,106 @@
+"""Split-k: sums over k that several work-groups share, and the launch that adds their parts."""
+
+from __future__ import annotations
+
+from kerascl.dtypes import DType
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar
+from kerascl.kernels.contract.sizes import index_type, round_up
+from kerascl.kernels.contract.solver import NoMoments
+from kerascl.kernels.contract.source import Source, cl_source, prelude, unit
+from kerascl.kernels.tuning.costs import LAUNCH
+
+GROUP = 64
+
+
+def partial_epilogue(acc: DType, offset: str, slot: str = "ws0") -> Epilogue:
+    """Stores partial sums (accumulators), `offset` (a C expression) elements further on."""
+    return Epilogue(
+        f", __global {acc.compute}* restrict part", (Ref(slot),), f"part[({offset}) + i] = acc;"
+    )
+
+
+def reduction_launch(
+    total: int, splits: int, acc: DType, index: str, epilogue: Epilogue, slot: str = "ws0"
+) -> Launch:
+    """Sums `splits` slices of `total` accumulators, in order so that results repeat exactly, and
+    hands each sum to the epilogue."""
+    ctype = acc.compute
+    lines = (
+        f"const {index} i = get_global_id(0);",
+        "if (i < total) {",
+        f"  {ctype} sum = 0;",
+        f"  for (int s = 0; s < splits; ++s) sum += part[({index})s * total + i];",
+        f"  const {ctype} acc = sum;",
+        *(f"  {line}" for line in epilogue.body.splitlines()),
+        "}",
+    )
+    size = round_up(total, GROUP)
+    return _reduction("gemm_fold", lines, total, splits, acc, index, epilogue, slot, size, GROUP)
+
+
+def vector_reduction_latency(splits: int) -> float:
+    """Microseconds that `fold_vectors_launch` takes at least: a work-item reads 16 slices at once,
+    then waits for them."""
+    return LAUNCH + 1.1 * ((splits - 1) // 16)
+
+
+def vector_reduction_launch(
+    total: int, splits: int, acc: DType, index: str, epilogue: Epilogue, slot: str = "ws0"
+) -> Launch:
+    """The same with four sums a work-item where the epilogue allows that: a GPU's memory is busy
+    only while several reads of each work-item are under way."""
+    if total % 4 or acc.compute != "float" or not epilogue.has_vectors:
+        return reduction_launch(total, splits, acc, index, epilogue, slot)
+    lines = (
+        f"const {index} at = ({index})get_global_id(0) * 4;",
+        "if (at < total) {",
+        "  float4 sum = 0;",
+        # Few work-items, so each needs many loads in flight.
+        '  _Pragma("unroll 16") for (int s = 0; s < splits; ++s)',
+        f"    sum += *(__global const float4*)(part + ({index})s * total + at);",
+        "  const float sums[4] = {sum.x, sum.y, sum.z, sum.w};",
+        "  " + epilogue.vectors("4", "1", "4", "float", index, "sums", "at", "0"),
+        "}",
+    )
+    size = round_up(total // 4, 128)
+    return _reduction("gemm_fold4", lines, total, splits, acc, index, epilogue, slot, size, 128)
+
+
+def _reduction(name, lines, total, splits, acc, index, epilogue, slot, size, group) -> Launch:
+    params = (
+        f"__global const {acc.compute}* restrict part",
+        f"const {index} total",
+        "const int splits",
+        *epilogue.param_list,
+    )
+    helpers = (*epilogue.helpers, *epilogue.vector_helpers)
+    body = "".join(f"  {line}\n" for line in lines)
+    text = Source(name, params, body, helpers, acc.is_double or epilogue.uses_double)
+    args = (Ref(slot), Scalar(index, total), Scalar("int", splits), *epilogue.args)
+    return Launch(unit([text]), name, args, (size,), (group,), text=text, role=Role.REDUCE)
+
+
+def zero_plan(total: int, acc: DType, epilogue: Epilogue) -> Plan:
+    """Sends zero to the epilogue for every output element (the sum over nothing).
+
+    Raises:
+        NoMoments: the epilogue has moments.
+    """
+    if epilogue.moments:
+        raise NoMoments
+    if total == 0:
+        return Plan([])
+    index = index_type(total + GROUP)
+    source = (
+        prelude(index, ACC=acc)
+        + epilogue.defines
+        + "#define ZERO\n"
+        + cl_source("matmul/gemm_small.cl")
+    )
+    args = (Scalar(index, total), *epilogue.args)
+    size = round_up(total, GROUP)
+    return Plan([Launch(source, "gemm_zero", args, (size,), (GROUP,))])
+
+
+MAX_PARTIAL_BYTES = 128 * 2**20

@@ -1,0 +1,83 @@
+"""What the tiled product kernels (GEMM and convolution) share: tile shapes and source pieces."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kerascl import dtypes
+from kerascl.dtypes import DType
+from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.tuning.costs import LAUNCH, fixed_time
+
+
+@dataclass(frozen=True)
+class Tile:
+    """One tile shape of gemm_tile.cl: a work-group computes bm x bn in steps of bk along k, each
+    work-item tm x tn.  `speed` is the share of peak a large problem reaches, for choosing."""
+
+    bm: int
+    bn: int
+    tm: int
+    tn: int
+    speed: float
+
+    @property
+    def threads(self) -> int:
+        return (self.bm // self.tm) * (self.bn // self.tn)
+
+    def bk(self, acc: DType) -> int:
+        return 8 if acc.itemsize > 4 else 16
+
+    def local_bytes(self, acc: DType, table: int = 0) -> int:
+        """Bytes of local memory: two tiles of each operand, and `table` bytes per depth."""
+        return 2 * self.bk(acc) * ((self.bm + self.bn + 8) * acc.itemsize + table)
+
+    def fits(self, acc: DType, info, table: int = 0) -> bool:
+        room = info.local_mem_bytes
+        return self.threads <= info.max_work_group_size and self.local_bytes(acc, table) <= room
+
+    def defines(self, acc: DType, av: int, bv: int, a_along_k: bool, b_along_k: bool, info) -> str:
+        # CPU drivers gain nothing from an unrolled depth and take seconds to compile it.
+        unroll = '"unroll"' if info.kind == "gpu" else '"nounroll"'
+        names = dict(
+            BM=self.bm, BN=self.bn, BK=self.bk(acc), TM=self.tm, TN=self.tn, AV=av, BV=bv,
+            A_ALONG_K=int(a_along_k), B_ALONG_K=int(b_along_k), KK_UNROLL=unroll,
+        )  # fmt: skip
+        return "".join(f"#define {k} {v}\n" for k, v in names.items())
+
+    def time(self, m: int, n: int, k: int, batch: int, splits: int, info) -> float:
+        """A relative time: rounds of work-groups over the compute units, times one group's work."""
+        units = info.compute_units
+        groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
+        depth = ceil_div(k, splits) + 32
+        fold = m * n * batch * (splits + 2) / units + fixed_time(LAUNCH, info)
+        time = ceil_div(groups, units) * self.bm * self.bn * depth / self.speed
+        return time + (fold if splits > 1 else 0.0)
+
+
+TILES = (
+    Tile(128, 128, 8, 8, 1.0),
+    Tile(128, 64, 8, 8, 0.85),
+    Tile(64, 128, 8, 8, 0.85),
+    Tile(64, 64, 4, 4, 0.65),
+    Tile(128, 32, 8, 4, 0.6),
+    Tile(32, 128, 4, 8, 0.6),
+    Tile(32, 32, 4, 4, 0.35),
+)
+
+
+def load4(name: str, dtype: DType, acc: DType) -> str:
+    """The macro <name>_LOAD4(p, i): four elements at element i (a multiple of four) as ACC_T4."""
+    vector = f"*(__global const {dtype.storage}4*)((p) + (i))"
+    if dtype is dtypes.float16:
+        value = f"convert_{acc.compute}4(vload_half4(0, (p) + (i)))"
+    elif dtype is dtypes.bfloat16:
+        value = f"convert_{acc.compute}4(as_float4(convert_uint4({vector}) << 16))"
+    elif dtype.is_float8:
+        each = ", ".join(dtype.load.format(p="(p)", i=f"(i) + {k}") for k in range(4))
+        value = f"convert_{acc.compute}4((float4)({each}))"
+    elif dtype.is_bool:
+        value = f"convert_{acc.compute}4(-convert_int4({vector} != (uchar4)0))"
+    else:
+        value = f"convert_{acc.compute}4({vector})"
+    return f"#define {name}_LOAD4(p, i) {value}\n"

@@ -1,0 +1,255 @@
+"""Cumulative sums, products, extremes and log-sum-exps; binary search in sorted rows."""
+
+from __future__ import annotations
+
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power, next_power, round_up
+from kerascl.kernels.contract.solver import Solver, choose
+from kerascl.kernels.contract.source import cl_source, defines, prelude
+from kerascl.kernels.contract.vectors import compute_bytes, group_size, limit_macros
+from kerascl.kernels.scan.problem import ScanProblem, SearchProblem
+
+_COMBINE = {
+    "sum": "((ACC_T)((a) + (b)))",
+    "prod": "((ACC_T)((a) * (b)))",
+    "max": "(((a) > (b) || (a) != (a)) ? (a) : (b))",
+    "min": "(((a) < (b) || (a) != (a)) ? (a) : (b))",
+    "logsumexp": "kcl_logaddexp((a), (b))",
+}
+_IDENTITY = {
+    "sum": "((ACC_T)0)",
+    "prod": "((ACC_T)1)",
+    "max": "ACC_LOWEST",
+    "min": "ACC_HIGHEST",
+    "logsumexp": "ACC_LOWEST",
+}
+
+
+def _macros(problem: ScanProblem, **values: object) -> str:
+    combine, identity = _COMBINE[problem.kind], _IDENTITY[problem.kind]
+    if problem.acc.is_complex and problem.kind == "prod":
+        combine, identity = "kcl_cmul((a), (b))", "((ACC_T)(1, 0))"
+    limits = "" if problem.acc.is_complex else limit_macros(problem.acc)
+    return limits + defines(
+        **{"COMBINE(a, b)": combine},
+        IDENTITY=identity,
+        NESTED=int(problem.kind in ("sum", "logsumexp") and not problem.acc.is_integer),
+        LOGSUMEXP=int(problem.kind == "logsumexp"),
+        COMPLEX=int(problem.acc.is_complex),
+        **values,
+    )
+
+
+class _BlockScan(Solver):
+    """The three phases: totals of the blocks, their scan, the blocks again with their carry.
+
+    A single block a row needs only the last phase.
+    """
+
+    variant: str
+
+    def applies(self, problem: ScanProblem, info) -> bool:
+        if problem.kind not in _COMBINE:
+            return False
+        if problem.dtype.is_complex or problem.acc.is_complex:
+            return problem.kind in ("sum", "prod")
+        return problem.kind != "logsumexp" or problem.acc.is_float
+
+    def blocks(self, problem: ScanProblem, info) -> tuple[int, int]:
+        """(elements of a block, blocks of a row)."""
+        raise NotImplementedError
+
+    def launch(
+        self,
+        problem: ScanProblem,
+        info,
+        name: str,
+        source: str,
+        buffers: tuple[Arg, ...],
+        lines: int,
+        sizes: tuple[int, ...],
+        index: str,
+        extra: tuple[Arg, ...] = (),
+    ) -> Launch:
+        raise NotImplementedError
+
+    def plan(self, problem: ScanProblem, info, epilogue: Epilogue) -> Plan:
+        rows = problem.outer * problem.inner
+        if rows * problem.length == 0:
+            return Plan([])
+        block, blocks = self.blocks(problem, info)
+        index = index_type(rows * problem.length)
+        sizes = (problem.length, problem.inner, block, blocks)
+        lines = rows * blocks
+        launches, workspace = [], []
+        buffers: tuple[Arg, ...] = (Ref("a"),)
+        types = prelude(index, A=problem.dtype, ACC=problem.acc)
+        flags = {"REVERSE": int(problem.reverse), **self.flags(problem, info)}
+        text = cl_source("scan/scan.cl")
+        if blocks > 1:
+            workspace = [lines * compute_bytes(problem.acc)] * 2
+            source = types + _macros(problem, SCAN_TOTALS=1, **flags) + text
+            launches.append(
+                self.launch(
+                    problem,
+                    info,
+                    "scan_totals",
+                    source,
+                    (Ref("a"), Ref("ws0")),
+                    lines,
+                    sizes,
+                    index,
+                )
+            )
+            launches.append(self.carry_launch(problem, info, blocks, index))
+            buffers += (Ref("ws1"),)
+        source = (
+            types
+            + _macros(problem, EXCLUSIVE=int(problem.exclusive), CARRY=int(blocks > 1), **flags)
+            + epilogue.defines
+            + text
+        )
+        launches.append(
+            self.launch(
+                problem,
+                info,
+                "scan_rows",
+                source,
+                buffers,
+                lines,
+                sizes,
+                index,
+                tuple(epilogue.args),
+            )
+        )
+        return Plan(launches, workspace)
+
+    def flags(self, problem: ScanProblem, info) -> dict[str, int]:
+        raise NotImplementedError
+
+    def carry_launch(self, problem: ScanProblem, info, blocks: int, index: str) -> Launch:
+        """The exclusive scan of the blocks' totals, ws0 -> ws1."""
+        acc = problem.acc
+        raw = Epilogue(", __global ACC_T* restrict k_out", (Ref("ws1"),), "k_out[i] = acc;")
+        source = (
+            prelude(index, ACC=acc)
+            + "#define A_T ACC_T\n#define A_LOAD(p, i) (p)[i]\n"
+            + _macros(problem, EXCLUSIVE=1, CARRY=0, REVERSE=0, **self.flags(problem, info))
+            + raw.defines
+            + cl_source("scan/scan.cl")
+        )
+        lines = problem.outer * problem.inner
+        sizes = (blocks, problem.inner, blocks, 1)
+        return self.launch(
+            problem, info, "scan_rows", source, (Ref("ws0"),), lines, sizes, index, raw.args
+        )
+
+
+class SerialScan(_BlockScan):
+    """A work-item for each block: CPUs, and many columns (coalesced over `inner`)."""
+
+    name = "scan.serial"
+
+    def cost(self, problem: ScanProblem, info) -> float:
+        if info.kind == "cpu":
+            return 0.5
+        return 0.5 if problem.inner >= 32 or problem.length <= 32 else 2.0
+
+    def flags(self, problem: ScanProblem, info) -> dict[str, int]:
+        return {"SCAN_SERIAL": 1}
+
+    def blocks(self, problem: ScanProblem, info) -> tuple[int, int]:
+        rows = problem.outer * problem.inner
+        wanted = info.compute_units * (2 if info.kind == "cpu" else 1024)
+        least = 4096 if info.kind == "cpu" else 64
+        blocks = min(ceil_div(wanted, rows), problem.length // least, 256)
+        if blocks <= 1:
+            return problem.length, 1
+        block = ceil_div(problem.length, blocks)
+        return block, ceil_div(problem.length, block)
+
+    def launch(self, problem, info, name, source, buffers, lines, sizes, index, extra=()) -> Launch:
+        args = (*buffers, *(Scalar(index, size) for size in (lines, *sizes)), *extra)
+        if info.kind == "cpu":
+            # Neighbouring rows lie far apart: gathered vectors are slower than scalars.
+            global_size, local_size = (lines,), (1,) if sizes[1] == 1 else None
+        else:
+            group = group_size(info, 128)
+            global_size, local_size = (round_up(lines, group),), (group,)
+        return Launch(source, f"{name}_serial", args, global_size, local_size)
+
+
+class GroupScan(_BlockScan):
+    """A work-group for each block, through local memory: long rows on GPUs."""
+
+    name = "scan.group"
+    _items = 8
+
+    def group(self, problem: ScanProblem, info) -> int:
+        room = last_power(info.local_mem_bytes // (8 * 10))
+        wanted = max(32, next_power(ceil_div(problem.length, self._items)))
+        return min(group_size(info, 256), room, wanted)
+
+    def flags(self, problem: ScanProblem, info) -> dict[str, int]:
+        return {"SCAN_GROUP": 1, "GROUP": self.group(problem, info), "ITEMS": self._items}
+
+    def blocks(self, problem: ScanProblem, info) -> tuple[int, int]:
+        rows = problem.outer * problem.inner
+        tile = self.group(problem, info) * self._items
+        # All totals of a row fit one tile, so their scan is a single step.
+        blocks = min(ceil_div(info.compute_units * 4, rows), problem.length // (2 * tile), tile)
+        if blocks <= 1:
+            return problem.length, 1
+        block = round_up(ceil_div(problem.length, blocks), tile)
+        return block, ceil_div(problem.length, block)
+
+    def launch(self, problem, info, name, source, buffers, lines, sizes, index, extra=()) -> Launch:
+        args = (*buffers, *(Scalar(index, size) for size in (lines, *sizes)), *extra)
+        group = self.group(problem, info)
+        return Launch(source, f"{name}_group", args, (lines * group,), (group,))
+
+
+class BinarySearch(Solver):
+    """A work-item for each value."""
+
+    name = "search.binary"
+
+    def applies(self, problem: SearchProblem, info) -> bool:
+        return not problem.dtype.is_complex
+
+    def plan(self, problem: SearchProblem, info, epilogue: Epilogue) -> Plan:
+        lines = problem.rows * problem.count
+        if lines == 0:
+            return Plan([])
+        index = index_type(lines, problem.rows * problem.sorted_length)
+        source = (
+            prelude(index, A=problem.dtype, ACC=problem.acc)
+            + defines(SEARCH=1, SIDE_RIGHT=int(problem.side == "right"))
+            + epilogue.defines
+            + cl_source("scan/scan.cl")
+        )
+        sizes = (lines, problem.sorted_length, problem.count)
+        group = group_size(info, 128)
+        launch = Launch(
+            source,
+            "search_sorted",
+            (Ref("a"), Ref("b"), *(Scalar(index, size) for size in sizes), *epilogue.args),
+            (round_up(lines, group),) if info.kind != "cpu" else (lines,),
+            (group,) if info.kind != "cpu" else None,
+        )
+        return Plan([launch])
+
+
+SCAN_SOLVERS: tuple[Solver, ...] = (SerialScan(), GroupScan())
+SEARCH_SOLVERS: tuple[Solver, ...] = (BinarySearch(),)
+
+
+def plan(problem: ScanProblem | SearchProblem, info, epilogue: Epilogue) -> Plan:
+    """The launches for `problem`.
+
+    Raises:
+        NotImplementedError: for an unknown kind, or a dtype without that operation.
+    """
+    solvers = SEARCH_SOLVERS if isinstance(problem, SearchProblem) else SCAN_SOLVERS
+    return choose(solvers, problem, info).plan(problem, info, epilogue)

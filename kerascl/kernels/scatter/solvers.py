@@ -1,0 +1,177 @@
+"""Deterministic scatter of row updates: add, set, max, min, mul."""
+
+from __future__ import annotations
+
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.sizes import INT_MAX, index_type, round_up
+from kerascl.kernels.contract.solver import Solver, choose
+from kerascl.kernels.contract.source import cl_source, defines, prelude
+from kerascl.kernels.contract.vectors import group_size, vector_macros, vector_width
+from kerascl.kernels.scatter.problem import ScatterProblem
+from kerascl.kernels.sort.stages import item_sort
+
+_COMBINE = {
+    "add": "((u) + (v))",
+    "mul": "((u) * (v))",
+    "max": "((((v) > (u)) | ((v) != (v))) ? (v) : (u))",
+    "min": "((((v) < (u)) | ((v) != (v))) ? (v) : (u))",
+    "set": "(v)",
+}
+# Partial results are over blocks of so many updates, then of so many blocks (SPAN in scatter.cl) …
+_SPAN = 32
+# … from so many updates on: before, a row's stretch is short enough.
+_LEVELS_FROM = (512, 16384)
+
+
+class _Gather(Solver):
+    def applies(self, problem: ScatterProblem, info) -> bool:
+        if problem.mode not in _COMBINE or problem.count > INT_MAX or problem.rows > 2**32 - 2:
+            return False
+        return not (problem.dtype.is_complex and problem.mode in ("max", "min"))
+
+    def head(self, problem: ScatterProblem, lanes: int, index: str) -> str:
+        dtype, acc = problem.dtype, problem.dtype.accumulator
+        times = dtype.is_complex and problem.mode == "mul"
+        return (
+            prelude(index, A=dtype, P=acc, I=problem.index_dtype, ACC=acc)
+            + vector_macros(lanes, A=dtype, P=acc)
+            + defines(
+                **{"COMBINE(u, v)": "kcl_cmul((u), (v))" if times else _COMBINE[problem.mode]},
+                SET=int(problem.mode == "set"),
+                COMPLEX=int(dtype.is_complex),
+            )
+        )
+
+    def launch(self, info, name: str, source: str, args: tuple[Arg, ...], lines: int) -> Launch:
+        if info.kind == "cpu":
+            return Launch(source, name, args, (lines,), None)
+        group = group_size(info, 256)
+        return Launch(source, name, args, (round_up(lines, group),), (group,))
+
+
+def _index(problem: ScatterProblem) -> str:
+    return index_type(
+        (problem.rows + 1) * problem.width + 4096,
+        problem.count * problem.width,
+        problem.rows + 4096,
+    )
+
+
+class DirectScatter(_Gather):
+    """Every result looks at all indices: few updates."""
+
+    name = "scatter.direct"
+
+    def cost(self, problem: ScatterProblem, info) -> float:
+        few = 8 if info.kind == "cpu" else 48
+        return 0.5 if problem.count <= few else 2.0
+
+    def plan(self, problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
+        if problem.rows * problem.width == 0:
+            return Plan([])
+        lanes = vector_width(info, problem.width, problem.dtype)
+        index = _index(problem)
+        source = (
+            self.head(problem, lanes, index)
+            + defines(SCATTER_DIRECT=1)
+            + epilogue.defines
+            + cl_source("scatter/scatter.cl")
+        )
+        lines = problem.rows * (problem.width // lanes)
+        args = (
+            Ref("a"),
+            Ref("b"),
+            Ref("c"),
+            Scalar(index, lines),
+            Scalar(index, problem.width),
+            Scalar("int", problem.count),
+            *epilogue.args,
+        )
+        return Plan([self.launch(info, "scatter_direct", source, args, lines)])
+
+
+class SortedScatter(_Gather):
+    """Sorts (row, position), then each row walks its own stretch."""
+
+    name = "scatter.sorted"
+
+    def plan(self, problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
+        if problem.rows * problem.width == 0:
+            return Plan([])
+        if problem.count == 0:
+            return DirectScatter().plan(problem, info, epilogue)
+        rows, width, count = problem.rows, problem.width, problem.count
+        workspace: list[int] = []
+        launches, items = item_sort(info, count, problem.index_dtype, rows, Ref("b"), workspace)
+        workspace.append(4 * (rows + 1))
+        starts = Ref(f"ws{len(workspace) - 1}")
+        lanes = vector_width(info, width, problem.dtype)
+        index = _index(problem)
+        head, text = self.head(problem, lanes, index), cl_source("scatter/scatter.cl")
+        launches.append(
+            self.launch(
+                info,
+                "scatter_starts",
+                head + defines(SCATTER_STARTS=1) + text,
+                (items, starts, Scalar(index, rows + 1), Scalar("int", count)),
+                rows + 1,
+            )
+        )
+        levels = 0
+        if problem.mode != "set":
+            levels = sum(count >= least for least in _LEVELS_FROM)
+        partials: list[Ref] = []
+        for level in range(levels):
+            extent = _SPAN ** (level + 1)
+            blocks = count // extent
+            workspace.append(blocks * width * problem.dtype.accumulator.itemsize)
+            partials.append(Ref(f"ws{len(workspace) - 1}"))
+            finer = partials[level - 1] if level else Ref("c")
+            lines = blocks * (width // lanes)
+            sizes = (Scalar(index, lines), Scalar(index, width), Scalar("int", extent))
+            flags = defines(**{"SCATTER_COARSE" if level else "SCATTER_PARTIALS": 1}, SPAN=_SPAN)
+            launches.append(
+                self.launch(
+                    info,
+                    "scatter_partials",
+                    head + flags + text,
+                    (items, finer, partials[level], *sizes),
+                    lines,
+                )
+            )
+        lines = rows * (width // lanes)
+        launches.append(
+            self.launch(
+                info,
+                "scatter_sorted",
+                head
+                + defines(SCATTER_SORTED=1, LEVELS=levels, SPAN=_SPAN)
+                + epilogue.defines
+                + text,
+                (
+                    Ref("a"),
+                    items,
+                    starts,
+                    Ref("c"),
+                    *partials,
+                    Scalar(index, lines),
+                    Scalar(index, width),
+                    *epilogue.args,
+                ),
+                lines,
+            )
+        )
+        return Plan(launches, workspace)
+
+
+SOLVERS: tuple[Solver, ...] = (DirectScatter(), SortedScatter())
+
+
+def plan(problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
+    """The launches for `problem`; every result of (rows, width) goes through `epilogue` once.
+
+    Raises:
+        NotImplementedError: for an unknown mode, or complex "max" and "min".
+    """
+    return choose(SOLVERS, problem, info).plan(problem, info, epilogue)

@@ -1,0 +1,108 @@
+"""Attention on NVIDIA's matrix units by mma.sync in TF32 (compute capability 8.0 and more).
+
+float32 is rounded to TF32, so this serves for precision "high" only; float16 and bfloat16 are exact
+in TF32, and their probabilities keep more bits than they would as 16-bit floats.  The way of
+probabilities from one product into the next without leaving registers is that of FlashAttention-2
+(Dao, 2023).
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+from kerascl.dtypes import float32
+from kerascl.kernels.attention import tiled as attention_tiled
+from kerascl.kernels.attention.problem import AttentionProblem
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.sizes import round_up
+from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.units.tile import UNITS
+from kerascl.runtime import device as devices
+from kerascl.runtime import selftest, sources
+from kerascl.runtime.device import DeviceInfo
+
+
+@dataclass(frozen=True)
+class FragmentBlock:
+    """A work-group of `warps` owns 16 * blocks rows for each and takes `bc` columns at a time."""
+
+    warps: int
+    blocks: int
+    bc: int
+
+    @property
+    def br(self) -> int:
+        return 16 * self.blocks * self.warps
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    def local_bytes(self, p: AttentionProblem) -> int:
+        """Bytes of local memory of the hungriest kernel."""
+        features = round_up(p.width, 8) + round_up(p.depth, 8) + 8
+        return 4 * (self.bc * features + 2 * max(self.bc, self.br) + 4)
+
+    def fits(self, p: AttentionProblem, info: DeviceInfo) -> bool:
+        return self.local_bytes(p) <= info.local_mem_bytes - 256
+
+
+# (most features, block): larger ones first; registers bound the features.
+FORWARD = (
+    (64, FragmentBlock(4, 2, 32)), (128, FragmentBlock(4, 1, 32)), (128, FragmentBlock(2, 1, 32)),
+)  # fmt: skip
+BACKWARD = ((64, FragmentBlock(4, 1, 32)), (64, FragmentBlock(2, 1, 32)))
+
+
+@functools.cache
+def available(info: DeviceInfo) -> bool:
+    """Whether the device has the units and the kernels pass their self-test on it."""
+    if info.matrix not in UNITS:
+        return False
+    module = "kerascl.kernels.units.attention_selftest"
+    return not selftest.kept(
+        info, "attention_mma", sources.of_module(module),
+        lambda: selftest.in_child(module, devices.index_of(info)),
+    )  # fmt: skip
+
+
+class _FragmentSolver:
+    """What differs from the portable kernels."""
+
+    kernel = "attention_mma"
+
+    def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
+        exact = problem.precision == "highest" and problem.q.dtype is float32
+        return not exact and super().applies(problem, info) and available(info)
+
+    def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
+        return 0.5
+
+    def block(self, p: AttentionProblem, info: DeviceInfo) -> FragmentBlock | None:
+        return attention_tiled.block_for(p, info, FORWARD, BACKWARD)
+
+    def source(
+        self, p: AttentionProblem, block: FragmentBlock, epilogue: Epilogue, **names: int
+    ) -> str:
+        names |= dict(
+            BR=block.br, BC=block.bc, MI=block.blocks, THREADS=block.threads,
+            X_BYTES=p.q.dtype.itemsize,
+        )  # fmt: skip
+        text = attention_tiled.head(p, epilogue, cl_source("units/mma_units.cl"), **names)
+        return text + cl_source("units/attention_mma.cl")
+
+
+class FragmentAttention(_FragmentSolver, attention_tiled.TiledAttention):
+    """A work-group owns a block of queries."""
+
+    name = "mma"
+
+
+class FragmentAttentionGradient(_FragmentSolver, attention_tiled.TiledAttentionGradient):
+    """One kernel owns blocks of queries, another blocks of keys; both compute the probabilities."""
+
+    name = "mma_grad"
+
+
+SOLVERS = (FragmentAttention(), FragmentAttentionGradient())

@@ -1,0 +1,219 @@
+"""Products on NVIDIA's matrix units by mma.sync (compute capability 8.0 and more): GEMM and every
+kind of convolution, for float32 as TF32 (precision "high"), bfloat16 and float16.  float32 as sums
+of two TF32 is not here: it was no faster than gemm_tile.cl, and makes NaN of infinities.
+
+OpenCL C with inline PTX, built as any other source.  The recipe (fragments in registers twice,
+operands by cp.async into a swizzled ring of tiles) is that of the CUTLASS library's kernels for
+this generation; mma_tile.cl explains the layouts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kerascl import dtypes
+from kerascl.dtypes import DType
+from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.contract.source import prelude
+from kerascl.kernels.matmul.split_k import (
+    MAX_PARTIAL_BYTES,
+    partial_epilogue,
+    vector_reduction_latency,
+    vector_reduction_launch,
+)
+from kerascl.kernels.tuning.costs import fixed_time
+
+SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+UNITS = ("mma80", "wgmma90")  # values of DeviceInfo.matrix that offer mma.sync
+
+_TYPES = {dtypes.float32: "tf32", dtypes.bfloat16: "bf16", dtypes.float16: "f16"}
+
+
+@dataclass(frozen=True)
+class FragmentTile:
+    """A work-group's tile bm x bn, a warp's wm x wn, the bytes of depth in a stage and the number
+    of stages.  `speed` is relative to gemm_tile.cl's largest tile, for TF32."""
+
+    bm: int
+    bn: int
+    wm: int
+    wn: int
+    speed: float
+    depth: int = 64
+    stages: int = 3
+
+    @property
+    def threads(self) -> int:
+        return self.bm // self.wm * (self.bn // self.wn) * 32
+
+    @property
+    def name(self) -> str:
+        return f"{self.bm}x{self.bn}"
+
+    @property
+    def resident(self) -> int:
+        """Work-groups that one compute unit holds."""
+        return max(2, 128 // self.threads)
+
+    def bk(self, dtype: DType) -> int:
+        """Elements of depth in one stage."""
+        return self.depth // dtype.itemsize
+
+    @property
+    def local_bytes(self) -> int:
+        ring = self.stages * (self.bm + self.bn) * self.depth
+        return max(ring, self.wm * (self.bn + 8) * 4 + self.wm * 8)
+
+    def time(
+        self, m, n, k, batch: int, splits: int, info, dtype: DType, copies: float = 0.0
+    ) -> float:
+        """A relative time, in the unit of Tile.time.  A step of the depth takes as long as
+        its products and its `copies`, or as until its operands are there, which other groups of
+        the compute unit hide.  Fitted to measurements on an H200, within 20 %."""
+        units, area = info.compute_units, self.bm * self.bn
+        groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
+        speed = self.speed * (1.0 if dtype.itemsize == 4 else 2.5)
+        steps = ceil_div(ceil_div(k, splits), self.bk(dtype))
+        # No products hide the copies that fill the ring.
+        filling = area * TILE + self.stages * copies
+        one = filling + steps * (area * self.bk(dtype) / speed + copies)
+        whole, rest = divmod(ceil_div(groups, units), self.resident)
+        wait = steps * (STEP + WAIT * copies / self.threads)
+        alone = 1.3 if rest == 1 else rest  # one does not fill a compute unit
+        time = whole * max(self.resident * one, wait) + (max(alone * one, wait) if rest else 0.0)
+        fold = 0.2 * m * n * batch * (splits + 2) / units
+        return time + (
+            fold + fixed_time(vector_reduction_latency(splits), info) if splits > 1 else 0.0
+        )
+
+
+# In the unit of Tile.time: to begin and store a tile, for each of its results; until the
+# operands of a step are there (0.25 us on an H200); a convolution's copy by bytes (0.2 ns for four
+# bytes) and how much longer its thread waits for it; one element of two bytes that each thread of a
+# product's group gathers (60 ns, as the next waits for it).
+TILE = 40
+STEP = 4.4e4
+COPY = {16: 0, 8: 11, 4: 32, 2: 110}
+WAIT = 100
+GATHER = 1.1e4
+
+TILES = (
+    FragmentTile(128, 128, 64, 64, 3.4),
+    FragmentTile(128, 64, 64, 32, 2.8),
+    FragmentTile(64, 128, 32, 64, 2.9),
+    FragmentTile(64, 64, 32, 32, 2.4),
+    FragmentTile(128, 32, 32, 32, 2.0),
+    FragmentTile(32, 128, 32, 32, 2.1),
+    FragmentTile(32, 32, 32, 32, 1.5),
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """How one operand is read.
+
+    Attributes:
+        along_k: its tile holds rows of k.
+        copy: elements of one copy.
+        style: "FULL" when no copy is ever short or left out (but for rows that are clamped),
+            "SOME" when copies are whole or left out, "PART" else.
+    """
+
+    along_k: bool
+    copy: int
+    style: str = "SOME"
+
+
+def widest_copy(dtype: DType, *multiples: int) -> int:
+    """The most elements that one copy of at most 16 bytes may take where everything that moves
+    it (strides, offsets) is among `multiples`."""
+    wide = 16 // dtype.itemsize
+    while wide > 1 and any(v % wide for v in multiples):
+        wide //= 2
+    return wide
+
+
+def takes(dtype: DType, other: DType, acc: DType, precision: str) -> bool:
+    """Whether the kernels multiply such inputs as exactly as asked."""
+    if dtype is not other or acc is not dtypes.float32 or dtype not in _TYPES:
+        return False
+    return dtype is not dtypes.float32 or precision == "high"
+
+
+def operand_defines(tile: FragmentTile, dtype: DType, a: Side, b: Side, m_fast: bool) -> str:
+    size = dtype.itemsize
+    names = dict(
+        BM=tile.bm, BN=tile.bn, BK=tile.bk(dtype), WM=tile.wm, WN=tile.wn, STAGES=tile.stages,
+        EB=size, ELEMENT="float" if size == 4 else "ushort", MMA_TYPE=f'"{_TYPES[dtype]}"',
+        A_ALONG_K=int(a.along_k), B_ALONG_K=int(b.along_k), A_CE=a.copy, B_CE=b.copy,
+        A_COPY=f"{a.style}{a.copy * size}", B_COPY=f"{b.style}{b.copy * size}",
+        A_WHOLE=int(a.style == "FULL"), B_WHOLE=int(b.style == "FULL"),
+        M_FAST=int(m_fast),
+    )  # fmt: skip
+    return "".join(f"#define {k} {v}\n" for k, v in names.items())
+
+
+class FragmentSolver(Solver):
+    """What the solvers for GEMM and convolution share: a tile and how often depth is split."""
+
+    def __init__(self, tile: FragmentTile, split: int | None = None):
+        self.tile = tile
+        self.split = split
+        self.name = f"mma{tile.name}" + (f"s{split}" if split else "")
+
+    def applies(self, problem, info) -> bool:
+        p, tile = problem, self.tile
+        if info.matrix not in UNITS or not takes(p.a, p.b, p.acc, p.precision):
+            return False
+        # Narrow copies need registers that large tiles do not leave.
+        narrow = min(side.copy * p.a.itemsize for side in self._sides(p))
+        if narrow < 16 and tile.wm * tile.wn > (
+            4096 if narrow > 4 else 2048 if narrow > 2 else 1024
+        ):
+            return False
+        return tile.local_bytes <= info.local_mem_bytes and tile.threads <= info.max_work_group_size
+
+    def cost(self, problem, info) -> float:
+        splits = self._splits(problem, info)
+        return self._time(problem, info, splits)
+
+    def _sizes(self, p) -> tuple[int, int, int, int]:
+        """(m, n, k, number of products) of the GEMM or the implicit ones."""
+        raise NotImplementedError
+
+    def _sides(self, p) -> tuple[Side, Side]:
+        raise NotImplementedError
+
+    def _time(self, p, info, splits: int) -> float:
+        raise NotImplementedError
+
+    def _splits(self, p, info) -> int:
+        k, bk = self._sizes(p)[2], self.tile.bk(p.a)
+        room = max(1, MAX_PARTIAL_BYTES // (p.total * 4))
+        most = min(room, ceil_div(k, bk), 256)
+        if self.split is not None:
+            return max(1, min(self.split, most))
+        choices = [s for s in SPLITS if s == 1 or (s <= most and k // s >= 8 * bk)]
+        return min(choices, key=lambda s: self._time(p, info, s))
+
+    def _plan(self, p, info, epilogue, index, m_fast, launch_of) -> Plan:
+        """`launch_of(source_head, splits, slice, inner)` makes the launch."""
+        tile = self.tile
+        k, bk = self._sizes(p)[2], tile.bk(p.a)
+        slice_ = round_up(ceil_div(k, self._splits(p, info)), bk)
+        splits = ceil_div(k, slice_)
+        inner = epilogue
+        if splits > 1:
+            inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
+        head = (
+            prelude(index, ACC=p.acc)
+            + operand_defines(tile, p.a, *self._sides(p), m_fast)
+            + inner.defines
+        )
+        launch = launch_of(head, splits, slice_, inner)
+        if splits == 1:
+            return Plan([launch])
+        fold = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
