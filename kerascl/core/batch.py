@@ -20,11 +20,12 @@ from kerascl.core.node import Node
 from kerascl.core.op import LANE, Kind, Op
 from kerascl.core.overlay import Overlay
 from kerascl.core.scope import current
+from kerascl.core.types import Attrs, Results
 
 # rule(size, op, inputs, batched, attrs, results) -> batches: the operation on whole batches.
 # `inputs` are batches (with a new first axis of `size`) where `batched` says so, else the same
 # for every element; `results` are (shape, dtype) of one element.
-Rule = Callable[[int, Op, list[Array], list[bool], tuple, list], Sequence[Array]]
+Rule = Callable[[int, Op, list[Array], list[bool], Attrs, Results], Sequence[Array]]
 
 _of_kind: dict[Kind, Rule] = {}
 _fallback: list[Rule] = []

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, SupportsIndex, TypeAlias
 
+from kerascl.dtypes import DType
+
 if TYPE_CHECKING:
     from kerascl.core.array import Array
 
@@ -15,6 +17,8 @@ ShapeLike: TypeAlias = SupportsIndex | Sequence[SupportsIndex]
 Axes: TypeAlias = int | Sequence[int] | None
 # What an operation is told besides its inputs; hashable, and the same in every process.
 Attrs: TypeAlias = tuple[Any, ...]
+# The shape and dtype of each output of an operation.
+Results: TypeAlias = list[tuple[Shape, DType]]
 # A gradient for each input, None where there is none.
 Gradients: TypeAlias = "Sequence[Array | None]"
 # vjp(g, y, *inputs, *attrs); g and y are tuples where an operation has several outputs.

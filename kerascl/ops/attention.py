@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
-from kerascl.core.array import Array, apply_multi
+from kerascl.core.array import Array, ArrayLike, apply_multi
 from kerascl.core.scope import current, engine, product_precision
 from kerascl.core.tape import GradientTape
+from kerascl.core.types import Gradients
 from kerascl.dtypes import bfloat16, bool_, float16, float32, promote
 from kerascl.ops.batched import more_rows
 from kerascl.ops.contraction import matmul
 from kerascl.ops.declare import (
-    ArrayLike,
     as_array,
     cast_to,
     convert,
@@ -120,7 +121,9 @@ def _fused(query: Array, value: Array, bias: Array | None, shape: tuple[int, ...
     return few and not exact and engine().matrix_attention(query.device)
 
 
-def _composite(query, key, value, bias, mask, scale: float, causal: bool) -> Array:
+def _composite(
+    query: Array, key: Array, value: Array, bias: Array, mask: Array, scale: float, causal: bool
+) -> Array:
     """The plain formula; bias and mask have the logits' shape."""
     heads, dtype = query.shape[2], query.dtype
     wide = promote(dtype, float32)
@@ -148,7 +151,7 @@ def _visible(mask: Array | None, causal: bool, shape: tuple[int, ...]) -> Array 
     return past if mask is None else mask & past
 
 
-def _vjp(g, y, query, key, value, *rest):
+def _vjp(g: Array, y: Array, query: Array, key: Array, value: complex, *rest: Any) -> Gradients:
     *extra, scale, causal, has_bias, precision = rest
     bias = extra[0] if has_bias else None
     mask = extra[-1] if len(extra) > has_bias else None
@@ -170,7 +173,17 @@ def _vjp(g, y, query, key, value, *rest):
     return (*grads, None) if mask is not None else grads
 
 
-def _bias_gradient(query, key, value, bias, mask, upstream, weighted, scale, causal) -> Array:
+def _bias_gradient(
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array,
+    mask: Array,
+    upstream: Array,
+    weighted: Array,
+    scale,
+    causal: bool,
+) -> Array:
     """The gradient of the bias, as large as the logits; computed only if somebody wants it."""
     heads, wide = query.shape[2], float32
     logits = _logits(query, key, bias, scale)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from kerascl.core.array import Array, apply, apply_multi
 from kerascl.core.op import Op
+from kerascl.core.types import Attrs, Results
 from kerascl.ops.views import concat, expand_to, reshape_to, window
 
 
@@ -25,7 +26,9 @@ def merge(x: Array) -> Array:
     return reshape_to(x, (x.shape[0] * x.shape[1], *x.shape[2:]))
 
 
-def more_rows(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+def more_rows(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
     """Batches as a longer first axis of every input and result."""
     inputs = tuple([merge(x) for x in as_batches(size, inputs, batched)])
     if op.outputs > 1:
@@ -38,7 +41,9 @@ def more_rows(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]
     return [reshape_to(y, (size, *s)) for y, (s, _) in zip(outputs, results, strict=True)]
 
 
-def element_by_element(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+def element_by_element(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
     """The operation on one element after the other."""
     rows = []
     for k in range(size):

@@ -16,13 +16,14 @@ where it is declared, or here for its kind:
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kerascl.core.array import Array, apply
 from kerascl.core.batch import BatchTrace, Lane, install_batching
 from kerascl.core.op import CONST, Kind, Op
 from kerascl.core.scope import current
 from kerascl.core.structure import flatten
+from kerascl.core.types import Attrs, Results
 from kerascl.ops.batched import element_by_element
 from kerascl.ops.declare import as_array
 from kerascl.ops.movement import moveaxis
@@ -32,7 +33,9 @@ from kerascl.ops.views import expand_to, moved_view, reshape_to
 __all__ = ["vmap"]
 
 
-def vmap(function: Callable, in_axes=0, out_axes: int = 0) -> Callable:
+def vmap(
+    function: Callable, in_axes: int | Sequence[int | None] | None = 0, out_axes: int = 0
+) -> Callable:
     """A function of batches from a function of one element.
 
     The function runs once.  Each operation is carried out for the whole batch, so that the work
@@ -94,7 +97,9 @@ def some_element(condition: Array) -> Array:
     return condition if lane is None else some_element(some(lane.batch(condition), 0))
 
 
-def _pointwise(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+def _pointwise(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
     ((shape, dtype),) = results
     wide, arguments = (size, *shape), []
     for x, b in zip(inputs, batched, strict=True):
@@ -108,7 +113,9 @@ def _pointwise(size: int, op: Op, inputs, batched, attrs, results) -> list[Array
     return [apply(op, tuple(arguments), attrs, wide, dtype)]
 
 
-def _fold(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+def _fold(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
     ((shape, dtype),) = results
     axes, *rest = attrs
     axes = tuple(a + 1 for a in axes)

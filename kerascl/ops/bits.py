@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 
 from kerascl import dtypes
-from kerascl.core.array import Array, apply
+from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Kind, Op, register
-from kerascl.dtypes import as_dtype, int32, uint8, uint16, uint32, uint64
+from kerascl.dtypes import DType, DTypeLike, as_dtype, int32, uint8, uint16, uint32, uint64
 from kerascl.ops import clibrary
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, bitwise, cast_to, convert, floating, pointwise, spread
@@ -21,7 +21,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def _shifts(dtype):
+def _shifts(dtype: DType) -> tuple[DType, DType]:
     return bitwise(int32 if dtype.is_bool else dtype)
 
 
@@ -40,7 +40,7 @@ right_shift = pointwise(
 )  # fmt: skip
 
 
-def bitwise_not(x) -> Array:
+def bitwise_not(x: ArrayLike) -> Array:
     """All bits inverted; the logical opposite of a bool."""
     x = as_array(x)
     return logical_not(x) if x.dtype.is_bool else _bitwise_not(x)
@@ -73,7 +73,7 @@ _INTO = {
 }
 
 
-def bitcast(x, dtype) -> Array:
+def bitcast(x: ArrayLike, dtype: DTypeLike) -> Array:
     """The bits of `x` read as another dtype of the same size; bools count as uint8.
 
     Raises:
@@ -91,7 +91,7 @@ def bitcast(x, dtype) -> Array:
     return apply(_INTO[dtype], (x,), (), x.shape, dtype) if dtype in _INTO else cast_to(x, dtype)
 
 
-def view(x, dtype) -> Array:
+def view(x: ArrayLike, dtype: DTypeLike) -> Array:
     """The bytes of `x` read as another dtype; the last axis grows or shrinks with its size.
 
     Raises:
@@ -124,7 +124,7 @@ def view(x, dtype) -> Array:
 _nextafter = pointwise("nextafter", "nextafter({0}, {1})", floating)
 
 
-def nextafter(x1, x2) -> Array:
+def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
     """The next representable number after x1 towards x2."""
     (a, b), common = convert((x1, x2))
     if common.itemsize > 2 or not common.is_float:

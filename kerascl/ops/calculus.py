@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kerascl.core import rules
-from kerascl.core.array import Array
+from kerascl.core.array import Array, ArrayLike
 from kerascl.ops.contraction import matmul
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, convert, floating
@@ -20,7 +20,13 @@ def _neighbours(x: Array, axis: int) -> tuple[Array, Array]:
     return window(x, axis, 1, max(1, n)), window(x, axis, 0, max(0, n - 1))
 
 
-def diff(x, n: int = 1, axis: int = -1, prepend=None, append=None) -> Array:
+def diff(
+    x: ArrayLike,
+    n: int = 1,
+    axis: int = -1,
+    prepend: ArrayLike | None = None,
+    append: ArrayLike | None = None,
+) -> Array:
     """Differences of neighbours along `axis`, taken `n` times; of bools, whether they differ."""
     x = as_array(x)
     if n < 0:
@@ -34,12 +40,14 @@ def diff(x, n: int = 1, axis: int = -1, prepend=None, append=None) -> Array:
     return x
 
 
-def _slab(part, x: Array, axis: int) -> Array:
+def _slab(part: ArrayLike, x: Array, axis: int) -> Array:
     part = as_array(part, x.dtype)
     return part if part.ndim else expand_to(part, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
 
 
-def trapezoid(y, x=None, dx=1.0, axis: int = -1) -> Array:
+def trapezoid(
+    y: ArrayLike, x: ArrayLike | None = None, dx: ArrayLike = 1.0, axis: int = -1
+) -> Array:
     """Integral of samples along `axis` by the trapezoidal rule, at places `x` or `dx` apart."""
     y = as_array(y)
     y = cast_to(y, floating(y.dtype)[0])
@@ -59,7 +67,7 @@ def trapezoid(y, x=None, dx=1.0, axis: int = -1) -> Array:
     return total(multiply(later + earlier, width) * 0.5, axis)
 
 
-def cov(x, rowvar: bool = True, ddof: int = 1) -> Array:
+def cov(x: ArrayLike, rowvar: bool = True, ddof: int = 1) -> Array:
     """Covariance of variables (rows, or columns without `rowvar`) over their observations."""
     x = as_array(x)
     x = cast_to(x, floating(x.dtype)[0])
@@ -71,7 +79,7 @@ def cov(x, rowvar: bool = True, ddof: int = 1) -> Array:
     return y if x.ndim == 2 and rows.shape[0] > 1 else reshape_to(y, ())
 
 
-def corrcoef(x, rowvar: bool = True) -> Array:
+def corrcoef(x: ArrayLike, rowvar: bool = True) -> Array:
     """Pearson's correlation coefficients of variables; see `cov`."""
     c = cov(x, rowvar)
     if not c.ndim:

@@ -7,9 +7,10 @@ import math
 from collections.abc import Sequence
 
 from kerascl.core import rules, scope
-from kerascl.core.array import Array, apply
+from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Op
-from kerascl.dtypes import DType, int32
+from kerascl.core.types import Attrs, Gradients, Results
+from kerascl.dtypes import DType, DTypeLike, int32
 from kerascl.ops import reduction
 from kerascl.ops.batched import as_batches, merge
 from kerascl.ops.declare import SUM as total
@@ -33,12 +34,14 @@ def _swap(x: Array) -> Array:
 
 
 # Attribute: (precision,), see core.scope.precision.
-def _matmul_vjp(g, y, a, b, precision):
+def _matmul_vjp(g: Array, y: Array, a: Array, b: Array, precision: str) -> Gradients:
     left = _batched(g, _swap(b), a.dtype, precision)
     return left, _batched(_swap(a), g, b.dtype, precision)
 
 
-def _matmul_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+def _matmul_batch(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
     ((shape, dtype),) = results
     a, b = inputs
     if not batched[1] and b.ndim == 2:
@@ -87,7 +90,7 @@ def _convert(args: Sequence, dtype: DType | None) -> tuple[list[Array], DType]:
     return arrays, dtype or common
 
 
-def matmul(a, b, dtype: DType | None = None) -> Array:
+def matmul(a: ArrayLike, b: ArrayLike, dtype: DType | None = None) -> Array:
     """Matrix product with NumPy's rules for vectors and broadcast batch dimensions.
 
     Args:
@@ -123,7 +126,12 @@ def matmul(a, b, dtype: DType | None = None) -> Array:
     return y
 
 
-def tensordot(a, b, axes=2, dtype: DType | None = None) -> Array:
+def tensordot(
+    a: ArrayLike,
+    b: ArrayLike,
+    axes: int | Sequence[int] | Sequence[Sequence[int]] = 2,
+    dtype: DType | None = None,
+) -> Array:
     """Sum of products over axes of both arrays.
 
     Args:
@@ -151,7 +159,7 @@ def tensordot(a, b, axes=2, dtype: DType | None = None) -> Array:
     return reshape_to(_batched(left, right, dtype), shape)
 
 
-def dot(a, b, dtype: DType | None = None) -> Array:
+def dot(a: ArrayLike, b: ArrayLike, dtype: DType | None = None) -> Array:
     """NumPy's dot: the last axis of `a` with the last but one of `b`; scalars multiply."""
     (a, b), dtype = _convert((a, b), dtype)
     if a.ndim == 0 or b.ndim == 0:
@@ -159,7 +167,7 @@ def dot(a, b, dtype: DType | None = None) -> Array:
     return tensordot(a, b, ([a.ndim - 1], [builtins.max(0, b.ndim - 2)]), dtype)
 
 
-def inner(a, b, dtype: DType | None = None) -> Array:
+def inner(a: ArrayLike, b: ArrayLike, dtype: DType | None = None) -> Array:
     """Sum of products over the last axes."""
     (a, b), dtype = _convert((a, b), dtype)
     if a.ndim == 0 or b.ndim == 0:
@@ -167,19 +175,19 @@ def inner(a, b, dtype: DType | None = None) -> Array:
     return tensordot(a, b, ([a.ndim - 1], [b.ndim - 1]), dtype)
 
 
-def outer(a, b) -> Array:
+def outer(a: ArrayLike, b: ArrayLike) -> Array:
     """All products of the elements of two flattened arrays."""
     (a, b), _ = convert((a, b))
     return multiply(reshape_to(a, (a.size, 1)), reshape_to(b, (1, b.size)))
 
 
-def vdot(a, b, dtype: DType | None = None) -> Array:
+def vdot(a: ArrayLike, b: ArrayLike, dtype: DType | None = None) -> Array:
     """Sum of products of two flattened arrays, the first one conjugated."""
     (a, b), dtype = _convert((a, b), dtype)
     return tensordot(conjugate(ravel(a)), ravel(b), 1, dtype)
 
 
-def kron(a, b) -> Array:
+def kron(a: ArrayLike, b: ArrayLike) -> Array:
     """Kronecker product."""
     (a, b), _ = convert((a, b))
     rank = builtins.max(a.ndim, b.ndim)
@@ -191,13 +199,20 @@ def kron(a, b) -> Array:
     return reshape_to(multiply(left, right), shape)
 
 
-def trace(x, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype=None) -> Array:
+def trace(
+    x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1, dtype: DTypeLike | None = None
+) -> Array:
     """Sum of the diagonal of two axes; `dtype` as for `sum`."""
     return reduction.sum(diagonal(x, offset, axis1, axis2), -1, dtype=dtype)
 
 
 def cross(
-    a, b, axisa: int = -1, axisb: int = -1, axisc: int = -1, axis: int | None = None
+    a: ArrayLike,
+    b: ArrayLike,
+    axisa: int = -1,
+    axisb: int = -1,
+    axisc: int = -1,
+    axis: int | None = None,
 ) -> Array:
     """Cross product of vectors of 2 or 3 components along an axis; of two planar ones, its z."""
     if axis is not None:
@@ -227,7 +242,7 @@ def cross(
     return moveaxis(concatenate(from_parts, -1), -1, axisc)
 
 
-def correlate(a, b, mode: str = "valid") -> Array:
+def correlate(a: ArrayLike, b: ArrayLike, mode: str = "valid") -> Array:
     """Correlation of two vectors, as NumPy's; `mode` is "valid", "same" or "full"."""
     if mode not in ("valid", "same", "full"):
         raise ValueError(f"correlate: mode {mode!r} must be 'valid', 'same' or 'full'")
@@ -325,7 +340,9 @@ def _simplify(x: Array, term: str, needed: set[str], sizes) -> tuple[Array, str]
     return x, term
 
 
-def _contract(x: Array, a: str, y: Array, b: str, needed: set[str], dtype) -> tuple[Array, str]:
+def _contract(
+    x: Array, a: str, y: Array, b: str, needed: set[str], dtype: DType
+) -> tuple[Array, str]:
     """Two operands as one batched matrix product."""
     batch = [c for c in a if c in b and c in needed]
     middle = [c for c in a if c in b and c not in needed]
@@ -356,7 +373,7 @@ def _aligned(x: Array, labels: str, names: list[str], size: dict[str, int]) -> A
     return reshape_to(x, tuple(size[c] if c in labels else 1 for c in names))
 
 
-def einsum(subscripts: str, *operands, dtype: DType | None = None) -> Array:
+def einsum(subscripts: str, *operands: ArrayLike, dtype: DType | None = None) -> Array:
     """Einstein summation: any number of operands, repeated labels and "...".
 
     Pairs of operands become batched matrix products, the smallest result first.

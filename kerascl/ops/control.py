@@ -16,6 +16,8 @@ from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
 from kerascl.core.scope import current
 from kerascl.core.structure import flatten
 from kerascl.core.tape import pause, private_tapes
+from kerascl.core.types import Attrs, Device, Results, ShapeLike
+from kerascl.dtypes import DTypeLike
 from kerascl.ops.batched import as_batches
 from kerascl.ops.declare import as_array, expand_to, family, scalar
 from kerascl.ops.movement import moveaxis
@@ -30,7 +32,7 @@ KEEP = register(Op("keep", Kind.POINTWISE, "{0}", vjp=lambda g, y, x: (g,), exac
 class BodyTrace:
     """The trace of a loop body: reads of States go to the trace outside; writes are refused."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.outer = current.trace
         self.start = graph.new_serial()
 
@@ -59,7 +61,7 @@ class Body:
         next_carry, results: nodes of the new carry and of each step's results.
     """
 
-    def __init__(self, carry, slices, captured, next_carry, results):
+    def __init__(self, carry, slices, captured, next_carry, results) -> None:
         self.carry = carry
         self.slices = slices
         self.captured = captured
@@ -72,9 +74,7 @@ class Body:
         self._key = tuple(
             ("input", inputs[id(n)], n.shape, n.dtype.name)
             if id(n) in inputs
-            else identity(
-                n.op, tuple(position[id(x)] for x in n.inputs), n.attrs, n.shape, n.dtype
-            )
+            else identity(n.op, tuple(position[id(x)] for x in n.inputs), n.attrs, n.shape, n.dtype)
             for n in self.nodes
         ) + (tuple(position[id(n)] for n in [*next_carry, *results]),)
 
@@ -96,7 +96,7 @@ class Body:
         found = Closed(arguments, roots, [], -1).replay([*carry, *slices, *captured], {})
         return found[: len(self.next_carry)], found[len(self.next_carry) :]
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: Array) -> bool:
         return isinstance(other, Body) and self._key == other._key
 
     def __hash__(self) -> int:
@@ -107,11 +107,11 @@ class Body:
         return f"<loop body {hashlib.sha256(repr(self._key).encode()).hexdigest()[:16]}>"
 
 
-def _trace(function: Callable, carry: list[Array], xs: list[Array], device):
+def _trace(function: Callable, carry: list[Array], xs: list[Array], device: Device):
     """The body to compile, and the body to differentiate: a Closed of carry and slices."""
     trace = BodyTrace()
 
-    def argument(shape, dtype, k: int) -> Array:
+    def argument(shape: ShapeLike, dtype: DTypeLike, k: int) -> Array:
         return Array(Node(ARGUMENT, (), ("loop", k), shape, dtype, device))
 
     carry_in = [argument(c.shape, c.dtype, k) for k, c in enumerate(carry)]
@@ -224,13 +224,15 @@ def is_zero(x: Array) -> bool:
     return node.op is CONST and node.attrs[0] == 0
 
 
-def _or_zero(g, x: Array) -> Array:
+def _or_zero(g: Array | None, x: Array) -> Array:
     if g is not None:
         return g
     return expand_to(scalar(0, x.dtype), x.shape)
 
 
-def _loop_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+def _loop_batch(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
     body, length, reverse, history = attrs
     carries, slices = len(body.carry), len(body.slices)
     carry = as_batches(size, inputs[:carries], batched[:carries])
@@ -257,7 +259,9 @@ def _loop_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Arra
 LOOP = family("loop", outputs=2, batch=_loop_batch)
 
 
-def loop(function: Callable, carry: list, xs: list, length: int | None = None, reverse=False):
+def loop(
+    function: Callable, carry: list, xs: list, length: int | None = None, reverse: bool = False
+):
     """Run `carry, results = function(carry, slices)` over the leading axis of `xs`.
 
     The function is traced once and compiled to a body that is launched

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from kerascl.core import rules, scope
-from kerascl.core.array import Array, apply
+from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Op
+from kerascl.core.types import Attrs, Gradients, Results
 from kerascl.ops.batched import as_batches, merge
-from kerascl.ops.declare import ArrayLike, convert, family, reshape_to
+from kerascl.ops.declare import convert, family, reshape_to
 from kerascl.ops.movement import moveaxis
 from kerascl.ops.views import permute
 
@@ -20,19 +22,21 @@ __all__ = ["conv", "conv_transpose", "depthwise_conv", "spatial"]
 # Each one's gradients are the other two.
 
 
-def _conv_vjp(g, y, x, w, *attrs):
+def _conv_vjp(g: Array, y: Array, x: Array, w: Array, *attrs: Any) -> Gradients:
     return _data_grad(g, w, x.shape, attrs), _filter_grad(x, g, w.shape, attrs)
 
 
-def _data_grad_vjp(g, y, dy, w, *attrs):
+def _data_grad_vjp(g: Array, y: Array, dy: Array, w: Array, *attrs: Any) -> Gradients:
     return _forward(g, w, dy.shape, attrs), _filter_grad(g, dy, w.shape, attrs)
 
 
-def _filter_grad_vjp(g, y, x, dy, *attrs):
+def _filter_grad_vjp(g: Array, y: Array, x: Array, dy: Array, *attrs: Any) -> Gradients:
     return _data_grad(dy, g, x.shape, attrs), _forward(x, g, dy.shape, attrs)
 
 
-def _conv_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+def _conv_batch(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
     """x and y (N, …, channels) and w (*kernel, channels, filters), two of them inputs."""
     kernel_given = op is not FILTER_GRAD
     if kernel_given and not batched[1]:
@@ -69,7 +73,9 @@ def _conv_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Arra
     return [moveaxis(reshape_to(w, (*shape[:-1], size, shape[-1])), -2, 0)]
 
 
-def _images(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+def _images(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
     """A convolution of batched images with one kernel."""
     ((shape, dtype),) = results
     flat = apply(op, (merge(inputs[0]), inputs[1]), attrs, (size * shape[0], *shape[1:]), dtype)
@@ -93,7 +99,7 @@ def _filter_grad(x: Array, dy: Array, shape: tuple[int, ...], attrs: tuple) -> A
     return apply(FILTER_GRAD, (x, dy), attrs, shape, x.dtype)
 
 
-def spatial(value, rank: int, name: str) -> tuple[int, ...]:
+def spatial(value: int | Sequence[int], rank: int, name: str) -> tuple[int, ...]:
     """One positive integer for each of `rank` spatial dimensions, from one or a sequence.
 
     Raises:
@@ -108,7 +114,10 @@ def spatial(value, rank: int, name: str) -> tuple[int, ...]:
 
 
 def window_pads(
-    padding, sizes: Sequence[int], window: Sequence[int], strides: Sequence[int]
+    padding: str | Sequence[tuple[int, int]],
+    sizes: Sequence[int],
+    window: Sequence[int],
+    strides: Sequence[int],
 ) -> tuple[tuple[int, int], ...]:
     """(low, high) padding for each spatial dimension.
 

@@ -7,8 +7,9 @@ import math
 import numpy as np
 
 from kerascl.core import rules, scope
-from kerascl.core.array import Array, from_host
-from kerascl.dtypes import DType, as_dtype, float32, float64, promote
+from kerascl.core.array import Array, ArrayLike, from_host
+from kerascl.core.types import Device, ShapeLike
+from kerascl.dtypes import DType, DTypeLike, as_dtype, float32, float64, promote
 from kerascl.ops.declare import (
     as_array,
     cast_to,
@@ -44,7 +45,9 @@ __all__ = [
 ]  # fmt: skip
 
 
-def array(data, dtype=None, device=None) -> Array:
+def array(
+    data: ArrayLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+) -> Array:
     """An Array with a copy of `data`.
 
     Args:
@@ -63,58 +66,63 @@ def array(data, dtype=None, device=None) -> Array:
         return as_array(data, dtype)
 
 
-def to_device(x: Array, device) -> Array:
+def to_device(x: Array, device: Device | str) -> Array:
     """A copy of `x` on another device; through the host."""
     target = scope.engine().find_device(device) if isinstance(device, str) else device
     return x if x.device is target else from_host(np.asarray(x.numpy()), target)
 
 
 # -- constants ----------------------------------------------------------------
-def full(shape, value, dtype=None) -> Array:
+def full(shape: ShapeLike, value: ArrayLike, dtype: DTypeLike | None = None) -> Array:
     """An array of one value."""
     dtype = None if dtype is None else as_dtype(dtype)
     x = scalar(value, dtype or python_dtype(value)) if is_scalar(value) else as_array(value, dtype)
     return expand_to(x, rules.normalize_shape(shape))
 
 
-def zeros(shape, dtype=float32) -> Array:
+def zeros(shape: ShapeLike, dtype: DTypeLike = float32) -> Array:
     """An array of zeros."""
     return full(shape, 0, dtype)
 
 
-def ones(shape, dtype=float32) -> Array:
+def ones(shape: ShapeLike, dtype: DTypeLike = float32) -> Array:
     """An array of ones."""
     return full(shape, 1, dtype)
 
 
-def empty(shape, dtype=float32) -> Array:
+def empty(shape: ShapeLike, dtype: DTypeLike = float32) -> Array:
     """An array whose values nobody relies on: zeros."""
     return full(shape, 0, dtype)
 
 
-def full_like(x, value, dtype=None) -> Array:
+def full_like(x: ArrayLike, value: ArrayLike, dtype: DTypeLike | None = None) -> Array:
     """An array of one value with the shape (and dtype) of `x`."""
     x = as_array(x)
     return full(x.shape, value, dtype or x.dtype)
 
 
-def zeros_like(x, dtype=None) -> Array:
+def zeros_like(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
     """Zeros with the shape (and dtype) of `x`."""
     return full_like(x, 0, dtype)
 
 
-def ones_like(x, dtype=None) -> Array:
+def ones_like(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
     """Ones with the shape (and dtype) of `x`."""
     return full_like(x, 1, dtype)
 
 
-def empty_like(x, dtype=None) -> Array:
+def empty_like(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
     """Zeros with the shape (and dtype) of `x`."""
     return full_like(x, 0, dtype)
 
 
 # -- sequences ----------------------------------------------------------------
-def arange(start, stop=None, step=1, dtype=None) -> Array:
+def arange(
+    start: ArrayLike,
+    stop: ArrayLike | None = None,
+    step: ArrayLike = 1,
+    dtype: DTypeLike | None = None,
+) -> Array:
     """Values start, start + step, … below stop.
 
     Raises:
@@ -150,7 +158,7 @@ def arange(start, stop=None, step=1, dtype=None) -> Array:
     return cast_to(work, dtype)
 
 
-def _ends(start, stop, dtype: DType | None) -> tuple[Array, Array]:
+def _ends(start: ArrayLike, stop: ArrayLike, dtype: DType | None) -> tuple[Array, Array]:
     """Both ends in the dtype to compute in: no narrower than the result's."""
     work = floating(convert((start, stop))[1])[0].accumulator
     if dtype is not None and dtype.is_integer and scope.device().info.fp64:
@@ -161,7 +169,7 @@ def _ends(start, stop, dtype: DType | None) -> tuple[Array, Array]:
     return tuple(scalar(x, work) if is_scalar(x) else as_array(x, work) for x in (start, stop))
 
 
-def _line(start, stop, num: int, endpoint: bool, dtype: DType | None = None):
+def _line(start: ArrayLike, stop: ArrayLike, num: int, endpoint: bool, dtype: DType | None = None):
     """start … stop along a new first axis, and the step."""
     if num < 0:
         raise ValueError(f"the number of samples must not be negative, got {num}")
@@ -178,7 +186,13 @@ def _line(start, stop, num: int, endpoint: bool, dtype: DType | None = None):
 
 
 def linspace(
-    start, stop, num: int = 50, endpoint: bool = True, retstep: bool = False, dtype=None, axis=0
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: bool = False,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
 ):
     """`num` evenly spaced values from start to stop (left out without `endpoint`) along `axis`.
 
@@ -194,7 +208,13 @@ def linspace(
 
 
 def logspace(
-    start, stop, num: int = 50, endpoint: bool = True, base=10.0, dtype=None, axis=0
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    base: ArrayLike = 10.0,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
 ) -> Array:
     """base to the power of `linspace`."""
     dtype = None if dtype is None else as_dtype(dtype)
@@ -203,7 +223,14 @@ def logspace(
     return y if dtype is None else cast_to(y, dtype)
 
 
-def geomspace(start, stop, num: int = 50, endpoint: bool = True, dtype=None, axis=0) -> Array:
+def geomspace(
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
+) -> Array:
     """`num` values from start to stop with a constant ratio; both of one sign, none 0."""
     dtype = None if dtype is None else as_dtype(dtype)
     start, stop = _ends(start, stop, dtype)
@@ -228,7 +255,7 @@ def _line_complex(start: Array, stop: Array, num: int, endpoint: bool):
     return start + make_complex(cast_to(place, start.dtype.real), 0) * step, step
 
 
-def eye(rows: int, columns: int | None = None, k: int = 0, dtype=float32) -> Array:
+def eye(rows: int, columns: int | None = None, k: int = 0, dtype: DTypeLike = float32) -> Array:
     """Ones on diagonal `k`, zeros elsewhere."""
     columns = rows if columns is None else columns
     dtype = as_dtype(dtype)
@@ -236,12 +263,12 @@ def eye(rows: int, columns: int | None = None, k: int = 0, dtype=float32) -> Arr
     return where(hit, scalar(1, dtype), scalar(0, dtype))
 
 
-def identity(n: int, dtype=float32) -> Array:
+def identity(n: int, dtype: DTypeLike = float32) -> Array:
     """The identity matrix."""
     return eye(n, dtype=dtype)
 
 
-def tri(rows: int, columns: int | None = None, k: int = 0, dtype=float32) -> Array:
+def tri(rows: int, columns: int | None = None, k: int = 0, dtype: DTypeLike = float32) -> Array:
     """Ones on and below diagonal `k`, zeros above."""
     columns = rows if columns is None else columns
     dtype = as_dtype(dtype)
@@ -249,7 +276,7 @@ def tri(rows: int, columns: int | None = None, k: int = 0, dtype=float32) -> Arr
     return where(hit, scalar(1, dtype), scalar(0, dtype))
 
 
-def vander(x, N: int | None = None, increasing: bool = False) -> Array:
+def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Array:
     """Powers of a vector as columns, the highest first unless `increasing`."""
     x = as_array(x)
     if x.ndim != 1:
@@ -270,25 +297,25 @@ def _window(size: int, code, dtype: DType) -> Array:
     return cast_to(code(cast_to(iota((size,), 0), dtype.accumulator), size - 1), dtype)
 
 
-def bartlett(size: int, dtype=float32) -> Array:
+def bartlett(size: int, dtype: DTypeLike = float32) -> Array:
     """The triangular window."""
     dtype = as_dtype(dtype)
     return _window(size, lambda n, last: 1 - absolute(n * (2 / last) - 1), dtype)
 
 
-def hanning(size: int, dtype=float32) -> Array:
+def hanning(size: int, dtype: DTypeLike = float32) -> Array:
     """The Hann window."""
     dtype = as_dtype(dtype)
     return _window(size, lambda n, last: 0.5 - cos(n * (2 * math.pi / last)) * 0.5, dtype)
 
 
-def hamming(size: int, dtype=float32) -> Array:
+def hamming(size: int, dtype: DTypeLike = float32) -> Array:
     """The Hamming window."""
     dtype = as_dtype(dtype)
     return _window(size, lambda n, last: 0.54 - cos(n * (2 * math.pi / last)) * 0.46, dtype)
 
 
-def blackman(size: int, dtype=float32) -> Array:
+def blackman(size: int, dtype: DTypeLike = float32) -> Array:
     """The Blackman window."""
 
     def code(n, last):
@@ -298,7 +325,7 @@ def blackman(size: int, dtype=float32) -> Array:
     return _window(size, code, as_dtype(dtype))
 
 
-def kaiser(size: int, beta, dtype=float32) -> Array:
+def kaiser(size: int, beta: float, dtype: DTypeLike = float32) -> Array:
     """The Kaiser window of shape `beta`."""
     dtype = as_dtype(dtype)
     beta = as_array(beta, dtype.accumulator)

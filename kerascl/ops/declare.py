@@ -4,24 +4,44 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ParamSpec, Protocol, TypeAlias, TypeGuard, cast
 
 import numpy as np
 
 from kerascl import dtypes
 from kerascl.core import node as graph
 from kerascl.core import rules
-from kerascl.core.array import Array, State, apply, from_host
-from kerascl.core.op import FoldSpec, Kind, Op, register
+from kerascl.core.array import Array, ArrayLike, State, apply, from_host
+from kerascl.core.batch import Rule
+from kerascl.core.op import CONST, FoldSpec, Kind, Op, register
 from kerascl.core.scope import current, device
+from kerascl.core.types import Axes, Gradients, Vjp
 from kerascl.dtypes import DType, bool_, float32, int32
 from kerascl.ops import clibrary
 from kerascl.ops.views import SUM_OP, concat, expand_to, reshape_to
 
-ArrayLike = Array | State | np.ndarray | bool | int | float | complex | Sequence
+DTypeRule: TypeAlias = Callable[[DType], tuple[DType, DType]]  # see the dtype rules below
 
 
-def as_array(value, dtype: DType | None = None) -> Array:
+class Elementwise(Protocol):
+    """An elementwise function, which broadcasts and promotes its arguments."""
+
+    op: Op
+    count: int
+
+    def __call__(self, *args: ArrayLike) -> Array: ...
+
+
+class Reduction(Protocol):
+    """A function that reduces axes."""
+
+    op: Op
+
+    def __call__(self, x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array: ...
+
+
+def as_array(value: Any, dtype: DType | None = None) -> Array:
     """An Array from an Array, State, variable, NumPy array, Python scalar or nested list.
 
     Python floats become float32 and ints int32 (int64 when they do not fit);
@@ -43,7 +63,7 @@ def as_array(value, dtype: DType | None = None) -> Array:
     return array if dtype is None else cast_to(array, dtype)
 
 
-def _held(value) -> Array | None:
+def _held(value: Any) -> Array | None:
     """The Array in a State or a Keras variable."""
     if isinstance(value, State):
         return value.value
@@ -53,7 +73,7 @@ def _held(value) -> Array | None:
     return inner if isinstance(inner, Array) else None
 
 
-def _holds_array(values) -> bool:
+def _holds_array(values: Iterable[Any]) -> bool:
     return any(
         isinstance(v, Array)
         or (_holds_array(v) if isinstance(v, list | tuple) else _held(v) is not None)
@@ -61,7 +81,7 @@ def _holds_array(values) -> bool:
     )
 
 
-def _host(value, dtype: DType | None) -> np.ndarray:
+def _host(value: Any, dtype: DType | None) -> np.ndarray:
     """A NumPy array; Python's numbers get kerascl's default dtypes.
 
     With `dtype`, of that one, but for what the device converts: floats to integers.
@@ -89,7 +109,7 @@ def _host(value, dtype: DType | None) -> np.ndarray:
     return host
 
 
-def _of_numbers(value) -> np.ndarray:
+def _of_numbers(value: Any) -> np.ndarray:
     """NumPy's array of nested lists of numbers."""
     host = np.asarray(value)
     large = host.dtype == np.float64 and host.size and np.abs(host).max() >= 2**63
@@ -102,7 +122,7 @@ def _of_numbers(value) -> np.ndarray:
     return host
 
 
-def python_dtype(value) -> DType:
+def python_dtype(value: object) -> DType:
     """The dtype that a bare Python scalar gets.
 
     Raises:
@@ -127,7 +147,7 @@ def holds(dtype: DType, value: int) -> bool:
     return 0 <= value < 1 << bits
 
 
-def scalar(value, dtype: DType) -> Array:
+def scalar(value: Any, dtype: DType) -> Array:
     """A constant of shape ().
 
     Raises:
@@ -149,7 +169,7 @@ def scalar(value, dtype: DType) -> Array:
     return Array(graph.const(value, dtype))
 
 
-def wrapped(value, dtype: DType) -> Array:
+def wrapped(value: Any, dtype: DType) -> Array:
     """A constant of shape (): an integer modulo what its dtype can tell apart."""
     bits = 8 * dtype.itemsize
     value = int(value) & (1 << bits) - 1
@@ -158,10 +178,11 @@ def wrapped(value, dtype: DType) -> Array:
     return scalar(value, dtype)
 
 
+_P = ParamSpec("_P")
 _SCALARS = (bool, int, float, complex)
 
 
-def is_scalar(value) -> bool:
+def is_scalar(value: object) -> TypeGuard[bool | int | float | complex]:
     """Whether a value is a Python scalar, whose dtype is weak."""
     return isinstance(value, _SCALARS) and not isinstance(value, np.generic)
 
@@ -170,12 +191,12 @@ def cast_to(x: Array, dtype: DType) -> Array:
     """`x` in another dtype."""
     if x._node.dtype is dtype:
         return x
-    if x._node.op is graph.CONST and not current.tapes:
+    if x._node.op is CONST and not current.tapes:
         return _cast_constant(x._node.attrs[0], dtype)
     return apply(CAST, (x,), (), x.shape, dtype)
 
 
-def _cast_constant(value, dtype: DType) -> Array:
+def _cast_constant(value: Any, dtype: DType) -> Array:
     """What the device's conversion gives: floats saturate in integers, NaN becomes 0."""
     if isinstance(value, complex) and not (dtype.is_complex or dtype.is_bool):
         value = value.real
@@ -188,7 +209,7 @@ def _cast_constant(value, dtype: DType) -> Array:
     return wrapped(value, dtype) if dtype.is_integer else scalar(value, dtype)
 
 
-def _cast_vjp(g, y, x):
+def _cast_vjp(g: Array, y: Array, x: Array) -> Gradients:
     return (cast_to(g, x.dtype) if x.dtype.is_float or x.dtype.is_complex else None,)
 
 
@@ -201,39 +222,39 @@ def spread(arrays: Sequence[Array]) -> tuple[list[Array], tuple[int, ...]]:
     if all(x._node.shape == first for x in arrays):
         return list(arrays), first
     shape = rules.broadcast(*(x._node.shape for x in arrays))
-    return [x if x._node.op is graph.CONST else expand_to(x, shape) for x in arrays], shape
+    return [x if x._node.op is CONST else expand_to(x, shape) for x in arrays], shape
 
 
 # dtype rules: from the dtypes of all inputs to (dtype of the inputs, dtype of the result)
-def same(dtype: DType):
+def same(dtype: DType) -> tuple[DType, DType]:
     return dtype, dtype
 
 
-def floating(dtype: DType):
+def floating(dtype: DType) -> tuple[DType, DType]:
     dtype = dtype if dtype.is_float or dtype.is_complex else float32
     return dtype, dtype
 
 
-def comparison(dtype: DType):
+def comparison(dtype: DType) -> tuple[DType, DType]:
     return dtype, bool_
 
 
-def logical(dtype: DType):
+def logical(dtype: DType) -> tuple[DType, DType]:
     return bool_, bool_
 
 
-def numeric(dtype: DType):
+def numeric(dtype: DType) -> tuple[DType, DType]:
     dtype = int32 if dtype.is_bool else dtype
     return dtype, dtype
 
 
-def bitwise(dtype: DType):
+def bitwise(dtype: DType) -> tuple[DType, DType]:
     if not (dtype.is_integer or dtype.is_bool):
         raise TypeError(f"bitwise operations need integers or bools, not {dtype.name}")
     return dtype, dtype
 
 
-def convert(args: Sequence) -> tuple[list[Array], DType]:
+def convert(args: Sequence[ArrayLike]) -> tuple[list[Array], DType]:
     """Arrays in their common dtype; Python scalars take the dtype of the arrays (weak)."""
     arrays = [None if is_scalar(a) else as_array(a) for a in args]
     strong = [x._node.dtype for x in arrays if x is not None]
@@ -250,50 +271,51 @@ def convert(args: Sequence) -> tuple[list[Array], DType]:
     ], dtype
 
 
-def rounded_once(vjp: Callable) -> Callable:
+def rounded_once(vjp: Vjp) -> Vjp:
     """A derivative of several operations as if it were one: 16-bit floats are computed in float32
     and rounded at the end, as their own operation's result is."""
 
-    def wrapped(g: Array, y: Array, *rest):
+    def wrapped(g: Array, y: Array, *rest: Any) -> Gradients:
         narrow, wide = y.dtype, y.dtype.accumulator
         if narrow is wide:
             return vjp(g, y, *rest)
-        rest = (
+        inputs = (
             cast_to(x, wide) if isinstance(x, Array) and x.dtype is narrow else x for x in rest
         )
-        found = vjp(cast_to(g, wide), cast_to(y, wide), *rest)
+        found = vjp(cast_to(g, wide), cast_to(y, wide), *inputs)
         return tuple(None if d is None else cast_to(d, narrow) for d in found)
 
     return wrapped
 
 
-def in_float32(function: Callable[..., Array]) -> Callable[..., Array]:
+def in_float32(function: Callable[_P, Array]) -> Callable[_P, Array]:
     """A function of several operations as if it were one: where its arrays are 16-bit floats, or
     float8, it is computed in float32, and its result rounded once."""
 
-    def widened(value):
+    def widened(value: Any) -> Any:
         narrow = isinstance(value, Array) and value.dtype.is_float and value.dtype.itemsize <= 2
         return cast_to(value, float32) if narrow else value
 
     @functools.wraps(function)
-    def wrapped(*args, **kwargs) -> Array:
-        args = [a if k and not hasattr(a, "ndim") else as_array(a) for k, a in enumerate(args)]
-        kwargs = {k: as_array(a) if hasattr(a, "ndim") else a for k, a in kwargs.items()}
+    def wrapped(*given: Any, **named: Any) -> Array:
+        args = [a if k and not hasattr(a, "ndim") else as_array(a) for k, a in enumerate(given)]
+        kwargs = {k: as_array(a) if hasattr(a, "ndim") else a for k, a in named.items()}
         arrays = [a for a in (*args, *kwargs.values()) if isinstance(a, Array)]
         result = dtypes.promote(*(a.dtype for a in arrays))
+        computed = cast(Callable[..., Array], function)
         if not result.is_float or result.itemsize > 2:
-            return function(*args, **kwargs)
+            return computed(*args, **kwargs)
         kwargs = {k: widened(a) for k, a in kwargs.items()}
-        return cast_to(function(*map(widened, args), **kwargs), result)
+        return cast_to(computed(*map(widened, args), **kwargs), result)
 
-    return wrapped
+    return cast(Callable[_P, Array], wrapped)
 
 
 def pointwise(
     name: str,
     code: str,
-    dtype: Callable[[DType], tuple[DType, DType]] = same,
-    vjp: Callable | None = None,
+    dtype: DTypeRule = same,
+    vjp: Vjp | None = None,
     *,
     cost: int = 1,
     arity: int | None = None,
@@ -304,7 +326,7 @@ def pointwise(
     exact: bool = False,
     neutral: tuple[int | None, int | None] = (None, None),
     doc: str | None = None,
-) -> Callable[..., Array]:
+) -> Elementwise:
     """Declare an elementwise operation; gives the function that applies it.
 
     The function broadcasts and promotes as NumPy does.
@@ -366,7 +388,7 @@ def pointwise(
             else:
                 op, work, result = plans.get(own) or plan(own)
                 if work is own:
-                    return apply(op, args, (), shape, result)
+                    return apply(op, args, (), shape, result)  # type: ignore[arg-type]  # checked
         arrays, common = convert(args)
         op, work, result = plans.get(common) or plan(common)
         if work is not common:
@@ -376,19 +398,19 @@ def pointwise(
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc or f"Elementwise {name.replace('_', ' ')}; arguments broadcast."
-    function.op = table["f"]
-    function.count = count
-    return function
+    made = cast(Elementwise, function)
+    made.op, made.count = table["f"], count
+    return made
 
 
 def fold(
     name: str,
     spec: Callable[[DType], FoldSpec],
-    dtype: Callable[[DType], tuple[DType, DType]] = same,
-    vjp: Callable | None = None,
+    dtype: DTypeRule = same,
+    vjp: Vjp | None = None,
     *,
     positions: bool = False,
-) -> Callable[..., Array]:
+) -> Reduction:
     """Declare a reduction; gives `f(x, axis=None, keepdims=False)`.
 
     Args:
@@ -400,13 +422,11 @@ def fold(
     return fold_function(op, dtype, positions=positions)
 
 
-def fold_function(
-    op: Op, dtype: Callable[[DType], tuple[DType, DType]], *, positions: bool = False
-) -> Callable[..., Array]:
+def fold_function(op: Op, dtype: DTypeRule, *, positions: bool = False) -> Reduction:
     """The public function of a reduction: `f(x, axis=None, keepdims=False)`; see `fold`."""
     name = op.name
 
-    def function(x: ArrayLike, axis=None, keepdims: bool = False) -> Array:
+    def function(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
         x = as_array(x)
         work, result = dtype(x.dtype)
         x = cast_to(x, work)
@@ -424,16 +444,15 @@ def fold_function(
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = f"{name} of `x` over `axis` (None: all axes, an int or a tuple)."
-    function.op = op
-    return function
+    made = cast(Reduction, function)
+    made.op = op
+    return made
 
 
 SUM = fold_function(SUM_OP, numeric)
 
 
-def family(
-    name: str, vjp: Callable | None = None, outputs: int = 1, batch: Callable | None = None
-) -> Op:
+def family(name: str, vjp: Vjp | None = None, outputs: int = 1, batch: Rule | None = None) -> Op:
     """Declare an operation that hand-written kernels compute; a record of `compiler/library/` says
     how.
 

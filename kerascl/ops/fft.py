@@ -12,8 +12,9 @@ import functools
 import numpy as np
 
 from kerascl.core import rules
-from kerascl.core.array import Array, from_host
+from kerascl.core.array import Array, ArrayLike, from_host
 from kerascl.core.tape import custom_gradient
+from kerascl.core.types import Device
 from kerascl.dtypes import BY_NAME
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, floating, scalar
@@ -31,7 +32,7 @@ Pair = tuple[Array, Array]
 
 # -- tables -------------------------------------------------------------------
 @functools.lru_cache(maxsize=128)
-def _table(kind: str, n: int, r: int, sign: int, dtype: str, device) -> Pair:
+def _table(kind: str, n: int, r: int, sign: int, dtype: str, device: Device) -> Pair:
     """Complex constants as two arrays on a device, computed in float64."""
     if kind == "roots":  # W_r^(j k)
         phase = np.outer(np.arange(r), np.arange(r)) % r / r
@@ -150,7 +151,7 @@ def _fit(x: Array, n: int) -> Array:
 
 
 # -- complex arrays -----------------------------------------------------------
-def _pair(x, axis: int, n: int | None) -> Pair:
+def _pair(x: ArrayLike, axis: int, n: int | None) -> Pair:
     x = as_array(x)
     x = cast_to(x, floating(x.dtype)[0])
     x = moveaxis(x, rules.axis_index(axis, x.ndim), -1)
@@ -158,31 +159,31 @@ def _pair(x, axis: int, n: int | None) -> Pair:
     return real(x), imag(x)
 
 
-def _along(x, n: int | None, axis: int, inverse: bool) -> Array:
+def _along(x: Array, n: int | None, axis: int, inverse: bool) -> Array:
     return moveaxis(make_complex(*dft(*_pair(x, axis, n), inverse)), -1, axis)
 
 
-def fft(x, n: int | None = None, axis: int = -1) -> Array:
+def fft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
     """Fourier transform along `axis`, cut or padded to `n`; complex64 (128 for float64)."""
     return _along(x, n, axis, False)
 
 
-def ifft(x, n: int | None = None, axis: int = -1) -> Array:
+def ifft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
     """Inverse Fourier transform along `axis`, cut or padded to `n`; complex64 (128 for float64)."""
     return _along(x, n, axis, True)
 
 
-def fft2(x, axes=(-2, -1)) -> Array:
+def fft2(x: ArrayLike, axes: tuple[int, int] = (-2, -1)) -> Array:
     """Fourier transform over two axes; complex64 (128 for float64)."""
     return fft(fft(x, axis=axes[1]), axis=axes[0])
 
 
-def ifft2(x, axes=(-2, -1)) -> Array:
+def ifft2(x: ArrayLike, axes: tuple[int, int] = (-2, -1)) -> Array:
     """Inverse Fourier transform over two axes; complex64 (128 for float64)."""
     return ifft(ifft(x, axis=axes[1]), axis=axes[0])
 
 
-def rfft(x, n: int | None = None, axis: int = -1) -> Array:
+def rfft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
     """The first n // 2 + 1 values of the transform of a real array; complex64 (128 for float64)."""
     re, im = dft(*_pair(x, axis, n))
     half = re.shape[-1] // 2 + 1
@@ -190,7 +191,7 @@ def rfft(x, n: int | None = None, axis: int = -1) -> Array:
     return moveaxis(y, -1, axis)
 
 
-def irfft(x, n: int | None = None, axis: int = -1) -> Array:
+def irfft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
     """The real array of `n` elements (by default 2 (m - 1)) with the spectrum of `rfft`."""
     re, im = _pair(x, axis, None)
     n = 2 * (re.shape[-1] - 1) if n is None else n

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from kerascl import config
 from kerascl.core import rules
-from kerascl.core.array import Array, apply
+from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Kind, Op, register
 from kerascl.core.scope import current
+from kerascl.core.types import Attrs, Gradients, Results
 from kerascl.dtypes import DType, int32, int64, positions, promote
 from kerascl.ops.batched import as_batches, element_by_element, merge
 from kerascl.ops.declare import as_array, cast_to, expand_to, family, reshape_to, scalar
@@ -20,17 +22,17 @@ from kerascl.ops.pointwise import equal, greater_equal, less, logical_and, where
 from kerascl.ops.views import EXPAND
 
 
-def _gather_vjp(g, y, x, *rest):
+def _gather_vjp(g: Array, y: Array, x: Array, *rest: Any) -> Gradients:
     *indices, spec = rest
     return (_scatter_back(g, x, indices, spec), *[None] * len(indices))
 
 
-def _filled_vjp(g, y, x, *rest):
+def _filled_vjp(g: Array, y: Array, x: Array, *rest: Any) -> Gradients:
     *indices, spec = rest
     return (_scatter_back(g, x, indices, spec, filled=True), *[None] * len(indices))
 
 
-def filling(dtype: DType):
+def filling(dtype: DType) -> complex:
     """What JAX fills in: NaN, the least signed, the largest unsigned integer, True."""
     if dtype.is_integer:
         bounds = np.iinfo(dtype.numpy)
@@ -41,7 +43,9 @@ def filling(dtype: DType):
 # Reads x at computed places: axis a of x is at output coordinate k for ("d", k), and at the
 # value of index array k for ("i", k).  Index arrays have the output's shape.
 # Indices out of range are clamped.
-def _gather_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+def _gather_batch(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
     ((shape, dtype),) = results
     (spec,) = attrs
     wide = (size, *shape)
@@ -109,7 +113,9 @@ def _alike(index: Array, axis: int) -> bool:
     return node.op is EXPAND and node.inputs[0].shape[axis] == 1
 
 
-def _scatter_vjp(g, y, base, indices, updates, mode):
+def _scatter_vjp(
+    g: Array, y: Array, base: Array, indices: Array, updates: Array, mode: str
+) -> Gradients:
     if mode == "add":
         return g, None, take_rows(g, indices)
     if mode == "set":
@@ -135,7 +141,9 @@ def _positions(indices: Array) -> Array:
     return iota(indices.shape, 0)
 
 
-def _scatter_batch(size: int, op: Op, inputs, batched, attrs, results) -> list[Array]:
+def _scatter_batch(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
     ((shape, dtype),) = results
     rows = shape[0]
     if size * rows >= 2**31:
@@ -193,7 +201,7 @@ def _report(indices: Array, size: int, name: str) -> None:
         )
 
 
-def take(x, indices, axis: int | None = None, op: Op = GATHER) -> Array:
+def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None, op: Op = GATHER) -> Array:
     """Slices of `x` along `axis`, like `kerascl.take`; indices out of range are clamped."""
     x, indices = as_array(x), as_array(indices)
     if not indices.dtype.is_integer:
@@ -214,7 +222,9 @@ def take(x, indices, axis: int | None = None, op: Op = GATHER) -> Array:
     return apply(op, (x, expand_to(wide, shape)), (spec,), shape, x.dtype)
 
 
-def take_along_axis(x, indices, axis: int | None = -1, op: Op = GATHER) -> Array:
+def take_along_axis(
+    x: ArrayLike, indices: ArrayLike, axis: int | None = -1, op: Op = GATHER
+) -> Array:
     """Like `kerascl.take_along_axis`; indices out of range are clamped."""
     x, indices = as_array(x), as_array(indices)
     if not indices.dtype.is_integer:

@@ -5,15 +5,25 @@ from __future__ import annotations
 import builtins
 import math
 import operator
+from typing import Any
 
 import numpy as np
 
 from kerascl import dtypes
 from kerascl.core import rules
-from kerascl.core.array import Array, State, apply
+from kerascl.core.array import Array, ArrayLike, State, apply
+from kerascl.core.types import ShapeLike
 from kerascl.dtypes import int32, int64, positions
 from kerascl.ops import gather, host
-from kerascl.ops.declare import as_array, cast_to, expand_to, is_scalar, reshape_to, scalar
+from kerascl.ops.declare import (
+    Elementwise,
+    as_array,
+    cast_to,
+    expand_to,
+    is_scalar,
+    reshape_to,
+    scalar,
+)
 from kerascl.ops.gather import FILLED, GATHER, scatter_rows, wrap_negative
 from kerascl.ops.movement import flip, iota, strided
 from kerascl.ops.pointwise import equal, not_equal, where
@@ -24,7 +34,7 @@ __all__ = ["argwhere", "getitem", "nonzero", "take", "take_along_axis", "unravel
 
 
 # -- elements at places -------------------------------------------------------
-def take(x, indices, axis: int | None = None) -> Array:
+def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None) -> Array:
     """Slices of `x` at integer `indices` along `axis` (None: of the flat array).
 
     The result's shape has that of `indices` in place of `axis`.  Negative
@@ -39,7 +49,7 @@ def take(x, indices, axis: int | None = None) -> Array:
     return gather.take(x, indices, axis, FILLED)
 
 
-def take_along_axis(x, indices, axis: int | None = -1) -> Array:
+def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int | None = -1) -> Array:
     """x[…, indices[…, j, …], …] along `axis`; other axes broadcast.
 
     Indices out of range give what they give in `take`.
@@ -73,7 +83,7 @@ def selected(mask: Array, name: str = "nonzero") -> Array:
     return reshape_to(scatter_rows(base, target, updates, "set"), (count,))
 
 
-def unravel_index(indices, shape) -> tuple[Array, ...]:
+def unravel_index(indices: ArrayLike, shape: ShapeLike) -> tuple[Array, ...]:
     """Coordinates of flat positions in an array of `shape`; negative ones count from the end."""
     indices = as_array(indices)
     shape = rules.normalize_shape(shape)
@@ -85,7 +95,7 @@ def unravel_index(indices, shape) -> tuple[Array, ...]:
     return tuple(reversed(result))
 
 
-def nonzero(x) -> tuple[Array, ...]:
+def nonzero(x: ArrayLike) -> tuple[Array, ...]:
     """Coordinates of the elements that are not 0, one array for each axis.
 
     They are int32, or int64 among more than 2**31 - 1 elements.
@@ -96,7 +106,7 @@ def nonzero(x) -> tuple[Array, ...]:
     return unravel_index(selected(not_equal(x, 0)), x.shape)
 
 
-def argwhere(x) -> Array:
+def argwhere(x: ArrayLike) -> Array:
     """int32 coordinates of the elements that are not 0, one row for each."""
     x = as_array(x)
     found = nonzero(x)[: x.ndim]
@@ -108,7 +118,7 @@ def argwhere(x) -> Array:
 class _Key:
     """An index expression, split into basic steps and advanced index arrays."""
 
-    def __init__(self, shape: tuple[int, ...], key):
+    def __init__(self, shape: tuple[int, ...], key: Array) -> None:
         parts = list(key) if isinstance(key, tuple) else [key]
         parts = [_plain(p) for p in parts]
         taken = [_taken(p) for p in parts]
@@ -133,7 +143,7 @@ class _Key:
         self.shape = shape
 
 
-def _taken(part) -> int:
+def _taken(part: Array) -> int:
     """How many axes a part of a key stands for; an ellipsis takes what is left."""
     if part is None or part is Ellipsis:
         return 0
@@ -147,7 +157,7 @@ def _check_mask(mask: Array, shape: tuple[int, ...], axis: int) -> None:
         )
 
 
-def _plain(part):
+def _plain(part: Array) -> Elementwise:
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
     if isinstance(part, Array):
@@ -216,7 +226,7 @@ def _basic(x: Array, parts) -> tuple[Array, list]:
     return y, [drop, advanced]
 
 
-def getitem(x: Array, key) -> Array:
+def getitem(x: Array, key: Any) -> Array:
     """x[key] with NumPy's rules: integers, slices, None, ..., integer and bool arrays.
 
     Values of index arrays on the device are not looked at: as in JAX, those out of range are
@@ -304,15 +314,15 @@ def _advanced(y: Array, parts, advanced) -> Array:
 class At:
     """`x.at[key]`: functional updates, `x.at[key].set(v)`, `.add`, `.multiply`, `.max`, `.min`."""
 
-    def __init__(self, array: Array):
+    def __init__(self, array: Array) -> None:
         self._array = array
 
-    def __getitem__(self, key) -> _Update:
+    def __getitem__(self, key: Any) -> _Update:
         return _Update(self._array, key)
 
 
 class _Update:
-    def __init__(self, array: Array, key):
+    def __init__(self, array: Array, key: Array) -> None:
         self._array = array
         self._key = key
 
@@ -320,27 +330,27 @@ class _Update:
         """x[key]."""
         return self._array[self._key]
 
-    def set(self, value) -> Array:
+    def set(self, value: ArrayLike) -> Array:
         """A copy of x with x[key] = value."""
         return self._apply(value, "set")
 
-    def add(self, value) -> Array:
+    def add(self, value: ArrayLike) -> Array:
         """A copy of x with x[key] += value; repeated indices add up."""
         return self._apply(value, "add")
 
-    def multiply(self, value) -> Array:
+    def multiply(self, value: ArrayLike) -> Array:
         """A copy of x with x[key] *= value."""
         return self._apply(value, "mul")
 
-    def max(self, value) -> Array:
+    def max(self, value: ArrayLike) -> Array:
         """A copy of x with x[key] = maximum(x[key], value)."""
         return self._apply(value, "max")
 
-    def min(self, value) -> Array:
+    def min(self, value: ArrayLike) -> Array:
         """A copy of x with x[key] = minimum(x[key], value)."""
         return self._apply(value, "min")
 
-    def _apply(self, value, mode: str) -> Array:
+    def _apply(self, value: ArrayLike, mode: str) -> Array:
         x = self._array
         where_to = iota_like(x)[self._key]  # flat position of every selected element
         value = scalar(value, x.dtype) if is_scalar(value) else as_array(value, x.dtype)

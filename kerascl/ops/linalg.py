@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kerascl.core import scope
-from kerascl.core.array import Array
+from kerascl.core.array import Array, ArrayLike
 from kerascl.core.tape import custom_gradient
 from kerascl.ops.contraction import matmul
 from kerascl.ops.control import loop
@@ -18,7 +18,7 @@ from kerascl.ops.views import expand_to, reshape_to
 __all__ = ["det", "inv", "slogdet", "solve"]
 
 
-def _squares(a) -> tuple[Array, tuple[int, ...]]:
+def _squares(a: ArrayLike) -> tuple[Array, tuple[int, ...]]:
     """Matrices as (count, n, n) in a dtype wide enough, and the leading shape."""
     a = as_array(a)
     a = cast_to(a, floating(a.dtype)[0])
@@ -101,7 +101,7 @@ def _gauss_jordan(a: Array, b: Array) -> Array:
     return x
 
 
-def solve(a, b) -> Array:
+def solve(a: ArrayLike, b: ArrayLike) -> Array:
     """x with a @ x = b, for matrices (…, n, n) and right sides (…, n, k) or (…, n).
 
     A singular matrix gives infinities or NaN.
@@ -122,7 +122,7 @@ def _solve(a: Array, b: Array):
     flat = cast_to(reshape_to(wide, (m.shape[0], *b.shape[-2:])), m.dtype)
     x = cast_to(reshape_to(_gauss_jordan(m, flat), wide.shape), dtype)
 
-    def grad(g):
+    def grad(g: ArrayLike):
         to_b = solve(swapaxes(a, -1, -2), g)
         with scope.precision_scope("highest"):
             return -matmul(to_b, swapaxes(solve(a, b), -1, -2)), to_b
@@ -130,14 +130,14 @@ def _solve(a: Array, b: Array):
     return x, grad
 
 
-def inv(a) -> Array:
+def inv(a: ArrayLike) -> Array:
     """Inverses of square matrices (…, n, n); singular ones give infinities or NaN."""
     a = as_array(a)
     a = cast_to(a, floating(a.dtype)[0])
     return solve(a, expand_to(eye(a.shape[-1], dtype=a.dtype), a.shape))
 
 
-def slogdet(a) -> tuple[Array, Array]:
+def slogdet(a: ArrayLike) -> tuple[Array, Array]:
     """Sign and logarithm of the absolute value of determinants of matrices (…, n, n)."""
     a = as_array(a)
     signs, logs = _sign_and_log(cast_to(a, floating(a.dtype)[0]))
@@ -149,14 +149,14 @@ def _sign_and_log(a: Array):
     m, lead = _squares(a)
     signs, logs = (cast_to(reshape_to(y, lead), a.dtype) for y in _slogdet(m))
 
-    def grad(_, g):
+    def grad(_, g: ArrayLike):
         wide = reshape_to(g, (*g.shape, 1, 1))
         return (wide * swapaxes(inv(a), -1, -2),)
 
     return (signs, logs), grad
 
 
-def det(a) -> Array:
+def det(a: ArrayLike) -> Array:
     """Determinants of matrices (…, n, n)."""
     signs, logs = slogdet(a)
     return signs * exp(logs)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
 from kerascl.core import tape
-from kerascl.core.array import Array
+from kerascl.core.array import Array, ArrayLike
+from kerascl.core.types import Axes, ShapeLike
+from kerascl.dtypes import DTypeLike
 from kerascl.ops import (
     batching,
     bits,
@@ -21,8 +26,8 @@ from kerascl.ops.sparse import SparseArray
 from kerascl.ops.views import expand_to, sum_to
 
 
-def _binary(function, reflected: bool = False):
-    def operator(self, other):
+def _binary(function: Callable[[Any, Any], Any], reflected: bool = False):
+    def operator(self, other: ArrayLike):
         if not (isinstance(other, Array) or is_scalar(other)):
             if isinstance(other, SparseArray):
                 return NotImplemented  # its own operators know what stays sparse
@@ -65,31 +70,39 @@ for _name, _function in {
     setattr(Array, f"__{_name}__", _binary(_function))
 
 
-def _astype(self: Array, dtype) -> Array:
+def _astype(self: Array, dtype: DTypeLike) -> Array:
     """This array in another dtype."""
     return pointwise.cast(self, dtype)
 
 
-def _reshape(self: Array, *shape) -> Array:
+def _reshape(self: Array, *shape: ShapeLike) -> Array:
     """This array with another shape; one dimension may be -1."""
     return movement.reshape(self, shape[0] if len(shape) == 1 else shape)
 
 
-def _transpose(self: Array, *axes) -> Array:
+def _transpose(self: Array, *axes: int | Sequence[int] | None) -> Array:
     """This array with its axes permuted (reversed by default)."""
     if len(axes) == 1 and (axes[0] is None or hasattr(axes[0], "__iter__")):
         axes = tuple(axes[0] or ())
     return movement.transpose(self, axes or None)
 
 
-def _iterate(self: Array):
+def _iterate(self: Array) -> Iterator[Array]:
     if not self.shape:
         raise TypeError("iteration over an array of shape ()")
     return (self[k] for k in range(self.shape[0]))
 
 
-def _reduction(function):
-    def method(self, axis=None, keepdims=False, *, dtype=None, out=None, **options):
+def _reduction(function: Callable[..., Any]):
+    def method(
+        self,
+        axis: Axes = None,
+        keepdims: bool = False,
+        *,
+        dtype: DTypeLike | None = None,
+        out=None,
+        **options,
+    ):
         # NumPy's own functions call methods with dtype and out
         if out is not None:
             raise TypeError(f"{function.__name__}: arrays never change, so `out` must be None")

@@ -7,11 +7,13 @@ import itertools
 import math
 import operator
 from collections.abc import Sequence
+from typing import Any
 
 from kerascl import dtypes
 from kerascl.core import overlay, rules
-from kerascl.core.array import Array, apply
+from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Kind, Op, register
+from kerascl.core.types import Axes, ShapeLike
 from kerascl.dtypes import bool_
 from kerascl.ops.declare import as_array, convert, scalar
 from kerascl.ops.pointwise import where
@@ -44,7 +46,7 @@ def iota(shape: tuple[int, ...], axis: int) -> Array:
     return apply(IOTA, (), (axis,), tuple(shape), dtypes.positions(shape[axis]))
 
 
-def reshape(x, shape) -> Array:
+def reshape(x: ArrayLike, shape: ShapeLike) -> Array:
     """`x` with another shape of the same size; one dimension may be -1."""
     x = as_array(x)
     shape = rules.reshape(x.shape, shape, guessed := overlay.sizes_are_guessed())
@@ -53,18 +55,18 @@ def reshape(x, shape) -> Array:
     return reshape_to(x, shape)
 
 
-def ravel(x) -> Array:
+def ravel(x: ArrayLike) -> Array:
     """`x` as one dimension."""
     x = as_array(x)
     return reshape_to(x, (x.size,))
 
 
-def copy(x) -> Array:
+def copy(x: ArrayLike) -> Array:
     """`x`; arrays never change, so nothing is copied."""
     return as_array(x)
 
 
-def transpose(x, axes=None) -> Array:
+def transpose(x: ArrayLike, axes: Sequence[int] | None = None) -> Array:
     """`x` with its axes permuted (reversed by default)."""
     x = as_array(x)
     if axes is None:
@@ -75,7 +77,7 @@ def transpose(x, axes=None) -> Array:
     return permute(x, axes)
 
 
-def swapaxes(x, axis1: int, axis2: int) -> Array:
+def swapaxes(x: ArrayLike, axis1: int, axis2: int) -> Array:
     """`x` with two axes exchanged."""
     x = as_array(x)
     a, b = rules.axis_index(axis1, x.ndim), rules.axis_index(axis2, x.ndim)
@@ -84,7 +86,7 @@ def swapaxes(x, axis1: int, axis2: int) -> Array:
     return permute(x, tuple(axes))
 
 
-def moveaxis(x, source, destination) -> Array:
+def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:
     """`x` with axes `source` (one or several) moved to `destination`; the rest keep their order."""
     x = as_array(x)
     source = source if isinstance(source, Sequence) else (source,)
@@ -99,7 +101,7 @@ def moveaxis(x, source, destination) -> Array:
     return permute(x, tuple(order))
 
 
-def broadcast_to(x, shape) -> Array:
+def broadcast_to(x: ArrayLike, shape: ShapeLike) -> Array:
     """`x` broadcast to `shape`."""
     x = as_array(x)
     shape = rules.normalize_shape(shape)
@@ -108,14 +110,14 @@ def broadcast_to(x, shape) -> Array:
     return expand_to(x, shape)
 
 
-def broadcast_arrays(*arrays) -> list[Array]:
+def broadcast_arrays(*arrays: ArrayLike) -> list[Array]:
     """Arrays broadcast against each other, each in its own dtype."""
     arrays = [as_array(x) for x in arrays]
     shape = rules.broadcast(*(x.shape for x in arrays))
     return [expand_to(x, shape) for x in arrays]
 
 
-def expand_dims(x, axis) -> Array:
+def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> Array:
     """`x` with dimensions of size 1 inserted at `axis` (an int or a tuple)."""
     x = as_array(x)
     axes = axis if isinstance(axis, Sequence) else (axis,)
@@ -125,7 +127,7 @@ def expand_dims(x, axis) -> Array:
     return reshape_to(x, tuple(shape))
 
 
-def squeeze(x, axis=None) -> Array:
+def squeeze(x: ArrayLike, axis: Axes = None) -> Array:
     """`x` without dimensions of size 1 (all of them, or those of `axis`)."""
     x = as_array(x)
     if axis is None:
@@ -137,23 +139,23 @@ def squeeze(x, axis=None) -> Array:
     return reshape_to(x, tuple(n for a, n in enumerate(x.shape) if a not in axes))
 
 
-def flip(x, axis=None) -> Array:
+def flip(x: ArrayLike, axis: Axes = None) -> Array:
     """`x` with the order of elements reversed along `axis` (all axes by default)."""
     x = as_array(x)
     return flip_axes(x, rules.axes_tuple(axis, x.ndim))
 
 
-def fliplr(x) -> Array:
+def fliplr(x: ArrayLike) -> Array:
     """`x` reversed along axis 1."""
     return flip(x, 1)
 
 
-def flipud(x) -> Array:
+def flipud(x: ArrayLike) -> Array:
     """`x` reversed along axis 0."""
     return flip(x, 0)
 
 
-def rot90(x, k: int = 1, axes=(0, 1)) -> Array:
+def rot90(x: ArrayLike, k: int = 1, axes: tuple[int, int] = (0, 1)) -> Array:
     """`x` rotated by k quarter turns in the plane of two axes, from the first to the second."""
     x = as_array(x)
     a, b = (rules.axis_index(axis, x.ndim) for axis in axes)
@@ -178,7 +180,7 @@ def _check_fit(arrays: list[Array], axis: int) -> None:
             raise ValueError(f"concatenate along axis {axis}: shapes {shapes} do not fit")
 
 
-def _several(arrays) -> list[Array]:
+def _several(arrays: Any) -> list[Array]:
     if isinstance(arrays, Array):
         arrays = unstack(arrays)
     arrays = list(arrays)
@@ -188,7 +190,7 @@ def _several(arrays) -> list[Array]:
     return arrays
 
 
-def concatenate(arrays, axis: int | None = 0) -> Array:
+def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> Array:
     """Join arrays along an existing axis (None: all flattened)."""
     arrays = _several(arrays)
     if axis is None:
@@ -198,12 +200,12 @@ def concatenate(arrays, axis: int | None = 0) -> Array:
     return concat(arrays, axis)
 
 
-def append(x, values, axis: int | None = None) -> Array:
+def append(x: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
     """`values` joined to the end of `x` along `axis` (None: both flattened)."""
     return concatenate([x, values], axis)
 
 
-def stack(arrays, axis: int = 0) -> Array:
+def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
     """Join arrays of one shape along a new axis."""
     arrays = _several(arrays)
     axis = rules.axis_index(axis, arrays[0].ndim + 1)
@@ -222,18 +224,18 @@ def _at_least(x: Array, rank: int) -> Array:
     return reshape_to(x, (1,) * (rank - x.ndim) + x.shape)
 
 
-def hstack(arrays) -> Array:
+def hstack(arrays: Sequence[ArrayLike]) -> Array:
     """Join arrays along axis 1 (axis 0 for vectors)."""
     arrays = [_at_least(x, 1) for x in _several(arrays)]
     return concatenate(arrays, 0 if arrays[0].ndim == 1 else 1)
 
 
-def vstack(arrays) -> Array:
+def vstack(arrays: Sequence[ArrayLike]) -> Array:
     """Join arrays along axis 0; vectors become rows."""
     return concatenate([_at_least(x, 2) for x in _several(arrays)], 0)
 
 
-def dstack(arrays) -> Array:
+def dstack(arrays: Sequence[ArrayLike]) -> Array:
     """Join arrays along axis 2; smaller ones get axes of size 1."""
     return concatenate([_at_least(x, 3) for x in _several(arrays)], 2)
 
@@ -249,7 +251,7 @@ def _pieces(x: Array, cuts: Sequence[int], axis: int) -> list[Array]:
     return [window(x, axis, start, builtins.max(start, stop)) for start, stop in pairs]
 
 
-def split(x, indices_or_sections, axis: int = 0) -> list[Array]:
+def split(x: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0) -> list[Array]:
     """`x` cut into equal parts, or before each of several positions, along `axis`.
 
     Raises:
@@ -265,7 +267,9 @@ def split(x, indices_or_sections, axis: int = 0) -> list[Array]:
     return array_split(x, parts, axis)
 
 
-def array_split(x, indices_or_sections, axis: int = 0) -> list[Array]:
+def array_split(
+    x: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0
+) -> list[Array]:
     """Like `split`; the first parts are one larger when the size is not a multiple."""
     x = as_array(x)
     axis = rules.axis_index(axis, x.ndim)
@@ -279,13 +283,13 @@ def array_split(x, indices_or_sections, axis: int = 0) -> list[Array]:
     return _pieces(x, list(cuts), axis)
 
 
-def hsplit(x, indices_or_sections) -> list[Array]:
+def hsplit(x: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """`split` along axis 1 (axis 0 of a vector)."""
     x = as_array(x)
     return split(x, indices_or_sections, 0 if x.ndim == 1 else 1)
 
 
-def vsplit(x, indices_or_sections) -> list[Array]:
+def vsplit(x: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """`split` along axis 0 of at least two dimensions."""
     x = as_array(x)
     if x.ndim < 2:
@@ -293,7 +297,7 @@ def vsplit(x, indices_or_sections) -> list[Array]:
     return split(x, indices_or_sections, 0)
 
 
-def dsplit(x, indices_or_sections) -> list[Array]:
+def dsplit(x: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array]:
     """`split` along axis 2 of at least three dimensions."""
     x = as_array(x)
     if x.ndim < 3:
@@ -301,7 +305,7 @@ def dsplit(x, indices_or_sections) -> list[Array]:
     return split(x, indices_or_sections, 2)
 
 
-def unstack(x, axis: int = 0) -> list[Array]:
+def unstack(x: ArrayLike, axis: int = 0) -> list[Array]:
     """The slices of `x` along `axis`, without that axis."""
     x = as_array(x)
     axis = rules.axis_index(axis, x.ndim)
@@ -310,7 +314,7 @@ def unstack(x, axis: int = 0) -> list[Array]:
 
 
 # -- repeating ----------------------------------------------------------------
-def tile(x, repeats) -> Array:
+def tile(x: ArrayLike, repeats: int | Sequence[int]) -> Array:
     """`x` repeated as a whole, so many times along each axis."""
     x = as_array(x)
     repeats = rules.normalize_shape(repeats)
@@ -330,7 +334,7 @@ def repeat_evenly(x: Array, repeats: int, axis: int) -> Array:
     return reshape_to(wide, (*lead, n * repeats, *tail))
 
 
-def roll(x, shift, axis=None) -> Array:
+def roll(x: ArrayLike, shift: int | Sequence[int], axis: Axes = None) -> Array:
     """`x` with elements moved by `shift` places along `axis`, those that leave coming back in."""
     x = as_array(x)
     if axis is None:
@@ -352,7 +356,7 @@ def roll(x, shift, axis=None) -> Array:
     return x
 
 
-def meshgrid(*vectors, indexing: str = "xy") -> list[Array]:
+def meshgrid(*vectors: ArrayLike, indexing: str = "xy") -> list[Array]:
     """Coordinate arrays over the grid of several vectors; "xy" swaps the first two axes."""
     if indexing not in ("xy", "ij"):
         raise ValueError(f"meshgrid: indexing {indexing!r} must be 'xy' or 'ij'")
@@ -373,7 +377,7 @@ def meshgrid(*vectors, indexing: str = "xy") -> list[Array]:
 
 
 # -- padding ------------------------------------------------------------------
-def _widths(pad_width, rank: int) -> list[tuple[int, int]]:
+def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
     widths = list(pad_width) if hasattr(pad_width, "__iter__") else [pad_width]
     if widths and not hasattr(widths[0], "__iter__"):
         widths = [tuple(widths)] if len(widths) == 2 else [(w, w) for w in widths]
@@ -385,7 +389,12 @@ def _widths(pad_width, rank: int) -> list[tuple[int, int]]:
     return [(operator.index(low), operator.index(high)) for low, high in widths]
 
 
-def pad(x, pad_width, mode: str = "constant", constant_values=0) -> Array:
+def pad(
+    x: ArrayLike,
+    pad_width: int | Sequence[int] | Sequence[Sequence[int]],
+    mode: str = "constant",
+    constant_values: ArrayLike = 0,
+) -> Array:
     """`x` with new elements around it.
 
     Args:
@@ -412,7 +421,7 @@ def pad(x, pad_width, mode: str = "constant", constant_values=0) -> Array:
     return x
 
 
-def _pad_constant(x: Array, widths, values) -> Array:
+def _pad_constant(x: Array, widths, values: ArrayLike) -> Array:
     none = [0] * x.ndim
     low, high = [w[0] for w in widths], [w[1] for w in widths]
     if isinstance(values, bool | int | float):
@@ -486,17 +495,17 @@ _PAD_MODES = {
 
 
 # -- triangles and diagonals --------------------------------------------------
-def tril(x, k: int = 0) -> Array:
+def tril(x: ArrayLike, k: int = 0) -> Array:
     """`x` with zeros above diagonal `k` of its last two axes."""
     return _triangle(x, k, lower=True)
 
 
-def triu(x, k: int = 0) -> Array:
+def triu(x: ArrayLike, k: int = 0) -> Array:
     """`x` with zeros below diagonal `k` of its last two axes."""
     return _triangle(x, k, lower=False)
 
 
-def _triangle(x, k: int, lower: bool) -> Array:
+def _triangle(x: ArrayLike, k: int, lower: bool) -> Array:
     x = as_array(x)
     if x.ndim == 1:
         x = expand_to(x, (x.size, x.size))
@@ -508,7 +517,7 @@ def _triangle(x, k: int, lower: bool) -> Array:
     return where(keep, x, scalar(0, x.dtype))
 
 
-def diagonal(x, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
+def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     """The diagonal of two axes, as the last axis of the result."""
     x = as_array(x)
     if x.ndim < 2:
@@ -525,7 +534,7 @@ def diagonal(x, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Array:
     return window(flat, len(lead), start, stop, m + 1)
 
 
-def diag(x, k: int = 0) -> Array:
+def diag(x: ArrayLike, k: int = 0) -> Array:
     """A square matrix with a vector on diagonal `k`, or that diagonal of a matrix."""
     x = as_array(x)
     if x.ndim == 2:
@@ -541,6 +550,6 @@ def diag(x, k: int = 0) -> Array:
     return reshape_to(pad_with(x, [low], [high], [size], 0), (size, size))
 
 
-def diagflat(x, k: int = 0) -> Array:
+def diagflat(x: ArrayLike, k: int = 0) -> Array:
     """A square matrix with all elements of `x` on diagonal `k`."""
     return diag(ravel(x), k)

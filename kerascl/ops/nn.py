@@ -11,15 +11,15 @@ import math
 from collections.abc import Sequence
 
 from kerascl.core import rules
-from kerascl.core.array import Array
+from kerascl.core.array import Array, ArrayLike
 from kerascl.core.batch import note
 from kerascl.core.op import FoldSpec
 from kerascl.core.scope import current
 from kerascl.core.tape import pause
-from kerascl.dtypes import DType, as_dtype, float16, float32, int32
+from kerascl.core.types import Axes, Gradients, Vjp
+from kerascl.dtypes import DType, DTypeLike, as_dtype, float16, float32, int32
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import (
-    ArrayLike,
     as_array,
     cast_to,
     convert,
@@ -61,7 +61,7 @@ __all__ = [
 ]  # fmt: skip
 
 
-def recorded(vjp, inputs: tuple, attrs: tuple, outputs):
+def recorded(vjp: Vjp, inputs: tuple, attrs: tuple, outputs):
     """Record fresh `outputs`, computed with tapes paused, under a derivative of their own."""
     note(current.tapes, vjp, inputs, outputs, attrs)
     return outputs
@@ -88,7 +88,7 @@ softplus = pointwise(
 )
 
 
-def _silu_vjp(g, y, x):
+def _silu_vjp(g: Array, y: Array, x: Array) -> Gradients:
     s = sigmoid(x)
     return (g * s * (1 + x * (1 - s)),)
 
@@ -104,7 +104,7 @@ _LEAN = math.sqrt(2 / math.pi)
 _CUBIC = 0.044715
 
 
-def _gelu_tanh_vjp(g, y, x):
+def _gelu_tanh_vjp(g: Array, y: Array, x: Array) -> Gradients:
     s = sigmoid(2 * _LEAN * (x + _CUBIC * x * x * x))
     slope = 2 * _LEAN * (1 + 3 * _CUBIC * x * x)
     return (g * s * (1 + x * (1 - s) * slope),)
@@ -122,7 +122,7 @@ _gelu_tanh = pointwise(
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 
 
-def _density(x):
+def _density(x: Array) -> Array:
     return _DENSITY * exp(-0.5 * x * x)
 
 
@@ -286,12 +286,12 @@ def glu(x: ArrayLike, axis: int = -1) -> Array:
 
 
 # -- softmax ----------------------------------------------------------------------
-def _axes(axis, rank: int) -> tuple[int, ...]:
+def _axes(axis: Axes, rank: int) -> tuple[int, ...]:
     return rules.axes_tuple(tuple(axis) if isinstance(axis, list) else axis, rank)
 
 
 @rounded_once
-def _softmax_vjp(g, y, x, axes):
+def _softmax_vjp(g: Array, y: Array, x: Array, axes: tuple[int, ...]) -> Gradients:
     return (y * (g - total(g * y, axes, keepdims=True)),)
 
 
@@ -309,7 +309,7 @@ def softmax(x: ArrayLike, axis: int | Sequence[int] | None = -1) -> Array:
 
 
 @rounded_once
-def _log_softmax_vjp(g, y, x, axes):
+def _log_softmax_vjp(g: Array, y: Array, x: Array, axes: tuple[int, ...]) -> Gradients:
     return (g - exp(y) * total(g, axes, keepdims=True),)
 
 
@@ -335,12 +335,12 @@ def _hits(x: Array, size: int, axis: int) -> Array:
     return equal(iota(shape, axis), expand_to(expand_dims(x, axis), shape))
 
 
-def one_hot(x: ArrayLike, num_classes: int, axis: int = -1, dtype=float32) -> Array:
+def one_hot(x: ArrayLike, num_classes: int, axis: int = -1, dtype: DTypeLike = float32) -> Array:
     """1 at each index along a new `axis` of size `num_classes`; all 0 for indices out of range."""
     return cast_to(_hits(as_array(x), num_classes, axis), as_dtype(dtype))
 
 
-def multi_hot(x: ArrayLike, num_classes: int, axis: int = -1, dtype=float32) -> Array:
+def multi_hot(x: ArrayLike, num_classes: int, axis: int = -1, dtype: DTypeLike = float32) -> Array:
     """Union of the one-hot codes of the indices of each row of `x`."""
     x = as_array(x)
     codes = _hits(x, num_classes, axis)
@@ -394,7 +394,7 @@ def _picked(target: Array, x: Array, axis: int) -> Array:
     return total(where(hit, x, 0), axis, keepdims=True)
 
 
-def _sparse_vjp(g, y, target, x, axis):
+def _sparse_vjp(g: Array, y: Array, target: Array, x: Array, axis: int) -> Gradients:
     hit = equal(iota(x.shape, axis), expand_to(target, x.shape))
     g = where(_in_range(target, x.shape[axis]), g, 0)
     return None, (softmax(x, axis) - cast_to(hit, x.dtype)) * g
@@ -510,7 +510,7 @@ def _deviations(d: DType) -> FoldSpec:
     )
 
 
-def _variance_vjp(g, y, x, axes):
+def _variance_vjp(g: Array, y: Array, x: Array, axes: tuple[int, ...]) -> Gradients:
     count = math.prod(x.shape[a] for a in axes)
     mean = total(x, axes, keepdims=True) * (1.0 / max(count, 1))
     return ((x - mean) * (g * (2.0 / max(count, 1))),)
@@ -520,13 +520,15 @@ _variance = fold("variance", _deviations, same, _variance_vjp)
 VARIANCE = _variance.op
 
 
-def _moments_vjp(gs, ys, x, axes):
+def _moments_vjp(
+    gs: tuple[Array, ...], ys: tuple[Array, ...], x: Array, axes: tuple[int, ...]
+) -> Gradients:
     g_mean, g_variance = gs
     scale = 1.0 / max(math.prod(x.shape[a] for a in axes), 1)
     return ((x - ys[0]) * (g_variance * (2 * scale)) + g_mean * scale,)
 
 
-def moments(x: ArrayLike, axes, keepdims: bool = False) -> tuple[Array, Array]:
+def moments(x: ArrayLike, axes: int | Sequence[int], keepdims: bool = False) -> tuple[Array, Array]:
     """Mean and population variance over `axes`, in one pass.
 
     Half precision is computed in float32; float16 variances are limited to its range.

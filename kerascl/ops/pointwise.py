@@ -5,15 +5,17 @@ from __future__ import annotations
 import builtins
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from kerascl import dtypes
-from kerascl.core.array import Array, apply
+from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Kind, Op, register
-from kerascl.dtypes import DType, as_dtype, bool_, int32, uint64
+from kerascl.core.types import Gradients, Vjp
+from kerascl.dtypes import DType, DTypeLike, as_dtype, bool_, int32, uint64
 from kerascl.ops import clibrary
 from kerascl.ops.declare import (
-    ArrayLike,
+    Elementwise,
     as_array,
     cast_to,
     comparison,
@@ -46,7 +48,7 @@ __all__ = [
 
 
 # -- arithmetic ---------------------------------------------------------------
-def _plain(name: str, code: str, vjp, **more):
+def _plain(name: str, code: str, vjp: Vjp | None, **more: Any) -> Elementwise:
     """An operation whose code serves complex numbers too."""
     return pointwise(name, code, numeric, vjp, complex=code, **more)
 
@@ -85,7 +87,7 @@ reciprocal = pointwise(
 )  # fmt: skip
 
 
-def divide_no_nan(x1, x2) -> Array:
+def divide_no_nan(x1: ArrayLike, x2: ArrayLike) -> Array:
     """x1 / x2, and 0 where x2 is 0."""
     (a, b), common = convert((x1, x2))
     work = floating(common)[0]
@@ -94,7 +96,7 @@ def divide_no_nan(x1, x2) -> Array:
     return where(zero, 0, divide(a, where(zero, 1, b)))
 
 
-def _share(g, y, a, b):
+def _share(g: Array, y: Array, a: Array, b: Array) -> Gradients:
     """Gradient of maximum and minimum: ties share it equally, as in JAX."""
     one, two = equal(a, y), equal(b, y)
     each = where(logical_and(one, two), g * 0.5, g)
@@ -107,7 +109,7 @@ def _in_order(sign: str) -> str:
     return f"({first} || {{0}}.x == {{1}}.x && {{0}}.y {sign} {{1}}.y)"
 
 
-def _extreme(name: str, sign: str, doc: str):
+def _extreme(name: str, sign: str, doc: str) -> Any:
     """The larger or smaller of two: NaN wins over numbers, or, in fmax and fmin, loses to them."""
     number_wins = name.startswith("f")
     code, nan = f"(({{0}} {sign} {{1}} || {{0}} != {{0}}) ? {{0}} : {{1}})", "{0}"
@@ -126,7 +128,7 @@ fmax = _extreme("fmax", ">", "The larger of two elements; a number wins over NaN
 fmin = _extreme("fmin", "<", "The smaller of two elements; a number wins over NaN.")
 
 
-def _power_vjp(g, y, a, b):
+def _power_vjp(g: Array, y: Array, a: Array, b: Array) -> Gradients:
     da = where(equal(b, 0), 0, g * b * _power(a, where(equal(b, 0), 1, b - 1)))
     db = g * y * log(where(equal(a, 0), 1, a))
     return da, db
@@ -140,7 +142,7 @@ _cube = pointwise(
 )
 
 
-def power(x1, x2) -> Array:
+def power(x1: ArrayLike, x2: ArrayLike) -> Array:
     """x1 to the power of x2; integers stay integers and wrap around."""
     if is_scalar(x2) and not is_scalar(x1):
         x = as_array(x1)
@@ -169,7 +171,7 @@ cbrt = pointwise("cbrt", "cbrt({0})", floating, lambda g, y, x: (g / (square(y) 
 _POWERS = {3: _cube, 0.5: sqrt, -0.5: rsqrt, -1: reciprocal}
 
 
-def _hypot_vjp(g, y, a, b):
+def _hypot_vjp(g: Array, y: Array, a: Array, b: Array) -> Gradients:
     share = where(equal(y, 0), 0, g / where(equal(y, 0), 1, y))
     return share * a, share * b
 
@@ -270,7 +272,7 @@ arctanh = pointwise(
 )  # fmt: skip
 
 
-def _arctan2_vjp(g, y, a, b):
+def _arctan2_vjp(g: Array, y: Array, a: Array, b: Array) -> Gradients:
     share = g / (square(a) + square(b))
     return share * b, -(share * a)
 
@@ -281,7 +283,7 @@ arctan2 = pointwise(
 )  # fmt: skip
 
 
-def _sinc_vjp(g, y, x):
+def _sinc_vjp(g: Array, y: Array, x: Array) -> Gradients:
     flat = equal(x, 0)
     safe = where(flat, 1, x)
     return (where(flat, 0, g * (cos(x * math.pi) - y) / safe),)
@@ -320,7 +322,7 @@ i0 = pointwise(
 )  # fmt: skip
 
 
-def _i1_vjp(g, y, x):
+def _i1_vjp(g: Array, y: Array, x: Array) -> Gradients:
     flat = equal(x, 0)
     return (g * where(flat, 0.5, i0(x) - y / where(flat, 1, x)),)
 
@@ -355,7 +357,7 @@ _absolute = pointwise(
 )  # fmt: skip
 
 
-def _absolute_complex_vjp(g, y, x):
+def _absolute_complex_vjp(g: Array, y: Array, x: Array) -> Gradients:
     return (multiply(g, conjugate(x)) / where(equal(y, 0), 1, y),)
 
 
@@ -364,7 +366,7 @@ _ABSOLUTE_COMPLEX = register(
 )
 
 
-def absolute(x) -> Array:
+def absolute(x: ArrayLike) -> Array:
     """Elementwise absolute value; real for complex arrays."""
     x = as_array(x)
     if x.dtype.is_complex:
@@ -372,7 +374,7 @@ def absolute(x) -> Array:
     return _absolute(x)
 
 
-def _no_slope(g, y, *inputs):
+def _no_slope(g: Array, y: Array, *inputs: Array) -> Gradients:
     return (None,) * len(inputs)
 
 
@@ -382,7 +384,7 @@ trunc = pointwise("trunc", "trunc({0})", same, _no_slope, integer="{0}", exact=T
 _rint = pointwise("rint", "rint({0})", floating, _no_slope, exact=True)
 
 
-def round(x, decimals: int = 0) -> Array:
+def round(x: ArrayLike, decimals: int = 0) -> Array:
     """`x` rounded to `decimals` places, halves to even."""
     x = as_array(x)
     if not x.dtype.is_float:
@@ -420,7 +422,7 @@ fmod = pointwise(
 )  # fmt: skip
 
 
-def _integers(dtype):
+def _integers(dtype: DType) -> tuple[DType, DType]:
     dtype = int32 if dtype.is_bool else dtype
     if not dtype.is_integer:
         raise TypeError(f"this operation needs integers, not {dtype.name}")
@@ -437,7 +439,7 @@ _LDEXP = register(
 )  # fmt: skip
 
 
-def ldexp(x1, x2) -> Array:
+def ldexp(x1: ArrayLike, x2: ArrayLike) -> Array:
     """x1 * 2**x2, for integer x2."""
     x, n = as_array(x1), as_array(x2)
     if not n.dtype.is_integer:
@@ -453,13 +455,13 @@ _heaviside = pointwise(
 )  # fmt: skip
 
 
-def heaviside(x1, x2) -> Array:
+def heaviside(x1: ArrayLike, x2: ArrayLike) -> Array:
     """0 where x1 < 0, x2 where it is 0, 1 where it is larger."""
     return _heaviside(x1, x2)
 
 
 # -- clipping and cleaning ----------------------------------------------------
-def _clip_vjp(g, y, x, low, high):
+def _clip_vjp(g: Array, y: Array, x: Array, low: Array, high: Array) -> Gradients:
     # a half at each bound, as the minimum of a maximum has
     inside = logical_and(greater(x, low), less(x, high))
     edge = logical_or(equal(x, low), equal(x, high))
@@ -472,7 +474,7 @@ _clip = pointwise(
 )  # fmt: skip
 
 
-def clip(x, x_min=None, x_max=None) -> Array:
+def clip(x: ArrayLike, x_min: ArrayLike | None = None, x_max: ArrayLike | None = None) -> Array:
     """`x` limited to [x_min, x_max]; None leaves a side open.  NaN stays NaN."""
     if is_scalar(x_min) and is_scalar(x_max) and x_min < x_max:
         return _clip(x, x_min, x_max)
@@ -489,7 +491,12 @@ LARGEST = {
 }  # fmt: skip
 
 
-def nan_to_num(x, nan=0.0, posinf=None, neginf=None) -> Array:
+def nan_to_num(
+    x: ArrayLike,
+    nan: ArrayLike = 0.0,
+    posinf: ArrayLike | None = None,
+    neginf: ArrayLike | None = None,
+) -> Array:
     """`x` with NaN and infinities replaced (by the largest and smallest numbers by default)."""
     x = as_array(x)
     if not x.dtype.is_float:
@@ -501,7 +508,9 @@ def nan_to_num(x, nan=0.0, posinf=None, neginf=None) -> Array:
 
 
 # -- comparison and logic -----------------------------------------------------
-def _comparison(name: str, code: str, complex: str, compare: Callable):
+def _comparison(
+    name: str, code: str, complex: str, compare: Callable
+) -> Callable[[ArrayLike, ArrayLike], Array]:
     """A comparison that is exact also where no integer dtype holds both sides, as in NumPy."""
     plain = pointwise(name, code, comparison, complex=complex)
 
@@ -531,7 +540,7 @@ def _comparison(name: str, code: str, complex: str, compare: Callable):
     return function
 
 
-def _beyond(value, dtype: DType) -> int:
+def _beyond(value: int, dtype: DType) -> int:
     """1 or -1 for a Python integer above or below all values of an integer dtype, else 0."""
     dtype = int32 if dtype.is_bool else dtype
     if not (isinstance(value, int) and dtype.is_integer) or holds(dtype, value):
@@ -545,7 +554,7 @@ not_equal = _comparison(
 )
 
 
-def _order(name: str, sign: str, compare: Callable):
+def _order(name: str, sign: str, compare: Callable) -> Callable[[ArrayLike, ArrayLike], Array]:
     return _comparison(name, f"({{0}} {sign} {{1}})", _in_order(sign), compare)
 
 
@@ -574,7 +583,9 @@ isneginf = pointwise("isneginf", "({0} == -INFINITY)", comparison, integer="0", 
 isreal = pointwise("isreal", "1", comparison, arity=1, complex="({0}.y == 0)")
 
 
-def isclose(x1, x2, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Array:
+def isclose(
+    x1: ArrayLike, x2: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Array:
     """Whether |x1 - x2| <= atol + rtol * |x2|; equal infinities are close."""
     (a, b), common = convert((x1, x2))
     work = floating(common)[0]
@@ -588,7 +599,7 @@ def isclose(x1, x2, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = Fa
 
 
 # -- complex numbers ----------------------------------------------------------
-def _complex_op(name: str, code: str, vjp) -> Op:
+def _complex_op(name: str, code: str, vjp: Vjp) -> Op:
     return register(Op(name, Kind.POINTWISE, code, clibrary.needed(code), vjp=vjp))
 
 
@@ -599,7 +610,7 @@ _IMAG = _complex_op("imag", "{0}.y", lambda g, y, x: (make_complex(0, -g),))
 _CONJUGATE = _complex_op("conjugate", "({T})({0}.x, -{0}.y)", lambda g, y, x: (conjugate(g),))
 
 
-def make_complex(re, im) -> Array:
+def make_complex(re: ArrayLike, im: ArrayLike) -> Array:
     """re + i im: complex128 when one of them is float64, else complex64."""
     (a, b), common = convert((re, im))
     dtype = common.complex
@@ -608,13 +619,13 @@ def make_complex(re, im) -> Array:
     return apply(_MAKE, tuple(arrays), (), shape, dtype)
 
 
-def real(x) -> Array:
+def real(x: ArrayLike) -> Array:
     """The real part."""
     x = as_array(x)
     return apply(_REAL, (x,), (), x.shape, x.dtype.real) if x.dtype.is_complex else x
 
 
-def imag(x) -> Array:
+def imag(x: ArrayLike) -> Array:
     """The imaginary part; zeros for real arrays."""
     x = as_array(x)
     if x.dtype.is_complex:
@@ -622,13 +633,13 @@ def imag(x) -> Array:
     return expand_to(scalar(0, x.dtype), x.shape)
 
 
-def conjugate(x) -> Array:
+def conjugate(x: ArrayLike) -> Array:
     """The complex conjugate."""
     x = as_array(x)
     return apply(_CONJUGATE, (x,), (), x.shape, x.dtype) if x.dtype.is_complex else x
 
 
-def angle(x) -> Array:
+def angle(x: ArrayLike) -> Array:
     """The angle of complex numbers; 0 or π for real ones."""
     x = as_array(x)
     if x.dtype.is_complex:
@@ -648,7 +659,7 @@ _where_op = pointwise(
 ).op
 
 
-def where(condition, x, y) -> Array:
+def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> Array:
     """`x` where `condition` holds, else `y`; all three broadcast."""
     condition = as_array(condition)
     if not condition.dtype.is_bool:
@@ -662,7 +673,9 @@ def where(condition, x, y) -> Array:
     return apply(_where_op, tuple(arrays), (), shape, dtype)
 
 
-def select(conditions, choices, default=0) -> Array:
+def select(
+    conditions: Sequence[ArrayLike], choices: Sequence[ArrayLike], default: ArrayLike = 0
+) -> Array:
     """The choice of the first condition that holds, else `default`.
 
     Raises:
@@ -676,6 +689,6 @@ def select(conditions, choices, default=0) -> Array:
     return result
 
 
-def cast(x, dtype) -> Array:
+def cast(x: ArrayLike, dtype: DTypeLike) -> Array:
     """`x` in another dtype; floats are truncated towards zero, NaN becomes 0 in integers."""
     return cast_to(as_array(x), as_dtype(dtype))

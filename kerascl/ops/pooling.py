@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
-from kerascl.core.array import Array, apply
+from kerascl.core.array import Array, ArrayLike, apply
+from kerascl.core.types import Axes, Gradients
 from kerascl.ops.batched import more_rows
 from kerascl.ops.convolution import join_shape, spatial, split_shape, window_counts, window_pads
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import ArrayLike, as_array, cast_to, family, floating, reshape_to
+from kerascl.ops.declare import as_array, cast_to, family, floating, reshape_to
 from kerascl.ops.gather import take
 from kerascl.ops.pointwise import where
 from kerascl.ops.reduction import max as largest
@@ -20,23 +22,25 @@ __all__ = ["adaptive_average_pool", "adaptive_max_pool", "average_pool", "max_po
 # Attributes of all five: (window, strides, pads, channels_first, count_include_pad).
 
 
-def _max_vjp(g, y, x, *attrs):
+def _max_vjp(g: Array, y: Array, x: Array, *attrs: Any) -> Gradients:
     return (apply(MAX_GRAD, (x, y, g), attrs, x.shape, x.dtype),)
 
 
-def _max_grad_vjp(g, result, x, y, dy, *attrs):
+def _max_grad_vjp(g: Array, result: Array, x: Array, y: Array, dy: Array, *attrs: Any) -> Gradients:
     return None, None, apply(MAX_SELECT, (x, y, g), attrs, y.shape, g.dtype)
 
 
-def _max_select_vjp(g, result, x, y, gx, *attrs):
+def _max_select_vjp(
+    g: Array, result: Array, x: Array, y: Array, gx: Array, *attrs: Any
+) -> Gradients:
     return None, None, apply(MAX_GRAD, (x, y, g), attrs, x.shape, g.dtype)
 
 
-def _average_vjp(g, y, x, *attrs):
+def _average_vjp(g: Array, y: Array, x: Array, *attrs: Any) -> Gradients:
     return (apply(AVERAGE_GRAD, (g,), attrs, x.shape, x.dtype),)
 
 
-def _average_grad_vjp(g, result, dy, *attrs):
+def _average_grad_vjp(g: Array, result: Array, dy: Array, *attrs: Any) -> Gradients:
     return (apply(AVERAGE, (g,), attrs, dy.shape, dy.dtype),)
 
 
@@ -47,7 +51,15 @@ AVERAGE = family("pool_average", _average_vjp, batch=more_rows)
 AVERAGE_GRAD = family("pool_average_grad", _average_grad_vjp, batch=more_rows)
 
 
-def _pool(op, x: Array, window, strides, padding, channels_first: bool, count: bool) -> Array:
+def _pool(
+    op,
+    x: Array,
+    window: int | Sequence[int],
+    strides: int | Sequence[int],
+    padding,
+    channels_first: bool,
+    count: bool,
+) -> Array:
     batch, sizes, channels = split_shape(x, channels_first, op.name)
     rank = len(sizes)
     window = spatial(window, rank, "pool_size")
@@ -93,7 +105,9 @@ def average_pool(
     return _pool(AVERAGE, x, window, strides, padding, channels_first, count_include_pad)
 
 
-def _even_window(x: Array, output_size, channels_first: bool) -> tuple[int, ...] | None:
+def _even_window(
+    x: Array, output_size: int | Sequence[int], channels_first: bool
+) -> tuple[int, ...] | None:
     """The window of an ordinary pooling that does the same, where sizes divide."""
     _, sizes, _ = split_shape(x, channels_first, "adaptive pooling")
     targets = spatial(output_size, len(sizes), "output_size")
@@ -102,7 +116,7 @@ def _even_window(x: Array, output_size, channels_first: bool) -> tuple[int, ...]
     return tuple(n // m for n, m in zip(sizes, targets, strict=True))
 
 
-def _adaptive(x: Array, output_size, channels_first: bool, reduce) -> Array:
+def _adaptive(x: Array, output_size: int | Sequence[int], channels_first: bool, reduce) -> Array:
     _, sizes, _ = split_shape(x, channels_first, "adaptive pooling")
     targets = spatial(output_size, len(sizes), "output_size")
     first = 2 if channels_first else 1
@@ -124,13 +138,15 @@ def _adaptive(x: Array, output_size, channels_first: bool, reduce) -> Array:
     return x
 
 
-def adaptive_max_pool(x: ArrayLike, output_size, channels_first: bool = False) -> Array:
+def adaptive_max_pool(
+    x: ArrayLike, output_size: int | Sequence[int], channels_first: bool = False
+) -> Array:
     """The largest elements of `output_size` windows that cover each spatial dimension evenly.
 
     Window i of m over n elements goes from floor(i * n / m) to ceil((i + 1) * n / m).
     """
 
-    def reduce(windows, mask, sizes, axis):
+    def reduce(windows, mask: ArrayLike, sizes, axis: Axes):
         return largest(windows, axis)
 
     x = as_array(x)
@@ -140,11 +156,13 @@ def adaptive_max_pool(x: ArrayLike, output_size, channels_first: bool = False) -
     return _adaptive(x, output_size, channels_first, reduce)
 
 
-def adaptive_average_pool(x: ArrayLike, output_size, channels_first: bool = False) -> Array:
+def adaptive_average_pool(
+    x: ArrayLike, output_size: int | Sequence[int], channels_first: bool = False
+) -> Array:
     """The means of `output_size` windows; see `adaptive_max_pool`."""
     x = as_array(x)
 
-    def reduce(windows, mask, sizes, axis):
+    def reduce(windows, mask: ArrayLike, sizes, axis: Axes):
         return total(where(mask, windows, 0), axis) / sizes
 
     even = _even_window(x, output_size, channels_first)

@@ -15,13 +15,15 @@ from collections.abc import Callable
 import numpy as np
 
 from kerascl.core import rules
-from kerascl.core.array import Array, apply
+from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.batch import note
 from kerascl.core.op import Kind, Op, register
 from kerascl.core.scope import current
 from kerascl.core.tape import pause
+from kerascl.core.types import Gradients, ShapeLike
 from kerascl.dtypes import (
     DType,
+    DTypeLike,
     as_dtype,
     bfloat16,
     bool_,
@@ -36,7 +38,6 @@ from kerascl.dtypes import (
     uint64,
 )  # fmt: skip
 from kerascl.ops.declare import (
-    ArrayLike,
     as_array,
     cast_to,
     convert,
@@ -300,14 +301,16 @@ def key(seed: int) -> Array:
     return as_array(np.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32))
 
 
-def _parts(key) -> tuple[Array, Array]:
+def _parts(key: ArrayLike) -> tuple[Array, Array]:
     key = cast_to(as_array(key), uint32)
     if key.shape != (2,):
         raise ValueError(f"a random key has shape (2,), not {key.shape}")
     return strided(key, [0], [1], [1]), strided(key, [1], [2], [1])
 
 
-def _apply(op: Op, key, shape, dtype: DType, stream: int = 0, params: tuple = ()) -> Array:
+def _apply(
+    op: Op, key: ArrayLike, shape: ShapeLike, dtype: DType, stream: int = 0, params: tuple = ()
+) -> Array:
     shape = rules.normalize_shape(shape)
     words = [expand_to(reshape_to(k, ()), shape) for k in _parts(key)]
     counter = cast_to(reshape_to(iota((math.prod(shape),), 0), shape), uint32)
@@ -315,14 +318,21 @@ def _apply(op: Op, key, shape, dtype: DType, stream: int = 0, params: tuple = ()
     return apply(op, (*words, counter, *params), (stream,), shape, dtype)
 
 
-def _float_dtype(dtype) -> DType:
+def _float_dtype(dtype: DTypeLike) -> DType:
     dtype = as_dtype(dtype)
     if not dtype.is_float:
         raise TypeError(f"random numbers of dtype {dtype.name}: it must be floating")
     return dtype
 
 
-def _real(table: dict[DType, Op], key, shape, dtype, stream: int = 0, params: tuple = ()) -> Array:
+def _real(
+    table: dict[DType, Op],
+    key: ArrayLike,
+    shape: ShapeLike,
+    dtype: DTypeLike,
+    stream: int = 0,
+    params: tuple = (),
+) -> Array:
     """A draw that is computed in float32 for the small floats."""
     dtype = _float_dtype(dtype)
     work = dtype.accumulator
@@ -330,12 +340,12 @@ def _real(table: dict[DType, Op], key, shape, dtype, stream: int = 0, params: tu
     return cast_to(_apply(table[work], key, shape, work, stream, params), dtype)
 
 
-def random_bits(key, shape, stream: int = 0) -> Array:
+def random_bits(key: ArrayLike, shape: ShapeLike, stream: int = 0) -> Array:
     """uint32 of 32 random bits each; `stream` (0 … 2**32 - 1) tells draws with one key apart."""
     return _apply(BITS, key, shape, uint32, stream)
 
 
-def fold_in(key, number: int) -> Array:
+def fold_in(key: ArrayLike, number: int) -> Array:
     """Another key, from a key and an integer below 2**32."""
     words = [reshape_to(k, (1,)) for k in _parts(key)]
     counter = expand_to(scalar(number, uint32), (1,))
@@ -344,7 +354,13 @@ def fold_in(key, number: int) -> Array:
     return where(first, expand_to(parts[0], (2,)), expand_to(parts[1], (2,)))
 
 
-def uniform(key, shape, low: ArrayLike = 0.0, high: ArrayLike = 1.0, dtype=float32) -> Array:
+def uniform(
+    key: ArrayLike,
+    shape: ShapeLike,
+    low: ArrayLike = 0.0,
+    high: ArrayLike = 1.0,
+    dtype: DTypeLike = float32,
+) -> Array:
     """Floats uniform over [low, high), on a grid of 2**-24 of the interval (float32)."""
     dtype = _float_dtype(dtype)
     unit = _apply(_UNIFORM[dtype], key, shape, dtype)
@@ -361,14 +377,24 @@ def uniform(key, shape, low: ArrayLike = 0.0, high: ArrayLike = 1.0, dtype=float
     return maximum(unit * (high - low) + low, low)
 
 
-def normal(key, shape, mean: ArrayLike = 0.0, stddev: ArrayLike = 1.0, dtype=float32) -> Array:
+def normal(
+    key: ArrayLike,
+    shape: ShapeLike,
+    mean: ArrayLike = 0.0,
+    stddev: ArrayLike = 1.0,
+    dtype: DTypeLike = float32,
+) -> Array:
     """Floats of a normal distribution."""
     y = _real(_NORMALS, key, shape, dtype)
     return _shift(y, mean, stddev)
 
 
 def truncated_normal(
-    key, shape, mean: ArrayLike = 0.0, stddev: ArrayLike = 1.0, dtype=float32
+    key: ArrayLike,
+    shape: ShapeLike,
+    mean: ArrayLike = 0.0,
+    stddev: ArrayLike = 1.0,
+    dtype: DTypeLike = float32,
 ) -> Array:
     """Floats of a normal distribution, all within two standard deviations of the mean."""
     return _shift(_real(_TRUNCATED, key, shape, dtype), mean, stddev)
@@ -380,7 +406,9 @@ def _shift(y: Array, mean: ArrayLike, stddev: ArrayLike) -> Array:
     return y if is_scalar(mean) and mean == 0 else y + mean
 
 
-def randint(key, shape, low: ArrayLike, high: ArrayLike, dtype=int32) -> Array:
+def randint(
+    key: ArrayLike, shape: ShapeLike, low: ArrayLike, high: ArrayLike, dtype: DTypeLike = int32
+) -> Array:
     """Integers uniform over [low, high), from 64 bits each; `low` where the interval is empty."""
     dtype = as_dtype(dtype)
     if not dtype.is_integer:
@@ -400,7 +428,7 @@ def randint(key, shape, low: ArrayLike, high: ArrayLike, dtype=int32) -> Array:
     return _apply(_INTEGER, key, shape, dtype, 0, (span, start))
 
 
-def bernoulli(key, shape, p: float) -> Array:
+def bernoulli(key: ArrayLike, shape: ShapeLike, p: float) -> Array:
     """bool: true with probability `p` (to 2**-32)."""
     shape = rules.normalize_shape(shape)
     if is_scalar(p):
@@ -411,7 +439,9 @@ def bernoulli(key, shape, p: float) -> Array:
     return uniform(key, shape) < p
 
 
-def dropout(key, x: ArrayLike, rate: float, noise_shape=None) -> Array:
+def dropout(
+    key: ArrayLike, x: ArrayLike, rate: float, noise_shape: ShapeLike | None = None
+) -> Array:
     """`x / (1 - rate)` with each element (or slice, by `noise_shape`) zero with chance `rate`.
 
     `noise_shape` has sizes of `x` or 1 (None: that of `x`), where 1 shares the decision.
@@ -431,7 +461,7 @@ def dropout(key, x: ArrayLike, rate: float, noise_shape=None) -> Array:
     return where(keep, scaled, 0)
 
 
-def categorical(key, logits: ArrayLike, count: int, dtype=int32) -> Array:
+def categorical(key: ArrayLike, logits: ArrayLike, count: int, dtype: DTypeLike = int32) -> Array:
     """Classes drawn with probability softmax(logits).
 
     Args:
@@ -455,12 +485,12 @@ def categorical(key, logits: ArrayLike, count: int, dtype=int32) -> Array:
 _slope = pointwise("gamma_slope", "kcl_gamma_slope_{T}({0}, {1})", floating, cost=400)
 
 
-def _gamma_vjp(g, y, alpha):
+def _gamma_vjp(g: Array, y: Array, alpha: Array) -> Gradients:
     some = y > 0  # 0 has underflowed
     return (where(some, g * y * _slope(alpha, log(where(some, y, 1))), 0),)
 
 
-def _drawn(shape, alpha: ArrayLike, work: DType, draw: Callable, vjp: Callable) -> Array:
+def _drawn(shape: ShapeLike, alpha: ArrayLike, work: DType, draw: Callable, vjp: Callable) -> Array:
     """`draw(alpha)` of `shape`, with an implicit derivative for `alpha`."""
     alpha = expand_to(cast_to(as_array(alpha), work), rules.normalize_shape(shape))
     with pause():
@@ -469,7 +499,9 @@ def _drawn(shape, alpha: ArrayLike, work: DType, draw: Callable, vjp: Callable) 
     return y
 
 
-def gamma(key, shape, alpha: ArrayLike, dtype=float32, stream: int = 0) -> Array:
+def gamma(
+    key: ArrayLike, shape: ShapeLike, alpha: ArrayLike, dtype: DTypeLike = float32, stream: int = 0
+) -> Array:
     """Floats of a gamma distribution of shape `alpha` (broadcast to `shape`) and scale 1.
 
     Their derivatives for `alpha` are those at the same quantile (implicit reparameterisation), to
@@ -485,7 +517,9 @@ def gamma(key, shape, alpha: ArrayLike, dtype=float32, stream: int = 0) -> Array
     return cast_to(_drawn(shape, alpha, work, draw, _gamma_vjp), dtype)
 
 
-def loggamma(key, shape, alpha: ArrayLike, dtype=float32, stream: int = 0) -> Array:
+def loggamma(
+    key: ArrayLike, shape: ShapeLike, alpha: ArrayLike, dtype: DTypeLike = float32, stream: int = 0
+) -> Array:
     """Logarithms of gamma variates; finite where these underflow (small `alpha`).
 
     Differentiable in `alpha`, as `gamma` is.
@@ -496,13 +530,15 @@ def loggamma(key, shape, alpha: ArrayLike, dtype=float32, stream: int = 0) -> Ar
     def draw(alpha: Array) -> Array:
         return _real(_LOG_GAMMAS, key, shape, work, stream, (alpha,))
 
-    def vjp(g, y, alpha):
+    def vjp(g: Array, y: Array, alpha: Array) -> Gradients:
         return (g * _slope(alpha, y),)
 
     return cast_to(_drawn(shape, alpha, work, draw, vjp), dtype)
 
 
-def beta(key, shape, alpha: ArrayLike, beta: ArrayLike, dtype=float32) -> Array:
+def beta(
+    key: ArrayLike, shape: ShapeLike, alpha: ArrayLike, beta: ArrayLike, dtype: DTypeLike = float32
+) -> Array:
     """Floats of a beta distribution; `alpha` and `beta` broadcast to `shape`.
 
     Differentiable in both, through the two gamma variates that it is made of.
@@ -515,6 +551,12 @@ def beta(key, shape, alpha: ArrayLike, beta: ArrayLike, dtype=float32) -> Array:
     return cast_to(sigmoid(a - b), dtype)
 
 
-def binomial(key, shape, counts: ArrayLike, probabilities: ArrayLike, dtype=float32) -> Array:
+def binomial(
+    key: ArrayLike,
+    shape: ShapeLike,
+    counts: ArrayLike,
+    probabilities: ArrayLike,
+    dtype: DTypeLike = float32,
+) -> Array:
     """Numbers of successes in `counts` trials of chance `probabilities` (broadcast to `shape`)."""
     return _real(_BINOMIALS, key, shape, dtype, 0, (counts, probabilities))

@@ -7,10 +7,10 @@ cell, derived from the trace, that reads what the forward cell had dear to compu
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from kerascl.core.array import Array, apply_multi
+from kerascl.core.array import Array, ArrayLike, apply_multi
 from kerascl.core.node import Node, topological
 from kerascl.core.op import ARGUMENT, CONST, Kind
 from kerascl.core.scope import current
@@ -84,7 +84,7 @@ class _Traced:
     tape: GradientTape
     sums: list[Array]
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.nodes = topological([n._node for n in self.new])
         leaves = [*self.x, *self.products, *self.bias, *self.states, *self.valid]
         self.leaves = {id(a._node) for a in leaves}
@@ -227,7 +227,12 @@ def recurrence(
     new = [n._node for n in traced.new]
     leaves = [s._node for s in traced.states]
 
-    def launch(groups: list[list[Node]], dtypes: list[DType], arrays, initial) -> list[Array]:
+    def launch(
+        groups: list[list[Node]],
+        dtypes: list[DType],
+        arrays: Sequence[ArrayLike],
+        initial: ArrayLike,
+    ) -> list[Array]:
         body = Body(leaves, own.leaves, products, new, [n for g in groups for n in g])
         attrs = Recurrence(
             body, tuple(own.streams), 0, tuple(map(len, groups)), tuple(dtypes), reverse
@@ -242,7 +247,7 @@ def recurrence(
     derived = _Derivative(traced, units, acc)
 
     @custom_gradient
-    def run(inputs, kernel, *rest):
+    def run(inputs, kernel: ArrayLike, *rest):
         initial, arrays = list(rest[:count]), [inputs, *rest[count:]]
         groups = [new[:1], *([n] for n in leaves)]
         dtypes = [dtype] * (1 + count)
@@ -285,7 +290,7 @@ def recurrence(
 class _Streams:
     """Collects a node's streams: which leaf of the body reads which block of which array."""
 
-    def __init__(self, states: int):
+    def __init__(self, states: int) -> None:
         self.first = 1 + states  # inputs of the node that come before
         self.arrays: list[Array] = []
         self.leaves: list[Node] = []
@@ -319,7 +324,7 @@ class _Derivative:
         upstream: leaf for the gradient of the outputs.
     """
 
-    def __init__(self, traced: _Traced, units: int, acc: DType):
+    def __init__(self, traced: _Traced, units: int, acc: DType) -> None:
         row = (1, units)
         self.carry = [_leaf(row, acc) for _ in traced.states]
         self.product = _leaf(row, acc)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kerascl.core.array import Array
+from kerascl.core.array import Array, ArrayLike
 from kerascl.core.scope import current
 from kerascl.core.tape import GradientTape, custom_gradient
 from kerascl.ops.contraction import matmul
@@ -50,7 +50,7 @@ def recurrent(
     return found
 
 
-def _loop(cell, inputs, states, kernel, bias, mask, reverse):
+def _loop(cell, inputs, states, kernel: Array, bias: Array, mask: Array, reverse: bool):
     count, gates = len(states), inputs.shape[-1] // kernel.shape[0]
     shift = [] if bias is None else [bias]
     valid = [] if mask is None else [mask]
@@ -83,13 +83,13 @@ def _loop(cell, inputs, states, kernel, bias, mask, reverse):
         return new, [*new, z]
 
     @custom_gradient
-    def run(inputs, kernel, *rest):
+    def run(inputs, kernel: ArrayLike, *rest):
         initial = list(rest[:count])
         final, streamed = loop(forward, initial, [inputs, *valid], reverse=reverse)
         saved, products = streamed[:count], streamed[count]
         before = [_shifted(s, i, reverse) for s, i in zip(saved, initial, strict=True)]
 
-        def gradient(*upstream):
+        def gradient(*upstream: ArrayLike):
             d_outputs, d_final = upstream[0], list(upstream[1:])
 
             def step(carry, slices):
@@ -166,7 +166,7 @@ def lstm(
         Outputs (time, batch, units) in the order of the inputs, and the final h and c.
     """
 
-    def cell(x, z, states):
+    def cell(x: ArrayLike, z: ArrayLike, states):
         i, f, g, o = (add(a, b) for a, b in zip(x, z, strict=True))
         carry = recurrent_activation(f) * states[1] + recurrent_activation(i) * activation(g)
         return [recurrent_activation(o) * activation(carry), carry]
@@ -201,7 +201,7 @@ def gru(
         Outputs (time, batch, units) in the order of the inputs, and the final h.
     """
 
-    def cell(x, w, states):
+    def cell(x: ArrayLike, w: ArrayLike, states):
         (x_z, x_r, x_h), (w_z, w_r, w_h) = x, w
         z = recurrent_activation(x_z + w_z)
         r = recurrent_activation(x_r + w_r)

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import builtins
 import math
+from collections.abc import Callable
+from typing import Any
 
 from kerascl.core import rules
-from kerascl.core.array import Array
+from kerascl.core.array import Array, ArrayLike
 from kerascl.core.op import FoldSpec
 from kerascl.core.tape import stop_gradient
-from kerascl.dtypes import DType, as_dtype, int32, int64, positions
+from kerascl.core.types import Axes, Gradients
+from kerascl.dtypes import DType, DTypeLike, as_dtype, int32, int64, positions
 from kerascl.ops.declare import (
     SUM,
+    Elementwise,
+    Reduction,
     as_array,
     cast_to,
     convert,
@@ -49,13 +54,14 @@ __all__ = [
 ]  # fmt: skip
 
 
-
-def _summed(x, dtype) -> Array:
+def _summed(x: ArrayLike, dtype: DTypeLike | None) -> Array:
     x = as_array(x)
     return cast_to(x, x.dtype.summed if dtype is None else as_dtype(dtype))
 
 
-def sum(x, axis=None, keepdims: bool = False, dtype=None) -> Array:
+def sum(
+    x: ArrayLike, axis: Axes = None, keepdims: bool = False, dtype: DTypeLike | None = None
+) -> Array:
     """Sum over `axis` (None: all axes, an int or a tuple).
 
     In `dtype`; by default in that of `x`, integers and bools in int64 or uint64.
@@ -81,7 +87,7 @@ def _highest(d: DType) -> str:
     return f"{(1 << bits) - 1}{'U' if d.kind == 'u' else ''}{'L' if d.itemsize == 8 else ''}"
 
 
-def _extreme(sign: str, start):
+def _extreme(sign: str, start: Callable[[DType], str]) -> Any:
     def spec(d: DType) -> FoldSpec:
         # x != x keeps NaN, as NumPy does
         nan = " || {o} != {o}" if d.is_float else ""
@@ -91,7 +97,7 @@ def _extreme(sign: str, start):
     return spec
 
 
-def _extreme_vjp(g, y, x, axes):
+def _extreme_vjp(g: Array, y: Array, x: Array, axes: tuple[int, ...]) -> Gradients:
     hit = cast_to(equal(x, expand_to(y, x.shape)), g.dtype)
     return (hit * expand_to(divide(g, SUM(hit, axes, keepdims=True)), x.shape),)
 
@@ -100,7 +106,14 @@ _max = fold("max", _extreme(">", _lowest), same, _extreme_vjp)
 _min = fold("min", _extreme("<", _highest), same, _extreme_vjp)
 
 
-def _reduce_extreme(x, axis, keepdims, initial, reduce, join) -> Array:
+def _reduce_extreme(
+    x: ArrayLike,
+    axis: Axes,
+    keepdims: bool,
+    initial: ArrayLike | None,
+    reduce: Reduction,
+    join: Elementwise,
+) -> Array:
     x = as_array(x)
     if x.dtype.is_complex:
         raise TypeError("complex numbers have no order")
@@ -110,22 +123,26 @@ def _reduce_extreme(x, axis, keepdims, initial, reduce, join) -> Array:
     return y if initial is None else cast_to(join(y, initial), x.dtype)
 
 
-def max(x, axis=None, keepdims: bool = False, initial=None) -> Array:
+def max(
+    x: ArrayLike, axis: Axes = None, keepdims: bool = False, initial: ArrayLike | None = None
+) -> Array:
     """The largest element over `axis` (and `initial`); NaN where there is one."""
     return _reduce_extreme(x, axis, keepdims, initial, _max, maximum)
 
 
-def min(x, axis=None, keepdims: bool = False, initial=None) -> Array:
+def min(
+    x: ArrayLike, axis: Axes = None, keepdims: bool = False, initial: ArrayLike | None = None
+) -> Array:
     """The smallest element over `axis` (and `initial`); NaN where there is one."""
     return _reduce_extreme(x, axis, keepdims, initial, _min, minimum)
 
 
-def ptp(x, axis=None, keepdims: bool = False) -> Array:
+def ptp(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """The largest minus the smallest element over `axis`."""
     return max(x, axis, keepdims) - min(x, axis, keepdims)
 
 
-def _argument(sign: str, start):
+def _argument(sign: str, start: Callable[[DType], str]):
     def spec(d: DType) -> FoldSpec:
         better = "({x} " + sign + " s0"
         if d.is_float:
@@ -145,7 +162,7 @@ def _argument(sign: str, start):
     return spec
 
 
-def _to_int(d: DType):
+def _to_int(d: DType) -> tuple[DType, DType]:
     return d, int32
 
 
@@ -153,7 +170,7 @@ _argmax = fold("argmax", _argument(">", _lowest), _to_int, positions=True)
 _argmin = fold("argmin", _argument("<", _highest), _to_int, positions=True)
 
 
-def _position(x, axis, keepdims, find, name: str) -> Array:
+def _position(x: ArrayLike, axis: Axes, keepdims: bool, find: Reduction, name: str) -> Array:
     x = as_array(x)
     if not _count(x, axis):
         raise ValueError(f"{name} of an empty array of shape {x.shape}")
@@ -162,7 +179,7 @@ def _position(x, axis, keepdims, find, name: str) -> Array:
     return find(x, axis, keepdims)
 
 
-def argmax(x, axis=None, keepdims: bool = False) -> Array:
+def argmax(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """Position of the first largest element along `axis` (None: of the flat array).
 
     It is int32, or int64 among more than 2**31 - 1 elements.
@@ -170,7 +187,7 @@ def argmax(x, axis=None, keepdims: bool = False) -> Array:
     return _position(x, axis, keepdims, _argmax, "argmax")
 
 
-def argmin(x, axis=None, keepdims: bool = False) -> Array:
+def argmin(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """Position of the first smallest element along `axis` (None: of the flat array).
 
     It is int32, or int64 among more than 2**31 - 1 elements.
@@ -183,34 +200,36 @@ _any = fold("any", lambda d: FoldSpec((("acc", "0"),), "s0 |= x;", "s0 |= t0;"))
 _all = fold("all", lambda d: FoldSpec((("acc", "1"),), "s0 &= x;", "s0 &= t0;"))
 
 
-def _truth(x) -> Array:
+def _truth(x: ArrayLike) -> Array:
     x = as_array(x)
     return x if x.dtype.is_bool else not_equal(x, 0)
 
 
-def any(x, axis=None, keepdims: bool = False) -> Array:
+def any(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """Whether any element along `axis` is true."""
     return _any(_truth(x), axis, keepdims)
 
 
-def all(x, axis=None, keepdims: bool = False) -> Array:
+def all(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """Whether all elements along `axis` are true."""
     return _all(_truth(x), axis, keepdims)
 
 
-def allclose(x1, x2, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False) -> Array:
+def allclose(
+    x1: ArrayLike, x2: ArrayLike, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+) -> Array:
     """Whether all elements are close; see `isclose`."""
     return all(isclose(x1, x2, rtol, atol, equal_nan))
 
 
-def count_nonzero(x, axis=None, keepdims: bool = False) -> Array:
+def count_nonzero(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """Number of elements that are not 0: int32, or int64 among more than 2**31 - 1."""
     x = _truth(x)
     return SUM(cast_to(x, positions(_count(x, axis))), axis, keepdims)
 
 
 # -- products and averages ----------------------------------------------------
-def _prod_vjp(g, y, x, axes):
+def _prod_vjp(g: Array, y: Array, x: Array, axes: tuple[int, ...]) -> Gradients:
     # the product of the others, also where one factor is zero
     zero = equal(x, 0)
     zeros = SUM(cast_to(zero, int32), axes, keepdims=True)
@@ -236,30 +255,32 @@ def _times(d: DType) -> FoldSpec:
 _prod = fold("prod", _times, numeric, _prod_vjp)
 
 
-def prod(x, axis=None, keepdims: bool = False, dtype=None) -> Array:
+def prod(
+    x: ArrayLike, axis: Axes = None, keepdims: bool = False, dtype: DTypeLike | None = None
+) -> Array:
     """Product over `axis`; in `dtype`, by default as for `sum`."""
     return _prod(_summed(x, dtype), axis, keepdims)
 
 
-def _count(x: Array, axis) -> int:
+def _count(x: Array, axis: Axes) -> int:
     return math.prod(x.shape[a] for a in rules.axes_tuple(axis, x.ndim))
 
 
-def _wide(x) -> tuple[Array, DType]:
+def _wide(x: ArrayLike) -> tuple[Array, DType]:
     """A floating array in its accumulator dtype, and the dtype of an average of it."""
     x = as_array(x)
     result = floating(x.dtype)[0]
     return cast_to(x, result.accumulator), result
 
 
-def mean(x, axis=None, keepdims: bool = False) -> Array:
+def mean(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """Arithmetic mean over `axis`; integers give float32."""
     x, result = _wide(x)
     count = _count(x, axis)
     return cast_to(divide(SUM(x, axis, keepdims), count if count else math.nan), result)
 
 
-def var(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
+def var(x: ArrayLike, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Array:
     """Variance over `axis`, in two passes; `ddof` is subtracted from the divisor."""
     x, result = _wide(x)
     away = x - mean(x, axis, True)
@@ -271,14 +292,16 @@ def var(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
     return cast_to(SUM(squares, axis, keepdims) / (divisor or math.nan), result)
 
 
-def std(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
+def std(x: ArrayLike, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Array:
     """Standard deviation over `axis`."""
     x, result = _wide(x)
     return cast_to(sqrt(var(x, axis, keepdims, ddof)), result.real)
 
 
 @in_float32
-def average(x, axis=None, weights=None, keepdims: bool = False) -> Array:
+def average(
+    x: ArrayLike, axis: Axes = None, weights: ArrayLike | None = None, keepdims: bool = False
+) -> Array:
     """Mean over `axis`, weighted; `weights` has the shape of `x`, or that of `axis`.
 
     Raises:
@@ -301,7 +324,7 @@ def average(x, axis=None, weights=None, keepdims: bool = False) -> Array:
 
 
 @in_float32
-def logsumexp(x, axis=None, keepdims: bool = False) -> Array:
+def logsumexp(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """log(sum(exp(x))) over `axis`, without overflow."""
     x = as_array(x)
     x = cast_to(x, floating(x.dtype)[0])
@@ -317,24 +340,28 @@ def logsumexp(x, axis=None, keepdims: bool = False) -> Array:
 
 
 # -- the same without NaN -----------------------------------------------------
-def _numbers(x, other) -> tuple[Array, Array]:
+def _numbers(x: ArrayLike, other: float) -> tuple[Array, Array]:
     """`x` with NaN replaced, and where it was a number."""
     x = as_array(x)
     number = logical_not(isnan(x))
     return (where(number, x, other) if x.dtype.is_float or x.dtype.is_complex else x), number
 
 
-def nansum(x, axis=None, keepdims: bool = False, dtype=None) -> Array:
+def nansum(
+    x: ArrayLike, axis: Axes = None, keepdims: bool = False, dtype: DTypeLike | None = None
+) -> Array:
     """`sum` with NaN counting as 0."""
     return sum(_numbers(x, 0)[0], axis, keepdims, dtype)
 
 
-def nanprod(x, axis=None, keepdims: bool = False, dtype=None) -> Array:
+def nanprod(
+    x: ArrayLike, axis: Axes = None, keepdims: bool = False, dtype: DTypeLike | None = None
+) -> Array:
     """`prod` with NaN counting as 1."""
     return prod(_numbers(x, 1)[0], axis, keepdims, dtype)
 
 
-def nanmean(x, axis=None, keepdims: bool = False) -> Array:
+def nanmean(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """Mean over `axis` of the numbers; NaN where there are none."""
     x, result = _wide(x)
     values, number = _numbers(x, 0)
@@ -342,7 +369,7 @@ def nanmean(x, axis=None, keepdims: bool = False) -> Array:
     return cast_to(SUM(values, axis, keepdims) / count, result)
 
 
-def nanvar(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
+def nanvar(x: ArrayLike, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Array:
     """Variance over `axis` of the numbers; NaN where there are none."""
     x, result = _wide(x)
     away, number = x - nanmean(x, axis, True), logical_not(isnan(x))
@@ -352,12 +379,14 @@ def nanvar(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
     return cast_to(y, result.real)
 
 
-def nanstd(x, axis=None, keepdims: bool = False, ddof: int = 0) -> Array:
+def nanstd(x: ArrayLike, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Array:
     """Standard deviation over `axis` of the numbers; NaN where there are none."""
     return sqrt(nanvar(x, axis, keepdims, ddof))
 
 
-def _nan_extreme(x, axis, keepdims, reduce, worst) -> Array:
+def _nan_extreme(
+    x: ArrayLike, axis: Axes, keepdims: bool, reduce: Callable[..., Array], worst: float
+) -> Array:
     x = as_array(x)
     if not x.dtype.is_float:
         return reduce(x, axis, keepdims)
@@ -365,17 +394,19 @@ def _nan_extreme(x, axis, keepdims, reduce, worst) -> Array:
     return where(any(number, axis, keepdims), reduce(values, axis, keepdims), math.nan)
 
 
-def nanmax(x, axis=None, keepdims: bool = False) -> Array:
+def nanmax(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """The largest number over `axis`; NaN where there is none."""
     return _nan_extreme(x, axis, keepdims, max, -math.inf)
 
 
-def nanmin(x, axis=None, keepdims: bool = False) -> Array:
+def nanmin(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """The smallest number over `axis`; NaN where there is none."""
     return _nan_extreme(x, axis, keepdims, min, math.inf)
 
 
-def _nan_position(x, axis, keepdims, find, worst) -> Array:
+def _nan_position(
+    x: ArrayLike, axis: Axes, keepdims: bool, find: Callable[..., Array], worst: float
+) -> Array:
     x = as_array(x)
     if not x.dtype.is_float:
         return find(x, axis, keepdims)
@@ -388,11 +419,11 @@ def _nan_position(x, axis, keepdims, find, worst) -> Array:
     return where(any(number, axis, keepdims), place, -1)
 
 
-def nanargmax(x, axis=None, keepdims: bool = False) -> Array:
+def nanargmax(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """int32 position of the first largest number along `axis`; -1 where there is none."""
     return _nan_position(x, axis, keepdims, argmax, -math.inf)
 
 
-def nanargmin(x, axis=None, keepdims: bool = False) -> Array:
+def nanargmin(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """int32 position of the first smallest number along `axis`; -1 where there is none."""
     return _nan_position(x, axis, keepdims, argmin, math.inf)

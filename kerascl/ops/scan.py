@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from kerascl.core import rules
-from kerascl.core.array import Array, apply
-from kerascl.dtypes import as_dtype
+from kerascl.core.array import Array, ArrayLike, apply
+from kerascl.core.types import Gradients
+from kerascl.dtypes import DTypeLike, as_dtype
 from kerascl.ops.batched import more_rows
 from kerascl.ops.declare import as_array, cast_to, family, floating
 from kerascl.ops.gather import take_along_axis
@@ -17,7 +18,7 @@ from kerascl.ops.views import pad_with, reshape_to, window
 __all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "nancumprod", "nancumsum"]
 
 
-def _scan_vjp(g, y, x, kind, reverse, exclusive):
+def _scan_vjp(g: Array, y: Array, x: Array, kind: str, reverse: bool, exclusive: bool) -> Gradients:
     if kind == "sum":
         return (_scan(g, "sum", not reverse, exclusive),)
     if kind == "prod":
@@ -37,7 +38,7 @@ def _log_or_nothing(g: Array, y: Array) -> Array:
     return where(positive, log(where(positive, g, 1)) - y, -LARGEST[g.dtype.name] / 4)
 
 
-def _cumprod_vjp(g, y, x, reverse, exclusive):
+def _cumprod_vjp(g: Array, y: Array, x: Array, reverse: bool, exclusive: bool) -> Gradients:
     # dx_i = sum over later j of g_j y_j / x_i.  At a zero, y_j / x_i is the product of
     # the others, which is taken with the first zero replaced by 1.
     zero = equal(x, 0)
@@ -50,7 +51,9 @@ def _cumprod_vjp(g, y, x, reverse, exclusive):
     return where(first, at_first, where(zero, 0, plain))
 
 
-def _extreme_vjp(g, y, x, kind, reverse, exclusive):
+def _extreme_vjp(
+    g: Array, y: Array, x: Array, kind: str, reverse: bool, exclusive: bool
+) -> Gradients:
     if exclusive:
         raise NotImplementedError(f"gradient of an exclusive cumulative {kind}")
     # a new extreme starts a run of equal results; its gradient is the sum over the run
@@ -112,7 +115,13 @@ def cumulative(x: Array, kind: str, axis: int | None, reverse: bool, exclusive: 
     return reshape_to(_scan(flat, kind, reverse, exclusive), shape)
 
 
-def cumsum(x, axis: int | None = None, dtype=None, reverse=False, exclusive=False) -> Array:
+def cumsum(
+    x: ArrayLike,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    reverse: bool = False,
+    exclusive: bool = False,
+) -> Array:
     """Cumulative sum along `axis` (None: of the flat array).
 
     Args:
@@ -125,36 +134,42 @@ def cumsum(x, axis: int | None = None, dtype=None, reverse=False, exclusive=Fals
     return cumulative(x, "sum", axis, reverse, exclusive)
 
 
-def cumprod(x, axis: int | None = None, dtype=None, reverse=False, exclusive=False) -> Array:
+def cumprod(
+    x: ArrayLike,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    reverse: bool = False,
+    exclusive: bool = False,
+) -> Array:
     """Cumulative product along `axis`; arguments as for `cumsum`."""
     x = as_array(x)
     x = cast_to(x, x.dtype.summed if dtype is None else as_dtype(dtype))
     return cumulative(x, "prod", axis, reverse, exclusive)
 
 
-def cummax(x, axis: int | None = None, reverse: bool = False) -> Array:
+def cummax(x: ArrayLike, axis: int | None = None, reverse: bool = False) -> Array:
     """Largest element so far along `axis`; NaN from the first NaN on."""
     return cumulative(as_array(x), "max", axis, reverse, False)
 
 
-def cummin(x, axis: int | None = None, reverse: bool = False) -> Array:
+def cummin(x: ArrayLike, axis: int | None = None, reverse: bool = False) -> Array:
     """Smallest element so far along `axis`; NaN from the first NaN on."""
     return cumulative(as_array(x), "min", axis, reverse, False)
 
 
-def logcumsumexp(x, axis: int | None = None, reverse: bool = False) -> Array:
+def logcumsumexp(x: ArrayLike, axis: int | None = None, reverse: bool = False) -> Array:
     """Logarithm of the cumulative sum of exponentials along `axis`, without overflow."""
     x = as_array(x)
     return cumulative(cast_to(x, floating(x.dtype)[0]), "logsumexp", axis, reverse, False)
 
 
-def nancumsum(x, axis: int | None = None, dtype=None) -> Array:
+def nancumsum(x: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None) -> Array:
     """`cumsum` with NaN counting as 0."""
     x = as_array(x)
     return cumsum(where(isnan(x), 0, x) if x.dtype.is_float else x, axis, dtype)
 
 
-def nancumprod(x, axis: int | None = None, dtype=None) -> Array:
+def nancumprod(x: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = None) -> Array:
     """`cumprod` with NaN counting as 1."""
     x = as_array(x)
     return cumprod(where(isnan(x), 1, x) if x.dtype.is_float else x, axis, dtype)

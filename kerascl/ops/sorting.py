@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from kerascl import dtypes
 from kerascl.core import rules
-from kerascl.core.array import Array, apply, apply_multi
+from kerascl.core.array import Array, ArrayLike, apply, apply_multi
 from kerascl.core.op import CONST
-from kerascl.dtypes import as_dtype, int32, positions
+from kerascl.core.types import Axes, Gradients
+from kerascl.dtypes import DType, as_dtype, int32, positions
 from kerascl.ops import host
 from kerascl.ops.batched import more_rows
 from kerascl.ops.declare import SUM as total
@@ -45,7 +48,7 @@ __all__ = [
 
 
 # -- sorting ------------------------------------------------------------------
-def _sort_vjp(g, y, x, descending, k):
+def _sort_vjp(g: Array, y: Array, x: Array, descending: bool, k: int) -> Gradients:
     _, places = y
     rows, length = x.shape
     flat = places + iota(places.shape, 0) * length
@@ -73,7 +76,7 @@ def _sorted_rows(x: Array, descending: bool, k: int) -> tuple[Array, Array]:
     return reshape_to(values, shape), reshape_to(places, shape)
 
 
-def _sorted(x, axis: int | None, descending: bool) -> tuple[Array, Array]:
+def _sorted(x: ArrayLike, axis: int | None, descending: bool) -> tuple[Array, Array]:
     x = as_array(x)
     if x.dtype.is_complex:
         raise TypeError(f"{x.dtype.name} cannot be sorted; sort real(x), imag(x) or absolute(x)")
@@ -86,17 +89,17 @@ def _sorted(x, axis: int | None, descending: bool) -> tuple[Array, Array]:
     return moveaxis(values, -1, axis), moveaxis(places, -1, axis)
 
 
-def sort(x, axis: int | None = -1, descending: bool = False) -> Array:
+def sort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Array:
     """`x` sorted along `axis` (None: flattened); NaN counts as the largest value."""
     return _sorted(x, axis, descending)[0]
 
 
-def argsort(x, axis: int | None = -1, descending: bool = False) -> Array:
+def argsort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Array:
     """int32 positions that sort `x` along `axis`; equal values keep their order."""
     return _sorted(x, axis, descending)[1]
 
 
-def argpartition(x, kth, axis: int | None = -1) -> Array:
+def argpartition(x: ArrayLike, kth: int, axis: int | None = -1) -> Array:
     """int32 positions that put element `kth` where sorting would; here they sort everything."""
     x = as_array(x)
     size = x.size if axis is None else x.shape[rules.axis_index(axis, x.ndim)]
@@ -105,7 +108,7 @@ def argpartition(x, kth, axis: int | None = -1) -> Array:
     return argsort(x, axis)
 
 
-def top_k(x, k: int, sorted: bool = True) -> tuple[Array, Array]:
+def top_k(x: ArrayLike, k: int, sorted: bool = True) -> tuple[Array, Array]:
     """The `k` largest elements of the last axis, the largest first, and their int32 positions."""
     x = as_array(x)
     k = operator.index(k)
@@ -114,7 +117,7 @@ def top_k(x, k: int, sorted: bool = True) -> tuple[Array, Array]:
     return _sorted_rows(x, True, k)
 
 
-def in_top_k(targets, predictions, k: int) -> Array:
+def in_top_k(targets: ArrayLike, predictions: ArrayLike, k: int) -> Array:
     """Whether the prediction for each target is among the `k` largest of its row.
 
     Ties count as being in; a target whose prediction is not finite is not.
@@ -131,7 +134,7 @@ def in_top_k(targets, predictions, k: int) -> Array:
 SEARCH = family("search", batch=more_rows)
 
 
-def searchsorted(sorted_sequence, values, side: str = "left") -> Array:
+def searchsorted(sorted_sequence: ArrayLike, values: ArrayLike, side: str = "left") -> Array:
     """int32 places at which `values` would keep a sorted vector sorted.
 
     "left" is before equal elements, "right" after them; NaN counts as the largest value.
@@ -148,12 +151,12 @@ def searchsorted(sorted_sequence, values, side: str = "left") -> Array:
     return reshape_to(places, v.shape)
 
 
-def digitize(x, bins) -> Array:
+def digitize(x: ArrayLike, bins: ArrayLike) -> Array:
     """int32 number of the bin of each element: bins[i - 1] <= x < bins[i]."""
     return searchsorted(bins, x, "right")
 
 
-def isin(x1, x2, assume_unique: bool = False, invert: bool = False) -> Array:
+def isin(x1: ArrayLike, x2: ArrayLike, assume_unique: bool = False, invert: bool = False) -> Array:
     """Whether each element of x1 is among those of x2."""
     (a, b), _ = convert((x1, x2))
     b = ravel(b)
@@ -170,7 +173,15 @@ def isin(x1, x2, assume_unique: bool = False, invert: bool = False) -> Array:
 _METHODS = ("linear", "lower", "higher", "midpoint", "nearest")
 
 
-def _quantiles(x, q, axis, method: str, keepdims: bool, skip_nan: bool, one=1.0) -> Array:
+def _quantiles(
+    x: ArrayLike,
+    q: ArrayLike,
+    axis: Axes,
+    method: str,
+    keepdims: bool,
+    skip_nan: bool,
+    one: float = 1.0,
+) -> Array:
     """Quantiles for q in parts of `one`."""
     if method not in _METHODS:
         raise ValueError(f"quantile: method {method!r} must be one of {', '.join(_METHODS)}")
@@ -221,7 +232,7 @@ def _quantiles(x, q, axis, method: str, keepdims: bool, skip_nan: bool, one=1.0)
     return reshape_to(y, (*q_shape, *tail))
 
 
-def _check_parts(q, one: float) -> None:
+def _check_parts(q: Any, one: float) -> None:
     """Raise ValueError for q out of range, as far as it is known on the host."""
     if isinstance(q, Array):
         q = q._node.attrs[0] if q._node.op is CONST else None
@@ -238,7 +249,13 @@ def _pick(ordered: Array, place: Array) -> Array:
     return moveaxis(take_along_axis(ordered, back, -1), -1, 0)
 
 
-def quantile(x, q, axis=None, method: str = "linear", keepdims: bool = False) -> Array:
+def quantile(
+    x: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Array:
     """The q-th quantiles (0 … 1) over `axis`; the axes of `q` come first in the result.
 
     `method` is "linear", "lower", "higher", "midpoint" or "nearest".
@@ -246,33 +263,53 @@ def quantile(x, q, axis=None, method: str = "linear", keepdims: bool = False) ->
     return _quantiles(x, q, axis, method, keepdims, False)
 
 
-def percentile(x, q, axis=None, method: str = "linear", keepdims: bool = False) -> Array:
+def percentile(
+    x: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Array:
     """Quantiles for q in percent; see `quantile`."""
     return _quantiles(x, q, axis, method, keepdims, False, 100.0)
 
 
-def median(x, axis=None, keepdims: bool = False) -> Array:
+def median(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """The middle value over `axis`, or the mean of the two middle ones."""
     return quantile(x, 0.5, axis, "midpoint", keepdims)
 
 
-def nanquantile(x, q, axis=None, method: str = "linear", keepdims: bool = False) -> Array:
+def nanquantile(
+    x: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Array:
     """`quantile` of the numbers; NaN where there are none."""
     return _quantiles(x, q, axis, method, keepdims, True)
 
 
-def nanpercentile(x, q, axis=None, method: str = "linear", keepdims: bool = False) -> Array:
+def nanpercentile(
+    x: ArrayLike,
+    q: ArrayLike,
+    axis: Axes = None,
+    method: str = "linear",
+    keepdims: bool = False,
+) -> Array:
     """`percentile` of the numbers; NaN where there are none."""
     return _quantiles(x, q, axis, method, keepdims, True, 100.0)
 
 
-def nanmedian(x, axis=None, keepdims: bool = False) -> Array:
+def nanmedian(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     """`median` of the numbers; NaN where there are none."""
     return nanquantile(x, 0.5, axis, "midpoint", keepdims)
 
 
 # -- results whose size depends on the data -----------------------------------
-def repeat(x, repeats, axis: int | None = None, total_length: int | None = None) -> Array:
+def repeat(
+    x: ArrayLike, repeats: ArrayLike, axis: int | None = None, total_length: int | None = None
+) -> Array:
     """Each element of `x` repeated along `axis` (None: of the flat array).
 
     Args:
@@ -298,7 +335,9 @@ def repeat(x, repeats, axis: int | None = None, total_length: int | None = None)
     return take(x, searchsorted(ends, iota((total_length,), 0), "right"), axis)
 
 
-def bincount(x, weights=None, minlength: int = 0, length: int | None = None) -> Array:
+def bincount(
+    x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, length: int | None = None
+) -> Array:
     """How often each of 0, 1, … occurs along the last axis, or the sums of their weights.
 
     Args:
@@ -331,7 +370,12 @@ def bincount(x, weights=None, minlength: int = 0, length: int | None = None) -> 
     return reshape_to(counts, (*lead, length))
 
 
-def histogram(x, bins=10, range=None, weights=None) -> tuple[Array, Array]:
+def histogram(
+    x: ArrayLike,
+    bins: ArrayLike = 10,
+    range: tuple[float, float] | None = None,
+    weights: ArrayLike | None = None,
+) -> tuple[Array, Array]:
     """Counts (int32, or the weights' dtype) in each bin, and the bins' edges.
 
     `bins` is their number, over `range` or from the smallest to the largest
@@ -356,7 +400,7 @@ def histogram(x, bins=10, range=None, weights=None) -> tuple[Array, Array]:
     return bincount(place, weights if weights is None else ravel(weights), length=count), edges
 
 
-def _bin_edges(x: Array, count: int, range) -> Array:
+def _bin_edges(x: Array, count: int, range: tuple[float, float] | None) -> Array:
     if range is not None:
         low, high = (as_array(v, x.dtype) for v in range)
     elif x.size:
@@ -370,9 +414,14 @@ def _bin_edges(x: Array, count: int, range) -> Array:
 
 
 def unique(
-    x, return_index=False, return_inverse=False, return_counts=False, axis: int | None = None,
-    size: int | None = None, fill_value=None,
-):  # fmt: skip
+    x: ArrayLike,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Array | tuple[Array, ...]:
     """The different elements of `x`, sorted; or its different slices along `axis`.
 
     Args:
@@ -445,7 +494,13 @@ def _slices(rows: Array, shape: tuple[int, ...], axis: int | None) -> Array:
 
 
 # -- segments -----------------------------------------------------------------
-def _segments(data, segment_ids, num_segments: int | None, mode: str, start) -> Array:
+def _segments(
+    data: ArrayLike,
+    segment_ids: ArrayLike,
+    num_segments: int | None,
+    mode: str,
+    start: Callable[[DType], float],
+) -> Array:
     data, ids = as_array(data), as_array(segment_ids)
     if ids.ndim != 1 or data.shape[:1] != ids.shape:
         raise ValueError(f"segments: ids {ids.shape} do not fit data {data.shape}")
@@ -462,8 +517,8 @@ def _segments(data, segment_ids, num_segments: int | None, mode: str, start) -> 
     return reshape_to(y, (count, *rest))
 
 
-def _edge_of(sign: int):
-    def start(dtype):
+def _edge_of(sign: int) -> Callable[[DType], float]:
+    def start(dtype: DType) -> float:
         if dtype.is_float:
             return sign * math.inf
         bits = 8 * dtype.itemsize - (dtype.kind == "i")
@@ -472,21 +527,21 @@ def _edge_of(sign: int):
     return start
 
 
-def segment_sum(data, segment_ids, num_segments: int | None = None) -> Array:
+def segment_sum(data: ArrayLike, segment_ids: ArrayLike, num_segments: int | None = None) -> Array:
     """Sums of the rows of `data` with the same id; ids out of range are left out."""
     return _segments(data, segment_ids, num_segments, "add", lambda d: 0)
 
 
-def segment_prod(data, segment_ids, num_segments: int | None = None) -> Array:
+def segment_prod(data: ArrayLike, segment_ids: ArrayLike, num_segments: int | None = None) -> Array:
     """Products of the rows of `data` with the same id; 1 for empty segments."""
     return _segments(data, segment_ids, num_segments, "mul", lambda d: 1)
 
 
-def segment_max(data, segment_ids, num_segments: int | None = None) -> Array:
+def segment_max(data: ArrayLike, segment_ids: ArrayLike, num_segments: int | None = None) -> Array:
     """Largest elements of the rows with the same id; the lowest value for empty segments."""
     return _segments(data, segment_ids, num_segments, "max", _edge_of(-1))
 
 
-def segment_min(data, segment_ids, num_segments: int | None = None) -> Array:
+def segment_min(data: ArrayLike, segment_ids: ArrayLike, num_segments: int | None = None) -> Array:
     """Smallest elements of the rows with the same id; the highest value for empty segments."""
     return _segments(data, segment_ids, num_segments, "min", _edge_of(1))

@@ -14,8 +14,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kerascl.core import rules
-from kerascl.core.array import Array
-from kerascl.dtypes import DType, as_dtype, int32, int64
+from kerascl.core.array import Array, ArrayLike
+from kerascl.core.types import Axes, Shape
+from kerascl.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from kerascl.ops import host, indexing, movement, pointwise, reduction, sorting
 from kerascl.ops.creation import full
 from kerascl.ops.declare import SUM, as_array, cast_to, expand_to, reshape_to
@@ -39,7 +40,9 @@ class SparseArray:
     __slots__ = ("__dict__", "__weakref__", "_keras_mask", "indices", "shape", "unique", "values")
     __array_priority__ = 1001
 
-    def __init__(self, values, indices, shape, unique: bool = False):
+    def __init__(
+        self, values: ArrayLike, indices: ArrayLike, shape: Shape, unique: bool = False
+    ) -> None:
         values, indices = as_array(values), cast_to(as_array(indices), int32)
         shape = tuple(int(n) for n in shape)
         k = indices.shape[-1] if indices.ndim == 2 else -1
@@ -84,7 +87,7 @@ class SparseArray:
         """The Array with all its elements."""
         return to_dense(self)
 
-    def astype(self, dtype) -> SparseArray:
+    def astype(self, dtype: DTypeLike) -> SparseArray:
         """The same places with values in another dtype."""
         return like(self, cast_to(self.values, as_dtype(dtype)))
 
@@ -96,7 +99,7 @@ class SparseArray:
         """The dense value on the host."""
         return self.to_dense().numpy()
 
-    def __array__(self, dtype=None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: DType | None = None, copy=None) -> np.ndarray:
         return self.to_dense().__array__(dtype, copy)
 
     def __len__(self) -> int:
@@ -233,7 +236,7 @@ def to_dense(x: SparseArray) -> Array:
     return cast_to(reshape_to(dense, x.shape), x.dtype)
 
 
-def from_dense(x, n_dense: int = 0) -> SparseArray:
+def from_dense(x: ArrayLike, n_dense: int = 0) -> SparseArray:
     """The elements that are not 0, or the rows with one of them; their number is read on the host.
 
     Args:
@@ -419,7 +422,7 @@ def times_sparse(a: SparseArray, b: SparseArray) -> SparseArray:
     return SparseArray(values, indices, shape)
 
 
-def normal_axes(axis, ndim: int) -> tuple[int, ...]:
+def normal_axes(axis: Axes, ndim: int) -> tuple[int, ...]:
     """All axes for None, else `axis` (a number or several) as numbers from 0, ascending."""
     if axis is None:
         return tuple(range(ndim))

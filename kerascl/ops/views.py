@@ -7,18 +7,22 @@ Nothing here validates or promotes; `movement` does that.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from kerascl.core.array import Array, apply
+from kerascl.core.batch import Rule
 from kerascl.core.op import FoldSpec, Kind, Op, register
+from kerascl.core.types import Attrs, Gradients, Results, Shape, Vjp
+from kerascl.dtypes import DType
 
 
-def _plus(dtype, other: str) -> str:
+def _plus(dtype: DType, other: str) -> str:
     if dtype.kind != "i":
         return f"s0 += {other};"
     return f"s0 = ({dtype.compute})(({dtype.wrapping})s0 + ({dtype.wrapping}){other});"
 
 
-def _sum_spec(dtype) -> FoldSpec:
+def _sum_spec(dtype: DType) -> FoldSpec:
     exact = dtype.is_integer or dtype.is_bool
     text = _plus(dtype, "x"), _plus(dtype, "t0")
     return FoldSpec((("acc", "0"),), *text, block=0 if exact else 16)
@@ -31,15 +35,20 @@ SUM_OP = register(
     )
 )  # fmt: skip
 
+# The attributes of a view of whole batches, from those of a view of elements and the new shape.
+Moved: TypeAlias = Callable[[Attrs, Shape], Attrs]
 
-def moved_view(moved: Callable = lambda attrs, wide: attrs) -> Callable:
+
+def moved_view(moved: Moved = lambda attrs, wide: attrs) -> Rule:
     """The rule for a view on whole batches: the same view, whose axes count one further.
 
     Args:
         moved: `moved(attrs, wide)`, the view's attributes there, where its shape is `wide`.
     """
 
-    def rule(size: int, op: Op, inputs, batched, attrs: tuple, results) -> list[Array]:
+    def rule(
+        size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+    ) -> list[Array]:
         ((shape, dtype),) = results
         wide = (size, *shape)
         batches = [
@@ -50,7 +59,7 @@ def moved_view(moved: Callable = lambda attrs, wide: attrs) -> Callable:
     return rule
 
 
-def _view(name: str, vjp: Callable, moved: Callable) -> Op:
+def _view(name: str, vjp: Vjp, moved: Moved) -> Op:
     return register(Op(name, Kind.VIEW, vjp=vjp, batch=moved_view(moved)))
 
 
@@ -68,7 +77,9 @@ FLIP = _view(
 )  # fmt: skip
 
 
-def _slice_vjp(g, y, x, starts, steps):
+def _slice_vjp(
+    g: Array, y: Array, x: Array, starts: Sequence[int], steps: Sequence[int]
+) -> Gradients:
     high = [
         n - s - ((m - 1) * k + 1 if m else 0)
         for n, s, m, k in zip(x.shape, starts, g.shape, steps, strict=True)
@@ -76,14 +87,16 @@ def _slice_vjp(g, y, x, starts, steps):
     return (pad_with(g, starts, high, [k - 1 for k in steps], 0),)
 
 
-def _pad_vjp(g, y, x, low, gap, value):
+def _pad_vjp(
+    g: Array, y: Array, x: Array, low: Sequence[int], gap: Sequence[int], value: complex
+) -> Gradients:
     stops = [
         at + (n - 1) * (s + 1) + 1 if n else at for at, n, s in zip(low, x.shape, gap, strict=True)
     ]
     return (strided(g, low, stops, [s + 1 for s in gap]),)
 
 
-def _concat_vjp(g, y, *rest):
+def _concat_vjp(g: Array, y: Array, *rest: Any) -> Gradients:
     *arrays, axis = rest
     parts, start = [], 0
     for x in arrays:
@@ -167,7 +180,9 @@ def window(x: Array, axis: int, start: int, stop: int, step: int = 1) -> Array:
     return strided(x, starts, stops, steps)
 
 
-def pad_with(x: Array, low, high, gap, value) -> Array:
+def pad_with(
+    x: Array, low: Sequence[int], high: Sequence[int], gap: Sequence[int], value: complex
+) -> Array:
     """Pad (negative: crop) each axis, with `gap` new elements between neighbours."""
     low, high = list(low), list(high)
     if min(low, default=0) < 0 or min(high, default=0) < 0:
