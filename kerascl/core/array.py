@@ -18,7 +18,7 @@ from kerascl.core.methods import Methods
 from kerascl.core.node import Node
 from kerascl.core.op import DATA, LANE, PICK, Op
 from kerascl.core.scope import LOCK, current, device, engine
-from kerascl.core.types import Attrs, Device, Shape
+from kerascl.core.types import Attrs, Device, Results, Shape
 from kerascl.dtypes import DType
 
 if TYPE_CHECKING:
@@ -211,7 +211,7 @@ def apply(op: Op, inputs: tuple[Array, ...], attrs: Attrs, shape: Shape, dtype: 
 
 
 def apply_multi(
-    op: Op, inputs: tuple[Array, ...], attrs: Attrs, results: list[tuple[Shape, DType]]
+    op: Op, inputs: tuple[Array, ...], attrs: Attrs, results: Results
 ) -> tuple[Array, ...]:
     """The results of an operation with several outputs, given their shapes and dtypes."""
     if current.lanes and (lane := innermost(inputs)) is not None:

@@ -10,7 +10,7 @@ from kerascl.core.errors import DeviceMismatchError
 from kerascl.core.lease import Lease
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Op
 from kerascl.core.structure import exact
-from kerascl.core.types import Attrs
+from kerascl.core.types import Attrs, Results
 from kerascl.dtypes import DType
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ class Node:
     attrs: Attrs
     device: Any
     depth: int
-    results: list[tuple[tuple[int, ...], DType]]
+    results: Results
 
     def __init__(
         self,

@@ -18,7 +18,7 @@ Axes: TypeAlias = int | Sequence[int] | None
 # What an operation is told besides its inputs; hashable, and the same in every process.
 Attrs: TypeAlias = tuple[Any, ...]
 # The shape and dtype of each output of an operation.
-Results: TypeAlias = list[tuple[Shape, DType]]
+Results: TypeAlias = Sequence[tuple[Shape, DType]]
 # A gradient for each input, None where there is none.
 Gradients: TypeAlias = "Sequence[Array | None]"
 # vjp(g, y, *inputs, *attrs); g and y are tuples where an operation has several outputs.
@@ -42,6 +42,8 @@ class DeviceInfo(Protocol):
 
 class Device(Protocol):
     """A device as operations know it."""
+
+    def __hash__(self) -> int: ...
 
     @property
     def info(self) -> DeviceInfo: ...

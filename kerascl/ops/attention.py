@@ -18,15 +18,14 @@ from kerascl.ops.declare import (
     as_array,
     cast_to,
     convert,
-    expand_to,
     family,
     floating,
-    reshape_to,
 )
 from kerascl.ops.movement import iota, transpose
 from kerascl.ops.nn import softmax
 from kerascl.ops.pointwise import not_equal, where
 from kerascl.ops.reduction import sum
+from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = ["dot_product_attention"]
 
@@ -122,7 +121,13 @@ def _fused(query: Array, value: Array, bias: Array | None, shape: tuple[int, ...
 
 
 def _composite(
-    query: Array, key: Array, value: Array, bias: Array, mask: Array, scale: float, causal: bool
+    query: Array,
+    key: Array,
+    value: Array,
+    bias: Array | None,
+    mask: Array | None,
+    scale: float,
+    causal: bool,
 ) -> Array:
     """The plain formula; bias and mask have the logits' shape."""
     heads, dtype = query.shape[2], query.dtype
@@ -151,7 +156,7 @@ def _visible(mask: Array | None, causal: bool, shape: tuple[int, ...]) -> Array 
     return past if mask is None else mask & past
 
 
-def _vjp(g: Array, y: Array, query: Array, key: Array, value: complex, *rest: Any) -> Gradients:
+def _vjp(g: Array, y: Array, query: Array, key: Array, value: Array, *rest: Any) -> Gradients:
     *extra, scale, causal, has_bias, precision = rest
     bias = extra[0] if has_bias else None
     mask = extra[-1] if len(extra) > has_bias else None
@@ -168,7 +173,7 @@ def _vjp(g: Array, y: Array, query: Array, key: Array, value: complex, *rest: An
     inputs = (query, key, value, upstream, stat, weighted, *extra)
     results = [(x.shape, x.dtype) for x in (query, key, value)]
     grads = apply_multi(ATTENTION_GRAD, inputs, (scale, causal, has_bias, precision), results)
-    if has_bias:
+    if bias is not None:
         grads += (_bias_gradient(query, key, value, bias, mask, upstream, weighted, scale, causal),)
     return (*grads, None) if mask is not None else grads
 
@@ -178,10 +183,10 @@ def _bias_gradient(
     key: Array,
     value: Array,
     bias: Array,
-    mask: Array,
+    mask: Array | None,
     upstream: Array,
     weighted: Array,
-    scale,
+    scale: float,
     causal: bool,
 ) -> Array:
     """The gradient of the bias, as large as the logits; computed only if somebody wants it."""

@@ -30,14 +30,14 @@ def more_rows(
     size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
 ) -> list[Array]:
     """Batches as a longer first axis of every input and result."""
-    inputs = tuple([merge(x) for x in as_batches(size, inputs, batched)])
+    merged = tuple([merge(x) for x in as_batches(size, inputs, batched)])
     if op.outputs > 1:
         outputs = apply_multi(
-            op, inputs, attrs, [((size * s[0], *s[1:]), dtype) for s, dtype in results]
+            op, merged, attrs, [((size * s[0], *s[1:]), dtype) for s, dtype in results]
         )
     else:
         ((shape, dtype),) = results
-        outputs = (apply(op, inputs, attrs, (size * shape[0], *shape[1:]), dtype),)
+        outputs = (apply(op, merged, attrs, (size * shape[0], *shape[1:]), dtype),)
     return [reshape_to(y, (size, *s)) for y, (s, _) in zip(outputs, results, strict=True)]
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from kerascl.core.array import Array, apply
 from kerascl.core.batch import BatchTrace, Lane, install_batching
@@ -34,8 +35,8 @@ __all__ = ["vmap"]
 
 
 def vmap(
-    function: Callable, in_axes: int | Sequence[int | None] | None = 0, out_axes: int = 0
-) -> Callable:
+    function: Callable[..., Any], in_axes: int | Sequence[int | None] | None = 0, out_axes: int = 0
+) -> Callable[..., Any]:
     """A function of batches from a function of one element.
 
     The function runs once.  Each operation is carried out for the whole batch, so that the work
@@ -55,13 +56,14 @@ def vmap(
     """
 
     @functools.wraps(function)
-    def mapped(*args):
+    def mapped(*args: Any) -> Any:
         axes = in_axes if isinstance(in_axes, list | tuple) else (in_axes,) * len(args)
         if len(axes) != len(args):
             raise ValueError(f"vmap: {len(axes)} in_axes for {len(args)} arguments")
-        batches, rebuilds = [], []
+        batches: list[list[Any]] = []
+        rebuilds = []
         for arg, axis in zip(args, axes, strict=True):
-            leaves: list = []
+            leaves: list[Any] = []
             rebuild = flatten(arg, leaves)[1]
             if axis is not None:
                 leaves = [moveaxis(as_array(x), axis, 0) for x in leaves]

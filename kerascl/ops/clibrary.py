@@ -474,7 +474,7 @@ _NAME = re.compile(r"kcl_\w*(?:@T)?(?=\()")
 _PRELUDE = frozenset(re.findall(r"kcl_\w+(?=\()", dtypes.PRELUDE))
 FUNCTIONS: dict[str, str] = {}
 for _text in re.split(r"\n\n(?=static inline )", _TEXTS.strip()):
-    FUNCTIONS[_NAME.search(_text).group()] = _text.strip() + "\n"
+    FUNCTIONS[_NAME.findall(_text)[0]] = _text.strip() + "\n"
 
 
 def needed(code: str) -> tuple[str, ...]:

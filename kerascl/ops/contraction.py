@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from kerascl.core import rules, scope
 from kerascl.core.array import Array, ArrayLike, apply
@@ -85,7 +86,7 @@ def _complex_product(a: Array, b: Array) -> Array:
     return make_complex(re, _batched(ar, bi, dtype) + _batched(ai, br, dtype))
 
 
-def _convert(args: Sequence, dtype: DType | None) -> tuple[list[Array], DType]:
+def _convert(args: Sequence[Any], dtype: DType | None) -> tuple[list[Array], DType]:
     arrays, common = convert(args)
     return arrays, dtype or common
 
@@ -222,22 +223,20 @@ def cross(
     if a.shape[-1] not in (2, 3) or b.shape[-1] not in (2, 3):
         raise ValueError(f"cross: vectors of {a.shape[-1]} and {b.shape[-1]} components")
 
-    def parts(x: Array) -> list[Array]:
+    def components(x: Array) -> list[Array]:
         lead = x.shape[:-1]
-        size = x.shape[-1]
-        found = [reshape_to(window(x, x.ndim - 1, k, k + 1), lead) for k in range(size)]
-        return found if size == 3 else [*found, None]
+        return [reshape_to(window(x, x.ndim - 1, k, k + 1), lead) for k in range(x.shape[-1])]
 
-    (a0, a1, a2), (b0, b1, b2) = parts(a), parts(b)
+    (a0, a1, *a2), (b0, b1, *b2) = components(a), components(b)
     z = a0 * b1 - a1 * b0
-    if a2 is None and b2 is None:
-        return z
-    if b2 is None:
-        x, y = -(a2 * b1), a2 * b0
-    elif a2 is None:
-        x, y = a1 * b2, -(a0 * b2)
+    if a2 and b2:
+        x, y = a1 * b2[0] - a2[0] * b1, a2[0] * b0 - a0 * b2[0]
+    elif a2:
+        x, y = -(a2[0] * b1), a2[0] * b0
+    elif b2:
+        x, y = a1 * b2[0], -(a0 * b2[0])
     else:
-        x, y = a1 * b2 - a2 * b1, a2 * b0 - a0 * b2
+        return z
     from_parts = [reshape_to(v, (*v.shape, 1)) for v in (x, y, z)]
     return moveaxis(concatenate(from_parts, -1), -1, axisc)
 
@@ -320,7 +319,7 @@ def _sizes(labels: list[str], operands: Sequence[Array]) -> dict[str, int]:
     return sizes
 
 
-def _simplify(x: Array, term: str, needed: set[str], sizes) -> tuple[Array, str]:
+def _simplify(x: Array, term: str, needed: set[str], sizes: dict[str, int]) -> tuple[Array, str]:
     """Take diagonals of repeated labels and sum those that nobody else needs."""
     for c in dict.fromkeys(term):
         while term.count(c) > 1:
@@ -356,7 +355,7 @@ def _contract(
         right = _aligned(y, b, names, size)
         return multiply(cast_to(left, dtype), cast_to(right, dtype)), "".join(names)
 
-    def group(names) -> int:
+    def group(names: list[str]) -> int:
         return math.prod(size[c] for c in names)
 
     m, k, n = group(rows), group(middle), group(columns)
@@ -397,7 +396,7 @@ def einsum(subscripts: str, *operands: ArrayLike, dtype: DType | None = None) ->
         terms[0] = (cast_to(terms[0][0], dtype), terms[0][1])
     terms = [(*_simplify(x, t, needed_beside((k,)), sizes),) for k, (x, t) in enumerate(terms)]
     while len(terms) > 1:
-        best = None
+        best: tuple[int, int, int, set[str]] | None = None
         for i in range(len(terms)):
             for j in range(i + 1, len(terms)):
                 needed = needed_beside((i, j))
@@ -406,6 +405,7 @@ def einsum(subscripts: str, *operands: ArrayLike, dtype: DType | None = None) ->
                 grown -= terms[i][0].size + terms[j][0].size
                 if best is None or grown < best[0]:
                     best = (grown, i, j, needed)
+        assert best is not None
         _, i, j, needed = best
         (x, a), (y, b) = terms[i], terms[j]
         x, a = _simplify(x, a, needed | set(b), sizes)

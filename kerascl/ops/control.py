@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 from kerascl.core import node as graph
-from kerascl.core.array import Array, State, apply, apply_multi
+from kerascl.core.array import Array, ArrayLike, State, apply, apply_multi
 from kerascl.core.batch import Lane, note
 from kerascl.core.closed import Closed, is_smooth
 from kerascl.core.errors import CaptureError
@@ -16,17 +17,23 @@ from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
 from kerascl.core.scope import current
 from kerascl.core.structure import flatten
 from kerascl.core.tape import pause, private_tapes
-from kerascl.core.types import Attrs, Device, Results, ShapeLike
-from kerascl.dtypes import DTypeLike
+from kerascl.core.types import Attrs, Gradients, Results, Shape
+from kerascl.dtypes import DType
 from kerascl.ops.batched import as_batches
-from kerascl.ops.declare import as_array, expand_to, family, scalar
+from kerascl.ops.declare import as_array, family, scalar
 from kerascl.ops.movement import moveaxis
 from kerascl.ops.pointwise import add
+from kerascl.ops.views import expand_to
 
 # Inside a loop body: the slice of the input array that belongs to the current step.
 LOOP_SLICE = register(Op("loop_slice", Kind.VIEW))
 # A value that must have memory of its own (a result that is also something else).
 KEEP = register(Op("keep", Kind.POINTWISE, "{0}", vjp=lambda g, y, x: (g,), exact=True))
+
+# One step of a loop: from the carried values and the slices to new ones and the step's results.
+StepFunction: TypeAlias = Callable[
+    [list[Array], list[Array]], tuple[Sequence[ArrayLike], Sequence[ArrayLike]]
+]
 
 
 class BodyTrace:
@@ -61,7 +68,14 @@ class Body:
         next_carry, results: nodes of the new carry and of each step's results.
     """
 
-    def __init__(self, carry, slices, captured, next_carry, results) -> None:
+    def __init__(
+        self,
+        carry: list[Node],
+        slices: list[Node],
+        captured: list[Node],
+        next_carry: list[Node],
+        results: list[Node],
+    ) -> None:
         self.carry = carry
         self.slices = slices
         self.captured = captured
@@ -89,14 +103,16 @@ class Body:
         roots = [*self.next_carry, *streamed]
         return topological(roots), streamed, roots
 
-    def run(self, carry: list[Array], slices: list[Array], captured: list[Array]):
+    def run(
+        self, carry: list[Array], slices: list[Array], captured: list[Array]
+    ) -> tuple[list[Array], list[Array]]:
         """The body as array code over other arrays, without derivatives."""
         arguments = [Array(n) for n in (*self.carry, *self.slices, *self.captured)]
         roots = [Array(n) for n in (*self.next_carry, *self.results)]
         found = Closed(arguments, roots, [], -1).replay([*carry, *slices, *captured], {})
         return found[: len(self.next_carry)], found[len(self.next_carry) :]
 
-    def __eq__(self, other: Array) -> bool:
+    def __eq__(self, other: object) -> bool:
         return isinstance(other, Body) and self._key == other._key
 
     def __hash__(self) -> int:
@@ -107,11 +123,13 @@ class Body:
         return f"<loop body {hashlib.sha256(repr(self._key).encode()).hexdigest()[:16]}>"
 
 
-def _trace(function: Callable, carry: list[Array], xs: list[Array], device: Device):
+def _trace(
+    function: StepFunction, carry: list[Array], xs: list[Array], device: Any
+) -> tuple[Body, Closed]:
     """The body to compile, and the body to differentiate: a Closed of carry and slices."""
     trace = BodyTrace()
 
-    def argument(shape: ShapeLike, dtype: DTypeLike, k: int) -> Array:
+    def argument(shape: Shape, dtype: DType, k: int) -> Array:
         return Array(Node(ARGUMENT, (), ("loop", k), shape, dtype, device))
 
     carry_in = [argument(c.shape, c.dtype, k) for k, c in enumerate(carry)]
@@ -122,9 +140,9 @@ def _trace(function: Callable, carry: list[Array], xs: list[Array], device: Devi
     # what is outside, elements of batches too, is an input here
     current.trace, current.lanes, current.tapes = trace, (), private
     try:
-        carry_out, results = function(carry_in, slices)
-        carry_out = [as_array(c) for c in carry_out]
-        results = [as_array(y) for y in results]
+        new, found = function(carry_in, slices)
+        carry_out = [as_array(c) for c in new]
+        results = [as_array(y) for y in found]
         for k, (c, d) in enumerate(zip(carry, carry_out, strict=True)):
             if c.shape != d.shape or c.dtype is not d.dtype:
                 raise ValueError(
@@ -166,7 +184,9 @@ def _standing_alone(closed: Closed, carries: int, outputs: int) -> Body:
     )
 
 
-def _loop_vjp(closed: Closed, gs, ys, *rest):
+def _loop_vjp(
+    closed: Closed, gs: tuple[Array, ...], ys: tuple[Array, ...], *rest: Any
+) -> Gradients:
     *inputs, body, length, reverse, _ = rest
     carries, slices = len(body.carry), len(body.slices)
     results = len(body.results)
@@ -183,7 +203,7 @@ def _loop_vjp(closed: Closed, gs, ys, *rest):
     smooth = [k for k, found in enumerate(gradient.found[carries + slices :]) if found]
     sums = [expand_to(scalar(0, captured[k].dtype), captured[k].shape) for k in smooth]
 
-    def step(carry, now):
+    def step(carry: list[Array], now: list[Array]) -> tuple[list[Array], list[Array]]:
         g_next, partial = carry[:carries], carry[carries:]
         x_now = now[:slices]
         c_now = now[slices : slices + carries]
@@ -203,18 +223,18 @@ def _loop_vjp(closed: Closed, gs, ys, *rest):
             _or_zero(g, x) for g, x in zip(grads[carries : carries + slices], x_now, strict=True)
         ]
         d_captured = grads[carries + slices :]
-        partial = [add(p, d_captured[k]) for p, k in zip(partial, smooth, strict=True)]
+        partial = [_plus(p, d_captured[k]) for p, k in zip(partial, smooth, strict=True)]
         return d_carry + partial, d_x
 
     carry, d_xs = loop(
         step, g_carry + sums, [*xs, *saved, *g_results, *g_saved], length, not reverse
     )
-    d_captured = [None] * len(captured)
+    found: list[Array | None] = [None] * len(captured)
     for k, value in zip(smooth, carry[carries:], strict=True):
-        d_captured[k] = value
+        found[k] = value
     d_inputs = [g if is_smooth(c) else None for g, c in zip(carry[:carries], inputs, strict=False)]
-    d_xs = [g if is_smooth(x) else None for g, x in zip(d_xs, xs, strict=True)]
-    return (*d_inputs, *d_xs, *d_captured)
+    d_slices = [g if is_smooth(x) else None for g, x in zip(d_xs, xs, strict=True)]
+    return (*d_inputs, *d_slices, *found)
 
 
 def is_zero(x: Array) -> bool:
@@ -230,6 +250,10 @@ def _or_zero(g: Array | None, x: Array) -> Array:
     return expand_to(scalar(0, x.dtype), x.shape)
 
 
+def _plus(total: Array, g: Array | None) -> Array:
+    return total if g is None else add(total, g)
+
+
 def _loop_batch(
     size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
 ) -> list[Array]:
@@ -243,7 +267,7 @@ def _loop_batch(
     flags = batched[carries:]
     captured = inputs[carries + slices :]
 
-    def step(carry, now):
+    def step(carry: list[Array], now: list[Array]) -> tuple[list[Array], list[Array]]:
         lane = Lane(size)
         with lane.active():
             rest = [lane.wrap(x) if b else x for x, b in zip([*now, *captured], flags, strict=True)]
@@ -260,8 +284,12 @@ LOOP = family("loop", outputs=2, batch=_loop_batch)
 
 
 def loop(
-    function: Callable, carry: list, xs: list, length: int | None = None, reverse: bool = False
-):
+    function: StepFunction,
+    carry: Sequence[ArrayLike],
+    xs: Sequence[ArrayLike],
+    length: int | None = None,
+    reverse: bool = False,
+) -> tuple[list[Array], list[Array]]:
     """Run `carry, results = function(carry, slices)` over the leading axis of `xs`.
 
     The function is traced once and compiled to a body that is launched
@@ -281,46 +309,53 @@ def loop(
     Raises:
         ValueError: when a carried value changes its shape or dtype, or lengths differ.
     """
-    carry = [as_array(c) for c in carry]
-    xs = [as_array(x) for x in xs]
-    lengths = {x.shape[0] for x in xs} | ({length} if length is not None else set())
+    first = [as_array(c) for c in carry]
+    slices = [as_array(x) for x in xs]
+    lengths = {x.shape[0] for x in slices} | ({length} if length is not None else set())
     if len(lengths) != 1:
         raise ValueError(f"loop: lengths {sorted(lengths)} of the inputs differ or are missing")
     (length,) = lengths
-    device = next((x._node.device for x in [*carry, *xs] if x._node.device is not None), None)
-    body, closed = _trace(function, carry, xs, device)
+    both = [*first, *slices]
+    device = next((x._node.device for x in both if x._node.device is not None), None)
+    body, closed = _trace(function, first, slices, device)
     tapes = current.tapes
     history = bool(tapes)
-    shapes = [(c.shape, c.dtype) for c in carry]
+    shapes = [(c.shape, c.dtype) for c in first]
     shapes += [((length, *y.shape), y.dtype) for y in body.results]
     if history:
-        shapes += [((length, *c.shape), c.dtype) for c in carry]
-    inputs, attrs = (*carry, *xs, *closed.captured), (body, length, reverse, history)
+        shapes += [((length, *c.shape), c.dtype) for c in first]
+    inputs, attrs = (*both, *closed.captured), (body, length, reverse, history)
     with pause():
         outputs = apply_multi(LOOP, inputs, attrs, shapes)
     if tapes:
         note(tapes, functools.partial(_loop_vjp, closed), inputs, outputs, attrs)
-    count = len(carry)
+    count = len(first)
     return list(outputs[:count]), list(outputs[count : count + len(body.results)])
 
 
-def scan(function: Callable, init, xs=None, length: int | None = None, reverse: bool = False):
+def scan(
+    function: Callable[[Any, Any], tuple[Any, Any]],
+    init: Any,
+    xs: Any = None,
+    length: int | None = None,
+    reverse: bool = False,
+) -> tuple[Any, Any]:
     """JAX's scan over nested structures: `carry, y = function(carry, x)` for each slice of `xs`.
 
     Returns:
         The final carry and the stacked results, in the structures that the function uses.
     """
-    carry_leaves: list = []
+    carry_leaves: list[Any] = []
     _, rebuild_carry = flatten(init, carry_leaves)
-    x_leaves: list = []
+    x_leaves: list[Any] = []
     _, rebuild_x = flatten(xs, x_leaves) if xs is not None else ((), lambda items: None)
-    shape_of_results: list = []
+    shape_of_results: list[Any] = []
 
-    def step(carry, slices):
+    def step(carry: list[Array], slices: list[Array]) -> tuple[list[Any], list[Any]]:
         new, result = function(rebuild_carry(iter(carry)), rebuild_x(iter(slices)))
-        leaves: list = []
+        leaves: list[Any] = []
         flatten(new, leaves)
-        results: list = []
+        results: list[Any] = []
         shape_of_results[:] = [flatten(result, results)[1], [r is None for r in results]]
         return leaves, [r for r in results if r is not None]
 

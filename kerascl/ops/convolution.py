@@ -10,9 +10,9 @@ from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Op
 from kerascl.core.types import Attrs, Gradients, Results
 from kerascl.ops.batched import as_batches, merge
-from kerascl.ops.declare import convert, family, reshape_to
+from kerascl.ops.declare import convert, family
 from kerascl.ops.movement import moveaxis
-from kerascl.ops.views import permute
+from kerascl.ops.views import permute, reshape_to
 
 __all__ = ["conv", "conv_transpose", "depthwise_conv", "spatial"]
 
@@ -87,15 +87,15 @@ DATA_GRAD = family("conv_data_grad", _data_grad_vjp, batch=_conv_batch)
 FILTER_GRAD = family("conv_filter_grad", _filter_grad_vjp, batch=_conv_batch)
 
 
-def _forward(x: Array, w: Array, shape: tuple[int, ...], attrs: tuple) -> Array:
+def _forward(x: Array, w: Array, shape: tuple[int, ...], attrs: tuple[Any, ...]) -> Array:
     return apply(CONV, (x, w), attrs, shape, x.dtype)
 
 
-def _data_grad(dy: Array, w: Array, shape: tuple[int, ...], attrs: tuple) -> Array:
+def _data_grad(dy: Array, w: Array, shape: tuple[int, ...], attrs: tuple[Any, ...]) -> Array:
     return apply(DATA_GRAD, (dy, w), attrs, shape, dy.dtype)
 
 
-def _filter_grad(x: Array, dy: Array, shape: tuple[int, ...], attrs: tuple) -> Array:
+def _filter_grad(x: Array, dy: Array, shape: tuple[int, ...], attrs: tuple[Any, ...]) -> Array:
     return apply(FILTER_GRAD, (x, dy), attrs, shape, x.dtype)
 
 

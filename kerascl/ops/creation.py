@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -118,9 +120,9 @@ def empty_like(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
 
 # -- sequences ----------------------------------------------------------------
 def arange(
-    start: ArrayLike,
-    stop: ArrayLike | None = None,
-    step: ArrayLike = 1,
+    start: Any,
+    stop: Any = None,
+    step: Any = 1,
     dtype: DTypeLike | None = None,
 ) -> Array:
     """Values start, start + step, … below stop.
@@ -166,10 +168,13 @@ def _ends(start: ArrayLike, stop: ArrayLike, dtype: DType | None) -> tuple[Array
     if dtype is not None and (dtype.is_float or dtype.is_complex):
         work = promote(work, dtype.accumulator)
     # Python's numbers without a detour over float32
-    return tuple(scalar(x, work) if is_scalar(x) else as_array(x, work) for x in (start, stop))
+    first, last = (scalar(x, work) if is_scalar(x) else as_array(x, work) for x in (start, stop))
+    return first, last
 
 
-def _line(start: ArrayLike, stop: ArrayLike, num: int, endpoint: bool, dtype: DType | None = None):
+def _line(
+    start: ArrayLike, stop: ArrayLike, num: int, endpoint: bool, dtype: DType | None = None
+) -> tuple[Array, Array]:
     """start … stop along a new first axis, and the step."""
     if num < 0:
         raise ValueError(f"the number of samples must not be negative, got {num}")
@@ -193,7 +198,7 @@ def linspace(
     retstep: bool = False,
     dtype: DTypeLike | None = None,
     axis: int = 0,
-):
+) -> Any:
     """`num` evenly spaced values from start to stop (left out without `endpoint`) along `axis`.
 
     With `retstep`, the spacing is returned too. Computed in `dtype`, or what is wider of the
@@ -248,7 +253,7 @@ def geomspace(
     return y if dtype is None else cast_to(y, dtype)
 
 
-def _line_complex(start: Array, stop: Array, num: int, endpoint: bool):
+def _line_complex(start: Array, stop: Array, num: int, endpoint: bool) -> tuple[Array, Array]:
     gaps = num - 1 if endpoint else num
     step = (stop - start) / (gaps or math.nan)
     place = reshape_to(iota((num,), 0), (num, *[1] * start.ndim))
@@ -288,7 +293,7 @@ def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Arra
 
 
 # -- windows ------------------------------------------------------------------
-def _window(size: int, code, dtype: DType) -> Array:
+def _window(size: int, code: Callable[[Array, int], Array], dtype: DType) -> Array:
     size = int(size)
     if size < 1:
         return zeros((0,), dtype)
@@ -318,7 +323,7 @@ def hamming(size: int, dtype: DTypeLike = float32) -> Array:
 def blackman(size: int, dtype: DTypeLike = float32) -> Array:
     """The Blackman window."""
 
-    def code(n, last):
+    def code(n: Array, last: int) -> Array:
         angle = n * (2 * math.pi / last)
         return 0.42 - cos(angle) * 0.5 + cos(angle * 2) * 0.08
 
@@ -328,10 +333,10 @@ def blackman(size: int, dtype: DTypeLike = float32) -> Array:
 def kaiser(size: int, beta: float, dtype: DTypeLike = float32) -> Array:
     """The Kaiser window of shape `beta`."""
     dtype = as_dtype(dtype)
-    beta = as_array(beta, dtype.accumulator)
+    shape = as_array(beta, dtype.accumulator)
 
-    def code(n, last):
+    def code(n: Array, last: int) -> Array:
         inside = 1 - square(n * (2 / last) - 1)
-        return i0(beta * sqrt(where(inside > 0, inside, 0))) / i0(beta)
+        return i0(shape * sqrt(where(inside > 0, inside, 0))) / i0(shape)
 
     return _window(size, code, dtype)

@@ -182,7 +182,7 @@ _P = ParamSpec("_P")
 _SCALARS = (bool, int, float, complex)
 
 
-def is_scalar(value: object) -> TypeGuard[bool | int | float | complex]:
+def is_scalar(value: object) -> TypeGuard[Any]:
     """Whether a value is a Python scalar, whose dtype is weak."""
     return isinstance(value, _SCALARS) and not isinstance(value, np.generic)
 

@@ -8,13 +8,15 @@ Tukey); a larger prime becomes a convolution of twice its length (Bluestein).
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, from_host
 from kerascl.core.tape import custom_gradient
-from kerascl.core.types import Device
+from kerascl.core.types import Gradients
 from kerascl.dtypes import BY_NAME
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, floating, scalar
@@ -32,7 +34,7 @@ Pair = tuple[Array, Array]
 
 # -- tables -------------------------------------------------------------------
 @functools.lru_cache(maxsize=128)
-def _table(kind: str, n: int, r: int, sign: int, dtype: str, device: Device) -> Pair:
+def _table(kind: str, n: int, r: int, sign: int, dtype: str, device: Any) -> Pair:
     """Complex constants as two arrays on a device, computed in float64."""
     if kind == "roots":  # W_r^(j k)
         phase = np.outer(np.arange(r), np.arange(r)) % r / r
@@ -64,6 +66,10 @@ def _times(a: Pair, b: Pair) -> Pair:
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
 
+def _each(function: Callable[[Array], Array], x: Pair) -> Pair:
+    return function(x[0]), function(x[1])
+
+
 def _radix(n: int) -> int:
     """The next factor of n, or 0 when its smallest is too large."""
     for r in _RADICES:
@@ -84,15 +90,15 @@ def _transform(x: Pair, sign: int) -> Pair:
     if not r:
         return _bluestein(x, sign)
     m = n // r
-    roots = tuple(reshape_to(w, (1, r, r, 1)) for w in _constants(x[0], "roots", r, r, sign))
+    roots = _each(lambda w: reshape_to(w, (1, r, r, 1)), _constants(x[0], "roots", r, r, sign))
     shape = (count, r, r, m)
-    parts = tuple(expand_to(reshape_to(v, (count, 1, r, m)), shape) for v in x)
-    y = tuple(total(v, 2) for v in _times(parts, roots))
+    parts = _each(lambda v: expand_to(reshape_to(v, (count, 1, r, m)), shape), x)
+    y = _each(lambda v: total(v, 2), _times(parts, roots))
     if m > 1:
         y = _times(y, _constants(x[0], "twiddle", n, r, sign))
-        rest = _transform(tuple(reshape_to(v, (count * r, m)) for v in y), sign)
-        y = tuple(permute(reshape_to(v, (count, r, m)), (0, 2, 1)) for v in rest)
-    return tuple(reshape_to(v, (count, n)) for v in y)
+        rest = _transform(_each(lambda v: reshape_to(v, (count * r, m)), y), sign)
+        y = _each(lambda v: permute(reshape_to(v, (count, r, m)), (0, 2, 1)), rest)
+    return _each(lambda v: reshape_to(v, (count, n)), y)
 
 
 def _bluestein(x: Pair, sign: int) -> Pair:
@@ -100,9 +106,9 @@ def _bluestein(x: Pair, sign: int) -> Pair:
     _, n = x[0].shape
     size = _padded(n)
     chirp = _constants(x[0], "chirp", n, n, sign)
-    y = tuple(pad_with(v, [0, 0], [0, size - n], [0, 0], 0) for v in _times(x, chirp))
+    y = _each(lambda v: pad_with(v, [0, 0], [0, size - n], [0, 0], 0), _times(x, chirp))
     y = _times(_transform(y, -1), _constants(x[0], "spectrum", n, n, sign))
-    y = tuple(window(v, 1, 0, n) for v in _transform(y, 1))
+    y = _each(lambda v: window(v, 1, 0, n), _transform(y, 1))
     return _times(y, chirp)
 
 
@@ -116,13 +122,13 @@ def dft(re: Array, im: Array, inverse: bool = False) -> Pair:
 
 
 @custom_gradient
-def _dft(re: Array, im: Array, sign: int):
+def _dft(re: Array, im: Array, sign: int) -> tuple[Pair, Callable[..., Gradients]]:
     work = re.dtype.accumulator
     n = re.shape[-1]
-    rows = tuple(reshape_to(cast_to(v, work), (re.size // n, n)) for v in (re, im))
-    y = tuple(cast_to(reshape_to(v, re.shape), re.dtype) for v in _transform(rows, sign))
+    rows = _each(lambda v: reshape_to(cast_to(v, work), (re.size // n, n)), (re, im))
+    y = _each(lambda v: cast_to(reshape_to(v, re.shape), re.dtype), _transform(rows, sign))
 
-    def grad(g_re, g_im):
+    def grad(g_re: Array, g_im: Array) -> Gradients:
         # the transpose of the real pair's map is the conjugate transform
         return (*_dft(g_re, g_im, -sign), None)
 
@@ -165,12 +171,12 @@ def _along(x: Array, n: int | None, axis: int, inverse: bool) -> Array:
 
 def fft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
     """Fourier transform along `axis`, cut or padded to `n`; complex64 (128 for float64)."""
-    return _along(x, n, axis, False)
+    return _along(as_array(x), n, axis, False)
 
 
 def ifft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
     """Inverse Fourier transform along `axis`, cut or padded to `n`; complex64 (128 for float64)."""
-    return _along(x, n, axis, True)
+    return _along(as_array(x), n, axis, True)
 
 
 def fft2(x: ArrayLike, axes: tuple[int, int] = (-2, -1)) -> Array:

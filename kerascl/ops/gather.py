@@ -16,10 +16,10 @@ from kerascl.core.scope import current
 from kerascl.core.types import Attrs, Gradients, Results
 from kerascl.dtypes import DType, int32, int64, positions, promote
 from kerascl.ops.batched import as_batches, element_by_element, merge
-from kerascl.ops.declare import as_array, cast_to, expand_to, family, reshape_to, scalar
+from kerascl.ops.declare import as_array, cast_to, family, scalar
 from kerascl.ops.movement import iota, strided
 from kerascl.ops.pointwise import equal, greater_equal, less, logical_and, where
-from kerascl.ops.views import EXPAND
+from kerascl.ops.views import EXPAND, expand_to, reshape_to
 
 
 def _gather_vjp(g: Array, y: Array, x: Array, *rest: Any) -> Gradients:
@@ -64,7 +64,11 @@ FILLED = register(
 
 
 def _scatter_back(
-    g: Array, x: Array, indices: Sequence[Array], spec, filled: bool = False
+    g: Array,
+    x: Array,
+    indices: Sequence[Array],
+    spec: Sequence[tuple[str, int]],
+    filled: bool = False,
 ) -> Array:
     """Sum the gradient of a gather into the elements that were read."""
     rank = x.ndim

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 import operator
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -16,19 +17,16 @@ from kerascl.core.types import ShapeLike
 from kerascl.dtypes import int32, int64, positions
 from kerascl.ops import gather, host
 from kerascl.ops.declare import (
-    Elementwise,
     as_array,
     cast_to,
-    expand_to,
     is_scalar,
-    reshape_to,
     scalar,
 )
 from kerascl.ops.gather import FILLED, GATHER, scatter_rows, wrap_negative
 from kerascl.ops.movement import flip, iota, strided
 from kerascl.ops.pointwise import equal, not_equal, where
 from kerascl.ops.scan import cumsum
-from kerascl.ops.views import concat, window
+from kerascl.ops.views import concat, expand_to, reshape_to, window
 
 __all__ = ["argwhere", "getitem", "nonzero", "take", "take_along_axis", "unravel_index"]
 
@@ -118,12 +116,13 @@ def argwhere(x: ArrayLike) -> Array:
 class _Key:
     """An index expression, split into basic steps and advanced index arrays."""
 
-    def __init__(self, shape: tuple[int, ...], key: Array) -> None:
+    def __init__(self, shape: tuple[int, ...], key: Any) -> None:
         parts = list(key) if isinstance(key, tuple) else [key]
         parts = [_plain(p) for p in parts]
         taken = [_taken(p) for p in parts]
         rest = len(shape) - builtins.sum(taken)
-        axis, expanded = 0, []
+        axis = 0
+        expanded: list[Any] = []
         for p, count in zip(parts, taken, strict=True):
             if isinstance(p, Array) and p.dtype.is_bool:
                 _check_mask(p, shape, axis)
@@ -143,7 +142,7 @@ class _Key:
         self.shape = shape
 
 
-def _taken(part: Array) -> int:
+def _taken(part: Any) -> int:
     """How many axes a part of a key stands for; an ellipsis takes what is left."""
     if part is None or part is Ellipsis:
         return 0
@@ -157,7 +156,7 @@ def _check_mask(mask: Array, shape: tuple[int, ...], axis: int) -> None:
         )
 
 
-def _plain(part: Array) -> Elementwise:
+def _plain(part: Any) -> Any:
     if part is None or part is Ellipsis or isinstance(part, slice):
         return part
     if isinstance(part, Array):
@@ -170,7 +169,7 @@ def _plain(part: Array) -> Elementwise:
         host = np.asarray(part)
         array = as_array(host if host.size else host.astype(np.int32))
         if array.dtype.is_integer and array.size:
-            array._span = int(np.min(part)), int(np.max(part))  # known without the device
+            array.__dict__["_span"] = int(np.min(part)), int(np.max(part))  # without the device
         return array
     try:
         return operator.index(part)
@@ -188,7 +187,7 @@ def _mask_positions(mask: Array) -> list[Array]:
     return list(unravel_index(selected(mask, "boolean index"), mask.shape))
 
 
-def _basic(x: Array, parts) -> tuple[Array, list]:
+def _basic(x: Array, parts: Sequence[Any]) -> tuple[Array, list[Any]]:
     """Apply slices and integers; gives the view and the advanced parts by remaining axis."""
     starts, stops, steps, reverse, drop = [], [], [], [], []
     advanced = []
@@ -251,16 +250,16 @@ def getitem(x: Array, key: Any) -> Array:
     return _advanced(y, parsed.parts, advanced)
 
 
-def _advanced(y: Array, parts, advanced) -> Array:
+def _advanced(y: Array, parts: Sequence[Any], advanced: list[tuple[int, Array]]) -> Array:
     # integers beside index arrays take part in their broadcast, as in NumPy
     index_axes = [a for a, _ in advanced]
     index_shape = rules.broadcast(*(i.shape for _, i in advanced))
     rank = len(index_shape)
     axis = 0
-    layout = []
+    layout: list[tuple[str, int]] = []
     for part in parts:
         if part is None:
-            layout.append(("new", None))
+            layout.append(("new", -1))
             continue
         if isinstance(part, slice):
             layout.append(("slice", axis))
@@ -272,20 +271,22 @@ def _advanced(y: Array, parts, advanced) -> Array:
     places = [k for k, (kind, _) in enumerate(layout) if kind in ("index", "int")]
     together = places == list(range(places[0], places[0] + len(places)))
     first = places[0] if together else 0
-    shape, where_is = [], {}
+    sizes: list[int] = []
+    where_is: dict[int, int] = {}
     inserted = False
     for k, (kind, axis) in enumerate(layout):
         if not inserted and (k == first if together else True):
-            start = len(shape)
-            shape.extend(index_shape)
+            start = len(sizes)
+            sizes.extend(index_shape)
             inserted = True
         if kind == "new":
-            shape.append(1)
+            sizes.append(1)
         elif kind == "slice":
-            where_is[axis] = len(shape)
-            shape.append(y.shape[axis])
-    shape = tuple(shape)
-    spec, arrays = [], []
+            where_is[axis] = len(sizes)
+            sizes.append(y.shape[axis])
+    shape = tuple(sizes)
+    spec: list[tuple[str, int]] = []
+    arrays: list[Array] = []
     for axis in range(y.ndim):
         if axis in where_is:
             spec.append(("d", where_is[axis]))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from kerascl.core import scope
 from kerascl.core.array import Array, ArrayLike
 from kerascl.core.tape import custom_gradient
+from kerascl.core.types import Gradients
 from kerascl.ops.contraction import matmul
 from kerascl.ops.control import loop
 from kerascl.ops.creation import eye, ones, zeros
@@ -58,7 +61,7 @@ def _pivot(m: Array, k: Array) -> tuple[Array, Array, Array, Array]:
 def _slogdet(a: Array) -> tuple[Array, Array]:
     count, n, _ = a.shape
 
-    def step(carry, slices):
+    def step(carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
         m, signs, logs = carry
         (k,) = slices
         m, row, column, moved = _pivot(m, k)
@@ -80,7 +83,7 @@ def _slogdet(a: Array) -> tuple[Array, Array]:
 def _gauss_jordan(a: Array, b: Array) -> Array:
     count, n, _ = a.shape
 
-    def step(carry, slices):
+    def step(carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
         m, x = carry
         (k,) = slices
         spot = expand_to(reshape_to(k, (1, 1, 1)), (count, 1, 1))
@@ -110,19 +113,19 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
     vector = b.ndim == a.ndim - 1
     if vector:
         b = reshape_to(b, (*b.shape, 1))
-    x = _solve(a, b)
+    x: Array = _solve(a, b)
     return reshape_to(x, x.shape[:-1]) if vector else x
 
 
 @custom_gradient
-def _solve(a: Array, b: Array):
+def _solve(a: Array, b: Array) -> tuple[Array, Callable[[Array], Gradients]]:
     m, lead = _squares(a)
     dtype = floating(a.dtype)[0]
     wide = expand_to(b, (*lead, *b.shape[-2:]))
     flat = cast_to(reshape_to(wide, (m.shape[0], *b.shape[-2:])), m.dtype)
     x = cast_to(reshape_to(_gauss_jordan(m, flat), wide.shape), dtype)
 
-    def grad(g: ArrayLike):
+    def grad(g: Array) -> Gradients:
         to_b = solve(swapaxes(a, -1, -2), g)
         with scope.precision_scope("highest"):
             return -matmul(to_b, swapaxes(solve(a, b), -1, -2)), to_b
@@ -145,11 +148,11 @@ def slogdet(a: ArrayLike) -> tuple[Array, Array]:
 
 
 @custom_gradient
-def _sign_and_log(a: Array):
+def _sign_and_log(a: Array) -> tuple[tuple[Array, Array], Callable[..., Gradients]]:
     m, lead = _squares(a)
     signs, logs = (cast_to(reshape_to(y, lead), a.dtype) for y in _slogdet(m))
 
-    def grad(_, g: ArrayLike):
+    def grad(_: Array, g: Array) -> Gradients:
         wide = reshape_to(g, (*g.shape, 1, 1))
         return (wide * swapaxes(inv(a), -1, -2),)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kerascl.core import tape
-from kerascl.core.array import Array, ArrayLike
+from kerascl.core.array import Array
 from kerascl.core.types import Axes, ShapeLike
 from kerascl.dtypes import DTypeLike
 from kerascl.ops import (
@@ -26,8 +26,8 @@ from kerascl.ops.sparse import SparseArray
 from kerascl.ops.views import expand_to, sum_to
 
 
-def _binary(function: Callable[[Any, Any], Any], reflected: bool = False):
-    def operator(self, other: ArrayLike):
+def _binary(function: Callable[[Any, Any], Any], reflected: bool = False) -> Callable[..., Any]:
+    def operator(self: Array, other: Any) -> Any:
         if not (isinstance(other, Array) or is_scalar(other)):
             if isinstance(other, SparseArray):
                 return NotImplemented  # its own operators know what stays sparse
@@ -40,7 +40,7 @@ def _binary(function: Callable[[Any, Any], Any], reflected: bool = False):
     return operator
 
 
-_OPERATORS = {
+_OPERATORS: dict[str, Callable[..., Any]] = {
     "add": pointwise.add,
     "sub": pointwise.subtract,
     "mul": pointwise.multiply,
@@ -77,14 +77,16 @@ def _astype(self: Array, dtype: DTypeLike) -> Array:
 
 def _reshape(self: Array, *shape: ShapeLike) -> Array:
     """This array with another shape; one dimension may be -1."""
-    return movement.reshape(self, shape[0] if len(shape) == 1 else shape)
+    new: Any = shape[0] if len(shape) == 1 else shape
+    return movement.reshape(self, new)
 
 
 def _transpose(self: Array, *axes: int | Sequence[int] | None) -> Array:
     """This array with its axes permuted (reversed by default)."""
+    order: Any = axes
     if len(axes) == 1 and (axes[0] is None or hasattr(axes[0], "__iter__")):
-        axes = tuple(axes[0] or ())
-    return movement.transpose(self, axes or None)
+        order = axes[0]
+    return movement.transpose(self, order or None)
 
 
 def _iterate(self: Array) -> Iterator[Array]:
@@ -93,16 +95,16 @@ def _iterate(self: Array) -> Iterator[Array]:
     return (self[k] for k in range(self.shape[0]))
 
 
-def _reduction(function: Callable[..., Any]):
+def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
     def method(
-        self,
+        self: Array,
         axis: Axes = None,
         keepdims: bool = False,
         *,
         dtype: DTypeLike | None = None,
-        out=None,
-        **options,
-    ):
+        out: None = None,
+        **options: Any,
+    ) -> Array:
         # NumPy's own functions call methods with dtype and out
         if out is not None:
             raise TypeError(f"{function.__name__}: arrays never change, so `out` must be None")
@@ -116,20 +118,27 @@ def _reduction(function: Callable[..., Any]):
     return method
 
 
-Array.__neg__ = lambda self: pointwise.negative(self)
-Array.__pos__ = lambda self: self
-Array.__abs__ = lambda self: pointwise.absolute(self)
-Array.__invert__ = bits.bitwise_not
-Array.__round__ = lambda self, digits=0: pointwise.round(self, digits or 0)
-Array.__getitem__ = indexing.getitem
-Array.__iter__ = _iterate
-Array.astype = _astype
-Array.reshape = _reshape
-Array.transpose = _transpose
-Array.T = property(movement.transpose)
-Array.real = property(pointwise.real)
-Array.imag = property(pointwise.imag)
-Array.at = property(indexing.At)
+_METHODS: dict[str, Any] = {
+    "__neg__": lambda self: pointwise.negative(self),
+    "__pos__": lambda self: self,
+    "__abs__": lambda self: pointwise.absolute(self),
+    "__invert__": bits.bitwise_not,
+    "__round__": lambda self, digits=0: pointwise.round(self, digits or 0),
+    "__getitem__": indexing.getitem,
+    "__iter__": _iterate,
+    "astype": _astype,
+    "reshape": _reshape,
+    "transpose": _transpose,
+    "T": property(movement.transpose),
+    "real": property(pointwise.real),
+    "imag": property(pointwise.imag),
+    "at": property(indexing.At),
+    "flatten": movement.ravel,
+    "conj": pointwise.conjugate,
+    "conjugate": pointwise.conjugate,
+}
+for _name, _method in _METHODS.items():
+    setattr(Array, _name, _method)
 _SUMS = (reduction.sum, reduction.prod)
 _REDUCTIONS = "sum mean max min prod any all argmax argmin var std ptp"
 for _name in _REDUCTIONS.split():
@@ -142,10 +151,8 @@ for _room, _names in (
     (indexing, "take nonzero"),
     (pointwise, "round clip"),
 ):
-    for _method in _names.split():
-        setattr(Array, _method, getattr(_room, _method))
-Array.flatten = movement.ravel
-Array.conj = Array.conjugate = pointwise.conjugate
+    for _name in _names.split():
+        setattr(Array, _name, getattr(_room, _name))
 
 tape.install_arithmetic(
     add=pointwise.add,

@@ -6,8 +6,8 @@ import builtins
 import itertools
 import math
 import operator
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, cast
 
 from kerascl import dtypes
 from kerascl.core import overlay, rules
@@ -112,9 +112,9 @@ def broadcast_to(x: ArrayLike, shape: ShapeLike) -> Array:
 
 def broadcast_arrays(*arrays: ArrayLike) -> list[Array]:
     """Arrays broadcast against each other, each in its own dtype."""
-    arrays = [as_array(x) for x in arrays]
-    shape = rules.broadcast(*(x.shape for x in arrays))
-    return [expand_to(x, shape) for x in arrays]
+    found = [as_array(x) for x in arrays]
+    shape = rules.broadcast(*(x.shape for x in found))
+    return [expand_to(x, shape) for x in found]
 
 
 def expand_dims(x: ArrayLike, axis: int | Sequence[int]) -> Array:
@@ -186,18 +186,17 @@ def _several(arrays: Any) -> list[Array]:
     arrays = list(arrays)
     if not arrays:
         raise ValueError("at least one array is needed to join or to stack, got none")
-    arrays, _ = convert(arrays)
-    return arrays
+    return convert(arrays)[0]
 
 
 def concatenate(arrays: Sequence[ArrayLike], axis: int | None = 0) -> Array:
     """Join arrays along an existing axis (None: all flattened)."""
-    arrays = _several(arrays)
+    parts = _several(arrays)
     if axis is None:
-        arrays, axis = [ravel(x) for x in arrays], 0
-    axis = rules.axis_index(axis, arrays[0].ndim)
-    _check_fit(arrays, axis)
-    return concat(arrays, axis)
+        parts, axis = [ravel(x) for x in parts], 0
+    axis = rules.axis_index(axis, parts[0].ndim)
+    _check_fit(parts, axis)
+    return concat(parts, axis)
 
 
 def append(x: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
@@ -207,13 +206,13 @@ def append(x: ArrayLike, values: ArrayLike, axis: int | None = None) -> Array:
 
 def stack(arrays: Sequence[ArrayLike], axis: int = 0) -> Array:
     """Join arrays of one shape along a new axis."""
-    arrays = _several(arrays)
-    axis = rules.axis_index(axis, arrays[0].ndim + 1)
-    for x in arrays[1:]:
-        if x.shape != arrays[0].shape:
-            shapes = ", ".join(str(x.shape) for x in arrays)
+    parts = _several(arrays)
+    axis = rules.axis_index(axis, parts[0].ndim + 1)
+    for x in parts[1:]:
+        if x.shape != parts[0].shape:
+            shapes = ", ".join(str(x.shape) for x in parts)
             raise ValueError(f"stack: shapes {shapes} differ")
-    return concat([expand_dims(x, axis) for x in arrays], axis)
+    return concat([expand_dims(x, axis) for x in parts], axis)
 
 
 def _at_least(x: Array, rank: int) -> Array:
@@ -226,8 +225,8 @@ def _at_least(x: Array, rank: int) -> Array:
 
 def hstack(arrays: Sequence[ArrayLike]) -> Array:
     """Join arrays along axis 1 (axis 0 for vectors)."""
-    arrays = [_at_least(x, 1) for x in _several(arrays)]
-    return concatenate(arrays, 0 if arrays[0].ndim == 1 else 1)
+    parts = [_at_least(x, 1) for x in _several(arrays)]
+    return concatenate(parts, 0 if parts[0].ndim == 1 else 1)
 
 
 def vstack(arrays: Sequence[ArrayLike]) -> Array:
@@ -259,9 +258,9 @@ def split(x: ArrayLike, indices_or_sections: int | Sequence[int], axis: int = 0)
     """
     x = as_array(x)
     axis = rules.axis_index(axis, x.ndim)
-    if hasattr(indices_or_sections, "__iter__") and getattr(indices_or_sections, "ndim", 1):
+    if isinstance(indices_or_sections, Iterable) and getattr(indices_or_sections, "ndim", True):
         return _pieces(x, [int(i) for i in indices_or_sections], axis)
-    parts = operator.index(indices_or_sections)
+    parts = operator.index(cast(int, indices_or_sections))
     if parts <= 0 or x.shape[axis] % parts:
         raise ValueError(f"split: axis {axis} of shape {x.shape} has no {parts} equal parts")
     return array_split(x, parts, axis)
@@ -273,9 +272,9 @@ def array_split(
     """Like `split`; the first parts are one larger when the size is not a multiple."""
     x = as_array(x)
     axis = rules.axis_index(axis, x.ndim)
-    if hasattr(indices_or_sections, "__iter__") and getattr(indices_or_sections, "ndim", 1):
+    if isinstance(indices_or_sections, Iterable) and getattr(indices_or_sections, "ndim", True):
         return _pieces(x, [int(i) for i in indices_or_sections], axis)
-    parts = operator.index(indices_or_sections)
+    parts = operator.index(cast(int, indices_or_sections))
     if parts <= 0:
         raise ValueError(f"array_split: {parts} parts are not possible")
     size, larger = divmod(x.shape[axis], parts)
@@ -421,7 +420,7 @@ def pad(
     return x
 
 
-def _pad_constant(x: Array, widths, values: ArrayLike) -> Array:
+def _pad_constant(x: Array, widths: list[tuple[int, int]], values: Any) -> Array:
     none = [0] * x.ndim
     low, high = [w[0] for w in widths], [w[1] for w in widths]
     if isinstance(values, bool | int | float):
@@ -463,7 +462,7 @@ def _pad_wrap(x: Array, axis: int, low: int, high: int) -> Array:
     return window(tile(x, repeats), axis, start, start + low + n + high)
 
 
-def _mirrored(skip: int):
+def _mirrored(skip: int) -> Callable[[Array, int, int, int], Array]:
     """Pad by reflection; `skip` elements at the mirror are not repeated."""
 
     def apply_to(x: Array, axis: int, low: int, high: int) -> Array:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
@@ -16,20 +17,18 @@ from kerascl.core.batch import note
 from kerascl.core.op import FoldSpec
 from kerascl.core.scope import current
 from kerascl.core.tape import pause
-from kerascl.core.types import Axes, Gradients, Vjp
+from kerascl.core.types import Attrs, Axes, Gradients, Vjp
 from kerascl.dtypes import DType, DTypeLike, as_dtype, float16, float32, int32
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import (
     as_array,
     cast_to,
     convert,
-    expand_to,
     floating,
     fold,
     in_float32,
     numeric,
     pointwise,
-    reshape_to,
     rounded_once,
     same,
 )  # fmt: skip
@@ -50,6 +49,7 @@ from kerascl.ops.pointwise import (
     where,
 )  # fmt: skip
 from kerascl.ops.reduction import max as largest
+from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
     "batch_normalization", "binary_crossentropy", "categorical_crossentropy", "celu", "elu",
@@ -60,8 +60,10 @@ __all__ = [
     "tanh_shrink", "threshold",
 ]  # fmt: skip
 
+_T = TypeVar("_T", bound=Array | tuple[Array, ...])
 
-def recorded(vjp: Vjp, inputs: tuple, attrs: tuple, outputs):
+
+def recorded(vjp: Vjp, inputs: tuple[Array, ...], attrs: Attrs, outputs: _T) -> _T:
     """Record fresh `outputs`, computed with tapes paused, under a derivative of their own."""
     note(current.tapes, vjp, inputs, outputs, attrs)
     return outputs

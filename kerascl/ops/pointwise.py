@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 import operator
+import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -109,7 +110,7 @@ def _in_order(sign: str) -> str:
     return f"({first} || {{0}}.x == {{1}}.x && {{0}}.y {sign} {{1}}.y)"
 
 
-def _extreme(name: str, sign: str, doc: str) -> Any:
+def _extreme(name: str, sign: str, doc: str) -> Elementwise:
     """The larger or smaller of two: NaN wins over numbers, or, in fmax and fmin, loses to them."""
     number_wins = name.startswith("f")
     code, nan = f"(({{0}} {sign} {{1}} || {{0}} != {{0}}) ? {{0}} : {{1}})", "{0}"
@@ -217,7 +218,7 @@ logaddexp2 = pointwise(
     lambda g, y, a, b: (g * sigmoid((a - b) * math.log(2)), g * sigmoid((b - a) * math.log(2))),
     cost=25, doc="log2(2**a + 2**b) without overflow.",
 )  # fmt: skip
-sigmoid = pointwise(
+sigmoid: Elementwise = pointwise(
     "sigmoid", "(1 / (1 + exp(-{0})))", floating, lambda g, y, x: (g * y * (1 - y),), cost=14
 )
 tanh = pointwise(
@@ -230,7 +231,7 @@ sin = pointwise(
     "sin", "sin({0})", floating, lambda g, y, x: (g * cos(x),), cost=12,
     complex="kcl_csin_{T}({0})",
 )  # fmt: skip
-cos = pointwise(
+cos: Elementwise = pointwise(
     "cos", "cos({0})", floating, lambda g, y, x: (-(g * sin(x)),), cost=12,
     complex="kcl_ccos_{T}({0})",
 )  # fmt: skip
@@ -242,7 +243,7 @@ sinh = pointwise(
     "sinh", "sinh({0})", floating, lambda g, y, x: (g * cosh(x),), cost=14,
     complex="kcl_csinh_{T}({0})",
 )  # fmt: skip
-cosh = pointwise(
+cosh: Elementwise = pointwise(
     "cosh", "cosh({0})", floating, lambda g, y, x: (g * sinh(x),), cost=14,
     complex="kcl_ccosh_{T}({0})",
 )  # fmt: skip
@@ -327,7 +328,7 @@ def _i1_vjp(g: Array, y: Array, x: Array) -> Gradients:
     return (g * where(flat, 0.5, i0(x) - y / where(flat, 1, x)),)
 
 
-i1 = pointwise(
+i1: Elementwise = pointwise(
     "i1", "kcl_bessel_{T}({0}, 1)", floating, _i1_vjp, cost=60,
     doc="Modified Bessel function of order 1.",
 )  # fmt: skip
@@ -335,7 +336,7 @@ lgamma = pointwise(
     "lgamma", "lgamma({0})", floating, lambda g, y, x: (g * digamma(x),), cost=40,
     doc="Logarithm of the absolute value of the gamma function.",
 )  # fmt: skip
-digamma = pointwise(
+digamma: Elementwise = pointwise(
     "digamma", "kcl_digamma_{T}({0})", floating, cost=60,
     doc="Derivative of lgamma; it has no derivative of its own here.",
 )  # fmt: skip
@@ -508,9 +509,7 @@ def nan_to_num(
 
 
 # -- comparison and logic -----------------------------------------------------
-def _comparison(
-    name: str, code: str, complex: str, compare: Callable
-) -> Callable[[ArrayLike, ArrayLike], Array]:
+def _comparison(name: str, code: str, complex: str, compare: Callable[..., Any]) -> Elementwise:
     """A comparison that is exact also where no integer dtype holds both sides, as in NumPy."""
     plain = pointwise(name, code, comparison, complex=complex)
 
@@ -536,8 +535,9 @@ def _comparison(
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = plain.__doc__
-    function.op, function.count = plain.op, plain.count
-    return function
+    made = typing.cast(Elementwise, function)
+    made.op, made.count = plain.op, plain.count
+    return made
 
 
 def _beyond(value: int, dtype: DType) -> int:
@@ -554,7 +554,7 @@ not_equal = _comparison(
 )
 
 
-def _order(name: str, sign: str, compare: Callable) -> Callable[[ArrayLike, ArrayLike], Array]:
+def _order(name: str, sign: str, compare: Callable[..., Any]) -> Elementwise:
     return _comparison(name, f"({{0}} {sign} {{1}})", _in_order(sign), compare)
 
 

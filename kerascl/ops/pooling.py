@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from kerascl.core.array import Array, ArrayLike, apply
-from kerascl.core.types import Axes, Gradients
+from kerascl.core.op import Op
+from kerascl.core.types import Gradients
 from kerascl.ops.batched import more_rows
 from kerascl.ops.convolution import join_shape, spatial, split_shape, window_counts, window_pads
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import as_array, cast_to, family, floating, reshape_to
+from kerascl.ops.declare import as_array, cast_to, family, floating
 from kerascl.ops.gather import take
 from kerascl.ops.pointwise import where
 from kerascl.ops.reduction import max as largest
+from kerascl.ops.views import reshape_to
 
 __all__ = ["adaptive_average_pool", "adaptive_max_pool", "average_pool", "max_pool"]
 
@@ -52,11 +54,11 @@ AVERAGE_GRAD = family("pool_average_grad", _average_grad_vjp, batch=more_rows)
 
 
 def _pool(
-    op,
+    op: Op,
     x: Array,
     window: int | Sequence[int],
-    strides: int | Sequence[int],
-    padding,
+    strides: int | Sequence[int] | None,
+    padding: str | Sequence[tuple[int, int]],
     channels_first: bool,
     count: bool,
 ) -> Array:
@@ -116,7 +118,12 @@ def _even_window(
     return tuple(n // m for n, m in zip(sizes, targets, strict=True))
 
 
-def _adaptive(x: Array, output_size: int | Sequence[int], channels_first: bool, reduce) -> Array:
+def _adaptive(
+    x: Array,
+    output_size: int | Sequence[int],
+    channels_first: bool,
+    reduce: Callable[[Array, Array, Array, int], Array],
+) -> Array:
     _, sizes, _ = split_shape(x, channels_first, "adaptive pooling")
     targets = spatial(output_size, len(sizes), "output_size")
     first = 2 if channels_first else 1
@@ -146,7 +153,7 @@ def adaptive_max_pool(
     Window i of m over n elements goes from floor(i * n / m) to ceil((i + 1) * n / m).
     """
 
-    def reduce(windows, mask: ArrayLike, sizes, axis: Axes):
+    def reduce(windows: Array, mask: Array, sizes: Array, axis: int) -> Array:
         return largest(windows, axis)
 
     x = as_array(x)
@@ -162,7 +169,7 @@ def adaptive_average_pool(
     """The means of `output_size` windows; see `adaptive_max_pool`."""
     x = as_array(x)
 
-    def reduce(windows, mask: ArrayLike, sizes, axis: Axes):
+    def reduce(windows: Array, mask: Array, sizes: Array, axis: int) -> Array:
         return total(where(mask, windows, 0), axis) / sizes
 
     even = _even_window(x, output_size, channels_first)

@@ -10,7 +10,8 @@ needs several numbers for an element takes them from different streams.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from kerascl.core.batch import note
 from kerascl.core.op import Kind, Op, register
 from kerascl.core.scope import current
 from kerascl.core.tape import pause
-from kerascl.core.types import Gradients, ShapeLike
+from kerascl.core.types import Gradients, ShapeLike, Vjp
 from kerascl.dtypes import (
     DType,
     DTypeLike,
@@ -41,17 +42,16 @@ from kerascl.ops.declare import (
     as_array,
     cast_to,
     convert,
-    expand_to,
     floating,
     is_scalar,
     pointwise,
-    reshape_to,
     scalar,
     wrapped,
 )  # fmt: skip
 from kerascl.ops.movement import iota, strided
 from kerascl.ops.pointwise import exp, log, maximum, minimum, sigmoid, where
 from kerascl.ops.reduction import argmax
+from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
     "bernoulli", "beta", "binomial", "categorical", "dropout", "fold_in", "gamma", "key",
@@ -309,13 +309,18 @@ def _parts(key: ArrayLike) -> tuple[Array, Array]:
 
 
 def _apply(
-    op: Op, key: ArrayLike, shape: ShapeLike, dtype: DType, stream: int = 0, params: tuple = ()
+    op: Op,
+    key: ArrayLike,
+    shape: ShapeLike,
+    dtype: DType,
+    stream: int = 0,
+    params: tuple[Array, ...] = (),
 ) -> Array:
     shape = rules.normalize_shape(shape)
     words = [expand_to(reshape_to(k, ()), shape) for k in _parts(key)]
     counter = cast_to(reshape_to(iota((math.prod(shape),), 0), shape), uint32)
-    params = [expand_to(x, shape) for x in params]
-    return apply(op, (*words, counter, *params), (stream,), shape, dtype)
+    rest = [expand_to(x, shape) for x in params]
+    return apply(op, (*words, counter, *rest), (stream,), shape, dtype)
 
 
 def _float_dtype(dtype: DTypeLike) -> DType:
@@ -331,7 +336,7 @@ def _real(
     shape: ShapeLike,
     dtype: DTypeLike,
     stream: int = 0,
-    params: tuple = (),
+    params: tuple[Any, ...] = (),
 ) -> Array:
     """A draw that is computed in float32 for the small floats."""
     dtype = _float_dtype(dtype)
@@ -440,7 +445,7 @@ def bernoulli(key: ArrayLike, shape: ShapeLike, p: float) -> Array:
 
 
 def dropout(
-    key: ArrayLike, x: ArrayLike, rate: float, noise_shape: ShapeLike | None = None
+    key: ArrayLike, x: ArrayLike, rate: float, noise_shape: Sequence[int | None] | None = None
 ) -> Array:
     """`x / (1 - rate)` with each element (or slice, by `noise_shape`) zero with chance `rate`.
 
@@ -490,7 +495,9 @@ def _gamma_vjp(g: Array, y: Array, alpha: Array) -> Gradients:
     return (where(some, g * y * _slope(alpha, log(where(some, y, 1))), 0),)
 
 
-def _drawn(shape: ShapeLike, alpha: ArrayLike, work: DType, draw: Callable, vjp: Callable) -> Array:
+def _drawn(
+    shape: ShapeLike, alpha: ArrayLike, work: DType, draw: Callable[[Array], Array], vjp: Vjp
+) -> Array:
     """`draw(alpha)` of `shape`, with an implicit derivative for `alpha`."""
     alpha = expand_to(cast_to(as_array(alpha), work), rules.normalize_shape(shape))
     with pause():

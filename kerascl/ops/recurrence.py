@@ -7,22 +7,24 @@ cell, derived from the trace, that reads what the forward cell had dear to compu
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
-from kerascl.core.array import Array, ArrayLike, apply_multi
+from kerascl.core.array import Array, apply_multi
 from kerascl.core.node import Node, topological
 from kerascl.core.op import ARGUMENT, CONST, Kind
 from kerascl.core.scope import current
 from kerascl.core.tape import ALIAS, GradientTape, custom_gradient, pause
+from kerascl.core.types import Gradients, Shape
 from kerascl.dtypes import DType, bool_
 from kerascl.ops.contraction import matmul
 from kerascl.ops.control import Body, BodyTrace, is_zero
-from kerascl.ops.declare import cast_to, expand_to, family, reshape_to, scalar
+from kerascl.ops.declare import cast_to, family, scalar
 from kerascl.ops.movement import transpose
 from kerascl.ops.pointwise import add, where
 from kerascl.ops.reduction import sum
-from kerascl.ops.views import EXPAND, RESHAPE
+from kerascl.ops.views import EXPAND, RESHAPE, expand_to, reshape_to
 
 # (x for each gate, product for each gate, states) -> new states; elementwise
 Cell = Callable[[list[Array], list[Array], list[Array]], list[Array]]
@@ -230,14 +232,16 @@ def recurrence(
     def launch(
         groups: list[list[Node]],
         dtypes: list[DType],
-        arrays: Sequence[ArrayLike],
-        initial: ArrayLike,
+        arrays: list[Array],
+        initial: list[Array],
     ) -> list[Array]:
         body = Body(leaves, own.leaves, products, new, [n for g in groups for n in g])
         attrs = Recurrence(
             body, tuple(own.streams), 0, tuple(map(len, groups)), tuple(dtypes), reverse
         )
-        shapes = [((length, batch, len(g) * units), d) for g, d in zip(groups, dtypes, strict=True)]
+        shapes: list[tuple[Shape, DType]] = [
+            ((length, batch, len(g) * units), d) for g, d in zip(groups, dtypes, strict=True)
+        ]
         shapes += [(state, dtype)] * count
         return list(apply_multi(RECURRENCE, (arrays[0], *initial, *arrays[1:]), (attrs,), shapes))
 
@@ -247,7 +251,7 @@ def recurrence(
     derived = _Derivative(traced, units, acc)
 
     @custom_gradient
-    def run(inputs, kernel: ArrayLike, *rest):
+    def run(inputs: Array, kernel: Array, *rest: Array) -> tuple[Any, Callable[..., Gradients]]:
         initial, arrays = list(rest[:count]), [inputs, *rest[count:]]
         groups = [new[:1], *([n] for n in leaves)]
         dtypes = [dtype] * (1 + count)
@@ -256,7 +260,7 @@ def recurrence(
         outputs, *found = launch(groups, dtypes, [kernel, *arrays], initial)
         before, saved, final = found[:count], found[count:-count], found[-count:]
 
-        def gradient(d_outputs, *d_final):
+        def gradient(d_outputs: Array, *d_final: Array) -> Gradients:
             spread = _Streams(count)
             for s in saved:
                 spread.add(s, "step", derived.saved_leaves)
@@ -268,6 +272,7 @@ def recurrence(
             if not is_zero(d_outputs):
                 spread.add(d_outputs, "step", [derived.upstream])
             attrs = derived.recurrence(spread, not is_zero(d_outputs), dtype, not reverse)
+            shapes: list[tuple[Shape, DType]]
             shapes = [((length, batch, n * units), dtype) for n in attrs.groups]
             shapes += [(state, dtype)] * count
             found = apply_multi(

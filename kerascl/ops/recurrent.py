@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
-from kerascl.core.array import Array, ArrayLike
+from kerascl.core.array import Array
 from kerascl.core.scope import current
 from kerascl.core.tape import GradientTape, custom_gradient
+from kerascl.core.types import Gradients
 from kerascl.ops.contraction import matmul
 from kerascl.ops.control import loop
-from kerascl.ops.declare import expand_to, reshape_to, scalar
+from kerascl.ops.declare import scalar
 from kerascl.ops.movement import concatenate, expand_dims, transpose
 from kerascl.ops.pointwise import add, where
 from kerascl.ops.recurrence import Cell, recurrence
 from kerascl.ops.reduction import sum
+from kerascl.ops.views import expand_to, reshape_to
 
 
 def recurrent(
@@ -50,7 +53,15 @@ def recurrent(
     return found
 
 
-def _loop(cell, inputs, states, kernel: Array, bias: Array, mask: Array, reverse: bool):
+def _loop(
+    cell: Cell,
+    inputs: Array,
+    states: list[Array],
+    kernel: Array,
+    bias: Array | None,
+    mask: Array | None,
+    reverse: bool,
+) -> tuple[Array, list[Array]]:
     count, gates = len(states), inputs.shape[-1] // kernel.shape[0]
     shift = [] if bias is None else [bias]
     valid = [] if mask is None else [mask]
@@ -68,7 +79,7 @@ def _loop(cell, inputs, states, kernel: Array, bias: Array, mask: Array, reverse
 
     if len(current.tapes) != 1:  # none, or a second derivative may be wanted
 
-        def plain(now, slices):
+        def plain(now: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
             x, *valid = slices
             new = run_cell(x, product(now[0], kernel, shift), now, valid)
             return new, [new[0]]
@@ -76,23 +87,23 @@ def _loop(cell, inputs, states, kernel: Array, bias: Array, mask: Array, reverse
         final, (outputs,) = loop(plain, states, [inputs, *valid], reverse=reverse)
         return outputs, final
 
-    def forward(now: list[Array], slices: list[Array]):
+    def forward(now: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
         x, *valid = slices
         z = product(now[0], kernel, shift)
         new = run_cell(x, z, now, valid)
         return new, [*new, z]
 
     @custom_gradient
-    def run(inputs, kernel: ArrayLike, *rest):
+    def run(inputs: Array, kernel: Array, *rest: Array) -> tuple[Any, Callable[..., Gradients]]:
         initial = list(rest[:count])
         final, streamed = loop(forward, initial, [inputs, *valid], reverse=reverse)
         saved, products = streamed[:count], streamed[count]
         before = [_shifted(s, i, reverse) for s, i in zip(saved, initial, strict=True)]
 
-        def gradient(*upstream: ArrayLike):
+        def gradient(*upstream: Array) -> Gradients:
             d_outputs, d_final = upstream[0], list(upstream[1:])
 
-            def step(carry, slices):
+            def step(carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
                 d_out, x, z, *rest = slices
                 past, valid = rest[:count], rest[count:]
                 carry = [add(carry[0], d_out), *carry[1:]]
@@ -150,8 +161,8 @@ def lstm(
     kernel: Array,
     recurrent_kernel: Array,
     bias: Array | None,
-    activation: Callable,
-    recurrent_activation: Callable,
+    activation: Callable[..., Any],
+    recurrent_activation: Callable[..., Any],
     reverse: bool = False,
     mask: Array | None = None,
 ) -> tuple[Array, Array, Array]:
@@ -166,7 +177,7 @@ def lstm(
         Outputs (time, batch, units) in the order of the inputs, and the final h and c.
     """
 
-    def cell(x: ArrayLike, z: ArrayLike, states):
+    def cell(x: list[Array], z: list[Array], states: list[Array]) -> list[Array]:
         i, f, g, o = (add(a, b) for a, b in zip(x, z, strict=True))
         carry = recurrent_activation(f) * states[1] + recurrent_activation(i) * activation(g)
         return [recurrent_activation(o) * activation(carry), carry]
@@ -183,8 +194,8 @@ def gru(
     recurrent_kernel: Array,
     bias: Array | None,
     recurrent_bias: Array | None,
-    activation: Callable,
-    recurrent_activation: Callable,
+    activation: Callable[..., Any],
+    recurrent_activation: Callable[..., Any],
     reverse: bool = False,
     mask: Array | None = None,
 ) -> tuple[Array, Array]:
@@ -201,7 +212,7 @@ def gru(
         Outputs (time, batch, units) in the order of the inputs, and the final h.
     """
 
-    def cell(x: ArrayLike, w: ArrayLike, states):
+    def cell(x: list[Array], w: list[Array], states: list[Array]) -> list[Array]:
         (x_z, x_r, x_h), (w_z, w_r, w_h) = x, w
         z = recurrent_activation(x_z + w_z)
         r = recurrent_activation(x_r + w_r)

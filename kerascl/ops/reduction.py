@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import math
 from collections.abc import Callable
-from typing import Any
 
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
@@ -20,13 +19,11 @@ from kerascl.ops.declare import (
     as_array,
     cast_to,
     convert,
-    expand_to,
     floating,
     fold,
     fold_function,
     in_float32,
     numeric,
-    reshape_to,
     same,
 )  # fmt: skip
 from kerascl.ops.pointwise import (
@@ -46,6 +43,7 @@ from kerascl.ops.pointwise import (
     square,
     where,
 )  # fmt: skip
+from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
     "all", "allclose", "any", "argmax", "argmin", "average", "count_nonzero", "logsumexp", "max",
@@ -87,7 +85,7 @@ def _highest(d: DType) -> str:
     return f"{(1 << bits) - 1}{'U' if d.kind == 'u' else ''}{'L' if d.itemsize == 8 else ''}"
 
 
-def _extreme(sign: str, start: Callable[[DType], str]) -> Any:
+def _extreme(sign: str, start: Callable[[DType], str]) -> Callable[[DType], FoldSpec]:
     def spec(d: DType) -> FoldSpec:
         # x != x keeps NaN, as NumPy does
         nan = " || {o} != {o}" if d.is_float else ""
@@ -142,7 +140,7 @@ def ptp(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     return max(x, axis, keepdims) - min(x, axis, keepdims)
 
 
-def _argument(sign: str, start: Callable[[DType], str]):
+def _argument(sign: str, start: Callable[[DType], str]) -> Callable[[DType], FoldSpec]:
     def spec(d: DType) -> FoldSpec:
         better = "({x} " + sign + " s0"
         if d.is_float:

@@ -22,14 +22,14 @@ def _scan_vjp(g: Array, y: Array, x: Array, kind: str, reverse: bool, exclusive:
     if kind == "sum":
         return (_scan(g, "sum", not reverse, exclusive),)
     if kind == "prod":
-        return (_cumprod_vjp(g, y, x, reverse, exclusive),)
+        return (_cumprod_gradient(g, y, x, reverse, exclusive),)
     if kind == "logsumexp":
         # the sum over later positions j of g_j exp(x_i - y_j), in logarithms by sign of g
         up, down = (_log_or_nothing(part, y) for part in (g, -g))
         sums = (_scan(part, "logsumexp", not reverse, exclusive) for part in (up, down))
         more, fewer = (exp(x + part) for part in sums)
         return (more - fewer,)
-    return (_extreme_vjp(g, y, x, kind, reverse, exclusive),)
+    return (_extreme_gradient(g, y, x, kind, reverse, exclusive),)
 
 
 def _log_or_nothing(g: Array, y: Array) -> Array:
@@ -38,7 +38,7 @@ def _log_or_nothing(g: Array, y: Array) -> Array:
     return where(positive, log(where(positive, g, 1)) - y, -LARGEST[g.dtype.name] / 4)
 
 
-def _cumprod_vjp(g: Array, y: Array, x: Array, reverse: bool, exclusive: bool) -> Gradients:
+def _cumprod_gradient(g: Array, y: Array, x: Array, reverse: bool, exclusive: bool) -> Array:
     # dx_i = sum over later j of g_j y_j / x_i.  At a zero, y_j / x_i is the product of
     # the others, which is taken with the first zero replaced by 1.
     zero = equal(x, 0)
@@ -51,9 +51,9 @@ def _cumprod_vjp(g: Array, y: Array, x: Array, reverse: bool, exclusive: bool) -
     return where(first, at_first, where(zero, 0, plain))
 
 
-def _extreme_vjp(
+def _extreme_gradient(
     g: Array, y: Array, x: Array, kind: str, reverse: bool, exclusive: bool
-) -> Gradients:
+) -> Array:
     if exclusive:
         raise NotImplementedError(f"gradient of an exclusive cumulative {kind}")
     # a new extreme starts a run of equal results; its gradient is the sum over the run

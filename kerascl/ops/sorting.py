@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
@@ -383,12 +383,12 @@ def histogram(
     """
     x = as_array(x)
     x = ravel(cast_to(x, floating(x.dtype)[0]))
-    if hasattr(bins, "__iter__") and getattr(bins, "ndim", 1):
+    if isinstance(bins, Iterable) and getattr(bins, "ndim", True):
         edges = as_array(bins)
         edges = cast_to(edges, floating(edges.dtype)[0])
         count = edges.size - 1
     else:
-        count = operator.index(bins)
+        count = operator.index(bins)  # type: ignore[arg-type]  # raises for what is none
         if count < 1:
             raise ValueError(f"histogram: {bins} bins are not possible")
         edges = _bin_edges(x, count, range)

@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
-from kerascl.core.types import Axes, Shape
+from kerascl.core.types import Axes
 from kerascl.dtypes import DType, DTypeLike, as_dtype, int32, int64
 from kerascl.ops import host, indexing, movement, pointwise, reduction, sorting
 from kerascl.ops.creation import full
-from kerascl.ops.declare import SUM, as_array, cast_to, expand_to, reshape_to
+from kerascl.ops.declare import SUM, as_array, cast_to
 from kerascl.ops.gather import scatter_rows, take
 from kerascl.ops.scan import cumsum
+from kerascl.ops.views import expand_to, reshape_to
 
 
 class SparseArray:
@@ -41,7 +44,7 @@ class SparseArray:
     __array_priority__ = 1001
 
     def __init__(
-        self, values: ArrayLike, indices: ArrayLike, shape: Shape, unique: bool = False
+        self, values: ArrayLike, indices: ArrayLike, shape: Sequence[int], unique: bool = False
     ) -> None:
         values, indices = as_array(values), cast_to(as_array(indices), int32)
         shape = tuple(int(n) for n in shape)
@@ -99,7 +102,7 @@ class SparseArray:
         """The dense value on the host."""
         return self.to_dense().numpy()
 
-    def __array__(self, dtype: DType | None = None, copy=None) -> np.ndarray:
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         return self.to_dense().__array__(dtype, copy)
 
     def __len__(self) -> int:
@@ -113,7 +116,7 @@ class SparseArray:
     def __hash__(self) -> int:
         return id(self)
 
-    def __deepcopy__(self, memo) -> SparseArray:
+    def __deepcopy__(self, memo: object) -> SparseArray:
         return self  # arrays never change
 
     def __repr__(self) -> str:
@@ -122,7 +125,7 @@ class SparseArray:
             f"n_dense={self.n_dense}>"
         )
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[SparseArray], tuple[Any, ...]]:
         return SparseArray, (self.values, self.indices, self.shape, self.unique)
 
 
@@ -131,7 +134,9 @@ def like(x: SparseArray, values: Array) -> SparseArray:
     return SparseArray(values, x.indices, x.shape, x.unique)
 
 
-def mapped(function: Callable, x: SparseArray, *more, linear: bool = False, **named) -> SparseArray:
+def mapped(
+    function: Callable[..., Array], x: SparseArray, *more: Any, linear: bool = False, **named: Any
+) -> SparseArray:
     """An elementwise `function`, which must keep 0, of the values.
 
     Args:
@@ -253,7 +258,9 @@ def from_dense(x: ArrayLike, n_dense: int = 0) -> SparseArray:
 
 
 # -- elementwise with two arrays ------------------------------------------------
-def union(function: Callable, a: SparseArray, b: SparseArray, linear: bool) -> SparseArray:
+def union(
+    function: Callable[..., Array], a: SparseArray, b: SparseArray, linear: bool
+) -> SparseArray:
     """f(a, b) at the places that either lists, for f(0, 0) = 0 and arrays of one shape.
 
     Args:
