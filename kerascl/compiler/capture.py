@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import threading
 import weakref
 from collections import OrderedDict
@@ -393,7 +394,10 @@ class Jit:
 
     def _find(self, args, kwargs) -> tuple[Captured, list]:
         """The compiled form for these arguments, and those of them that are arrays."""
-        key, leaves, kinds, rebuild = _signature(args, kwargs)
+        try:
+            key, leaves, kinds, rebuild = _signature(args, kwargs)
+        except RecursionError:
+            raise self._endless(args, kwargs) from None
         captured = self._captured.get(key)
         if captured is None:
             # before the new one is made, so that it can have the memory
@@ -408,6 +412,24 @@ class Jit:
     def clear(self) -> None:
         """Forget every signature."""
         self._captured.clear()
+
+    def _endless(self, args: tuple, kwargs: dict) -> ValueError:
+        """The error of arguments whose parts have no end."""
+        name = getattr(self._function, "__qualname__", repr(self._function))
+        try:
+            given = inspect.signature(self._function).bind(*args, **kwargs).arguments
+        except (TypeError, ValueError):  # a built-in one, or arguments that do not fit it
+            given = {**{str(k): x for k, x in enumerate(args)}, **kwargs}
+        for argument, value in given.items():
+            try:
+                _signature((value,), {})
+            except RecursionError:
+                return ValueError(
+                    f"jit: argument {argument} of {name}, a {type(value).__name__}, holds itself "
+                    "or is nested too deeply: it counts by value. Give its class __hash__, or "
+                    "close over it"
+                )
+        return ValueError(f"jit: arguments of {name} are nested too deeply")
 
 
 def _signature(args, kwargs):

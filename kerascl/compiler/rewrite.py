@@ -6,6 +6,8 @@ differs.  Leaves are kept, so that a compiled program finds its inputs.
 
 from __future__ import annotations
 
+import math
+
 from kerascl.compiler import library
 from kerascl.compiler.symbolic import strides_of
 from kerascl.compiler.views import storage
@@ -140,11 +142,19 @@ def _unchanged(op: Op, inputs: tuple[Node, ...]) -> Node | None:
         return None
     a, b = inputs
     left, right = op.neutral
-    if right is not None and b.op is CONST and b.attrs[0] == right and a.op is not CONST:
+    if a.op is not CONST and _is_number(b, right):
         return a
-    if left is not None and a.op is CONST and a.attrs[0] == left and b.op is not CONST:
+    if b.op is not CONST and _is_number(a, left):
         return b
     return None
+
+
+def _is_number(x: Node, number: float | None) -> bool:
+    """Whether a node is this constant, with its sign if it is a zero of floats."""
+    # products and sums with complex numbers, which have two zeros, are left to the device
+    if number is None or x.op is not CONST or x.attrs[0] != number or x.dtype.is_complex:
+        return False
+    return not x.dtype.is_float or math.copysign(1, x.attrs[0]) == math.copysign(1, number)
 
 
 def _keeps_order(shape: tuple[int, ...], axes: tuple[int, ...]) -> bool:

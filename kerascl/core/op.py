@@ -83,7 +83,7 @@ class Op:
     fold: Callable[[DType], FoldSpec] | None = None
     vjp: Vjp | None = None
     batch: Rule | None = None
-    neutral: tuple[int | None, int | None] = (None, None)
+    neutral: tuple[float | None, float | None] = (None, None)
     cost: int = 1
     outputs: int = 1
     exact: bool = False

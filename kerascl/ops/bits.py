@@ -1,4 +1,4 @@
-"""Bits: logic, shifts, and reading numbers as their bits."""
+"""Bits: logic, shifts, exponents, and reading numbers as their bits."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from kerascl.ops.pointwise import equal, greater, isnan, logical_not, logical_or
 from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
-    "bitcast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "left_shift", "nextafter",
-    "right_shift", "view",
+    "bitcast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ldexp", "left_shift",
+    "nextafter", "right_shift", "view",
 ]  # fmt: skip
 
 
@@ -139,3 +139,21 @@ def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
     following = where(equal(a, 0), small, bits + away)
     y = bitcast(cast_to(following, word), common)
     return where(logical_or(isnan(a), isnan(b)), math.nan, where(equal(a, b), b, y))
+
+
+_LDEXP = register(
+    Op(
+        "ldexp", Kind.POINTWISE, "ldexp({0}, (int){1})",
+        vjp=lambda g, y, x, n: (ldexp(g, n), None), cost=4,
+    )
+)  # fmt: skip
+
+
+def ldexp(x1: ArrayLike, x2: ArrayLike) -> Array:
+    """x1 * 2**x2, for integer x2."""
+    x, n = as_array(x1), as_array(x2)
+    if not n.dtype.is_integer:
+        raise TypeError(f"ldexp: exponents must be integers, not {n.dtype.name}")
+    x = cast_to(x, floating(x.dtype)[0])
+    arrays, shape = spread((x, n))
+    return apply(_LDEXP, tuple(arrays), (), shape, x.dtype)

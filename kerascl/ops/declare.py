@@ -254,8 +254,10 @@ def bitwise(dtype: DType) -> tuple[DType, DType]:
     return dtype, dtype
 
 
-def convert(args: Sequence[ArrayLike]) -> tuple[list[Array], DType]:
-    """Arrays in their common dtype; Python scalars take the dtype of the arrays (weak)."""
+def convert(
+    args: Sequence[ArrayLike], work: Callable[[DType], DType] = lambda common: common
+) -> tuple[list[Array], DType]:
+    """Arrays in `work` of their common dtype, and that; Python scalars take it, too (weak)."""
     arrays = [None if is_scalar(a) else as_array(a) for a in args]
     strong = [x._node.dtype for x in arrays if x is not None]
     if strong:
@@ -265,8 +267,9 @@ def convert(args: Sequence[ArrayLike]) -> tuple[list[Array], DType]:
                 dtype = dtypes.weak_result(a, dtype)
     else:
         dtype = dtypes.promote(*(python_dtype(a) for a in args))
+    wanted = work(dtype)
     return [
-        scalar(a, dtype) if x is None else cast_to(x, dtype)
+        scalar(a, wanted) if x is None else cast_to(x, wanted)
         for a, x in zip(args, arrays, strict=True)
     ], dtype
 
@@ -324,7 +327,7 @@ def pointwise(
     boolean: str | None = None,
     complex: str | None = None,
     exact: bool = False,
-    neutral: tuple[int | None, int | None] = (None, None),
+    neutral: tuple[float | None, float | None] = (None, None),
     doc: str | None = None,
 ) -> Elementwise:
     """Declare an elementwise operation; gives the function that applies it.
@@ -375,6 +378,9 @@ def pointwise(
         plans[common] = op, work, result
         return plans[common]
 
+    def working(common: DType) -> DType:
+        return (plans.get(common) or plan(common))[1]
+
     def function(*args: ArrayLike) -> Array:
         if len(args) != count:
             raise TypeError(f"{name} takes {count} arrays, got {len(args)}")
@@ -389,10 +395,8 @@ def pointwise(
                 op, work, result = plans.get(own) or plan(own)
                 if work is own:
                     return apply(op, args, (), shape, result)  # type: ignore[arg-type]  # checked
-        arrays, common = convert(args)
-        op, work, result = plans.get(common) or plan(common)
-        if work is not common:
-            arrays = [cast_to(x, work) for x in arrays]
+        arrays, common = convert(args, working)
+        op, _, result = plans[common]
         arrays, shape = spread(arrays)
         return apply(op, tuple(arrays), (), shape, result)
 

@@ -40,7 +40,7 @@ __all__ = [
     "divide", "divide_no_nan", "equal", "erf", "erfc", "erfinv", "exp", "exp2", "expm1", "floor",
     "floor_divide", "fmax", "fmin", "fmod", "gcd", "greater", "greater_equal", "heaviside", "hypot",
     "i0", "i1", "imag", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal",
-    "lcm", "ldexp", "less", "less_equal", "lgamma", "log", "log1p", "log2", "log10", "logaddexp",
+    "lcm", "less", "less_equal", "lgamma", "log", "log1p", "log2", "log10", "logaddexp",
     "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "make_complex",
     "maximum", "minimum", "mod", "multiply", "nan_to_num", "negative", "not_equal", "power",
     "rad2deg", "real", "reciprocal", "round", "rsqrt", "select", "sigmoid", "sign", "signbit",
@@ -61,11 +61,11 @@ def _wraps(operator: str, left: str = "{0}", right: str = "{1}") -> str:
 
 add = _plain(
     "add", "({0} + {1})", lambda g, y, a, b: (g, g), integer=_wraps("+"), boolean="({0} | {1})",
-    neutral=(0, 0),
+    neutral=(-0.0, -0.0),  # -0.0 + 0.0 is 0.0
 )  # fmt: skip
 subtract = _plain(
     "subtract", "({0} - {1})", lambda g, y, a, b: (g, -g), integer=_wraps("-"),
-    neutral=(None, 0),
+    neutral=(None, 0.0),
 )  # fmt: skip
 negative = _plain(
     "negative", "(-{0})", lambda g, y, x: (-g,), integer=_wraps("-", "0", "{0}"), exact=True
@@ -144,9 +144,21 @@ _cube = pointwise(
 
 
 def power(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """x1 to the power of x2; integers stay integers and wrap around."""
-    if is_scalar(x2) and not is_scalar(x1):
+    """x1 to the power of x2; integers stay integers and wrap around.
+
+    Where an array of integers holds negative exponents, 1 / x1**-x2 is cut to an integer: 1 and -1
+    of 1 and -1, else 0.
+
+    Raises:
+        ValueError: for a negative integer as the exponent of integers.
+    """
+    if is_scalar(x2):
         x = as_array(x1)
+        if isinstance(x2, int) and x2 < 0 and not (x.dtype.is_float or x.dtype.is_complex):
+            raise ValueError(
+                f"power: integers have no powers of the negative integer {x2}; make x1 floats"
+            )
+    if is_scalar(x2) and not is_scalar(x1):
         if x2 == 2 and (x.dtype.is_float or isinstance(x2, int)):
             return square(x)
         if x.dtype.is_float and x2 in _POWERS:
@@ -169,7 +181,14 @@ rsqrt = pointwise(
     complex="kcl_cdiv_{T}(({T})(1, 0), kcl_csqrt_{T}({0}))", doc="Elementwise 1 / sqrt(x).",
 )  # fmt: skip
 cbrt = pointwise("cbrt", "cbrt({0})", floating, lambda g, y, x: (g / (square(y) * 3),), cost=15)
-_POWERS = {3: _cube, 0.5: sqrt, -0.5: rsqrt, -1: reciprocal}
+
+
+def _root_reciprocal(x: Array) -> Array:
+    """x ** -0.5, which for -0.0 and -inf is not what rsqrt is: inf and 0."""
+    return rsqrt(where(equal(x, -math.inf), math.inf, x + 0))
+
+
+_POWERS = {3: _cube, 0.5: sqrt, -0.5: _root_reciprocal, -1: reciprocal}
 
 
 def _hypot_vjp(g: Array, y: Array, a: Array, b: Array) -> Gradients:
@@ -432,24 +451,6 @@ def _integers(dtype: DType) -> tuple[DType, DType]:
 
 gcd = pointwise("gcd", "kcl_gcd_{T}({0}, {1})", _integers, cost=40, doc="Greatest common divisor.")
 lcm = pointwise("lcm", "kcl_lcm_{T}({0}, {1})", _integers, cost=45, doc="Least common multiple.")
-_LDEXP = register(
-    Op(
-        "ldexp", Kind.POINTWISE, "ldexp({0}, (int){1})",
-        vjp=lambda g, y, x, n: (ldexp(g, n), None), cost=4,
-    )
-)  # fmt: skip
-
-
-def ldexp(x1: ArrayLike, x2: ArrayLike) -> Array:
-    """x1 * 2**x2, for integer x2."""
-    x, n = as_array(x1), as_array(x2)
-    if not n.dtype.is_integer:
-        raise TypeError(f"ldexp: exponents must be integers, not {n.dtype.name}")
-    x = cast_to(x, floating(x.dtype)[0])
-    arrays, shape = spread((x, n))
-    return apply(_LDEXP, tuple(arrays), (), shape, x.dtype)
-
-
 _heaviside = pointwise(
     "heaviside", "({0} != {0} ? {0} : {0} == 0 ? {1} : ({T})({0} > 0))", floating, _no_slope,
     exact=True,
@@ -477,6 +478,11 @@ _clip = pointwise(
 
 def clip(x: ArrayLike, x_min: ArrayLike | None = None, x_max: ArrayLike | None = None) -> Array:
     """`x` limited to [x_min, x_max]; None leaves a side open.  NaN stays NaN."""
+    dtype = as_array(x).dtype
+    if is_scalar(x_min) and _beyond(x_min, dtype) < 0:
+        x_min = None
+    if is_scalar(x_max) and _beyond(x_max, dtype) > 0:
+        x_max = None
     if is_scalar(x_min) and is_scalar(x_max) and x_min < x_max:
         return _clip(x, x_min, x_max)
     if x_min is not None:

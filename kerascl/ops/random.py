@@ -3,8 +3,9 @@
 Element i of an array is a pure function of a key (uint32[2]) and i, so numbers need no memory and
 no state, fuse with what uses them, and are the same on every device (up to rounding in log, cos …).
 The function is Threefry2x32-20 of J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel
-random numbers: as easy as 1, 2, 3", SC'11: counter (i, stream), the key as its key.  A call that
-needs several numbers for an element takes them from different streams.
+random numbers: as easy as 1, 2, 3", SC'11: counter (i mod 2**32, stream), the key as its key;
+beyond 2**32 elements, every 2**32 of them have a key of their own.  A call that needs several
+numbers for an element takes them from different streams.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ __all__ = [
 ]  # fmt: skip
 
 _THREEFRY = """\
-inline uint2 kcl_threefry(uint k0, uint k1, uint c0, uint c1) {
+inline uint2 kcl_threefry_block(uint k0, uint k1, uint c0, uint c1) {
   const uint k2 = k0 ^ k1 ^ 0x1BD11BDAu;
   uint x = c0 + k0, y = c1 + k1;
 #define KCL_MIX(n) x += y; y = rotate(y, (uint)(n)) ^ x;
@@ -71,6 +72,15 @@ inline uint2 kcl_threefry(uint k0, uint k1, uint c0, uint c1) {
   KCL_ODD x += k1; y += k2 + 4u;
   KCL_EVEN x += k2; y += k0 + 5u;
   return (uint2)(x, y);
+}
+inline uint2 kcl_threefry(uint k0, uint k1, ulong place, uint stream) {
+  const uint high = (uint)(place >> 32);  // each 2**32 elements after the first have their own key
+  if (high != 0u) {
+    const uint2 k = kcl_threefry_block(k0, k1, high, 0xFFFFFFFEu);
+    k0 = k.x;
+    k1 = k.y;
+  }
+  return kcl_threefry_block(k0, k1, (uint)place, stream);
 }
 """
 _WORDS = """\
@@ -133,7 +143,7 @@ inline double kcl_gumbel_double(uint2 b) { return -log(-log1p(-kcl_open_double(b
 # G. Marsaglia and W. W. Tsang, "A simple method for generating gamma variables", ACM TOMS 26
 # (2000).  The result is exp(y) * x: y makes up for shapes below 1 and may be far out of range.
 _GAMMA = """\
-inline REAL2 kcl_gamma_REAL(uint k0, uint k1, uint c, uint stream, REAL alpha) {
+inline REAL2 kcl_gamma_REAL(uint k0, uint k1, ulong c, uint stream, REAL alpha) {
   const REAL shape = alpha < 0 ? (REAL)NAN : alpha < 1 ? alpha + 1 : alpha;
   const REAL d = shape - (REAL)(1.0f / 3.0f), scale = (REAL)(1.0f / 3.0f) / sqrt(d);
   REAL v = shape == shape ? (REAL)1 : (REAL)NAN;
@@ -163,7 +173,7 @@ inline REAL kcl_stirling_REAL(REAL k) {
   const REAL n = k + 1, s = n * n;
   return (1 / (REAL)12 - (1 / (REAL)360 - 1 / (REAL)1260 / s) / s) / n;
 }
-inline REAL kcl_binomial_REAL(uint k0, uint k1, uint c, uint stream, REAL n, REAL chance) {
+inline REAL kcl_binomial_REAL(uint k0, uint k1, ulong c, uint stream, REAL n, REAL chance) {
   if (!(n >= 0 && chance >= 0 && chance <= 1)) return (REAL)NAN;
   const REAL p = chance > 0.5f ? 1 - chance : chance;
   REAL k = 0;
@@ -318,9 +328,15 @@ def _apply(
 ) -> Array:
     shape = rules.normalize_shape(shape)
     words = [expand_to(reshape_to(k, ()), shape) for k in _parts(key)]
-    counter = cast_to(reshape_to(iota((math.prod(shape),), 0), shape), uint32)
     rest = [expand_to(x, shape) for x in params]
-    return apply(op, (*words, counter, *rest), (stream,), shape, dtype)
+    return apply(op, (*words, places(shape), *rest), (stream,), shape, dtype)
+
+
+def places(shape: tuple[int, ...]) -> Array:
+    """The place of each element in memory, in 64 bits where there are more than 2**32."""
+    count = math.prod(shape)
+    counter = reshape_to(iota((count,), 0), shape)
+    return cast_to(counter, uint32 if count <= 2**32 else uint64)
 
 
 def _float_dtype(dtype: DTypeLike) -> DType:
@@ -346,7 +362,7 @@ def _real(
 
 
 def random_bits(key: ArrayLike, shape: ShapeLike, stream: int = 0) -> Array:
-    """uint32 of 32 random bits each; `stream` (0 … 2**32 - 1) tells draws with one key apart."""
+    """uint32 of 32 random bits each; `stream` (0 … 2**32 - 3) tells draws with one key apart."""
     return _apply(BITS, key, shape, uint32, stream)
 
 

@@ -152,3 +152,25 @@ def test_constants_of_graphs_keep_their_sign():
         assert signs.tolist() == [np.signbit(zero)] * 2
         padded = kc.pad(x, 1, constant_values=zero).numpy()
         assert np.signbit(padded).tolist() == [np.signbit(zero), False, False, np.signbit(zero)]
+
+
+class Link:
+    def __init__(self):
+        self.next = self
+
+    def __eq__(self, other):
+        return True
+
+
+def test_arguments_that_hold_themselves_are_named():
+    ring = [1]
+    ring.append(ring)
+    run = kc.jit(lambda x, where: x)
+    for endless in (Link(), ring, {"a": [Link()]}):
+        with pytest.raises(ValueError, match=r"jit: argument where of .*lambda.* holds itself"):
+            run(np.ones(2, "f"), endless)
+        with pytest.raises(ValueError, match="argument where"):
+            run(np.ones(2, "f"), where=endless)
+    with pytest.raises(ValueError, match="argument more"):
+        kc.jit(lambda *more: 1)(ring)
+    assert run(np.ones(2, "f"), 3).numpy().tolist() == [1, 1]

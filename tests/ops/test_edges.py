@@ -208,3 +208,76 @@ def test_gradient_of_a_gather_without_elements():
         return kc.sum(kc.diagonal(y, 1, 0, -1))
 
     assert kc.grad(function)(kc.zeros((5, 33, 0))).numpy().shape == (5, 33, 0)
+
+
+def _same_with_signs(found, expected) -> None:
+    found, expected = found.numpy(), np.asarray(expected)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=0)
+    number = expected == expected
+    np.testing.assert_array_equal(np.signbit(found)[number], np.signbit(expected)[number])
+
+
+@pytest.mark.parametrize("change", [
+    lambda m, x: x + 0, lambda m, x: 0.0 + x, lambda m, x: x + -0.0, lambda m, x: -0.0 + x,
+    lambda m, x: x - 0.0, lambda m, x: x - -0.0, lambda m, x: 0.0 - x, lambda m, x: x + False,
+    lambda m, x: x * 1, lambda m, x: x / 1, lambda m, x: x * 0, lambda m, x: m.negative(-x),
+    lambda m, x: x + m.zeros(x.shape, x.dtype), lambda m, x: m.zeros(x.shape, x.dtype) + x,
+    lambda m, x: x - m.zeros(x.shape, x.dtype), lambda m, x: x * m.ones(x.shape, x.dtype),
+    lambda m, x: x**1, lambda m, x: x**0, lambda m, x: x**-0.5, lambda m, x: x**-1.0,
+    lambda m, x: m.maximum(x, -np.inf), lambda m, x: m.minimum(np.inf, x), lambda m, x: x - x,
+    lambda m, x: m.where(True, x, 0), lambda m, x: (x + 1) - 1,
+])  # fmt: skip
+@pytest.mark.parametrize("dtype", ["float32", "float16", "complex64"])
+def test_what_changes_nothing_keeps_signs_and_nan(change, dtype):
+    x = X.astype(dtype)
+    if dtype == "complex64":
+        x = np.array([complex(a, b) for a in (0.0, -0.0, 2.0) for b in (0.0, -0.0, -3.0)], dtype)
+        try:
+            expected = change(np, x)
+            found = [change(kc, kc.array(x)), kc.jit(lambda x: change(kc, x))(x)]
+        except TypeError:  # there are no orders of complex numbers, nor roots
+            pytest.skip("not of complex numbers")
+        for y in found:
+            # zeros' signs are those of sums; products and quotients of complex numbers differ
+            np.testing.assert_allclose(y.numpy(), expected, rtol=1e-5)
+        return
+    expected = change(np, x)
+    _same_with_signs(change(kc, kc.array(x)), expected)
+    _same_with_signs(kc.jit(lambda x: change(kc, x))(x), expected)
+
+
+def test_sums_with_zero_of_complex_numbers_keep_signs():
+    x = np.array([complex(a, b) for a in (0.0, -0.0, 2.0) for b in (0.0, -0.0, -3.0)], "complex64")
+    for change in (lambda x: x + 0, lambda x: x + complex(0, -0.0), lambda x: x - 0):
+        found, expected = change(kc.array(x)).numpy(), change(x)
+        for part in (np.real, np.imag):
+            np.testing.assert_array_equal(np.signbit(part(found)), np.signbit(part(expected)))
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int32", "uint8", "bool"])
+def test_integers_have_no_negative_powers(dtype):
+    x = np.array([1, 2, 3]).astype(dtype)
+    for base in (kc.array(x), x, 2):
+        with pytest.raises(ValueError, match=r"power: integers .* negative integer -1"):
+            kc.power(base, -1)
+    with pytest.raises(ValueError, match="negative integer -2"):
+        kc.jit(lambda x: x**-2)(x)
+    np.testing.assert_allclose((kc.array(x) ** -1.0).numpy(), x.astype("f") ** -1.0)
+
+
+def test_arrays_of_negative_exponents_cut_the_quotient():
+    x, n = (v.ravel() for v in np.meshgrid([1, -1, 2, -3, 0], [-1, -2, -3]))
+    expected = np.where(x == 0, 0, np.trunc(np.where(x == 0, 1.0, x) ** n))
+    x, n = x.astype("i4"), n.astype("i4")
+    for power in (kc.power, kc.jit(kc.power)):
+        np.testing.assert_array_equal(power(kc.array(x), kc.array(n)).numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "uint64", "int8"])
+def test_scalars_that_integers_cannot_hold(dtype):
+    x = np.arange(4).astype(dtype)
+    np.testing.assert_allclose((kc.array(x) / -300).numpy(), x / -300.0, rtol=1e-6)
+    np.testing.assert_array_equal(kc.clip(x, -300, 2).numpy(), np.clip(x, -300, 2))
+    np.testing.assert_array_equal(kc.clip(x, 1, 2**70).numpy(), np.clip(x, 1, 2**70))
+    with pytest.raises(OverflowError, match="out of bounds"):
+        kc.clip(x, 2**70, 2**71)

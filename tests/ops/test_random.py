@@ -410,3 +410,18 @@ def test_gamma_slopes_inside_vmap():
     with kc.GradientTape() as other:
         z = kc.sum(kc.stack([draw(keys[k]) for k in range(3)]))
     np.testing.assert_allclose(tape.gradient(y, a).numpy(), other.gradient(z, a).numpy(), rtol=1e-6)
+
+
+def test_more_numbers_than_a_word_counts():
+    assert random.places((2**30, 4)).dtype is kc.uint32
+    assert random.places((2**30, 5)).dtype is kc.uint64  # neither is in memory
+    key = random.key(77)
+    places = np.array([0, 5, 2**32 - 1, 2**32, 2**32 + 5, 2**33 - 1, 2**33, 2**33 + 5, 2**40 + 7])
+    words = [np.broadcast_to(k, places.shape) for k in key.numpy()]
+    inputs = tuple(kc.array(x) for x in (*words, places.astype(np.uint64)))
+    bits = kc.core.array.apply(random.BITS, inputs, (3,), places.shape, kc.uint32).numpy()
+    block, low = places >> 32, places & 0xFFFFFFFF
+    keys = threefry(key.numpy(), (block, 0 * block + 0xFFFFFFFE))
+    words = [np.where(block == 0, k, other) for k, other in zip(words, keys, strict=True)]
+    np.testing.assert_array_equal(bits, threefry(words, (low, 0 * low + 3))[0])
+    assert len(set(bits.tolist())) == len(places)

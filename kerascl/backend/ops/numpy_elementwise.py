@@ -312,7 +312,7 @@ def ldexp(x1, x2) -> Array:
         raise TypeError(
             f"ldexp exponent must be an integer type. Received: x2 dtype={x2.dtype.name}"
         )
-    return pointwise.ldexp(cast_to(x1, resolve(x1.dtype, x2.dtype, float)), x2)
+    return bits.ldexp(cast_to(x1, resolve(x1.dtype, x2.dtype, float)), x2)
 
 
 # -- others -------------------------------------------------------------------
