@@ -125,3 +125,12 @@ def test_bad_arguments():
         pooling.max_pool(x, 2, 1, "full")
     with pytest.raises(ValueError, match="spatial"):
         pooling.max_pool(kc.ones((4, 4)), 2)
+
+
+@pytest.mark.parametrize("window", [(2**20,), (2**10, 2**9)])
+def test_averages_of_large_windows(window):
+    x = np.full((1, *window, 1), 0.1, np.float32)
+    found = kc.average_pool(x, window).numpy()
+    np.testing.assert_allclose(found, np.float64(x.flat[0]), rtol=2.0**-20)
+    x[0, 3, ..., 0] = np.inf
+    assert kc.average_pool(x, window).numpy() == np.inf

@@ -205,9 +205,24 @@ __kernel void pool_max_select(const __global A_T* restrict k_x, const __global A
 #endif
 
 #if POOL_AVERAGE
+// Sums of large windows carry along what each addition rounds off (Kahan), unless it is infinite.
+#if KD * KH * KW > 256
+#define ADD(v_) { \
+    const A_CV more_ = (v_) - lost, next_ = sum + more_; \
+    lost = (next_ - sum) - more_; \
+    lost = lost == lost ? lost : A_SPLAT(0); \
+    sum = next_; \
+  }
+#else
+#define ADD(v_) sum += (v_);
+#endif
+
 __kernel void pool_average(const __global A_T* restrict k_x SIZES_PARAMS EPILOGUE_PARAMS) {
   FOR_EACH_RESULT(od, oh, ow)
     A_CV sum = A_SPLAT(0);
+#if KD * KH * KW > 256
+    A_CV lost = A_SPLAT(0);
+#endif
     for (int kz = 0; kz < KD; kz++) {
       const int z = d * SD - pd + kz;
       if (!INSIDE(z, id)) continue;
@@ -217,7 +232,7 @@ __kernel void pool_average(const __global A_T* restrict k_x SIZES_PARAMS EPILOGU
         for (int kx = 0; kx < KW; kx++) {
           const int x = w * SW - pw + kx;
           if (!INSIDE(x, iw)) continue;
-          sum += A_LOADV(k_x, AT(n, z, y, x, id, ih, iw));
+          ADD(A_LOADV(k_x, AT(n, z, y, x, id, ih, iw)))
         }
       }
     }
