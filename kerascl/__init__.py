@@ -4,11 +4,11 @@ import kerascl_hook as _hook
 from kerascl.checks import first as _first
 from kerascl.compiler import execute as _execute
 from kerascl.compiler.capture import jit
-from kerascl.core import scope as _scope
+from kerascl.core import context as _context
 from kerascl.core.array import Array, State
 from kerascl.core.closed import remat
+from kerascl.core.context import device_scope, precision_scope, set_precision
 from kerascl.core.errors import CaptureError, DeviceMismatchError, KerasclError
-from kerascl.core.scope import device_scope, precision_scope, set_precision
 from kerascl.core.tape import (
     GradientTape,
     custom_gradient,
@@ -58,6 +58,6 @@ from kerascl.runtime import programs as _programs
 
 __version__ = "0.1.0"
 engine = _execute.Engine()
-_scope.install_engine(engine)
+_context.Context.engine = engine
 _programs.first_use = _first.guard_for
 _hook.install()

@@ -11,8 +11,8 @@ from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from kerascl.core.array import Array, State
 from kerascl.core.closed import trace
+from kerascl.core.context import current
 from kerascl.core.overlay import Overlay
-from kerascl.core.scope import current
 from kerascl.ops.declare import as_array
 from kerascl.ops.pointwise import equal, logical_not, where
 

@@ -7,7 +7,7 @@ from keras.src.utils.python_utils import is_default
 
 from kerascl.backend.ops.conversion import convert_to_numpy, is_tensor
 from kerascl.core.array import Array
-from kerascl.core.scope import engine
+from kerascl.core.context import current
 
 
 class CallbackList(callbacks_module.CallbackList):
@@ -70,7 +70,7 @@ def python_logs(logs) -> dict:
     """
     flat = list(_flat(logs or {}))
     nodes = [value._node for _, value in flat if isinstance(value, Array)]
-    read = iter(engine().to_hosts(nodes) if nodes else ())
+    read = iter(current.engine.to_hosts(nodes) if nodes else ())
     return {
         name: _number(next(read) if isinstance(value, Array) else value) for name, value in flat
     }

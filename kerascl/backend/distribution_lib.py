@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from keras.src.utils import rng_utils
 
-from kerascl.core import scope
+from kerascl.core import context
 from kerascl.core.array import Array
 from kerascl.runtime.device import Device, find_devices
 
@@ -61,7 +61,7 @@ def _name(device: Device) -> str:
 def list_devices(device_type: str | None = None) -> list[str]:
     """Names ("gpu:0", …) of the devices of a type; by default the one in use."""
     if device_type is None:
-        return [_name(scope.device())]
+        return [_name(context.device())]
     kind = device_type.lower()
     return [f"{kind}:{k}" for k in range(len(_of_kind(kind)))]
 
@@ -82,7 +82,7 @@ def initialize(job_addresses=None, num_processes=None, process_id=None) -> None:
         num_processes = max(1, len(addresses))
     if num_processes != 1 or len(addresses) > 1 or process_id not in (None, 0):
         what = f"it cannot be process {process_id} of {num_processes} ({job_addresses})"
-        raise NotImplementedError(_MANY.format(what=what, name=_name(scope.device())))
+        raise NotImplementedError(_MANY.format(what=what, name=_name(context.device())))
     initialize_rng()
 
 
@@ -136,7 +136,7 @@ def _to_backend_device(device_name) -> Device:
     Raises:
         NotImplementedError: for the name of another device.
     """
-    device = scope.device()
+    device = context.device()
     if isinstance(device_name, Device):
         found, text = device_name, _name(device_name)
     else:
@@ -155,7 +155,7 @@ def _to_backend_mesh(device_mesh) -> Mesh:
     shape = tuple(device_mesh.devices.shape)
     if math.prod(shape) != 1:
         what = f"a mesh of shape {shape} needs {math.prod(shape)} devices"
-        raise NotImplementedError(_MANY.format(what=what, name=_name(scope.device())))
+        raise NotImplementedError(_MANY.format(what=what, name=_name(context.device())))
     return Mesh(_to_backend_device(device_mesh.devices.flat[0]), tuple(device_mesh.axis_names))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from keras.src.backend.common import name_scope as keras_scopes
 
+from kerascl.core.context import current
 from kerascl.core.labels import mark
-from kerascl.core.scope import current
 
 
 class name_scope(keras_scopes.name_scope):

@@ -16,8 +16,8 @@ from keras.src.backend.common import KerasVariable
 from kerascl.backend.ops.conversion import convert_to_numpy, convert_to_tensor, sparse_from
 from kerascl.compiler.capture import jit
 from kerascl.core.array import Array, State, is_evaluated
+from kerascl.core.context import current
 from kerascl.core.errors import CaptureError
-from kerascl.core.scope import current, engine
 from kerascl.dtypes import BY_NAME, float64
 from kerascl.ops.sparse import SparseArray
 
@@ -77,15 +77,12 @@ class Step:
         return self._jit
 
     def _eager(self, batch):
-        previous, current.checked = current.checked, self._checked
-        try:
+        with current.replaced(checks_indices=self._checked):
             result = self.body(tree.map_structure(to_array, batch))
-        finally:
-            current.checked = previous
         # One evaluation for the whole step; otherwise graphs would grow from step to step.
         arrays = [x for x in tree.flatten(result) if isinstance(x, Array)]
         arrays += [state.value for state in self._states()]
-        engine().evaluate([x._node for x in arrays if not is_evaluated(x)])
+        current.engine.evaluate([x._node for x in arrays if not is_evaluated(x)])
         return result
 
     def _explain(self, error: CaptureError) -> str:

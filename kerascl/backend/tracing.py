@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from kerascl.core import scope
+from contextlib import AbstractContextManager
+
 from kerascl.core.array import Array
+from kerascl.core.context import current
 from kerascl.core.overlay import Overlay
 
 
@@ -17,21 +19,16 @@ class ShapeTrace(Overlay):
 
 def shapes_only() -> bool:
     """Whether a `ShapeTrace` is active."""
-    return isinstance(scope.current.trace, ShapeTrace)
+    return isinstance(current.trace, ShapeTrace)
 
 
-class untraced:
-    """Operations inside are neither captured nor recorded on tapes: they give real values."""
-
-    def __enter__(self) -> None:
-        self._before = scope.current.trace, scope.current.tapes
-        scope.current.trace, scope.current.tapes = None, ()
-
-    def __exit__(self, *exception) -> None:
-        scope.current.trace, scope.current.tapes = self._before
+def untraced() -> AbstractContextManager[None]:
+    """A block whose operations are neither captured nor recorded on tapes: they give real
+    values."""
+    return current.replaced(trace=None, tapes=())
 
 
 def is_known(array: Array) -> bool:
     """Whether the host can have the value of an array now."""
-    trace = scope.current.trace
+    trace = current.trace
     return trace is None or trace.knows_value(array._node)

@@ -27,7 +27,7 @@ from kerascl.backend.steps import Repeated, Step, prepare, to_array
 from kerascl.backend.tracing import ShapeTrace
 from kerascl.core import labels
 from kerascl.core.array import Array
-from kerascl.core.scope import steady
+from kerascl.core.context import steady
 from kerascl.core.tape import GradientTape
 from kerascl.ops.movement import concatenate
 

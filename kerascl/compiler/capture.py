@@ -15,14 +15,15 @@ from kerascl.compiler import memory, views
 from kerascl.compiler.execute import Engine, structure
 from kerascl.compiler.lower import lower
 from kerascl.compiler.program import Program, Use, copy_many
+from kerascl.core import context
 from kerascl.core import node as graph
-from kerascl.core import scope
 from kerascl.core.array import Array, State
+from kerascl.core.context import current
 from kerascl.core.labels import Labels
 from kerascl.core.lease import FIXED, LENT, Lease
+from kerascl.core.lock import LOCK
 from kerascl.core.node import Node, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, COPY, Kind
-from kerascl.core.scope import LOCK
 from kerascl.core.structure import exact, flatten
 from kerascl.dtypes import as_dtype, host_array
 from kerascl.kernels.contract.plan import Counters
@@ -73,20 +74,6 @@ class Trace:
         return is_closed(node)
 
 
-class _Tracing:
-    def __init__(self, trace: Trace):
-        self.trace = trace
-
-    def __enter__(self):
-        now = scope.current
-        self.previous = now.trace, now.tapes, now.labels
-        now.trace, now.tapes, now.labels = self.trace, (), self.trace.labels
-
-    def __exit__(self, *exception):
-        now = scope.current
-        now.trace, now.tapes, now.labels = self.previous
-
-
 def _nothing() -> None:
     """A weak reference to nothing."""
 
@@ -103,7 +90,7 @@ class Captured:
         planned_bytes: memory planned for all temporaries together.
     """
 
-    @scope.steady
+    @context.steady
     def __init__(self, function: Callable, leaves: list, kinds: list, rebuild_args, engine: Engine):
         self.engine = engine
         self.uploads: dict[int, Upload] = {}  # of each argument that was a NumPy array once
@@ -114,13 +101,13 @@ class Captured:
         for leaf, kind in zip(leaves, kinds, strict=True):
             if kind == "array":
                 dtype = leaf.dtype if isinstance(leaf, Array) else as_dtype(leaf.dtype)
-                device = leaf.device if isinstance(leaf, Array) else scope.device()
+                device = leaf.device if isinstance(leaf, Array) else context.device()
                 array = trace.argument(tuple(leaf.shape), dtype, device)
                 arguments.append(array)
                 values.append(array)
             else:
                 values.append(leaf)
-        with _Tracing(trace):
+        with current.replaced(trace=trace, tapes=(), labels=trace.labels):
             args, kwargs = rebuild_args(iter(values))
             result = function(*args, **kwargs)
         self._compile(trace, arguments, result)
@@ -143,7 +130,7 @@ class Captured:
         nodes = topological(wanted)
         self.device = next((n.device for n in nodes if n.device is not None), None)
         if self.device is None:
-            self.device = scope.device()
+            self.device = context.device()
         leaf_of = {id(trace.leaves[k]._node): trace.states[k] for k in trace.leaves}
         used = {id(node) for node in nodes}
         self.states = [state for key, state in leaf_of.items() if key in used]
@@ -381,7 +368,7 @@ class Jit:
         functools.update_wrapper(self, function)
 
     def __call__(self, *args, **kwargs):
-        if scope.current.trace is not None:
+        if current.trace is not None:
             return self._function(*args, **kwargs)
         with self._lock:
             captured, leaves = self._find(args, kwargs)
@@ -444,11 +431,11 @@ def _signature(args, kwargs):
             parts.append((leaf.shape, leaf.dtype.name, id(leaf.device)))
         elif isinstance(leaf, np.ndarray) and leaf.dtype != object:
             kinds.append("array")
-            parts.append((leaf.shape, as_dtype(leaf.dtype).name, id(scope.device())))
+            parts.append((leaf.shape, as_dtype(leaf.dtype).name, id(context.device())))
         else:
             kinds.append("static")
             parts.append(exact(leaf))
-    return (described, tuple(parts), scope.precision()), leaves, kinds, rebuild
+    return (described, tuple(parts), context.precision()), leaves, kinds, rebuild
 
 
 def jit(function: Callable) -> Jit:
@@ -473,4 +460,4 @@ def jit(function: Callable) -> Jit:
         CaptureError: at the first call, when the function needs the value of
             an array on the host.
     """
-    return Jit(function, scope.engine())
+    return Jit(function, current.engine)

@@ -7,12 +7,12 @@ import numpy as np
 from kerascl.compiler import views
 from kerascl.compiler.lower import lower
 from kerascl.compiler.program import Program, Use
-from kerascl.core import scope
+from kerascl.core import context
 from kerascl.core.errors import CaptureError
 from kerascl.core.lease import Lease
+from kerascl.core.lock import LOCK
 from kerascl.core.node import Node, identity, topological
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Kind
-from kerascl.core.scope import LOCK
 from kerascl.kernels.contract.plan import Counters
 from kerascl.kernels.units import attention as unit_attention
 from kerascl.runtime import device as devices
@@ -35,14 +35,14 @@ def structure(nodes: list[Node], roots: list[Node]) -> tuple:
 
 
 class Engine:
-    """Evaluates graphs on OpenCL devices; the one engine behind `kerascl.core.scope`."""
+    """Evaluates graphs on OpenCL devices; the one engine behind `kerascl.core.context`."""
 
     def __init__(self):
         self.programs = Recent(_CACHE_LIMIT)
         self.compiled = 0
         self.launches = 0
 
-    # -- the protocol of kerascl.core.scope.Engine
+    # -- the protocol of kerascl.core.context.Engine
     def default_device(self) -> Device:
         return devices.default()
 
@@ -192,9 +192,9 @@ def _device_of_graph(graph: list[Node]) -> Device:
     for node in graph:
         if node.device is not None:
             return node.device
-    return scope.device()
+    return context.device()
 
 
 def device_of(node: Node) -> Device:
     """The device a node lies on or will lie on."""
-    return node.device if node.device is not None else scope.device()
+    return node.device if node.device is not None else context.device()

@@ -11,13 +11,14 @@ import numpy.typing as npt
 
 from kerascl import dtypes
 from kerascl.core import node as graph
+from kerascl.core.context import current, device
 from kerascl.core.errors import CaptureError
 from kerascl.core.foreign import Differentiable
 from kerascl.core.lease import LENT, OWN, Lease
+from kerascl.core.lock import LOCK
 from kerascl.core.methods import Methods
 from kerascl.core.node import Node
 from kerascl.core.op import DATA, LANE, PICK, Op
-from kerascl.core.scope import LOCK, current, device, engine
 from kerascl.core.types import Attrs, Device, Results, Shape
 from kerascl.dtypes import DType
 
@@ -78,7 +79,7 @@ class Array(Methods, Differentiable):
         if self._node.lease is None:
             if current.trace is not None:
                 return self
-            engine().evaluate([self._node])
+            current.engine.evaluate([self._node])
         return self
 
     def numpy(self) -> np.ndarray:
@@ -96,7 +97,7 @@ class Array(Methods, Differentiable):
                 "(numpy(), float(), int(), bool(), printing, or a Python `if` on an array). "
                 "Use kerascl.where / cond / while_loop, or run the function eagerly."
             )
-        return engine().to_host(self._node)
+        return current.engine.to_host(self._node)
 
     def item(self) -> Any:
         """The only element, as a Python scalar."""
@@ -180,7 +181,7 @@ def from_host(value: npt.ArrayLike, on: Device | None = None) -> Array:
     if value.ndim == 0 and not dtype.is_complex:
         return Array(graph.const(value.item(), dtype))
     on = device() if on is None else on
-    lease = Lease(engine().from_host(value, on))
+    lease = Lease(current.engine.from_host(value, on))
     return Array(graph.data(lease, value.shape, dtype, on))
 
 
@@ -206,7 +207,7 @@ def apply(op: Op, inputs: tuple[Array, ...], attrs: Attrs, shape: Shape, dtype: 
         for tape in current.tapes:
             tape.record(op.vjp, inputs, attrs, result)
     if node.depth > MAX_DEPTH and current.trace is None:
-        engine().evaluate([node])
+        current.engine.evaluate([node])
     return result
 
 
@@ -309,10 +310,10 @@ class State:
                 self.lease, self._leaf = weakref.ref(lease), weakref.ref(node)
                 self.place = lease.buffer
             else:
-                self.place = engine().copy_buffer(lease.buffer, self.device)
+                self.place = current.engine.copy_buffer(lease.buffer, self.device)
         elif lease.buffer is not self.place:  # it may be the value that was read from here
             self.vacate()
-            engine().copy_into(lease.buffer, self.place, self.device)
+            current.engine.copy_into(lease.buffer, self.place, self.device)
         self.pending = None
 
     def vacate(self) -> None:
@@ -320,7 +321,7 @@ class State:
         if self.lease is not None:
             lease = self.lease()
             if lease is not None and lease.buffer is self.place:
-                lease.move(engine().copy_buffer(self.place, self.device))
+                lease.move(current.engine.copy_buffer(self.place, self.device))
             self.lease = self._leaf = None
 
     def __repr__(self) -> str:

@@ -10,16 +10,16 @@ vmaps may be nested.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from kerascl.core.array import Array, State, innermost
+from kerascl.core.context import current
 from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node
 from kerascl.core.op import LANE, Kind, Op
 from kerascl.core.overlay import Overlay
-from kerascl.core.scope import current
 from kerascl.core.types import Attrs, Results
 
 # rule(size, op, inputs, batched, attrs, results) -> batches: the operation on whole batches.
@@ -75,29 +75,21 @@ class Lane:
         """The batch behind a lane; other arrays repeated for each element."""
         return x._node.attrs[1] if self.holds(x) else _expand[0](x, (self.size, *x.shape))
 
-    @contextlib.contextmanager
-    def active(self):
-        """Operations inside know this lane."""
-        previous = current.lanes
-        current.lanes = (*previous, self)
-        try:
-            yield self
-        finally:
-            current.lanes = previous
+    def active(self) -> AbstractContextManager[None]:
+        """A block whose operations know this lane."""
+        return current.replaced(lanes=(*current.lanes, self))
 
     def apply(self, op: Op, inputs, attrs: tuple, results: list) -> tuple[Array, ...]:
         """An operation some of whose inputs are lanes of this call; see `core.array.apply`."""
         rule = op.batch or _of_kind.get(op.kind) or _fallback[0]
-        tapes, lanes = current.tapes, current.lanes
-        inside = [tape for tape in tapes if self in tape.lanes]
-        current.tapes = tuple([tape for tape in tapes if self not in tape.lanes])
-        current.lanes = tuple([lane for lane in lanes if lane is not self])
-        try:
+        inside = [tape for tape in current.tapes if self in tape.lanes]
+        with current.replaced(
+            tapes=tuple([tape for tape in current.tapes if self not in tape.lanes]),
+            lanes=tuple([lane for lane in current.lanes if lane is not self]),
+        ):
             batched = [self.holds(x) for x in inputs]
             batches = rule(self.size, op, [self.batch(x) for x in inputs], batched, attrs, results)
             outputs = tuple([self.wrap(y) for y in batches])
-        finally:
-            current.tapes, current.lanes = tapes, lanes
         if op.vjp is not None:
             for tape in inside:
                 tape.record(op.vjp, inputs, attrs, outputs if op.outputs > 1 else outputs[0])

@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from kerascl.core import node as graph
 from kerascl.core.array import Array, apply, apply_multi
 from kerascl.core.batch import as_lanes, note
+from kerascl.core.context import current
 from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node
 from kerascl.core.op import ARGUMENT, CONST, PICK, Kind, Op, register
 from kerascl.core.overlay import Overlay
-from kerascl.core.scope import current
 from kerascl.core.structure import flatten
-from kerascl.core.tape import backward, private_tapes, stop_gradient
+from kerascl.core.tape import backward, pause, private_tapes, stop_gradient
 
 # The same value; what is computed from it is not taken from what was computed without it.
 BARRIER = register(Op("barrier", Kind.VIEW, vjp=lambda g, y, x: (g,)))
@@ -136,13 +136,11 @@ class Closed:
         """
         captured = captured or {}
         reads = [captured.get(id(x._node), x) for x in self.captured]
-        tapes, current.tapes = current.tapes, ()
-        try:
+        tapes = current.tapes
+        with pause():
             outputs = [stop_gradient(y) for y in self.replay(inputs, captured)]
             known = (*inputs, *reads)
             outputs = as_lanes((*known, *context), outputs)
-        finally:
-            current.tapes = tapes
         if tapes and outputs:
             smooth = [is_smooth(y) for y in outputs]
 
@@ -183,14 +181,9 @@ def _argument(like: Array) -> Array:
 
 def _apart(run: Callable, private: tuple):
     """`run()` in a trace of its own, with tapes of its own, and what it assigned."""
-    tapes, lanes = current.tapes, current.lanes
     # elements of batches outside are inputs here
-    current.tapes, current.lanes = private, ()
-    try:
-        with Overlay() as overlay:
-            return run(), overlay.written
-    finally:
-        current.tapes, current.lanes = tapes, lanes
+    with current.replaced(tapes=private, lanes=()), Overlay() as overlay:
+        return run(), overlay.written
 
 
 def trace(function: Callable, inputs: Sequence[Array]):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
+from kerascl.core.context import current
 from kerascl.core.node import new_serial
-from kerascl.core.scope import current
 
 GRADIENT = " (gradient)"
 

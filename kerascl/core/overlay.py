@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from kerascl.core.array import Array, State
+from kerascl.core.context import current
 from kerascl.core.node import Node, is_closed
 from kerascl.core.op import ARGUMENT
-from kerascl.core.scope import current
 from kerascl.dtypes import DType
 
 
@@ -43,11 +43,8 @@ class Overlay:
         entry = self.written.get(id(state))
         if entry is not None:
             return entry[1]
-        current.trace = self.outer
-        try:
+        with current.replaced(trace=self.outer):
             return state.value
-        finally:
-            current.trace = self
 
     def write(self, state: State, value: Array) -> None:
         """Note an assignment."""

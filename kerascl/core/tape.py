@@ -10,12 +10,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 
 from kerascl.core.array import Array, State, apply
 from kerascl.core.batch import as_lanes, note
+from kerascl.core.context import current
 from kerascl.core.labels import GRADIENT
 from kerascl.core.op import Kind, Op, register
-from kerascl.core.scope import current
 
 ALIAS = register(Op("alias", Kind.VIEW))
 
@@ -92,7 +93,7 @@ class GradientTape:
         if self._watched is not None:
             self._watched += flat
 
-    def stop_recording(self) -> _Recording:
+    def stop_recording(self) -> AbstractContextManager[None]:
         """A block whose operations are not recorded on this tape."""
         return _without(self)
 
@@ -307,32 +308,13 @@ def private_tapes(tapes: tuple) -> tuple[GradientTape, tuple]:
     return tape, (tape, *[_Deaf()] * (len(tapes) - 1)) if tapes else ()
 
 
-class _Recording:
-    """A block that records on some tapes.
-
-    No generator: one that Ctrl-C leaves half-way would restore its tapes whenever it is collected.
-    """
-
-    __slots__ = ("_before", "_tapes")
-
-    def __init__(self, tapes: tuple):
-        self._tapes = tapes
-
-    def __enter__(self) -> None:
-        self._before = current.tapes
-        current.tapes = self._tapes
-
-    def __exit__(self, *exception) -> None:
-        current.tapes = self._before
+def _without(tape: GradientTape) -> AbstractContextManager[None]:
+    return current.replaced(tapes=tuple(t for t in current.tapes if t is not tape))
 
 
-def _without(tape: GradientTape) -> _Recording:
-    return _Recording(tuple(t for t in current.tapes if t is not tape))
-
-
-def pause() -> _Recording:
-    """Operations inside are recorded on no tape."""
-    return _Recording(())
+def pause() -> AbstractContextManager[None]:
+    """A block whose operations are recorded on no tape."""
+    return current.replaced(tapes=())
 
 
 def backward(

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kerascl.core.array import Array, ArrayLike, apply_multi
-from kerascl.core.scope import current, engine, product_precision
+from kerascl.core.context import current, product_precision
 from kerascl.core.tape import GradientTape
 from kerascl.core.types import Gradients
 from kerascl.dtypes import bfloat16, bool_, float16, float32, promote
@@ -110,14 +110,14 @@ def _fused(query: Array, value: Array, bias: Array | None, shape: tuple[int, ...
         and 0 not in shape
         and shape[2] >= LEAST_QUERIES
     )
-    if not usable or not engine().matrix_units(query.device):
+    if not usable or not current.engine.matrix_units(query.device):
         return usable
     nbytes = math.prod(shape) * float32.itemsize
-    if nbytes > engine().memory_bytes(query.device) * MOST_LOGITS:
+    if nbytes > current.engine.memory_bytes(query.device) * MOST_LOGITS:
         return True
     exact = query.dtype is float32 and product_precision(float32) == "highest"
     few = max(features) <= MATRIX_FEATURES
-    return few and not exact and engine().matrix_attention(query.device)
+    return few and not exact and current.engine.matrix_attention(query.device)
 
 
 def _composite(

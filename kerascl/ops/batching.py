@@ -21,8 +21,8 @@ from typing import Any
 
 from kerascl.core.array import Array, apply
 from kerascl.core.batch import BatchTrace, Lane, install_batching
+from kerascl.core.context import current
 from kerascl.core.op import CONST, Kind, Op
-from kerascl.core.scope import current
 from kerascl.core.structure import flatten
 from kerascl.core.types import Attrs, Results
 from kerascl.ops.batched import element_by_element

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from kerascl.core import rules, scope
+from kerascl.core import context, rules
 from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Op
 from kerascl.core.types import Attrs, Gradients, Results
@@ -34,7 +34,7 @@ def _swap(x: Array) -> Array:
     return permute(x, (*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
-# Attribute: (precision,), see core.scope.precision.
+# Attribute: (precision,), see core.context.precision.
 def _matmul_vjp(g: Array, y: Array, a: Array, b: Array, precision: str) -> Gradients:
     left = _batched(g, _swap(b), a.dtype, precision)
     return left, _batched(_swap(a), g, b.dtype, precision)
@@ -75,7 +75,7 @@ def _batched(a: Array, b: Array, dtype: DType, precision: str | None = None) -> 
         size = math.prod(batch)
         flat = _batched(reshape_to(a, (size, m, k)), reshape_to(b, (size, k, n)), dtype, precision)
         return reshape_to(flat, (*batch, m, n))
-    precision = precision or scope.product_precision(dtype)
+    precision = precision or context.product_precision(dtype)
     return apply(MATMUL, (a, b), (precision,), (*batch, m, n), dtype)
 
 

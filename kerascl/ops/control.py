@@ -11,10 +11,10 @@ from kerascl.core import node as graph
 from kerascl.core.array import Array, ArrayLike, State, apply, apply_multi
 from kerascl.core.batch import Lane, note
 from kerascl.core.closed import Closed, is_smooth
+from kerascl.core.context import current
 from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node, identity, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
-from kerascl.core.scope import current
 from kerascl.core.structure import flatten
 from kerascl.core.tape import pause, private_tapes
 from kerascl.core.types import Attrs, Gradients, Results, Shape
@@ -44,11 +44,8 @@ class BodyTrace:
         self.start = graph.new_serial()
 
     def read(self, state: State) -> Array:
-        current.trace = self.outer
-        try:
+        with current.replaced(trace=self.outer):
             return state.value
-        finally:
-            current.trace = self
 
     def write(self, state: State, value: Array) -> None:
         raise CaptureError(
@@ -135,11 +132,9 @@ def _trace(
     carry_in = [argument(c.shape, c.dtype, k) for k, c in enumerate(carry)]
     whole = [argument(x.shape, x.dtype, len(carry) + k) for k, x in enumerate(xs)]
     slices = [Array(Node(LOOP_SLICE, (x._node,), (), x.shape[1:], x.dtype, device)) for x in whole]
-    tapes, lanes = current.tapes, current.lanes
-    tape, private = private_tapes(tapes)
+    tape, private = private_tapes(current.tapes)
     # what is outside, elements of batches too, is an input here
-    current.trace, current.lanes, current.tapes = trace, (), private
-    try:
+    with current.replaced(trace=trace, lanes=(), tapes=private):
         new, found = function(carry_in, slices)
         carry_out = [as_array(c) for c in new]
         results = [as_array(y) for y in found]
@@ -152,8 +147,6 @@ def _trace(
         # every result has memory of its own, so that one kernel may write several
         carry_out = [apply(KEEP, (c,), (), c.shape, c.dtype) for c in carry_out]
         results = [apply(KEEP, (y,), (), y.shape, y.dtype) for y in results]
-    finally:
-        current.trace, current.lanes, current.tapes = trace.outer, lanes, tapes
     records = tape.records
     closed = Closed([*carry_in, *slices], [*carry_out, *results], records, trace.start)
     body = _standing_alone(closed, len(carry), len(carry_out))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from kerascl.core import rules, scope
+from kerascl.core import context, rules
 from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Op
 from kerascl.core.types import Attrs, Gradients, Results
@@ -17,7 +17,7 @@ from kerascl.ops.views import permute, reshape_to
 __all__ = ["conv", "conv_transpose", "depthwise_conv", "spatial"]
 
 # Attributes of all three: (strides, pads, dilation, groups, channels_first, precision), one number
-# (pads: one (low, high)) for each spatial dimension; precision as in core.scope.  x is
+# (pads: one (low, high)) for each spatial dimension; precision as in core.context.  x is
 # (N, *spatial, C) or (N, C, *spatial), y likewise with K channels, w is (*kernel, C // groups, K).
 # Each one's gradients are the other two.
 
@@ -215,7 +215,7 @@ def conv(
     pads = window_pads(padding, sizes, window, strides)
     counts = window_counts(sizes, window, strides, pads)
     shape = join_shape(batch, counts, filters, channels_first)
-    precision = scope.product_precision(x.dtype)
+    precision = context.product_precision(x.dtype)
     return _forward(x, w, shape, (strides, pads, dilation, groups, channels_first, precision))
 
 
@@ -287,6 +287,6 @@ def conv_transpose(
     shape = join_shape(batch, results, filters, channels_first)
     if 0 in shape or 0 in sizes:
         raise ValueError(f"conv_transpose: inputs of shape {x.shape} give the empty shape {shape}")
-    precision = scope.product_precision(x.dtype)
+    precision = context.product_precision(x.dtype)
     attrs = (strides, tuple(inner), dilation, 1, channels_first, precision)
     return _data_grad(x, w, shape, attrs)

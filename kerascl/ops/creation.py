@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from kerascl.core import rules, scope
+from kerascl.core import context, rules
 from kerascl.core.array import Array, ArrayLike, from_host
 from kerascl.core.types import Device, ShapeLike
 from kerascl.dtypes import DType, DTypeLike, as_dtype, float32, float64, promote
@@ -64,13 +64,13 @@ def array(
     dtype = None if dtype is None else as_dtype(dtype)
     if device is None:
         return as_array(data, dtype)
-    with scope.device_scope(device):
+    with context.device_scope(device):
         return as_array(data, dtype)
 
 
 def to_device(x: Array, device: Device | str) -> Array:
     """A copy of `x` on another device; through the host."""
-    target = scope.engine().find_device(device) if isinstance(device, str) else device
+    target = context.current.engine.find_device(device) if isinstance(device, str) else device
     return x if x.device is target else from_host(np.asarray(x.numpy()), target)
 
 
@@ -163,7 +163,7 @@ def arange(
 def _ends(start: ArrayLike, stop: ArrayLike, dtype: DType | None) -> tuple[Array, Array]:
     """Both ends in the dtype to compute in: no narrower than the result's."""
     work = floating(convert((start, stop))[1])[0].accumulator
-    if dtype is not None and dtype.is_integer and scope.device().info.fp64:
+    if dtype is not None and dtype.is_integer and context.device().info.fp64:
         dtype = float64
     if dtype is not None and (dtype.is_float or dtype.is_complex):
         work = promote(work, dtype.accumulator)

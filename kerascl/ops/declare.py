@@ -14,8 +14,8 @@ from kerascl.core import node as graph
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, State, apply, from_host
 from kerascl.core.batch import Rule
+from kerascl.core.context import current, device
 from kerascl.core.op import CONST, FoldSpec, Kind, Op, register
-from kerascl.core.scope import current, device
 from kerascl.core.types import Axes, Gradients, Vjp
 from kerascl.dtypes import DType, bool_, float32, int32
 from kerascl.ops import clibrary

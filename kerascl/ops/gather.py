@@ -11,8 +11,8 @@ import numpy as np
 from kerascl import config
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, apply
+from kerascl.core.context import current
 from kerascl.core.op import Kind, Op, register
-from kerascl.core.scope import current
 from kerascl.core.types import Attrs, Gradients, Results
 from kerascl.dtypes import DType, int32, int64, positions, promote
 from kerascl.ops.batched import as_batches, element_by_element, merge
@@ -193,7 +193,7 @@ def _check_filled(x: Array, axis: int, indices: Array) -> None:
 
 def _report(indices: Array, size: int, name: str) -> None:
     """Raise IndexError for indices out of range, where a user asked for such checks."""
-    if not (current.checked or config.debug()) or not indices.size:
+    if not (current.checks_indices or config.debug()) or not indices.size:
         return
     if current.trace is not None or current.lanes:
         return

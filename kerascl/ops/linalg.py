@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kerascl.core import scope
+from kerascl.core import context
 from kerascl.core.array import Array, ArrayLike
 from kerascl.core.tape import custom_gradient
 from kerascl.core.types import Gradients
@@ -127,7 +127,7 @@ def _solve(a: Array, b: Array) -> tuple[Array, Callable[[Array], Gradients]]:
 
     def grad(g: Array) -> Gradients:
         to_b = solve(swapaxes(a, -1, -2), g)
-        with scope.precision_scope("highest"):
+        with context.precision_scope("highest"):
             return -matmul(to_b, swapaxes(solve(a, b), -1, -2)), to_b
 
     return x, grad

@@ -14,8 +14,8 @@ from typing import TypeVar
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
 from kerascl.core.batch import note
+from kerascl.core.context import current
 from kerascl.core.op import FoldSpec
-from kerascl.core.scope import current
 from kerascl.core.tape import pause
 from kerascl.core.types import Attrs, Axes, Gradients, Vjp
 from kerascl.dtypes import DType, DTypeLike, as_dtype, float16, float32, int32

@@ -19,8 +19,8 @@ import numpy as np
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.batch import note
+from kerascl.core.context import current
 from kerascl.core.op import Kind, Op, register
-from kerascl.core.scope import current
 from kerascl.core.tape import pause
 from kerascl.core.types import Gradients, ShapeLike, Vjp
 from kerascl.dtypes import (

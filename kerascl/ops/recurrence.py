@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerascl.core.array import Array, apply_multi
+from kerascl.core.context import current
 from kerascl.core.node import Node, topological
 from kerascl.core.op import ARGUMENT, CONST, Kind
-from kerascl.core.scope import current
 from kerascl.core.tape import ALIAS, GradientTape, custom_gradient, pause
 from kerascl.core.types import Gradients, Shape
 from kerascl.dtypes import DType, bool_
@@ -127,18 +127,16 @@ def _trace(
     shift = [_leaf(row, acc) for _ in range(gates if bias else 0)]
     old = [_leaf(row, acc) for _ in range(states)]
     valid = [_leaf(row, bool_)] if masked else []
-    trace = BodyTrace()
-    current.trace = trace
-    try:
-        with pause(), GradientTape(persistent=True) as tape:
-            sums = [add(p, b) for p, b in zip(products, shift, strict=True)] if bias else products
-            new = list(cell(x, sums, old))
-            if any(n.shape != row or n.dtype is not acc for n in new):
-                return None
-            if masked:
-                new = [where(valid[0], n, o) for n, o in zip(new, old, strict=True)]
-    finally:
-        current.trace = trace.outer
+    with (
+        current.replaced(trace=BodyTrace(), tapes=()),
+        GradientTape(persistent=True) as tape,
+    ):
+        sums = [add(p, b) for p, b in zip(products, shift, strict=True)] if bias else products
+        new = list(cell(x, sums, old))
+        if any(n.shape != row or n.dtype is not acc for n in new):
+            return None
+        if masked:
+            new = [where(valid[0], n, o) for n, o in zip(new, old, strict=True)]
     traced = _Traced(x, products, shift, old, valid, new, tape, sums)
     return traced if traced.is_elementwise(units) else None
 

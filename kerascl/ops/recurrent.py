@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from kerascl.core.array import Array
-from kerascl.core.scope import current
+from kerascl.core.context import current
 from kerascl.core.tape import GradientTape, custom_gradient
 from kerascl.core.types import Gradients
 from kerascl.ops.contraction import matmul

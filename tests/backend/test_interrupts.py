@@ -136,7 +136,7 @@ def test_an_interrupted_trace_leaves_no_trace():
             kc.jit(body)(kc.array([1.0]))
     finally:
         kc.GradientTape.__exit__ = leave
-    from kerascl.core.scope import current
+    from kerascl.core.context import current
 
     assert current.trace is None and current.tapes == ()
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 
 import kerascl as kc
+from kerascl.core import context
 from kerascl.core import node as graph
-from kerascl.core import scope
 
 
 @pytest.fixture(autouse=True)
 def restored():
     yield
-    scope._precision.clear()
+    context.Context.process_precision = None
 
 
 def products(*arrays):
@@ -22,14 +22,14 @@ def products(*arrays):
 
 def test_blocks_go_before_settings(monkeypatch):
     monkeypatch.delenv("KERASCL_PRECISION", raising=False)
-    assert scope.precision() == "high"
+    assert context.precision() == "high"
     monkeypatch.setenv("KERASCL_PRECISION", "highest")
-    assert scope.precision() == "highest"
+    assert context.precision() == "highest"
     kc.set_precision("high")
-    assert scope.precision() == "high"
+    assert context.precision() == "high"
     with kc.precision_scope("highest"):
-        assert scope.precision() == "highest"
-    assert scope.precision() == "high"
+        assert context.precision() == "highest"
+    assert context.precision() == "high"
     with pytest.raises(ValueError, match="highest"):
         kc.set_precision("low")
     with pytest.raises(ValueError, match="highest"), kc.precision_scope("medium"):
@@ -52,7 +52,7 @@ def test_a_capture_for_each_precision():
 
     @kc.jit
     def product(a, b):
-        seen.append(scope.precision())
+        seen.append(context.precision())
         return a @ b
 
     a, b = np.ones((3, 4), np.float32), np.ones((4, 2), np.float32)

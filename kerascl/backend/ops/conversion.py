@@ -10,7 +10,7 @@ from keras.src.backend import config
 from keras.src.backend.common import KerasVariable, standardize_dtype
 from keras.src.backend.common.keras_tensor import KerasTensor
 
-from kerascl.core import scope
+from kerascl.core import context
 from kerascl.core.array import Array, State, from_host
 from kerascl.core.foreign import ADVICE
 from kerascl.dtypes import BY_NAME, DType, as_dtype, float32, int32
@@ -143,7 +143,7 @@ def _from_host(x, target: DType | None) -> Array:
 
 
 def _has_fp64() -> bool:
-    return scope.device().info.fp64
+    return context.device().info.fp64
 
 
 def _foreign(x) -> np.ndarray:
@@ -223,9 +223,9 @@ def random_seed_dtype() -> str:
 
 def device_scope(device_name):
     """Create arrays on a device such as "gpu:0" or "cpu:0" inside the `with` block."""
-    return contextlib.nullcontext() if device_name is None else scope.device_scope(device_name)
+    return contextlib.nullcontext() if device_name is None else context.device_scope(device_name)
 
 
 def get_device() -> str:
     """The name of the device that new arrays are made on."""
-    return scope.device().info.name
+    return context.device().info.name

@@ -20,7 +20,7 @@ from kerascl.backend.ops.conversion import convert_to_tensor
 from kerascl.backend.ops.core import cast
 from kerascl.core import rules
 from kerascl.core.array import Array, from_host
-from kerascl.core.scope import current
+from kerascl.core.context import current
 from kerascl.core.tape import GradientTape, custom_gradient, pause
 from kerascl.dtypes import BY_NAME, float32, int32
 from kerascl.ops import host

@@ -8,7 +8,7 @@ from keras.src.backend import config
 from keras.src.backend.common import dtypes
 
 from kerascl.backend.ops.conversion import convert_to_tensor
-from kerascl.core import scope
+from kerascl.core import context
 from kerascl.core.array import Array
 from kerascl.dtypes import BY_NAME, DType, float32, float64, promote
 from kerascl.ops.declare import cast_to, scalar
@@ -70,7 +70,7 @@ def at_least_float(x) -> Array:
 def statistics_dtype(dtype: DType) -> DType:
     """float64 for 64-bit numbers (float32 on devices without it), small floats as they are."""
     if dtype.name in ("int64", "float64"):
-        return float64 if scope.device().info.fp64 else float32
+        return float64 if context.device().info.fp64 else float32
     keeps = dtype.is_complex or (dtype.is_float and dtype.itemsize < 4)
     return dtype if keeps else floatx()
 
