@@ -5,6 +5,7 @@ import json
 
 import keras
 import numpy as np
+import pytest
 from keras.src.backend import tensorboard
 
 
@@ -44,10 +45,48 @@ def test_nothing_is_written_unless_asked(tmp_path):
 
 
 def test_the_callback_may_profile(tmp_path):
-    # the callback itself writes its summaries with TensorFlow, so it is not run here
+    # its summaries need TensorFlow: test_what_the_callback_writes
     callback = keras.callbacks.TensorBoard(str(tmp_path), profile_batch=(2, 3))
     callback._start_profiler(str(tmp_path))
     assert callback._profiler_started
     keras.ops.convert_to_numpy(keras.ops.ones((4,)) + 1)
     callback._stop_profiler(save=True)
     assert list(tmp_path.glob("plugins/profile/*/*.trace.json.gz"))
+
+
+def test_what_the_callback_writes(tmp_path):
+    """Scalars are those of the history, histograms count the weights as they are."""
+    tensorflow = pytest.importorskip("tensorflow", reason="Keras writes summaries with TensorFlow")
+    x = np.random.default_rng(0).normal(size=(32, 3)).astype("f")
+    trained = model()
+    callback = keras.callbacks.TensorBoard(
+        str(tmp_path), histogram_freq=1, write_images=True, update_freq=2, profile_batch=(1, 2)
+    )
+    history = trained.fit(
+        x, x[:, :2], batch_size=8, epochs=2, verbose=0, callbacks=[callback],
+        validation_data=(x, x[:, 1:]),
+    ).history  # fmt: skip
+    scalars, histograms = {}, {}
+    for file in sorted(tmp_path.glob("*/events*")):
+        for event in tensorflow.compat.v1.train.summary_iterator(str(file)):
+            for value in event.summary.value:
+                array = tensorflow.make_ndarray(value.tensor)
+                name = f"{file.parent.name}/{value.tag}"
+                if array.dtype.kind == "f" and array.size == 1:
+                    scalars.setdefault(name, {})[event.step] = float(array)
+                elif "histogram" in name:
+                    histograms[name, event.step] = array
+    for name, folder, prefix in (("loss", "train", ""), ("loss", "validation", "val_")):
+        expected = dict(enumerate(history[prefix + name]))
+        np.testing.assert_allclose(
+            list(scalars[f"{folder}/epoch_{name}"].items()), list(expected.items()), rtol=1e-6
+        )
+    assert list(scalars["train/batch_loss"]) == [2, 4, 6, 8]
+    assert list(scalars["validation/evaluation_loss_vs_iterations"]) == [4, 8]
+    ((_, kernel),) = [(k, v) for k, v in histograms.items() if "kernel" in k[0] and k[1] == 1]
+    weights = trained.layers[0].get_weights()[0]
+    assert kernel[:, 2].sum() == weights.size
+    np.testing.assert_allclose(
+        [kernel[0, 0], kernel[-1, 1]], [weights.min(), weights.max()], rtol=1e-6
+    )
+    assert list(tmp_path.glob("train/plugins/profile/*/*.trace.json.gz"))
