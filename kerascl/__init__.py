@@ -3,46 +3,52 @@
 import kerascl_hook as _hook
 from kerascl.checks import first as _first
 from kerascl.compiler import execute as _execute
-from kerascl.compiler.capture import jit
+from kerascl.compiler.capture import jit as jit
 from kerascl.core import context as _context
-from kerascl.core.array import Array, State
-from kerascl.core.closed import remat
-from kerascl.core.context import device_scope, precision_scope, set_precision
-from kerascl.core.errors import CaptureError, DeviceMismatchError, KerasclError
-from kerascl.core.tape import (
-    GradientTape,
-    custom_gradient,
-    grad,
-    stop_gradient,
-    value_and_grad,
-)
-from kerascl.dtypes import (
-    bfloat16,
-    complex64,
-    complex128,
-    float8_e4m3fn,
-    float8_e5m2,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-    uint16,
-    uint32,
-    uint64,
-)
+from kerascl.core.array import Array as Array
+from kerascl.core.array import State as State
+from kerascl.core.closed import remat as remat
+from kerascl.core.context import device_scope as device_scope
+from kerascl.core.context import precision_scope as precision_scope
+from kerascl.core.context import set_precision as set_precision
+from kerascl.core.errors import CaptureError as CaptureError
+from kerascl.core.errors import DeviceMismatchError as DeviceMismatchError
+from kerascl.core.errors import KerasclError as KerasclError
+from kerascl.core.tape import GradientTape as GradientTape
+from kerascl.core.tape import custom_gradient as custom_gradient
+from kerascl.core.tape import grad as grad
+from kerascl.core.tape import stop_gradient as stop_gradient
+from kerascl.core.tape import value_and_grad as value_and_grad
+from kerascl.dtypes import bfloat16 as bfloat16
 from kerascl.dtypes import bool_ as bool_
-from kerascl.ops import fft, host, linalg, nn, random
+from kerascl.dtypes import complex64 as complex64
+from kerascl.dtypes import complex128 as complex128
+from kerascl.dtypes import float8_e4m3fn as float8_e4m3fn
+from kerascl.dtypes import float8_e5m2 as float8_e5m2
+from kerascl.dtypes import float16 as float16
+from kerascl.dtypes import float32 as float32
+from kerascl.dtypes import float64 as float64
+from kerascl.dtypes import int8 as int8
+from kerascl.dtypes import int16 as int16
+from kerascl.dtypes import int32 as int32
+from kerascl.dtypes import int64 as int64
+from kerascl.dtypes import uint8 as uint8
+from kerascl.dtypes import uint16 as uint16
+from kerascl.dtypes import uint32 as uint32
+from kerascl.dtypes import uint64 as uint64
+from kerascl.ops import fft as fft
+from kerascl.ops import host as host
+from kerascl.ops import linalg as linalg
 from kerascl.ops import methods as _methods
+from kerascl.ops import nn as nn
+from kerascl.ops import random as random
 from kerascl.ops.attention import *
 from kerascl.ops.batching import *
 from kerascl.ops.bits import *
 from kerascl.ops.calculus import *
 from kerascl.ops.contraction import *
-from kerascl.ops.control import loop, scan
+from kerascl.ops.control import loop as loop
+from kerascl.ops.control import scan as scan
 from kerascl.ops.convolution import *
 from kerascl.ops.creation import *
 from kerascl.ops.indexing import *

@@ -19,7 +19,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m kerascl", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     for name, module in COMMANDS.items():
-        about = module.__doc__.splitlines()[0]
+        about = (module.__doc__ or "").partition("\n")[0]
         formatter = argparse.RawDescriptionHelpFormatter
         command = commands.add_parser(
             name, help=about, description=module.__doc__, formatter_class=formatter

@@ -84,7 +84,8 @@ def _run(function: Callable):
 
 def _run_apart(function: Callable, taken: Array):
     """The same, with gradients only where it is taken."""
-    leaves, kept = [], []
+    leaves: list = []
+    kept: list = []
 
     def plain(_):
         with noted_updates() as updates:

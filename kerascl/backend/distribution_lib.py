@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from keras.src.utils import rng_utils
@@ -138,7 +139,8 @@ def _to_backend_device(device_name) -> Device:
     """
     device = context.device()
     if isinstance(device_name, Device):
-        found, text = device_name, _name(device_name)
+        found: Any = device_name
+        text = _name(device_name)
     else:
         text = str(device_name).lower()
         kind, _, number = text.partition(":")

@@ -159,11 +159,12 @@ def lstm(
         ValueError: when there are no time steps.
     """
     x, h, c = _same_dtype(kernel, inputs, initial_state_h, initial_state_c)
-    weights = [_weight(w, x) for w in (kernel, recurrent_kernel, bias)]
+    kernel, recurrent_kernel = _weight(kernel, x), _weight(recurrent_kernel, x)
     valid = None if mask is None else _time_mask(convert_to_tensor(mask), False, False)
     outputs, h_last, c_last = recurrent.lstm(
-        x, h, c, *weights, activation, recurrent_activation, go_backwards, valid
-    )
+        x, h, c, kernel, recurrent_kernel, _weight(bias, x), activation, recurrent_activation,
+        go_backwards, valid,
+    )  # fmt: skip
     return _results(outputs, h, [h_last, c_last], valid, return_sequences, go_backwards)
 
 
@@ -208,8 +209,8 @@ def _same_dtype(kernel, inputs, *states) -> list[Array]:
     if not x.shape[1]:
         raise ValueError("a recurrent layer needs at least one time step")
     # Keras' GRU passes its one state in a list
-    states = [s[0] if isinstance(s, list | tuple) else s for s in states]
-    return [x, *[convert_to_tensor(s, x.dtype) for s in states]]
+    alone = [s[0] if isinstance(s, list | tuple) else s for s in states]
+    return [x, *[convert_to_tensor(s, x.dtype) for s in alone]]
 
 
 def _weight(w, x: Array) -> Array | None:

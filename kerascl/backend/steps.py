@@ -55,7 +55,7 @@ class Step:
         self._states = states
         self._objects: list = []
         self._flags: list | None = None
-        self._jit = None
+        self._jit: Callable | None = None
 
     def __call__(self, batch):
         batch = tree.map_structure(prepare, batch)
@@ -121,7 +121,7 @@ def blame(error: BaseException) -> str:
     if not outside:
         return "something in it"
     frame = (user or outside)[-1]
-    line = linecache.getline(frame.filename, frame.lineno).strip()
+    line = linecache.getline(frame.filename, frame.lineno or 0).strip()
     return f"line {frame.lineno} of {frame.filename}" + (f" ({line})" if line else "")
 
 

@@ -64,7 +64,7 @@ class Variable(Differentiable, KerasVariable):
             value = scope.get_current_value(self)
             if value is not None:
                 return self._maybe_autocast(value)
-        state = self._value
+        state: State | None = self._value
         if state is None:  # not initialised yet: only shapes can matter here
             return self._maybe_autocast(self._initializer(self._shape, dtype=self._dtype))
         return self._maybe_autocast(state.value)

@@ -168,7 +168,7 @@ def _argmax(n: int) -> Iterator[Case]:
         f"argmax float32[{n}]",
         _distinct(n),
         lambda x: (argmax(x),),
-        lambda x: (np.argmax(x),),
+        lambda x: (np.asarray(np.argmax(x)),),
     )
 
 

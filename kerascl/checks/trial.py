@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from kerascl.checks.guard import KINDS
 from kerascl.runtime import children
@@ -71,7 +72,9 @@ def _child(arguments: list[str], found: list[Result], told) -> bool:
         )  # fmt: skip
     except OSError:
         return False
-    late, done, begun = threading.Event(), False, None
+    assert process.stdout is not None
+    late, done = threading.Event(), False
+    begun: list[Any] | None = None
 
     def stop() -> None:
         late.set()
@@ -94,7 +97,7 @@ def _child(arguments: list[str], found: list[Result], told) -> bool:
             if event == "begun":
                 begun = values
             elif event == "ended":
-                tell(Result(*begun, *values))
+                tell(Result(*[*(begun or ()), *values]))
                 begun = None
             done = done or event == "done"
     process.stdout.close()

@@ -7,6 +7,7 @@ import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from rich.console import Console
@@ -14,7 +15,7 @@ from rich.progress import Progress
 from rich.table import Table
 
 import kerascl as kc
-from kerascl.dtypes import BY_NAME
+from kerascl.dtypes import BY_NAME, DTypeName, as_dtype
 from kerascl.runtime import device as devices
 from kerascl.runtime import peaks as rates
 from kerascl.runtime.device import Device
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         peaks = rates.measure(device)
     rates.save(device, peaks)
     _print_peaks(device, peaks, console)
-    report = {"device": device.info.name, "driver": device.info.driver_version}
+    report: dict[str, Any] = {"device": device.info.name, "driver": device.info.driver_version}
     report["peaks"] = dataclasses.asdict(peaks)
     if options.only in (None, "products"):
         report["products"] = _products(device, peaks, options, console)
@@ -121,7 +122,7 @@ def _device_seconds(device: Device, call: Callable, repeats: int) -> float:
 
 
 def _random(rng, shape, dtype: str):
-    return kc.cast(kc.array(rng.standard_normal(shape, np.float32)), dtype)
+    return kc.cast(kc.array(rng.standard_normal(shape, np.float32)), as_dtype(dtype))
 
 
 def _error(found, wanted: np.ndarray) -> float:
@@ -182,7 +183,7 @@ def _wide(x) -> np.ndarray:
 def _convolutions(device: Device, peaks: Peaks, options, console: Console) -> list:
     batch = options.batch or (4 if device.info.kind == "cpu" else 64)
     table = _table(f"Convolutions, {batch} images")
-    exact = "float64" if device.info.fp64 else "float32"
+    exact: DTypeName = "float64" if device.info.fp64 else "float32"
     rows: list = []
     rng = np.random.default_rng()
     with Progress(console=console, transient=True) as progress:

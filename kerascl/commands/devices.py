@@ -62,7 +62,7 @@ def list_devices(run_probe: bool, console: Console) -> int:
         if found.device is None:
             others.append(found)
             continue
-        info = found.info
+        info = found.device.info
         problem = _probe(index, 60) if run_probe else ""
         usable += not problem
         types = [name for name, has in (("fp16", info.fp16), ("fp64", info.fp64)) if has]

@@ -186,7 +186,7 @@ def _tune_one(
             times[candidate.name] = trial.seconds(plan, repeats)
         except (CompileError, DeviceError, NotImplementedError):
             wrong.append(candidate.name)
-    fastest = min(times, key=times.get)
+    fastest = min(times, key=lambda name: times[name])
     best = times[fastest]
     table.add_row(
         f"{kind} {database.key(problem)}", present.name, f"{before * 1e6:.1f}", fastest,

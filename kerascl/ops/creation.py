@@ -330,7 +330,7 @@ def blackman(size: int, dtype: DTypeLike = float32) -> Array:
     return _window(size, code, as_dtype(dtype))
 
 
-def kaiser(size: int, beta: float, dtype: DTypeLike = float32) -> Array:
+def kaiser(size: int, beta: ArrayLike, dtype: DTypeLike = float32) -> Array:
     """The Kaiser window of shape `beta`."""
     dtype = as_dtype(dtype)
     shape = as_array(beta, dtype.accumulator)

@@ -135,7 +135,7 @@ def like(x: SparseArray, values: Array) -> SparseArray:
 
 
 def mapped(
-    function: Callable[..., Array], x: SparseArray, *more: Any, linear: bool = False, **named: Any
+    function: Callable[..., Any], x: SparseArray, *more: Any, linear: bool = False, **named: Any
 ) -> SparseArray:
     """An elementwise `function`, which must keep 0, of the values.
 

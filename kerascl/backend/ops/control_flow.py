@@ -182,7 +182,7 @@ def scan(f: Callable, init, xs=None, length: int | None = None, reverse: bool = 
         if len(sizes) > 1:
             raise ValueError(f"scan: the first axes have different sizes: {sorted(sizes)}")
         length = sizes.pop() if sizes else 0
-    return scan_steps(f, init, xs, int(length), reverse)
+    return scan_steps(f, init, xs, int(length or 0), reverse)
 
 
 def scan_steps(f: Callable, init, xs, length: int, reverse: bool = False, collect: bool = True):
@@ -225,7 +225,7 @@ def scan_steps(f: Callable, init, xs, length: int, reverse: bool = False, collec
 
 
 def _traced_loop(f: Callable, init, xs, length: int, reverse: bool, collect: bool):
-    structure = []
+    structure: list = []
 
     def body(carry, slices):
         state = carry if collect else carry[: len(leaves)]

@@ -90,7 +90,7 @@ def _from_sequence(x, target: DType | None) -> Array:
         raise ValueError(_SYMBOLIC)
     made = _from_host(_host_sequence(x), target)
     if made.dtype is int32 and len(x) <= _MOST_LITERALS and all(type(leaf) is int for leaf in x):
-        made._literals = tuple(x)  # mostly a shape, whose product is then a constant
+        made.__dict__["_literals"] = tuple(x)  # mostly a shape, whose product is then a constant
     return made
 
 

@@ -42,7 +42,7 @@ from kerascl.core.array import Array
 from kerascl.core.errors import CaptureError
 from kerascl.core.overlay import placeholder
 from kerascl.dtypes import int32
-from kerascl.ops import gather, indexing, movement, pointwise
+from kerascl.ops import gather, movement, pointwise, views
 from kerascl.ops.creation import full
 from kerascl.ops.declare import cast_to, scalar
 from kerascl.ops.sparse import SparseArray
@@ -191,14 +191,14 @@ def _scatter(base: Array, indices: Array, updates: Array, mode: str) -> Array:
     indices = cast_to(reshape_to(indices, (count, k)), int32)
     position, outside = scalar(0, int32), None
     for axis, size in enumerate(lead):
-        index = indexing.wrap_negative(indices[:, axis], size)
+        index = gather.wrap_negative(indices[:, axis], size)
         wrong = pointwise.logical_or(index < 0, index >= size)
         outside = wrong if outside is None else pointwise.logical_or(outside, wrong)
         position = position + index * math.prod(lead[axis + 1 :])
     if outside is not None:  # out of range in one axis: drop it, do not hit another row
         position = pointwise.where(outside, -1, position)
     updates = expand_to(updates, (*indices.shape[:1], *tail)) if updates.ndim == 0 else updates
-    flat = indexing.scatter_rows(
+    flat = gather.scatter_rows(
         reshape_to(base, (math.prod(lead), width)),
         expand_to(position, (count,)),
         reshape_to(updates, (count, width)),
@@ -264,7 +264,7 @@ def slice_update(inputs, start_indices, updates) -> Array:
     if inside is None:
         return part
     high = [n - s - k for n, s, k in zip(x.shape, low, part.shape, strict=True)]
-    part = movement.pad_with(part, low, high, [0] * x.ndim, 0)
+    part = views.pad_with(part, low, high, [0] * x.ndim, 0)
     return pointwise.where(inside, part, x)
 
 

@@ -20,9 +20,10 @@ from kerascl.core.array import Array
 from kerascl.dtypes import float32, promote
 from kerascl.ops import convolution, random
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import as_array, cast_to, expand_to, floating, reshape_to
+from kerascl.ops.declare import as_array, cast_to, floating
 from kerascl.ops.movement import concatenate, expand_dims, iota, moveaxis, pad, squeeze, stack
 from kerascl.ops.pointwise import absolute, clip, exp, floor, maximum, minimum, where
+from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
     "affine_transform", "compute_homography_matrix", "elastic_transform", "gaussian_blur",

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 
@@ -15,11 +16,12 @@ from kerascl.core.tape import pause
 from kerascl.dtypes import DType, int32
 from kerascl.ops.contraction import matmul
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import as_array, cast_to, expand_to, reshape_to, scalar
+from kerascl.ops.declare import as_array, cast_to, scalar
 from kerascl.ops.gather import GATHER, take
 from kerascl.ops.movement import iota, moveaxis
 from kerascl.ops.nn import recorded
 from kerascl.ops.pointwise import absolute, floor, maximum, sin, trunc, where
+from kerascl.ops.views import expand_to, reshape_to
 
 
 # -- filters -----------------------------------------------------------------------------
@@ -208,10 +210,10 @@ def sample_at(
             valid = (index >= 0) & (index < n) if fill_mode == "constant" else None
             choices.append((_inside(_FIXERS[fill_mode](index, n), n), valid, weight))
         corners.append(choices)
-    result = None
+    result: Any = None
     for corner in itertools.product(*corners):
-        index = [expand_to(i, shape) for i, _, _ in corner]
-        value = apply(GATHER, (x, *index), (spec,), shape, x.dtype)
+        places = [expand_to(i, shape) for i, _, _ in corner]
+        value = apply(GATHER, (x, *places), (spec,), shape, x.dtype)
         valid = None
         weight = None
         for _, v, w in corner:

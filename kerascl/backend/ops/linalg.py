@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any, Literal
 
 import numpy as np
 from keras.src import tree
@@ -17,7 +18,6 @@ from keras.src.backend.common import dtypes as keras_dtypes
 
 from kerascl.backend import tracing
 from kerascl.backend.ops.conversion import convert_to_tensor
-from kerascl.backend.ops.core import cast
 from kerascl.core import rules
 from kerascl.core.array import Array, from_host
 from kerascl.core.context import current
@@ -159,13 +159,13 @@ def cholesky_inverse(a, upper: bool = False) -> Array:
     return _mm(inverse, _t(inverse)) if upper else _mm(_t(inverse), inverse)
 
 
-def qr(x, mode: str = "reduced") -> tuple[Array, Array]:
+def qr(x, mode: Literal["reduced", "complete"] = "reduced") -> tuple[Array, Array]:
     """QR factors of matrices (…, m, n); `mode` is "reduced" or "complete".
 
     Raises:
         ValueError: for another mode.
     """
-    if mode not in {"reduced", "complete"}:
+    if mode not in ("reduced", "complete"):
         raise ValueError(
             "`mode` argument value not supported. Expected one of {'reduced', 'complete'}. "
             f"Received: mode={mode}"
@@ -425,7 +425,7 @@ def norm(x, ord=None, axis=None, keepdims: bool = False) -> Array:
         dtype = config.floatx()
     else:
         dtype = keras_dtypes.result_type(x.dtype.name, float)
-    return _norm(cast(x, dtype), ord, axis, keepdims)
+    return _norm(cast_to(x, BY_NAME[dtype]), ord, axis, keepdims)
 
 
 @in_float32
@@ -482,7 +482,8 @@ def _matrix_norm(x: Array, ord, axes: tuple[int, int], keepdims: bool) -> Array:
     elif ord in (2, -2, "nuc"):
         others = [a for a in range(x.ndim) if a not in axes]
         s = svd(transpose(x, (*others, row, column)), compute_uv=False)
-        result = {2: max_along, -2: min_along, "nuc": sum_along}[ord](s, -1)
+        along: dict[Any, Callable] = {2: max_along, -2: min_along, "nuc": sum_along}
+        result = along[ord](s, -1)
         result = reshape_to(result, tuple(1 if a in axes else n for a, n in enumerate(x.shape)))
     else:
         raise ValueError(f"Invalid `ord` argument for matrix norm. Received: ord={ord}")

@@ -11,11 +11,12 @@ from kerascl.backend.ops.promotion import at_least_float, resolve
 from kerascl.core.array import Array
 from kerascl.dtypes import float32, float64
 from kerascl.ops import fft as transforms
-from kerascl.ops import linalg, movement, pointwise, reduction, sorting
+from kerascl.ops import linalg, movement, pointwise, reduction, sorting, views
 from kerascl.ops.creation import ones
-from kerascl.ops.declare import cast_to, expand_to, in_float32, reshape_to, scalar
+from kerascl.ops.declare import cast_to, in_float32, scalar
 from kerascl.ops.gather import scatter_rows, take
 from kerascl.ops.movement import iota
+from kerascl.ops.views import expand_to, reshape_to
 from kerascl.ops.views import window as cut
 
 __all__ = [
@@ -139,10 +140,10 @@ def fft(x) -> tuple[Array, Array]:
 
 
 def _two_axes(x, inverse: bool) -> tuple[Array, Array]:
-    pair = transforms.dft(*_pair(x), inverse)
-    turned = transforms.dft(*(movement.swapaxes(v, -1, -2) for v in pair), inverse)
-    re, im = (movement.swapaxes(v, -1, -2) for v in turned)
-    return re, im
+    re, im = transforms.dft(*_pair(x), inverse)
+    re, im = movement.swapaxes(re, -1, -2), movement.swapaxes(im, -1, -2)
+    re, im = transforms.dft(re, im, inverse)
+    return movement.swapaxes(re, -1, -2), movement.swapaxes(im, -1, -2)
 
 
 def fft2(x) -> tuple[Array, Array]:
@@ -157,7 +158,7 @@ def ifft2(x) -> tuple[Array, Array]:
 
 def _fitted(x: Array, n: int) -> Array:
     zero = [0] * x.ndim
-    return movement.pad_with(x, zero, [*zero[:-1], n - x.shape[-1]], zero, 0)
+    return views.pad_with(x, zero, [*zero[:-1], n - x.shape[-1]], zero, 0)
 
 
 def rfft(x, fft_length=None) -> tuple[Array, Array]:

@@ -13,15 +13,17 @@ from kerascl.backend.ops.conversion import convert_to_tensor, find_dtype
 from kerascl.backend.ops.nn_blocks import depth_to_space, fold, space_to_depth, unfold
 from kerascl.backend.ops.nn_ctc import ctc_decode, ctc_loss
 from kerascl.core.array import Array
-from kerascl.ops import attention, convolution, nn, pooling
+from kerascl.ops import attention, convolution, nn, pointwise, pooling
 from kerascl.ops.creation import arange
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import cast_to, in_float32, reshape_to
+from kerascl.ops.declare import cast_to, in_float32
 from kerascl.ops.movement import flip
 from kerascl.ops.pointwise import log10, square, where
 from kerascl.ops.reduction import mean
 from kerascl.ops.scan import cumsum
 from kerascl.ops.sorting import sort
+from kerascl.ops.sparse import SparseArray
+from kerascl.ops.views import reshape_to
 
 __all__ = [
     "adaptive_average_pool", "adaptive_max_pool", "average_pool", "batch_normalization",
@@ -53,9 +55,9 @@ def _activation(function):
 
 relu = _activation(nn.relu)
 relu6 = _activation(nn.relu6)
-sigmoid = _activation(nn.sigmoid)
+sigmoid = _activation(pointwise.sigmoid)
 sparse_sigmoid = _activation(nn.sparse_sigmoid)
-tanh = _activation(nn.tanh)
+tanh = _activation(pointwise.tanh)
 tanh_shrink = _activation(nn.tanh_shrink)
 softplus = _activation(nn.softplus)
 softsign = _activation(nn.softsign)
@@ -201,13 +203,13 @@ def conv_transpose(
 
 
 # -- encodings and losses --------------------------------------------------------------
-def one_hot(x, num_classes, axis=-1, dtype=None, sparse=False) -> Array:
+def one_hot(x, num_classes, axis=-1, dtype=None, sparse=False) -> Array | SparseArray:
     """1 at each index along a new `axis`; all 0 for indices out of range."""
     run = rules.one_hot if sparse else nn.one_hot
     return run(convert_to_tensor(x), num_classes, axis, find_dtype(dtype or floatx()))
 
 
-def multi_hot(x, num_classes, axis=-1, dtype=None, sparse=False) -> Array:
+def multi_hot(x, num_classes, axis=-1, dtype=None, sparse=False) -> Array | SparseArray:
     """The union of the one-hot codes of each row."""
     run = rules.multi_hot if sparse else nn.multi_hot
     return run(convert_to_tensor(x), num_classes, axis, find_dtype(dtype or floatx()))

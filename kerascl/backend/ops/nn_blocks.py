@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kerascl.backend.ops.conversion import convert_to_tensor
 from kerascl.core.array import Array, apply
 from kerascl.core.tape import pause
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import reshape_to
 from kerascl.ops.gather import GATHER
 from kerascl.ops.movement import iota, transpose
 from kerascl.ops.nn import recorded
 from kerascl.ops.pointwise import where
+from kerascl.ops.views import reshape_to
 
 
 def _pair(value) -> tuple[int, int]:
@@ -27,7 +29,8 @@ def _blocks(x: Array, kernel, dilation, padding, stride) -> Array:
         _windows(*args) for args in zip(x.shape[2:], kernel, dilation, padding, stride, strict=True)
     )
     shape = (*x.shape[:2], *kernel, *counts)
-    places, inside = [], None
+    places: list[Array] = []
+    inside: Any = None
     for a, n in enumerate(x.shape[2:]):
         place = iota(shape, 4 + a) * stride[a] + iota(shape, 2 + a) * dilation[a] - padding[a]
         fits = (place >= 0) & (place < n)
@@ -46,7 +49,8 @@ def _blocks_vjp(g, y, x, *attrs):
 def _merge(x: Array, size, kernel, dilation, padding, stride) -> Array:
     """The sum of (N, C, kH, kW, oH, oW) blocks as (N, C, *size): the transpose of `_blocks`."""
     shape = (*x.shape[:2], *size, *kernel)
-    places, hit = [], None
+    places: list[Array] = []
+    hit: Any = None
     for a, count in enumerate(x.shape[4:]):
         place = iota(shape, 2 + a) + padding[a] - iota(shape, 4 + a) * dilation[a]
         fits = (place >= 0) & (place < count * stride[a])

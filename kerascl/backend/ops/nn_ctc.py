@@ -13,7 +13,7 @@ from kerascl.dtypes import float32, int32, promote
 from kerascl.ops.control import loop
 from kerascl.ops.creation import full, zeros
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import cast_to, expand_to, reshape_to
+from kerascl.ops.declare import cast_to
 from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import concatenate, expand_dims, iota, pad, transpose
 from kerascl.ops.nn import log_softmax
@@ -23,6 +23,7 @@ from kerascl.ops.reduction import any as some
 from kerascl.ops.reduction import argmax
 from kerascl.ops.reduction import max as largest
 from kerascl.ops.sorting import argsort, top_k
+from kerascl.ops.views import expand_to, reshape_to
 
 # Logarithm of a probability that stands for "impossible" and still has gradients.
 _NEVER = -1e5

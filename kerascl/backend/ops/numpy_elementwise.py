@@ -6,6 +6,7 @@ Each function has Keras' signature and dtype promotion; the work is `kerascl.ops
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from kerascl.backend.ops import sparse as rules
 from kerascl.backend.ops.conversion import convert_to_tensor, find_dtype
@@ -208,7 +209,7 @@ trunc = _unary("trunc", convert_to_tensor)
 def _binary(name: str, *more, prepare: Callable = operands, source: Callable | None = None):
     run = source or getattr(pointwise, name)
 
-    rule = rules.BINARY.get(name)
+    rule: Any = rules.BINARY.get(name)
 
     def function(x1, x2) -> Array:
         return run(*prepare(x1, x2, *more))
@@ -366,7 +367,7 @@ def select(condlist, choicelist, default=0) -> Array:
     choices = [convert_to_tensor(c) for c in choicelist]
     if type(default) not in (int, float, bool):
         default = convert_to_tensor(default)
-    kinds = [x.dtype for x in choices]
+    kinds: list[Any] = [x.dtype for x in choices]
     kinds.append(default.dtype if isinstance(default, Array) else type(default))
     dtype = resolve(*kinds)
     choices = [cast_to(x, dtype) for x in choices]

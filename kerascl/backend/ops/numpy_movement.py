@@ -15,8 +15,9 @@ from kerascl.core.array import Array
 from kerascl.core.rules import broadcast, normalize_shape
 from kerascl.dtypes import DType
 from kerascl.ops import creation, host, indexing, linalg, movement, sorting
-from kerascl.ops.declare import cast_to, expand_to, reshape_to
+from kerascl.ops.declare import cast_to
 from kerascl.ops.sparse import SparseArray
+from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
     "append", "arange", "array", "array_split", "bartlett", "blackman", "broadcast_to",
@@ -182,7 +183,7 @@ def size(x) -> int:
     return math.prod(x.shape) if hasattr(x, "shape") else np.size(x)
 
 
-def reshape(x, newshape) -> Array:
+def reshape(x, newshape) -> Array | SparseArray:
     """`x` with another shape of the same size."""
     if type(x) is SparseArray:
         return rules.reshaped(x, newshape)
@@ -194,12 +195,12 @@ def ravel(x) -> Array:
     return movement.ravel(convert_to_tensor(x))
 
 
-def copy(x) -> Array:
+def copy(x) -> Array | SparseArray:
     """`x`; arrays never change, so nothing is copied."""
     return x if type(x) is SparseArray else convert_to_tensor(x)
 
 
-def transpose(x, axes=None) -> Array:
+def transpose(x, axes=None) -> Array | SparseArray:
     """`x` with its axes permuted."""
     if type(x) is SparseArray:
         return rules.transposed(x, axes)
@@ -221,14 +222,14 @@ def broadcast_to(x, shape) -> Array:
     return movement.broadcast_to(convert_to_tensor(x), shape)
 
 
-def expand_dims(x, axis) -> Array:
+def expand_dims(x, axis) -> Array | SparseArray:
     """`x` with dimensions of size 1 inserted at `axis`."""
     if type(x) is SparseArray:
         return rules.expanded(x, axis)
     return movement.expand_dims(convert_to_tensor(x), _axis(axis))
 
 
-def squeeze(x, axis=None) -> Array:
+def squeeze(x, axis=None) -> Array | SparseArray:
     """`x` without dimensions of size 1."""
     if type(x) is SparseArray:
         return rules.squeezed(x, axis)
@@ -324,7 +325,7 @@ def meshgrid(*x, indexing="xy") -> list[Array]:
 
 
 # -- joining and splitting ----------------------------------------------------
-def concatenate(xs, axis=0) -> Array:
+def concatenate(xs, axis=0) -> Array | SparseArray:
     """Join arrays along an existing axis."""
     if all(type(x) is SparseArray for x in xs) and xs:
         return rules.joined(xs, axis, resolve(*{x.dtype for x in xs}))

@@ -257,7 +257,7 @@ def nonzero(x) -> tuple[Array, ...]:
     return indexing.nonzero(convert_to_tensor(x))
 
 
-def bincount(x, weights=None, minlength=0, sparse=False) -> Array:
+def bincount(x, weights=None, minlength=0, sparse=False) -> Array | SparseArray:
     """How often each of 0, 1, … occurs; the largest is read on the host."""
     if type(x) is SparseArray:
         return _sparse_bincount(x, weights, minlength)
@@ -347,7 +347,7 @@ def correlate(x1, x2, mode="valid") -> Array:
 
 
 # -- products -----------------------------------------------------------------
-def matmul(x1, x2) -> Array:
+def matmul(x1, x2) -> Array | SparseArray:
     """Matrix product; of int8 arrays in int32."""
     if type(x1) is SparseArray or type(x2) is SparseArray:
         return _sparse_matmul(matmul, x1, x2)
@@ -374,7 +374,7 @@ def einsum(subscripts, *operands, **kwargs) -> Array:
     return contraction.einsum(subscripts, *several(arrays), dtype=resolve(*kinds))
 
 
-def dot(x1, x2) -> Array:
+def dot(x1, x2) -> Array | SparseArray:
     """The last axis of x1 with the last but one of x2."""
     if (type(x1) is SparseArray or type(x2) is SparseArray) and len(x1.shape) == len(x2.shape) == 2:
         return _sparse_matmul(dot, x1, x2)

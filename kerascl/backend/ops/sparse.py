@@ -18,8 +18,9 @@ from kerascl.core.array import Array
 from kerascl.dtypes import DType, int32
 from kerascl.ops import host, movement, pointwise, sparse
 from kerascl.ops.creation import full
-from kerascl.ops.declare import cast_to, expand_to, reshape_to
+from kerascl.ops.declare import cast_to
 from kerascl.ops.sparse import SparseArray
+from kerascl.ops.views import expand_to, reshape_to
 
 # Elementwise functions with f(0) = 0 keep the places; those that are linear need not add up
 # places that are listed twice.
@@ -81,9 +82,9 @@ def divided(function: Callable, x1, x2):
     if rules.broadcast(x1.shape, x2.shape) != x1.shape:
         return function(sparse.to_dense(x1), x2)
     empty = pointwise.logical_or(pointwise.equal(x2, 0), pointwise.not_equal(x2, x2))
-    empty = sparse.from_dense(expand_to(empty, x1.shape), x1.n_dense)
-    if empty.nse:
-        x1 = sparse.with_places_of(x1, empty)
+    more = sparse.from_dense(expand_to(empty, x1.shape), x1.n_dense)
+    if more.nse:
+        x1 = sparse.with_places_of(x1, more)
     return sparse.like(x1, function(x1.values, sparse.at_places(x1, x2)))
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kerascl.backend.ops import numpy as knp
 from kerascl.core.array import Array
 from kerascl.ops.sparse import SparseArray
@@ -38,6 +40,10 @@ def _getitem(self, key) -> Array:
     return self.to_dense()[key]
 
 
+def _reshape(self, *shape):
+    return knp.reshape(self, shape[0] if len(shape) == 1 else shape)
+
+
 def install() -> None:
     """Give `SparseArray` its operators."""
     for name, function in _BINARY.items():
@@ -45,13 +51,15 @@ def install() -> None:
         setattr(SparseArray, f"__r{name}__", _operator(function, reflected=True))
     for name, function in _COMPARISONS.items():
         setattr(SparseArray, f"__{name}__", _operator(function))
-    SparseArray.__neg__ = lambda self: knp.negative(self)
-    SparseArray.__abs__ = lambda self: knp.absolute(self)
-    SparseArray.__getitem__ = _getitem
-    SparseArray.T = property(knp.transpose)
-    SparseArray.reshape = lambda self, *shape: knp.reshape(
-        self, shape[0] if len(shape) == 1 else shape
-    )
+    methods: dict[str, Any] = {
+        "__neg__": lambda self: knp.negative(self),
+        "__abs__": lambda self: knp.absolute(self),
+        "__getitem__": _getitem,
+        "T": property(knp.transpose),
+        "reshape": _reshape,
+    }
+    for name, method in methods.items():
+        setattr(SparseArray, name, method)
 
 
 install()
