@@ -14,7 +14,6 @@ from kerascl.core.lock import LOCK
 from kerascl.core.node import Node, identity, topological
 from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Kind
 from kerascl.kernels.contract.plan import Counters
-from kerascl.kernels.units import attention as unit_attention
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
 from kerascl.runtime.recent import Recent
@@ -48,15 +47,6 @@ class Engine:
 
     def find_device(self, name: str) -> Device:
         return devices.get(name)
-
-    def matrix_units(self, device: Device) -> bool:
-        return bool(device.info.matrix)
-
-    def matrix_attention(self, device: Device) -> bool:
-        return unit_attention.available(device.info)
-
-    def memory_bytes(self, device: Device) -> int:
-        return device.info.global_mem_bytes
 
     def from_host(self, value: np.ndarray, device: Device):
         buffer = device.buffers.allocate(value.nbytes)

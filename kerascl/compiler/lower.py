@@ -52,7 +52,7 @@ def lower(
     """
     given = {id(node): k for k, node in enumerate(nodes)}
     wanted = list({id(s): s for s in map(views.storage, roots)}.values())
-    nodes, roots, origin = rewrite(nodes, wanted)
+    nodes, roots, origin = rewrite(nodes, wanted, info)
     streamed = frozenset(id(r) for r, w in zip(roots, wanted, strict=True) if id(w) in streamed)
     # where the caller finds each leaf and each result
     position = {id(n): given[id(n)] for n in nodes if n.op.kind is Kind.LEAF}

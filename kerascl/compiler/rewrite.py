@@ -9,29 +9,34 @@ from __future__ import annotations
 import math
 
 from kerascl.compiler import library
+from kerascl.compiler.formula import Formula, formula_of
 from kerascl.compiler.symbolic import strides_of
 from kerascl.compiler.views import storage
 from kerascl.core.closed import BARRIER
 from kerascl.core.node import Node, const, identity, topological
-from kerascl.core.op import CONST, COPY, Kind, Op
+from kerascl.core.op import CONST, COPY, PICK, Kind, Op
 from kerascl.core.tape import ALIAS
 from kerascl.dtypes import DType
 from kerascl.ops.views import EXPAND, PAD, PERMUTE, RESHAPE, SLICE
 
 
-def rewrite(nodes: list[Node], roots: list[Node]) -> tuple[list[Node], list[Node], dict[int, int]]:
+def rewrite(
+    nodes: list[Node], roots: list[Node], info
+) -> tuple[list[Node], list[Node], dict[int, int]]:
     """A simpler graph with the same values.
 
     Args:
         nodes: in topological order.
         roots: the values wanted; no order-keeping views.
+        info: the device's facts: which library operations its kernels serve, and which their
+            formulas.
 
     Returns:
         The new nodes in topological order; the new node for each root (these have memory of
         their own, unless the root is a leaf); and by id of each new node the serial number of
         the first old one that it stands for.
     """
-    graph = _Rewriter(nodes)
+    graph = _Rewriter(nodes, info)
     for node in nodes:
         graph.add(node)
     taken: set[int] = set()
@@ -47,24 +52,49 @@ def rewrite(nodes: list[Node], roots: list[Node]) -> tuple[list[Node], list[Node
 
 
 class _Rewriter:
-    def __init__(self, nodes: list[Node]):
+    def __init__(self, nodes: list[Node], info):
+        self.info = info
         self.new: dict[int, Node] = {}
         self.origin: dict[int, int] = {}
         self.known: dict[tuple, Node] = {}
         self.readers: dict[int, int] = {}
+        self.single: set[int] = set()  # new nodes whose original has one reader
+        self.formulas: dict[int, Formula] = {}  # by the id of the node that each replaces
+        self._count(nodes)
+
+    def _count(self, nodes: list[Node]) -> None:
         for node in nodes:
             for x in node.inputs:
                 self.readers[id(x)] = self.readers.get(id(x), 0) + 1
-        self.single: set[int] = set()  # new nodes whose original has one reader
 
-    def add(self, node: Node) -> None:
+    def add(self, node: Node, serial: int | None = None) -> None:
+        """Find the new node of an old one, or of one of a formula's, which is there for the old one
+        of number `serial`."""
+        serial = node.serial if serial is None else serial
+        if id(node) in self.new:
+            return
         if node.op.kind is Kind.LEAF:
             self.new[id(node)] = node
+            return
+        if node.op is PICK and id(node.inputs[0]) in self.formulas:
+            result = self.formulas[id(node.inputs[0])].results[node.attrs[0]]
+            self.new[id(node)] = self.new[id(result)]
+            return
+        formula = formula_of(node, self.info) if node.op.kind is Kind.FAMILY else None
+        if formula is not None:
+            self.formulas[id(node)] = formula
+            for argument, x in zip(formula.arguments, node.inputs, strict=True):
+                self.new[id(argument)] = self.new[id(x)]
+            inside = topological(formula.results)
+            self._count(inside)
+            for x in inside:
+                self.add(x, serial)
+            self.new[id(node)] = self.new[id(formula.results[0])]
             return
         inputs = tuple([self.new[id(x)] for x in node.inputs])
         result = self._simplify(node.op, inputs, node.attrs, node.shape, node.dtype)
         self.new[id(node)] = result
-        self.origin.setdefault(id(result), node.serial)
+        self.origin.setdefault(id(result), serial)
         if self.readers.get(id(node), 0) <= 1:
             self.single.add(id(result))
         else:

@@ -49,15 +49,6 @@ class Engine(Protocol):
     def find_device(self, name: str) -> Any:
         """A device by name."""
 
-    def matrix_units(self, device: Any) -> bool:
-        """Whether products on the device run on units far faster than its ordinary arithmetic."""
-
-    def matrix_attention(self, device: Any) -> bool:
-        """Whether attention's kernels run on them, too."""
-
-    def memory_bytes(self, device: Any) -> int:
-        """The device's memory."""
-
     def copy_buffer(self, buffer: Any, device: Any) -> Any:
         """A new buffer with what lies in another one."""
 

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from kerascl.core.array import Array, ArrayLike, apply_multi
-from kerascl.core.context import current, product_precision
+from kerascl.core.context import current, precision, precision_scope
 from kerascl.core.tape import GradientTape
 from kerascl.core.types import Gradients
-from kerascl.dtypes import bfloat16, bool_, float16, float32, promote
+from kerascl.dtypes import bool_, float32, promote
 from kerascl.ops.batched import more_rows
 from kerascl.ops.contraction import matmul
 from kerascl.ops.declare import (
@@ -23,16 +24,13 @@ from kerascl.ops.declare import (
 )
 from kerascl.ops.movement import iota, transpose
 from kerascl.ops.nn import softmax
-from kerascl.ops.pointwise import not_equal, where
-from kerascl.ops.reduction import sum
+from kerascl.ops.pointwise import exp, log, maximum, not_equal, where
+from kerascl.ops.reduction import max, sum
 from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = ["dot_product_attention"]
 
-MOST_FEATURES = 256  # of one head in the kernels that keep no logits
-LEAST_QUERIES = 8
-MOST_LOGITS = 1 / 256  # of the memory; a training step keeps those of all layers
-MATRIX_FEATURES = 64  # of one head, up to which kernels on matrix units beat the formula
+HIDDEN = -2.3819763e38  # the statistic of queries that see no key
 
 
 def dot_product_attention(
@@ -84,127 +82,94 @@ def dot_product_attention(
     if mask is not None:
         mask = as_array(mask)
         mask = expand_to(_four(mask if mask.dtype is bool_ else not_equal(mask, 0)), shape)
-    if _fused(query, value, bias, shape):
-        rest = tuple(x for x in (bias, mask) if x is not None)
-        precision = product_precision(query.dtype)
-        attrs = (scale, bool(is_causal), bias is not None, precision)
-        results = [((batch, length, heads, value.shape[-1]), dtype), (shape[:3], float32)]
-        return apply_multi(ATTENTION, (query, key, value, *rest), attrs, results)[0]
-    return _composite(query, key, value, bias, mask, scale, is_causal)
+    rest = tuple(x for x in (bias, mask) if x is not None)
+    attrs = (scale, bool(is_causal), bias is not None, precision())
+    results = [((batch, length, heads, value.shape[-1]), dtype), (shape[:3], float32)]
+    return apply_multi(ATTENTION, (query, key, value, *rest), attrs, results)[0]
 
 
-def _fused(query: Array, value: Array, bias: Array | None, shape: tuple[int, ...]) -> bool:
-    """Whether the kernels without logits take it.
-
-    Few queries have small logits anyway.  Where products run on matrix units the plain formula was
-    up to three times as fast as the portable kernels: these serve for large logits.  Kernels on
-    matrix units take 0.6 to 0.75 times as long as the formula, with gradients (H200, 128 to 1024
-    queries and keys of 32 and 64 features); at 2048 as long, but without its memory.
-    """
-    dtypes = {query.dtype} if bias is None else {query.dtype, bias.dtype}
-    features = (query.shape[-1], value.shape[-1])
-    usable = (
-        dtypes <= {float16, bfloat16, float32}
-        and min(features) > 0
-        and max(features) <= MOST_FEATURES
-        and 0 not in shape
-        and shape[2] >= LEAST_QUERIES
-    )
-    if not usable or not current.engine.matrix_units(query.device):
-        return usable
-    nbytes = math.prod(shape) * float32.itemsize
-    if nbytes > current.engine.memory_bytes(query.device) * MOST_LOGITS:
-        return True
-    exact = query.dtype is float32 and product_precision(float32) == "highest"
-    few = max(features) <= MATRIX_FEATURES
-    return few and not exact and current.engine.matrix_attention(query.device)
+def formula(query: Array, key: Array, value: Array, *rest: Any) -> tuple[Array, Array]:
+    """The results of `ATTENTION` by products and a softmax, with the logits in memory."""
+    bias, mask, (scale, causal, _, precision) = _options(rest)
+    with precision_scope(precision):
+        logits = _logits(query, key, bias, mask, scale, causal)
+        weights = cast_to(softmax(logits, -1), query.dtype)
+        heads = matmul(weights, _heads(value, query.shape[2]))
+    top = max(logits, -1, keepdims=True)
+    statistic = (top + log(sum(exp(logits - top), -1, keepdims=True))) * math.log2(math.e)
+    statistic = maximum(cast_to(reshape_to(statistic, logits.shape[:3]), float32), HIDDEN)
+    return transpose(heads, (0, 2, 1, 3)), statistic
 
 
-def _composite(
+def gradient_formula(
     query: Array,
     key: Array,
     value: Array,
-    bias: Array | None,
-    mask: Array | None,
-    scale: float,
-    causal: bool,
+    upstream: Array,
+    statistic: Array,
+    weighted: Array,
+    *rest: Any,
+) -> Gradients:
+    """The results of `ATTENTION_GRAD`: the derivative of the formula, which keeps its logits."""
+    return _slopes((query, key, value), upstream, query, key, value, *rest)
+
+
+def _slopes(sources: Sequence[Array], upstream: Array, *inputs: Any) -> list[Array]:
+    """The formula's gradients, as array code that has derivatives of its own."""
+    with GradientTape() as tape:
+        plain = formula(*inputs)[0]
+    found: list[Array] = tape.gradient(plain, list(sources), upstream)
+    return found
+
+
+def _options(rest: Sequence[Any]) -> tuple[Array | None, Array | None, Sequence[Any]]:
+    """Bias, mask and attributes, from what follows the values."""
+    *extra, scale, causal, has_bias, precision = rest
+    bias = extra[0] if has_bias else None
+    mask = extra[-1] if len(extra) > has_bias else None
+    return bias, mask, (scale, causal, has_bias, precision)
+
+
+def _logits(
+    query: Array, key: Array, bias: Array | None, mask: Array | None, scale: float, causal: bool
 ) -> Array:
-    """The plain formula; bias and mask have the logits' shape."""
-    heads, dtype = query.shape[2], query.dtype
-    wide = promote(dtype, float32)
-    logits = _logits(query, key, bias, scale)
-    visible = _visible(mask, causal, logits.shape)
-    if visible is not None:
-        # finite, so that rows that see nothing become uniform instead of NaN
-        logits = where(visible, logits, -0.7 * float(np.finfo(wide.numpy).max))
-    weights = cast_to(softmax(logits, -1), dtype)
-    return transpose(matmul(weights, _heads(value, heads)), (0, 2, 1, 3))
-
-
-def _logits(query: Array, key: Array, bias: Array | None, scale: float) -> Array:
     wide = promote(query.dtype, float32)
     heads = query.shape[2]
     keys = transpose(_heads(key, heads), (0, 1, 3, 2))
     logits = matmul(_heads(query, heads), keys, dtype=wide) * scale
-    return logits if bias is None else logits + cast_to(bias, wide)
-
-
-def _visible(mask: Array | None, causal: bool, shape: tuple[int, ...]) -> Array | None:
-    if not causal:
-        return mask
-    past = iota(shape, 3) <= iota(shape, 2)
-    return past if mask is None else mask & past
+    if bias is not None:
+        logits = logits + cast_to(bias, wide)
+    if causal:
+        past = iota(logits.shape, 3) <= iota(logits.shape, 2)
+        mask = past if mask is None else mask & past
+    if mask is None:
+        return logits
+    # finite, so that rows that see nothing become uniform instead of NaN
+    return where(mask, logits, -0.7 * float(np.finfo(wide.numpy).max))
 
 
 def _vjp(g: Array, y: Array, query: Array, key: Array, value: Array, *rest: Any) -> Gradients:
-    *extra, scale, causal, has_bias, precision = rest
-    bias = extra[0] if has_bias else None
-    mask = extra[-1] if len(extra) > has_bias else None
+    bias, mask, attrs = _options(rest)
+    inputs = (query, key, value, *rest)
     upstream = cast_to(g[0], query.dtype)
-    if current.tapes:
-        # somebody wants higher derivatives: those come from the plain formula
-        with GradientTape() as tape:
-            plain = _composite(query, key, value, bias, mask, scale, causal)
-        sources = [query, key, value] + ([bias] if has_bias else [])
-        grads = tape.gradient(plain, sources, upstream)
-        return (*grads, None) if mask is not None else tuple(grads)
-    out, stat = y
+    none = () if mask is None else (None,)
+    sources = (query, key, value) if bias is None else (query, key, value, bias)
+    if current.tapes:  # somebody wants higher derivatives
+        return (*_slopes(sources, upstream, *inputs), *none)
+    out, statistic = y
     weighted = sum(cast_to(upstream, float32) * cast_to(out, float32), -1)
-    inputs = (query, key, value, upstream, stat, weighted, *extra)
+    reads = (query, key, value, upstream, statistic, weighted, *rest[: len(rest) - len(attrs)])
     results = [(x.shape, x.dtype) for x in (query, key, value)]
-    grads = apply_multi(ATTENTION_GRAD, inputs, (scale, causal, has_bias, precision), results)
-    if bias is not None:
-        grads += (_bias_gradient(query, key, value, bias, mask, upstream, weighted, scale, causal),)
-    return (*grads, None) if mask is not None else grads
-
-
-def _bias_gradient(
-    query: Array,
-    key: Array,
-    value: Array,
-    bias: Array,
-    mask: Array | None,
-    upstream: Array,
-    weighted: Array,
-    scale: float,
-    causal: bool,
-) -> Array:
-    """The gradient of the bias, as large as the logits; computed only if somebody wants it."""
-    heads, wide = query.shape[2], float32
-    logits = _logits(query, key, bias, scale)
-    visible = _visible(mask, causal, logits.shape)
-    if visible is not None:
-        logits = where(visible, logits, -0.7 * float(np.finfo(wide.numpy).max))
-    values = transpose(_heads(value, heads), (0, 1, 3, 2))
-    back = matmul(_heads(upstream, heads), values, dtype=wide)
-    shift = reshape_to(transpose(weighted, (0, 2, 1)), (*logits.shape[:3], 1))
-    grad = softmax(logits, -1) * (back - shift)
-    return cast_to(grad if visible is None else where(visible, grad, 0), bias.dtype)
+    grads = apply_multi(ATTENTION_GRAD, reads, tuple(attrs), results)
+    # as large as the logits, which no kernel keeps; computed only if somebody wants it
+    more = () if bias is None else _slopes((bias,), upstream, *inputs)
+    return (*grads, *more, *none)
 
 
 # Inputs: query, key, value, then bias and mask of the logits' shape where there are any.
 # Attributes: (scale, causal, has_bias, precision).  Results: the heads' outputs, and a statistic of
-# each row.
+# each row (batch, heads, length): log2 of the sum of 2^logit, with logits times log2(e).
+# Which device computes it by a kernel and which by `formula` is for the compiler to choose.
 ATTENTION = family("attention", _vjp, outputs=2, batch=more_rows)
 # Inputs: query, key, value, gradient of the output, statistic, sum of gradient times output for
 # each row (batch, length, heads), then bias and mask.  Results: gradients of query, key, value.

@@ -463,22 +463,3 @@ def test_attention_dtypes_and_hidden_rows(rng):
         attention.dot_product_attention(
             kc.ones((1, 3, 4, 2)), kc.ones((1, 3, 3, 2)), kc.ones((1, 3, 3, 2))
         )
-
-
-def test_attention_on_matrix_units_keeps_small_logits_of_large_heads(monkeypatch):
-    engine = type(kc.engine)
-    monkeypatch.setattr(engine, "matrix_units", lambda self, device: True)
-    monkeypatch.setattr(engine, "memory_bytes", lambda self, device: 256 * 4 * 2 * 16 * 16)
-    monkeypatch.setattr(engine, "matrix_attention", lambda self, device: False)
-
-    def fused(batch, features=4, dtype="float32"):
-        x = kc.ones((batch, 16, 2, features), dtype)
-        y = attention.dot_product_attention(x, x, x)
-        return y._node.inputs[0].op.name == "attention"
-
-    assert not fused(1) and fused(2)
-    monkeypatch.setattr(engine, "matrix_attention", lambda self, device: True)
-    with kc.precision_scope("high"):
-        assert fused(1, 64) and not fused(1, 65)
-    with kc.precision_scope("highest"):
-        assert not fused(1) and fused(2) and fused(1, dtype="bfloat16")

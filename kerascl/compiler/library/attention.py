@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.compiler.operands import Operand
+from kerascl.compiler.symbolic import strides_of
 from kerascl.core.node import Node
+from kerascl.dtypes import float32
 from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.attention.problem import AttentionProblem, Tensor
 from kerascl.kernels.contract.plan import Plan
-from kerascl.ops.attention import ATTENTION, ATTENTION_GRAD
+from kerascl.ops.attention import ATTENTION, ATTENTION_GRAD, formula, gradient_formula
 
 _STATISTICS = frozenset((4, 5))  # inputs of the gradient that its kernels read contiguous
 
@@ -40,12 +42,17 @@ def _problem(node: Node, reads: list[Operand]) -> AttentionProblem:
         bias=bias,
         mask=tensor(extra[0]) if extra else None,
         grad=tensor(3) if backward else None,
-        precision=precision,
+        precision=precision if query.dtype is float32 else "high",  # the others know one only
     )
 
 
 def _plan(call: Call) -> Plan:
     return attention.plan(_problem(call.node, call.reads), call.info, call.epilogue)
+
+
+def _preferred(node: Node, info) -> bool:
+    contiguous = [Operand(x, strides_of(x.shape)) for x in node.inputs]
+    return attention.preferred(_problem(node, contiguous), info)
 
 
 def _flops(node: Node) -> int:
@@ -60,10 +67,12 @@ OPERATIONS = (
     LibraryOperation(
         ATTENTION, _plan, strided=frozenset(range(5)), flops=_flops,
         outputs=lambda node: ("out", "stat"), spare_bytes=lambda node: 8 * node.size,
+        preferred=_preferred, formula=formula,
     ),
     LibraryOperation(
         ATTENTION_GRAD, _plan, strided=frozenset(range(8)) - _STATISTICS, flops=_flops,
         outputs=lambda node: ("out", "dk", "dv"),
         spare_bytes=lambda node: 4 * max(x.size for x in node.inputs[:3]),
+        preferred=_preferred, formula=gradient_formula,
     ),
 )  # fmt: skip

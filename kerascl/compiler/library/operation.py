@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from kerascl.compiler.operands import Operand
+from kerascl.core.array import Array
 from kerascl.core.node import Node
 from kerascl.core.op import Op
 from kerascl.kernels.contract.epilogue import Epilogue
@@ -51,6 +52,10 @@ class LibraryOperation:
             padding, or None.
         cropped: from a node and the start, step and size of a part of its result to the attributes
             that give this part only, or None.
+        formula: the operation as array code of others, `formula(*inputs, *attrs)` with all results;
+            None where there is none.
+        preferred: whether the kernels serve a node on a device better than the formula; asked
+            before fusion, where there is a formula.
     """
 
     op: Op
@@ -61,3 +66,5 @@ class LibraryOperation:
     flops: Callable[[Node], int] = lambda node: 0
     padded: Callable[[tuple, Node], tuple | None] = _none
     cropped: Callable[[Node, tuple, tuple, tuple], tuple | None] = _none
+    formula: Callable[..., Sequence[Array]] | None = None
+    preferred: Callable[[Node, object], bool] = lambda node, info: True

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 
+from kerascl.dtypes import float32
 from kerascl.kernels.attention import cpu as attention_cpu
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import AttentionProblem
@@ -24,6 +25,33 @@ from kerascl.kernels.units import attention as unit_attention
 SOLVERS: tuple[Solver, ...] = (
     *attention_cpu.SOLVERS, *unit_attention.SOLVERS, *attention_tiled.SOLVERS,
 )  # fmt: skip
+
+
+LEAST_QUERIES = 8
+MOST_LOGITS = 1 / 256  # of the memory; a training step keeps those of all layers
+MATRIX_FEATURES = 64  # of one head, up to which kernels on matrix units beat the formula
+
+
+def preferred(problem: AttentionProblem, info) -> bool:
+    """Whether these kernels serve better than the formula with logits in memory; the same for the
+    forward and the backward problem.
+
+    Few queries have small logits anyway.  Where products run on matrix units the plain formula was
+    up to three times as fast as the portable kernels: these serve for large logits.  Kernels on
+    matrix units take 0.6 to 0.75 times as long as the formula, with gradients (H200, 128 to 1024
+    queries and keys of 32 and 64 features); at 2048 as long, but without its memory.
+    """
+    p = problem
+    if not p.usable or p.length < LEAST_QUERIES:
+        return False
+    if not info.matrix:
+        return True
+    nbytes = p.batch * p.heads * p.length * p.source * float32.itemsize
+    if nbytes > info.global_mem_bytes * MOST_LOGITS:
+        return True
+    exact = p.q.dtype is float32 and p.precision == "highest"
+    few = max(p.width, p.depth) <= MATRIX_FEATURES
+    return few and not exact and unit_attention.available(info)
 
 
 @functools.lru_cache(maxsize=1024)
