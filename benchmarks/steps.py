@@ -19,7 +19,7 @@ from keras import layers
 from rich.console import Console
 from rich.table import Table
 
-from kerascl.compiler.capture import Captured
+from kerascl.compiler.run.capture import Captured
 from kerascl.runtime import device
 
 

@@ -2,8 +2,8 @@
 
 import kerascl_hook as _hook
 from kerascl.checks import first as _first
-from kerascl.compiler import execute as _execute
-from kerascl.compiler.capture import jit as jit
+from kerascl.compiler.run import execute as _execute
+from kerascl.compiler.run.capture import jit as jit
 from kerascl.core import context as _context
 from kerascl.core.array import Array as Array
 from kerascl.core.array import State as State

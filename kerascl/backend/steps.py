@@ -14,7 +14,7 @@ from keras.src.backend import config as keras_config
 from keras.src.backend.common import KerasVariable
 
 from kerascl.backend.ops.conversion import convert_to_numpy, convert_to_tensor, sparse_from
-from kerascl.compiler.capture import jit
+from kerascl.compiler.run.capture import jit
 from kerascl.core.array import Array, State, is_evaluated
 from kerascl.core.context import current
 from kerascl.core.errors import CaptureError

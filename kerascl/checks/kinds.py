@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kerascl.compiler.capture import jit
+from kerascl.compiler.run.capture import jit
 from kerascl.core.array import Array
 from kerascl.core.tape import value_and_grad
 from kerascl.dtypes import as_dtype

@@ -1,9 +1,9 @@
 """What an operation is.
 
 Each operation is known in two places.  Its array side is declared once, in `kerascl/ops/`: shape
-and dtype rule, derivative, batching.  Its machine side follows from its kind, or is a record of
-`kerascl/compiler/library/` (hand-written kernels) or of `kerascl/compiler/views.py` (index maps),
-keyed by the operation itself.
+and dtype rule, derivative, batching.  Its machine side follows from its kind, or is a record keyed
+by the operation itself: in `kerascl/compiler/library/` (hand-written kernels) or
+`kerascl/compiler/graph/views.py` (index maps).
 """
 
 from __future__ import annotations

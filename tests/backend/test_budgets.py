@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from keras import layers
 
-from kerascl.compiler.capture import Captured
+from kerascl.compiler.run.capture import Captured
 from kerascl.kernels.contract import arrival
 from kerascl.runtime import device
 

@@ -7,7 +7,7 @@ import pytest
 from keras.src.backend import core
 
 import kerascl
-from kerascl.compiler.capture import jit
+from kerascl.compiler.run.capture import jit
 from kerascl.core.array import Array
 from kerascl.core.errors import CaptureError
 

@@ -6,7 +6,7 @@ import pytest
 from keras.src.backend import linalg
 
 import kerascl
-from kerascl.compiler.capture import jit
+from kerascl.compiler.run.capture import jit
 from kerascl.core.errors import CaptureError
 from kerascl.ops import host
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from kerascl.compiler.capture import jit
+from kerascl.compiler.run.capture import jit
 
 
 def run(make, gradients, start, capture):

@@ -7,7 +7,7 @@ from keras import layers
 from keras.src import backend
 
 import kerascl
-from kerascl.compiler.capture import jit
+from kerascl.compiler.run.capture import jit
 
 
 def reference(x, w, u, s, mask=None, backwards=False, zero=False):

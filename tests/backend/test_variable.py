@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kerascl
-from kerascl.compiler.capture import jit
+from kerascl.compiler.run.capture import jit
 from kerascl.core.array import Array
 from kerascl.core.errors import CaptureError
 

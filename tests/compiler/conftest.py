@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import kerascl as kc
-from kerascl.compiler import folds, maps
+from kerascl.compiler.generate import folds, maps
 
 
 @pytest.fixture

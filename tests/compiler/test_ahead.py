@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.compiler import capture
+from kerascl.compiler.run import capture
 from kerascl.runtime import build_apart
 from kerascl.runtime.programs import Programs
 
@@ -69,7 +69,7 @@ from pathlib import Path
 
 import kerascl as kc
 import numpy as np
-from kerascl.compiler import capture
+from kerascl.compiler.run import capture
 from kerascl.runtime.build_notes import Note
 from kerascl.runtime.diskcache import DiskCache
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.compiler import capture as captures
-from kerascl.compiler import memory
+from kerascl.compiler.program import memory
+from kerascl.compiler.run import capture as captures
 
 
 def mlp(rng):

@@ -7,7 +7,7 @@ import pytest
 
 import kerascl as kc
 from kerascl.compiler import library
-from kerascl.compiler.lower import lower
+from kerascl.compiler.program.lower import lower
 from kerascl.core.context import current
 from kerascl.core.labels import GRADIENT, Labels, mark
 from kerascl.core.node import topological

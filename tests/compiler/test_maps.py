@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.compiler import maps
+from kerascl.compiler.generate import maps
 
 SHAPES = [
     (6000,),

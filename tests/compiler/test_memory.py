@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kerascl.compiler.memory import ALIGNMENT, arena, plan
+from kerascl.compiler.program.memory import ALIGNMENT, arena, plan
 
 
 def random_lives(seed) -> list[tuple[int, int, int]]:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.compiler import lower
+from kerascl.compiler.program import lower
 from kerascl.kernels.contract.plan import Launch, Plan, Ref
 from kerascl.kernels.contract.solver import NoMoments
 from kerascl.kernels.contract.source import prelude

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.compiler import packing
-from kerascl.compiler.program import Slot, Step, Use, value_of
+from kerascl.compiler.program import packing
+from kerascl.compiler.program.program import Slot, Step, Use, value_of
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper.pack import pack_launch, packed_step
 from kerascl.runtime.launch import bind

@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from kerascl.compiler import schedule
-from kerascl.compiler.program import Program, Slot, Step, Use
+from kerascl.compiler.program import schedule
+from kerascl.compiler.program.program import Program, Slot, Step, Use
 
 
 def step(reads, writes) -> Step:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.compiler import fuse
+from kerascl.compiler.fuse import fuse
 
 SIZE, LEVELS, SCALES, RATIOS = 128, range(3, 8), 3, (0.5, 1.0, 2.0)
 WEIGHTS = np.array([0.1, 0.1, 0.2, 0.2], "float32")

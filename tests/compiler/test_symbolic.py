@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from kerascl.compiler.symbolic import (
+from kerascl.compiler.graph.symbolic import (
     Expr,
     Quotient,
     Var,

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from unittest import mock
 
-from kerascl.compiler import lower
+from kerascl.compiler.program import lower
 from kerascl.kernels.contract.source import Source, unit
 from kerascl.runtime import device
 from kerascl.runtime.errors import CompileError

@@ -7,7 +7,8 @@ import pytest
 
 import kerascl as kc
 from kerascl import dtypes
-from kerascl.compiler import library, lower
+from kerascl.compiler import library
+from kerascl.compiler.program import lower
 from kerascl.core.node import topological
 from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.attention.problem import AttentionProblem, Tensor

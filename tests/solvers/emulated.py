@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import math
 
-from kerascl.compiler import lower
+from kerascl.compiler.program import lower
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.conv import solvers as conv

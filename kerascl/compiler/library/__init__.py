@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kerascl.compiler.graph.operands import Operand, operand
 from kerascl.compiler.library import attention, conv, matmul, pool, recurrent, scan, scatter, sort
 from kerascl.compiler.library.operation import Call, LibraryOperation
-from kerascl.compiler.operands import Operand, operand
 from kerascl.core.node import Node
 from kerascl.core.op import Op
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from kerascl.compiler.graph.operands import Operand
+from kerascl.compiler.graph.symbolic import strides_of
 from kerascl.compiler.library.operation import Call, LibraryOperation
-from kerascl.compiler.operands import Operand
-from kerascl.compiler.symbolic import strides_of
 from kerascl.core.node import Node
 from kerascl.dtypes import float32
 from kerascl.kernels.attention import solvers as attention

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-from kerascl.compiler.operands import Operand
+from kerascl.compiler.graph.operands import Operand
 from kerascl.core.array import Array
 from kerascl.core.node import Node
 from kerascl.core.op import Op

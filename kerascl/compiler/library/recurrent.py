@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import string
 
-from kerascl.compiler.emit import Scope, Writer
+from kerascl.compiler.generate.emit import Scope, Writer
+from kerascl.compiler.graph.symbolic import number, variable
 from kerascl.compiler.library.operation import Call, LibraryOperation
-from kerascl.compiler.symbolic import number, variable
 from kerascl.core.node import Node
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.recurrent import solvers as recurrent

@@ -8,11 +8,15 @@ from dataclasses import replace
 
 import numpy as np
 
-from kerascl.compiler import folds, fuse, library, maps, multi, packing, schedule, views
-from kerascl.compiler.emit import BufferArg, LoopStep, NotFusable, WorkArg
-from kerascl.compiler.fuse import Cluster
-from kerascl.compiler.program import Program, Slot, Step, Use, copy_step, value_of
-from kerascl.compiler.rewrite import rewrite
+from kerascl.compiler import library
+from kerascl.compiler.fuse import fuse
+from kerascl.compiler.fuse.fuse import Cluster
+from kerascl.compiler.generate import folds, maps
+from kerascl.compiler.generate.emit import BufferArg, LoopStep, NotFusable, WorkArg
+from kerascl.compiler.graph import views
+from kerascl.compiler.graph.rewrite import rewrite
+from kerascl.compiler.program import multi, packing, schedule
+from kerascl.compiler.program.program import Program, Slot, Step, Use, copy_step, value_of
 from kerascl.core.labels import Labels
 from kerascl.core.node import Node
 from kerascl.core.op import Kind

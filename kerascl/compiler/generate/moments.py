@@ -8,9 +8,9 @@ only shifts a column, as a bias does, so the mean shifts alike and the distances
 
 from __future__ import annotations
 
-from kerascl.compiler.builder import Builder
-from kerascl.compiler.emit import Scope, Writer, rounded
-from kerascl.compiler.symbolic import linear, unravel, variable
+from kerascl.compiler.generate.builder import Builder
+from kerascl.compiler.generate.emit import Scope, Writer, rounded
+from kerascl.compiler.graph.symbolic import linear, unravel, variable
 from kerascl.core.op import Kind
 from kerascl.ops.nn import VARIANCE
 from kerascl.ops.views import SUM_OP

@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from kerascl.compiler import library, views
-from kerascl.compiler.inline import Statements
+from kerascl.compiler import library
+from kerascl.compiler.fuse.inline import Statements
+from kerascl.compiler.graph import views
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.dtypes import float32

@@ -9,9 +9,9 @@ from __future__ import annotations
 import math
 
 from kerascl.compiler import library
-from kerascl.compiler.formula import Formula, formula_of
-from kerascl.compiler.symbolic import strides_of
-from kerascl.compiler.views import storage
+from kerascl.compiler.graph.formula import Formula, formula_of
+from kerascl.compiler.graph.symbolic import strides_of
+from kerascl.compiler.graph.views import storage
 from kerascl.core.closed import BARRIER
 from kerascl.core.node import Node, const, identity, topological
 from kerascl.core.op import CONST, COPY, PICK, Kind, Op

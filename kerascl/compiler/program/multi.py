@@ -13,8 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from kerascl.compiler import schedule
-from kerascl.compiler.program import Slot, Step, Use
+from kerascl.compiler.program import schedule
+from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.kernels.contract.plan import Counters
 from kerascl.kernels.contract.source import Source
 

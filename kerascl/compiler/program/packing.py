@@ -7,7 +7,7 @@ does.
 
 from __future__ import annotations
 
-from kerascl.compiler.program import Slot, Step, Use
+from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.kernels.hopper import pack
 
 MOST_JOBS = 16  # matrices in one launch: all of them take memory until the last is used

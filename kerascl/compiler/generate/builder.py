@@ -6,9 +6,9 @@ import math
 from dataclasses import dataclass, field
 
 from kerascl import dtypes
-from kerascl.compiler.emit import Scope, Writer
-from kerascl.compiler.fuse import Cluster
-from kerascl.compiler.symbolic import LOOP_INDEX, Expr
+from kerascl.compiler.fuse.fuse import Cluster
+from kerascl.compiler.generate.emit import Scope, Writer
+from kerascl.compiler.graph.symbolic import LOOP_INDEX, Expr
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.contract.source import Source

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kerascl.compiler.symbolic import LOOP_INDEX, ZERO, Expr, linear, number, unravel
+from kerascl.compiler.graph.symbolic import LOOP_INDEX, ZERO, Expr, linear, number, unravel
 from kerascl.core.closed import BARRIER
 from kerascl.core.node import Node
 from kerascl.core.op import Op

@@ -6,8 +6,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kerascl.compiler import views
-from kerascl.compiler.symbolic import (
+from kerascl.compiler.graph import views
+from kerascl.compiler.graph.symbolic import (
     LOOP_INDEX,
     Expr,
     Quotient,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kerascl.compiler.program import Slot, Step, Use
+from kerascl.compiler.program.program import Slot, Step, Use
 
 WORTH = 1 << 20  # bytes from which a change of order pays
 

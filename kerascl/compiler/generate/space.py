@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from kerascl.compiler.symbolic import Expr, Var, variable, variables
+from kerascl.compiler.graph.symbolic import Expr, Var, variable, variables
 
 
 def refine(shape: tuple[int, ...], others: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

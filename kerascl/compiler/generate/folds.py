@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from kerascl.compiler import blocked, space
-from kerascl.compiler.blocked import BLOCK, Blocked, rename
-from kerascl.compiler.builder import Builder, Generated, Kernels, power_of_two
-from kerascl.compiler.emit import Scope, Writer, rounded
-from kerascl.compiler.fuse import Cluster
-from kerascl.compiler.symbolic import Expr, linear, strides_of, unravel, variable
+from kerascl.compiler.fuse.fuse import Cluster
+from kerascl.compiler.generate import blocked, space
+from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
+from kerascl.compiler.generate.builder import Builder, Generated, Kernels, power_of_two
+from kerascl.compiler.generate.emit import Scope, Writer, rounded
+from kerascl.compiler.graph.symbolic import Expr, linear, strides_of, unravel, variable
 from kerascl.core.node import Node
 from kerascl.core.op import FoldSpec, Kind
 from kerascl.kernels.contract import arrival

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerascl.compiler import views
+from kerascl.compiler.graph import views
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.ops.views import CONCAT, PAD

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from kerascl.compiler import views
-from kerascl.compiler.lower import lower
-from kerascl.compiler.program import Program, Use
+from kerascl.compiler.graph import views
+from kerascl.compiler.program.lower import lower
+from kerascl.compiler.program.program import Program, Use
 from kerascl.core import context
 from kerascl.core.errors import CaptureError
 from kerascl.core.lease import Lease

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kerascl.compiler import moments, space
-from kerascl.compiler.builder import Builder, Generated, Kernels, power_of_two
-from kerascl.compiler.emit import BufferArg, Scope, Writer, rounded
-from kerascl.compiler.fuse import Cluster
-from kerascl.compiler.symbolic import Expr, linear, unravel, variable
+from kerascl.compiler.fuse.fuse import Cluster
+from kerascl.compiler.generate import moments, space
+from kerascl.compiler.generate.builder import Builder, Generated, Kernels, power_of_two
+from kerascl.compiler.generate.emit import BufferArg, Scope, Writer, rounded
+from kerascl.compiler.graph.symbolic import Expr, linear, unravel, variable
 from kerascl.core.node import Node
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
 from kerascl.kernels.contract.plan import Ref

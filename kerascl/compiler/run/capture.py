@@ -11,10 +11,11 @@ from collections.abc import Callable
 
 import numpy as np
 
-from kerascl.compiler import memory, views
-from kerascl.compiler.execute import Engine, structure
-from kerascl.compiler.lower import lower
-from kerascl.compiler.program import Program, Use, copy_many
+from kerascl.compiler.graph import views
+from kerascl.compiler.program import memory
+from kerascl.compiler.program.lower import lower
+from kerascl.compiler.program.program import Program, Use, copy_many
+from kerascl.compiler.run.execute import Engine, structure
 from kerascl.core import context
 from kerascl.core import node as graph
 from kerascl.core.array import Array, State

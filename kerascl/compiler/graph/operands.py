@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kerascl.compiler import views
-from kerascl.compiler.symbolic import LOOP_INDEX, Expr, Var, linear, strides_of, variable
+from kerascl.compiler.graph import views
+from kerascl.compiler.graph.symbolic import LOOP_INDEX, Expr, Var, linear, strides_of, variable
 from kerascl.core.node import Node
 
 
