@@ -62,6 +62,12 @@ def run(
     return found
 
 
+def _result(begun: list[Any], ended: list[Any]) -> Result:
+    """From what a child told when a case began, and when it ended."""
+    told = [*begun, *ended]
+    return Result(*told)
+
+
 def _child(arguments: list[str], found: list[Result], told) -> bool:
     """One process; whether it came to its end, or took too long for another one."""
     command = [sys.executable, "-m", "kerascl.checks.child", *arguments]
@@ -74,7 +80,7 @@ def _child(arguments: list[str], found: list[Result], told) -> bool:
         return False
     assert process.stdout is not None
     late, done = threading.Event(), False
-    begun: list[Any] | None = None
+    begun: Any = None
 
     def stop() -> None:
         late.set()
@@ -97,7 +103,7 @@ def _child(arguments: list[str], found: list[Result], told) -> bool:
             if event == "begun":
                 begun = values
             elif event == "ended":
-                tell(Result(*[*(begun or ()), *values]))
+                tell(_result(begun, values))
                 begun = None
             done = done or event == "done"
     process.stdout.close()
@@ -105,5 +111,5 @@ def _child(arguments: list[str], found: list[Result], told) -> bool:
     if begun is not None:
         # Python's own exit codes are small, crashes are signals or, on Windows, large numbers.
         crashed = not late.is_set() and (code < 0 or code > 255) and code not in _STOPPED
-        tell(Result(*begun, f"the process ended with {code}" if crashed else None))
+        tell(_result(begun, [f"the process ended with {code}" if crashed else None]))
     return done or late.is_set()

@@ -72,7 +72,8 @@ class Array(Methods, Differentiable):
     @property
     def device(self) -> Device:
         """The device this array lies on, or will lie on."""
-        return self._node.device if self._node.device is not None else device()
+        on: Device = device() if self._node.device is None else self._node.device
+        return on
 
     def evaluate(self) -> Array:
         """Compute the value now (on the device, without waiting for it); returns self."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from kerascl.core.array import Array, State, innermost
 from kerascl.core.context import current
@@ -20,20 +21,23 @@ from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node
 from kerascl.core.op import LANE, Kind, Op
 from kerascl.core.overlay import Overlay
-from kerascl.core.types import Attrs, Results
+from kerascl.core.types import Attrs, Gradients, Outputs, Results, Tape, Vjp
 
 # rule(size, op, inputs, batched, attrs, results) -> batches: the operation on whole batches.
 # `inputs` are batches (with a new first axis of `size`) where `batched` says so, else the same
 # for every element; `results` are (shape, dtype) of one element.
 Rule = Callable[[int, Op, list[Array], list[bool], Attrs, Results], Sequence[Array]]
 
+# How arrays are broadcast to a shape.
+Expand = Callable[[Array, tuple[int, ...]], Array]
+
 _of_kind: dict[Kind, Rule] = {}
 _fallback: list[Rule] = []
-_expand: list[Callable[[Array, tuple[int, ...]], Array]] = []
+_expand: list[Expand] = []
 _serial = itertools.count()
 
 
-def install_batching(kinds: dict[Kind, Rule], fallback: Rule, expand: Callable) -> None:
+def install_batching(kinds: dict[Kind, Rule], fallback: Rule, expand: Expand) -> None:
     """The rules of kinds of operations, that for those without one, and how to broadcast; called by
     the ops room."""
     _of_kind.update(kinds)
@@ -79,7 +83,9 @@ class Lane:
         """A block whose operations know this lane."""
         return current.replaced(lanes=(*current.lanes, self))
 
-    def apply(self, op: Op, inputs, attrs: tuple, results: list) -> tuple[Array, ...]:
+    def apply(
+        self, op: Op, inputs: tuple[Array, ...], attrs: Attrs, results: Results
+    ) -> tuple[Array, ...]:
         """An operation some of whose inputs are lanes of this call; see `core.array.apply`."""
         rule = op.batch or _of_kind.get(op.kind) or _fallback[0]
         inside = [tape for tape in current.tapes if self in tape.lanes]
@@ -95,7 +101,14 @@ class Lane:
                 tape.record(op.vjp, inputs, attrs, outputs if op.outputs > 1 else outputs[0])
         return outputs
 
-    def record(self, tapes, vjp: Callable, inputs: tuple, outputs, attrs: tuple) -> None:
+    def record(
+        self,
+        tapes: Sequence[Tape],
+        vjp: Vjp,
+        inputs: tuple[Array, ...],
+        outputs: Outputs,
+        attrs: Attrs,
+    ) -> None:
         """Note a derivative that is no operation's, of lanes, on tapes inside and outside."""
         outside = []
         for tape in tapes:
@@ -107,14 +120,13 @@ class Lane:
             return
         single = not isinstance(outputs, tuple)
 
-        def of_batches(g, y, *rest):
+        def of_batches(g: Outputs, y: Outputs, *rest: Any) -> Gradients:
             with self.active():
-                lanes = [self.wrap(d) for d in ((g,) if single else g)]
-                g = lanes[0] if single else tuple(lanes)
-                found = vjp(g, outputs, *inputs, *attrs)
+                lanes = tuple([self.wrap(d) for d in _several(g)])
+                found = vjp(lanes[0] if single else lanes, outputs, *inputs, *attrs)
                 return tuple([None if d is None else self.spread(d) for d in found])
 
-        batches = [self.batch(y) for y in ((outputs,) if single else outputs)]
+        batches = [self.batch(y) for y in _several(outputs)]
         note(
             outside,
             of_batches,
@@ -123,7 +135,17 @@ class Lane:
         )
 
 
-def note(tapes: Sequence, vjp: Callable, inputs: tuple, outputs, attrs: tuple = ()) -> None:
+def _several(outputs: Outputs) -> tuple[Array, ...]:
+    return outputs if isinstance(outputs, tuple) else (outputs,)
+
+
+def note(
+    tapes: Sequence[Tape],
+    vjp: Vjp,
+    inputs: tuple[Array, ...],
+    outputs: Outputs,
+    attrs: Attrs = (),
+) -> None:
     """Record on tapes that `outputs` came from `inputs`, whatever made them.
 
     Args:
@@ -131,7 +153,7 @@ def note(tapes: Sequence, vjp: Callable, inputs: tuple, outputs, attrs: tuple = 
         outputs: an Array or a tuple of them, which nothing else has made; lanes where inputs are
             (see `as_lanes`).
     """
-    both = (*inputs, *(outputs if isinstance(outputs, tuple) else (outputs,)))
+    both = (*inputs, *_several(outputs))
     lane = innermost(both) if current.lanes else None
     if lane is not None:
         lane.record(tapes, vjp, inputs, outputs, attrs)
@@ -142,10 +164,9 @@ def note(tapes: Sequence, vjp: Callable, inputs: tuple, outputs, attrs: tuple = 
 
 def as_lanes(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
     """`outputs` as lanes of every call that `inputs` are lanes of."""
-    outputs, inputs = list(outputs), list(inputs)
     lane = innermost(inputs) if current.lanes else None
     if lane is None:
-        return outputs
+        return list(outputs)
     inner = as_lanes([lane.batch(x) for x in inputs], [lane.spread(y) for y in outputs])
     return [lane.wrap(y) for y in inner]
 

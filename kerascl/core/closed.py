@@ -7,18 +7,20 @@ the trace recorded; so derivatives of one's own inside it count, to any order.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from kerascl.core import node as graph
-from kerascl.core.array import Array, apply, apply_multi
+from kerascl.core.array import Array, State, apply, apply_multi
 from kerascl.core.batch import as_lanes, note
-from kerascl.core.context import current
+from kerascl.core.context import P, R, current
 from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node
 from kerascl.core.op import ARGUMENT, CONST, PICK, Kind, Op, register
 from kerascl.core.overlay import Overlay
 from kerascl.core.structure import flatten
-from kerascl.core.tape import backward, pause, private_tapes, stop_gradient
+from kerascl.core.tape import Record, backward, pause, private_tapes, stop_gradient
+from kerascl.core.types import Gradients, Outputs, Tape
 
 # The same value; what is computed from it is not taken from what was computed without it.
 BARRIER = register(Op("barrier", Kind.VIEW, vjp=lambda g, y, x: (g,)))
@@ -36,7 +38,13 @@ class Closed:
         found: of a gradient: which of the function's arguments and captured Arrays have one.
     """
 
-    def __init__(self, arguments, outputs, records: list, start: int):
+    def __init__(
+        self,
+        arguments: Iterable[Array],
+        outputs: Iterable[Array],
+        records: list[Record],
+        start: int,
+    ):
         self.arguments: list[Array] = list(arguments)
         self.outputs: list[Array] = list(outputs)
         self.records = records
@@ -48,7 +56,9 @@ class Closed:
     def _inside(self) -> tuple[list[Node], list[Array]]:
         """The nodes to run, inputs first, and the Arrays from outside that they read."""
         own = {id(x._node) for x in self.arguments}
-        nodes, captured, seen = [], {}, set(own)
+        nodes: list[Node] = []
+        captured: dict[int, Node] = {}
+        seen = set(own)
         stack = [y._node for y in self.outputs]
         while stack:
             node = stack.pop()
@@ -76,7 +86,7 @@ class Closed:
         Args:
             captured: by the id of its node, what to read instead of a captured Array.
         """
-        value: dict = {id(x._node): x for x in self.captured} | captured
+        value: dict[int, Any] = {id(x._node): x for x in self.captured} | captured
         value |= {id(a._node): x for a, x in zip(self.arguments, inputs, strict=True)}
         for node in self.nodes:
             if node.op is CONST:
@@ -101,7 +111,7 @@ class Closed:
             tape, tapes = private_tapes(current.tapes)
             tape.records.extend(self.records)
 
-            def run():
+            def run() -> list[Array | None]:
                 return backward(self.records, smooth, list(upstream), sources)
 
             grads, _ = _apart(run, tapes)
@@ -144,16 +154,16 @@ class Closed:
         if tapes and outputs:
             smooth = [is_smooth(y) for y in outputs]
 
-            def vjp(g, y, *arrays):
+            def vjp(g: tuple[Array, ...], y: Outputs, *arrays: Array) -> Gradients:
                 if again:
-                    arrays = [apply(BARRIER, (x,), (), x.shape, x.dtype) for x in arrays]
-                g = [d for d, used in zip(g, smooth, strict=True) if used]
+                    arrays = tuple([apply(BARRIER, (x,), (), x.shape, x.dtype) for x in arrays])
+                upstream = [d for d, used in zip(g, smooth, strict=True) if used]
                 closed = self.gradient()
                 inner = {id(c._node): x for c, x in
                          zip(self.captured, arrays[len(inputs) :], strict=True)}  # fmt: skip
-                grads = closed.call([*arrays[: len(inputs)], *g], inner)
-                grads = iter(grads if finish is None else [finish(d) for d in grads])
-                return tuple([next(grads) if found else None for found in closed.found])
+                grads = closed.call([*arrays[: len(inputs)], *upstream], inner)
+                made = iter(grads if finish is None else [finish(d) for d in grads])
+                return tuple([next(made) if found else None for found in closed.found])
 
             note(tapes, vjp, known, tuple(outputs))
         return outputs
@@ -179,14 +189,18 @@ def _argument(like: Array) -> Array:
     return Array(Node(ARGUMENT, (), ("closed",), node.shape, node.dtype, node.device))
 
 
-def _apart(run: Callable, private: tuple):
+def _apart(
+    run: Callable[[], R], private: tuple[Tape, ...]
+) -> tuple[R, dict[int, tuple[State, Array]]]:
     """`run()` in a trace of its own, with tapes of its own, and what it assigned."""
     # elements of batches outside are inputs here
     with current.replaced(tapes=private, lanes=()), Overlay() as overlay:
         return run(), overlay.written
 
 
-def trace(function: Callable, inputs: Sequence[Array]):
+def trace(
+    function: Callable[[list[Array]], Sequence[Array]], inputs: Sequence[Array]
+) -> tuple[Closed, list[State]]:
     """A `Closed` of `function(list of Arrays) -> list of Arrays`, for inputs of these shapes.
 
     It can be differentiated where tapes are active.
@@ -207,7 +221,7 @@ def trace(function: Callable, inputs: Sequence[Array]):
     return closed, [state for state, _ in written.values()]
 
 
-def remat(function: Callable) -> Callable:
+def remat(function: Callable[P, R]) -> Callable[P, R]:
     """A function whose intermediate values are not kept for the backward pass, but computed again.
 
     What it does in between needs memory only while it runs; the backward pass takes the inputs
@@ -216,20 +230,20 @@ def remat(function: Callable) -> Callable:
     """
 
     @functools.wraps(function)
-    def wrapped(*args, **kwargs):
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         if not current.tapes:
             return function(*args, **kwargs)
-        leaves: list = []
+        leaves: list[Any] = []
         rebuild = flatten((list(args), kwargs), leaves)[1]
         inputs = [x for x in leaves if isinstance(x, Array)]
-        structure: list = []
+        structure: list[Any] = []
 
-        def plain(arrays):
-            arrays = iter(arrays)
+        def plain(given: Sequence[Array]) -> list[Array]:
+            arrays = iter(given)
             new_args, new_kwargs = rebuild(
                 iter([next(arrays) if isinstance(x, Array) else x for x in leaves])
             )
-            results: list = []
+            results: list[Any] = []
             structure[:] = [flatten(function(*new_args, **new_kwargs), results)[1], results]
             return [y for y in results if isinstance(y, Array)]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kerascl.core.array import Array, State
-from kerascl.core.context import current
+from kerascl.core.context import Trace, current
 from kerascl.core.node import Node, is_closed
 from kerascl.core.op import ARGUMENT
 from kerascl.dtypes import DType
@@ -26,8 +26,8 @@ class Overlay:
 
     guessed = False
 
-    def __init__(self):
-        self.outer = None
+    def __init__(self) -> None:
+        self.outer: Trace | None = None
         self.written: dict[int, tuple[State, Array]] = {}
 
     def __enter__(self) -> Overlay:
@@ -35,7 +35,7 @@ class Overlay:
         current.trace = self
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         current.trace = self.outer
 
     def read(self, state: State) -> Array:

@@ -9,21 +9,26 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any, TypeAlias, cast
 
 from kerascl.core.array import Array, State, apply
 from kerascl.core.batch import as_lanes, note
-from kerascl.core.context import current
+from kerascl.core.context import P, R, current
 from kerascl.core.labels import GRADIENT
 from kerascl.core.op import Kind, Op, register
+from kerascl.core.types import Attrs, Gradients, Outputs, Shape, Tape, Vjp
 
 ALIAS = register(Op("alias", Kind.VIEW))
 
-_arithmetic: dict[str, Callable] = {}
+_arithmetic: dict[str, Callable[..., Any]] = {}
+
+# (vjp, inputs, attributes, outputs)
+Record: TypeAlias = tuple[Vjp, tuple[Array, ...], Attrs, Outputs]
 
 
-def install_arithmetic(**operations: Callable) -> None:
+def install_arithmetic(**operations: Callable[..., Any]) -> None:
     """Give the tape the few operations it needs; called by the ops room."""
     _arithmetic.update(operations)
 
@@ -49,11 +54,11 @@ class GradientTape:
     """
 
     def __init__(self, persistent: bool = False, watch_accessed_variables: bool = True):
-        self._records: list[tuple] = []
+        self._records: list[Record] = []
         self._persistent = persistent
         self._watched: list[Array] | None = None if watch_accessed_variables else []
         self._spent = False
-        self.lanes: tuple = ()  # inside which vmaps it records
+        self.lanes: tuple[Any, ...] = ()  # inside which vmaps it records
 
     def __enter__(self) -> GradientTape:
         if any(tape is self for tape in current.tapes):
@@ -62,20 +67,20 @@ class GradientTape:
         current.tapes = (*current.tapes, self)
         return self
 
-    def __exit__(self, *exception) -> None:
+    def __exit__(self, *exception: object) -> None:
         current.tapes = tuple(tape for tape in current.tapes if tape is not self)
 
-    def record(self, vjp: Callable, inputs: tuple, attrs: tuple, outputs) -> None:
+    def record(self, vjp: Vjp, inputs: tuple[Array, ...], attrs: Attrs, outputs: Outputs) -> None:
         """Note one operation; `outputs` is an Array or a tuple of them."""
         if not self._spent:
             self._records.append((vjp, inputs, attrs, outputs))
 
     @property
-    def records(self) -> list[tuple]:
+    def records(self) -> list[Record]:
         """What was noted: (vjp, inputs, attributes, outputs), in order of execution."""
         return self._records
 
-    def watch(self, tensor) -> None:
+    def watch(self, tensor: Any) -> None:
         """Say that gradients for `tensor` will be asked; needed with
         `watch_accessed_variables=False` only.
 
@@ -104,7 +109,13 @@ class GradientTape:
         if self._watched is not None:
             self._watched = []
 
-    def gradient(self, target, sources, output_gradients=None, unconnected_gradients="none"):
+    def gradient(
+        self,
+        target: Any,
+        sources: Any,
+        output_gradients: Any = None,
+        unconnected_gradients: Any = "none",
+    ) -> Any:
         """The gradient of `target` (summed over its elements) with respect to `sources`.
 
         Args:
@@ -129,7 +140,7 @@ class GradientTape:
         targets: list[Array] = []
         _flatten(target, targets)
         if output_gradients is None:
-            seeds = [None] * len(targets)
+            seeds: list[Array | None] = [None] * len(targets)
         else:
             seeds = []
             _flatten(output_gradients, seeds, lambda x: None if x is None else as_source(x))
@@ -144,7 +155,7 @@ class GradientTape:
             self._spend()
             return structure(iter(_filled(results, flat, zero)))
 
-    def jacobian(self, target, sources, unconnected_gradients="none"):
+    def jacobian(self, target: Any, sources: Any, unconnected_gradients: Any = "none") -> Any:
         """The derivative of each element of `target` by each element of `sources`.
 
         Args:
@@ -169,7 +180,9 @@ class GradientTape:
             self._spend()
             return structure(iter(_filled(found, flat, zero, target.shape)))
 
-    def batch_jacobian(self, target, source, unconnected_gradients="none"):
+    def batch_jacobian(
+        self, target: Any, source: Any, unconnected_gradients: Any = "none"
+    ) -> Array | None:
         """The jacobian of each row of `target` by the same row of `source`.
 
         Args:
@@ -203,7 +216,9 @@ class GradientTape:
                 rows = _arithmetic["zeros"](shape, source.dtype)
         return rows
 
-    def _backward(self, targets: list[Array], seeds: list, sources: list[Array]) -> list:
+    def _backward(
+        self, targets: list[Array], seeds: Sequence[Array | None], sources: list[Array]
+    ) -> list[Array | None]:
         if self._spent:
             raise RuntimeError(
                 "this tape's gradients were taken before, and what it recorded was forgotten; "
@@ -215,19 +230,22 @@ class GradientTape:
             found = [g if id(x) in known else None for g, x in zip(found, sources, strict=True)]
         return found
 
-    def _rows(self, target: Array, sources: list[Array], count: int, shape: tuple) -> list:
+    def _rows(
+        self, target: Array, sources: list[Array], count: int, shape: Shape
+    ) -> list[Array | None]:
         """Gradients of `count` elements of `target` (in every place of its axes of 1 in `shape`),
         along a new first axis; None as `gradient`."""
         if not count:
             return [None] * len(sources)
         seeds = _arithmetic["eye"](count, target.dtype).reshape((count, *shape))
 
-        def row(seed):
+        def row(seed: Array) -> list[Array | None]:
             if seed.shape != target.shape:
                 seed = _arithmetic["expand_to"](seed, target.shape)
             return self._backward([target], [seed], sources)
 
-        return _arithmetic["vmap"](row)(seeds)
+        rows: list[Array | None] = _arithmetic["vmap"](row)(seeds)
+        return rows
 
     def _spend(self) -> None:
         if not self._persistent:
@@ -235,8 +253,8 @@ class GradientTape:
             self._records = []
 
 
-def _zero_wanted(unconnected_gradients) -> bool:
-    chosen = getattr(unconnected_gradients, "value", unconnected_gradients)
+def _zero_wanted(unconnected_gradients: Any) -> bool:
+    chosen: str = getattr(unconnected_gradients, "value", unconnected_gradients)
     if chosen not in ("none", "zero"):
         raise ValueError(
             f"unconnected_gradients must be 'none' or 'zero', not {unconnected_gradients!r}"
@@ -244,7 +262,9 @@ def _zero_wanted(unconnected_gradients) -> bool:
     return chosen == "zero"
 
 
-def _filled(found: list, sources: list[Array], zero: bool, lead: tuple = ()) -> list:
+def _filled(
+    found: list[Array | None], sources: list[Array], zero: bool, lead: Shape = ()
+) -> list[Array | None]:
     """Gradients, with zeros of shape `lead + source.shape` for those that are None, if wanted."""
     if not zero:
         return found
@@ -255,7 +275,7 @@ def _filled(found: list, sources: list[Array], zero: bool, lead: tuple = ()) -> 
     ]
 
 
-def _downstream(records: list[tuple], roots: list[Array]) -> set[int]:
+def _downstream(records: list[Record], roots: list[Array]) -> set[int]:
     """The ids of `roots` and of all that was computed from them."""
     known = {id(x) for x in roots}
     for _, inputs, _, outputs in records:
@@ -264,21 +284,23 @@ def _downstream(records: list[tuple], roots: list[Array]) -> set[int]:
     return known
 
 
-def _flatten(value, flat: list, leaf: Callable | None = None) -> Callable:
+def _flatten(
+    value: Any, flat: list[Any], leaf: Callable[[Any], Any] | None = None
+) -> Callable[[Iterator[Any]], Any]:
     """Append the arrays of a nested structure to `flat`; gives a function that rebuilds it."""
     if isinstance(value, dict):
         parts = {k: _flatten(v, flat, leaf) for k, v in value.items()}
         return lambda items: {k: part(items) for k, part in parts.items()}
     if isinstance(value, list | tuple):
-        parts = [_flatten(v, flat, leaf) for v in value]
+        rebuilds = [_flatten(v, flat, leaf) for v in value]
         kind = type(value)
         make = kind._make if hasattr(kind, "_make") else kind
-        return lambda items: make([part(items) for part in parts])
+        return lambda items: make([rebuild(items) for rebuild in rebuilds])
     flat.append((leaf or as_source)(value))
     return next
 
 
-def as_source(value) -> Array:
+def as_source(value: Any) -> Array:
     """The Array behind a source of differentiation."""
     while not isinstance(value, Array):
         inner = value.value if isinstance(value, State) else getattr(value, "_value", None)
@@ -293,13 +315,13 @@ def as_source(value) -> Array:
 class _Deaf:
     """A tape that only counts as one."""
 
-    lanes: tuple = ()
+    lanes: tuple[Any, ...] = ()
 
-    def record(self, *args) -> None:
+    def record(self, *args: Any) -> None:
         """Forget it."""
 
 
-def private_tapes(tapes: tuple) -> tuple[GradientTape, tuple]:
+def private_tapes(tapes: Sequence[Tape]) -> tuple[GradientTape, tuple[Tape, ...]]:
     """A new tape for a trace of its own, and the tapes to make active there.
 
     These are as many as `tapes`: how many there are says which order of derivative may be asked.
@@ -318,7 +340,10 @@ def pause() -> AbstractContextManager[None]:
 
 
 def backward(
-    records: Sequence[tuple], targets: list[Array], seeds: list, sources: list[Array]
+    records: Sequence[Record],
+    targets: list[Array],
+    seeds: Sequence[Array | None],
+    sources: list[Array],
 ) -> list[Array | None]:
     """Gradients of `targets` for `sources`, from records in order of execution."""
     relevant = {id(x) for x in sources}
@@ -345,7 +370,7 @@ def backward(
             found = [grads.get(id(y)) for y in outputs]
             if all(g is None for g in found):
                 continue
-            g = tuple(
+            g: Any = tuple(
                 zeros_like(y) if d is None else d for d, y in zip(found, outputs, strict=True)
             )
         else:
@@ -355,7 +380,7 @@ def backward(
             if g is None:
                 continue
         if labels is not None:
-            first = outputs[0] if type(outputs) is tuple else outputs
+            first = outputs[0] if isinstance(outputs, tuple) else outputs
             labels.mark(labels.at(first._node.serial) + GRADIENT)
         for x, d in zip(inputs, vjp(g, outputs, *inputs, *attrs), strict=False):
             if d is None or id(x) not in relevant:
@@ -374,7 +399,9 @@ def stop_gradient(x: Array) -> Array:
     return apply(ALIAS, (x,), (), x.shape, x.dtype)
 
 
-def custom_gradient(function: Callable) -> Callable:
+def custom_gradient(
+    function: Callable[P, tuple[R, Callable[..., Any]]],
+) -> Callable[P, R]:
     """Replace the derivative of a function.
 
     `function(*args)` returns `(output, grad)`, where `output` is an Array or a
@@ -383,25 +410,26 @@ def custom_gradient(function: Callable) -> Callable:
     """
 
     @functools.wraps(function)
-    def wrapped(*args, **kwargs):
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         tapes = current.tapes
         with pause():
             output, grad = function(*args, **kwargs)
         if not tapes:
             return output
         single = isinstance(output, Array)
-        arrays, positions = [], []
+        arrays: list[Array] = []
+        positions = []
         for position, arg in enumerate(args):
             if isinstance(arg, Array) or hasattr(arg, "_value") or isinstance(arg, State):
                 arrays.append(as_source(arg))
                 positions.append(position)
 
         # fresh handles: an output that is an input must not share its identity
-        outputs = [stop_gradient(y) for y in ((output,) if single else output)]
-        outputs = as_lanes(arrays, outputs)
-        outputs = outputs[0] if single else tuple(outputs)
+        given: Any = (output,) if single else output
+        fresh = as_lanes(arrays, [stop_gradient(y) for y in given])
+        outputs = fresh[0] if single else tuple(fresh)
 
-        def vjp(g, y, *inputs):
+        def vjp(g: Any, y: Outputs, *inputs: Array) -> Gradients:
             upstream = (g,) if single else g
             results = grad(*upstream)
             if not isinstance(results, list | tuple):
@@ -411,12 +439,14 @@ def custom_gradient(function: Callable) -> Callable:
             return tuple(results[p] if p < len(results) else None for p in positions)
 
         note(tapes, vjp, tuple(arrays), outputs)
-        return outputs if single else (type(output)(outputs) if type(output) is list else outputs)
+        return list(fresh) if type(output) is list else outputs
 
     return wrapped
 
 
-def value_and_grad(function: Callable, argnums: int | Sequence[int] = 0, has_aux=False) -> Callable:
+def value_and_grad(
+    function: Callable[P, R], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[P, tuple[R, Any]]:
     """A function that gives `(function(*args), gradient)`.
 
     The gradient is with respect to argument `argnums` (a tuple of gradients
@@ -425,24 +455,26 @@ def value_and_grad(function: Callable, argnums: int | Sequence[int] = 0, has_aux
     """
 
     @functools.wraps(function)
-    def wrapped(*args, **kwargs):
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:
         with GradientTape() as tape:
             output = function(*args, **kwargs)
-        loss = output[0] if has_aux else output
+        loss = cast(Any, output)[0] if has_aux else output
         single = isinstance(argnums, int)
-        sources = [args[k] for k in ([argnums] if single else argnums)]
+        sources = [args[k] for k in ([argnums] if isinstance(argnums, int) else argnums)]
         grads = tape.gradient(loss, sources)
         return output, (grads[0] if single else tuple(grads))
 
     return wrapped
 
 
-def grad(function: Callable, argnums: int | Sequence[int] = 0, has_aux=False) -> Callable:
+def grad(
+    function: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
+) -> Callable[P, Any]:
     """The gradient of a function with a scalar result; see `value_and_grad`."""
     both = value_and_grad(function, argnums, has_aux)
 
     @functools.wraps(function)
-    def wrapped(*args, **kwargs):
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
         output, gradient = both(*args, **kwargs)
         return (gradient, output[1]) if has_aux else gradient
 

@@ -21,8 +21,19 @@ Attrs: TypeAlias = tuple[Any, ...]
 Results: TypeAlias = Sequence[tuple[Shape, DType]]
 # A gradient for each input, None where there is none.
 Gradients: TypeAlias = "Sequence[Array | None]"
+# What an operation gives: several where it has several outputs.
+Outputs: TypeAlias = "Array | tuple[Array, ...]"
 # vjp(g, y, *inputs, *attrs); g and y are tuples where an operation has several outputs.
 Vjp: TypeAlias = Callable[..., Gradients]
+
+
+class Tape(Protocol):
+    """What notes operations."""
+
+    lanes: tuple[Any, ...]  # inside which vmaps it records
+
+    def record(self, vjp: Vjp, inputs: tuple[Array, ...], attrs: Attrs, outputs: Outputs) -> None:
+        """Note one operation."""
 
 
 class DeviceInfo(Protocol):

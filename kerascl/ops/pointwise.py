@@ -188,7 +188,7 @@ def _root_reciprocal(x: Array) -> Array:
     return rsqrt(where(equal(x, -math.inf), math.inf, x + 0))
 
 
-_POWERS = {3: _cube, 0.5: sqrt, -0.5: _root_reciprocal, -1: reciprocal}
+_POWERS: dict[float, Elementwise] = {3: _cube, 0.5: sqrt, -0.5: _root_reciprocal, -1: reciprocal}
 
 
 def _hypot_vjp(g: Array, y: Array, a: Array, b: Array) -> Gradients:
