@@ -1,12 +1,12 @@
-r"""Rows to ship, from times that the tuner measured: where a solver beat what cost models choose.
+r"""Tuning records to ship: where a solver beat, as the tuner measured, what cost models choose.
 
     python -m kerascl tune --network ResNet50 --times times.json
     python benchmarks/records.py times.json --match name=H200 \
         --out kerascl/kernels/tuning/records/h200.json
 
-Only solvers whose tile and number of slices are given, where there are several, get rows: what the
-others do changes with the cost models.  Where several files have a problem, the solver must win in
-each of them.  --card asks the cost models of a device that need not be there.
+Only solvers whose tile and number of slices are given, where there are several, get records: what
+the others do changes with the cost models.  Where several files have a problem, the solver must win
+in each of them.  --card asks the cost models of a device that need not be there.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main() -> None:
     for file in options.times:
         for name, measured in json.loads(Path(file).read_text()).items():
             times.setdefault(name, []).append(measured)
-    rows = {}
+    records = {}
     for name, runs in sorted(times.items()):
         if re.search(options.without, name):
             continue
@@ -65,14 +65,16 @@ def main() -> None:
             before / run[fastest] >= options.gain and before - run[fastest] >= options.least
             for before, run in zip(befores, runs, strict=True)
         ):
-            rows[name] = fastest
+            records[name] = fastest
     device = dict(match.split("=", 1) for match in options.match)
-    Path(options.out).write_text(json.dumps({"device": device, "rows": rows}, indent=0) + "\n")
-    print(f"{len(rows)} rows of {len(times)} problems in {options.out}")
+    Path(options.out).write_text(
+        json.dumps({"device": device, "records": records}, indent=0) + "\n"
+    )
+    print(f"{len(records)} records of {len(times)} problems in {options.out}")
 
 
 def race(name: str, runs: list[dict[str, float]], info) -> tuple[str, list[float]]:
-    """The fastest solver that a row may name and, of each run, the microseconds of what the cost
+    """The fastest solver that a record may name and, of each run, the microseconds of what the cost
     models choose; "" where that was not measured."""
     kind, key = name.split(" ", 1)
     module, problem_class = KINDS[kind]

@@ -3,7 +3,7 @@
 | variable | default | meaning |
 |---|---|---|
 | KERASCL_DEVICE | strongest GPU, else CPU | device by index ("1"), kind ("gpu:0") or part of its name |
-| KERASCL_CACHE_DIR | the platform's cache folder | where built programs and tuned rows are kept; "" turns it off |
+| KERASCL_CACHE_DIR | the platform's cache folder | where built programs and tuning records are kept; "" turns it off |
 | KERASCL_PRECISION | high | float32 matrix work: "high" (matrix units allowed) or "highest" (true float32) |
 | KERASCL_MEMORY_LIMIT | none | most device memory in MiB that kerascl may take |
 | KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch; from 1 on, indices out of range raise outside captured functions |
@@ -83,7 +83,7 @@ def addresses() -> int:
 
 
 def solvers() -> tuple[str, ...]:
-    """Beginnings of the names of solvers that come before cost models and measured rows."""
+    """Beginnings of the names of solvers that come before cost models and tuning records."""
     return tuple(part for part in _solvers() if not part.startswith("-"))
 
 

@@ -1,8 +1,8 @@
 """Find the fastest solver for each product and convolution of a network, and keep it.
 
-Every candidate is checked against a plain solver on fresh random inputs before it is timed.  Rows
-go into the cache folder, one after the other, so that an interrupted run keeps what it has found;
-they come before the shipped rows and the cost models.
+Every candidate is checked against a plain solver on fresh random inputs before it is timed.
+Records go into the cache folder, one after the other, so that an interrupted run keeps what it has
+found; they come before the shipped records and the cost models.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--candidates", type=int, default=16, help="tried for each problem (16)")
     parser.add_argument("--problems", metavar="FILE", help="or a list that --record wrote")
     parser.add_argument("--record", metavar="FILE", help="only list the network's problems there")
-    parser.add_argument("--export", metavar="FILE", help="also write the device's rows as JSON")
+    parser.add_argument(
+        "--export", metavar="FILE", help="also write the device's tuning records as JSON"
+    )
     parser.add_argument("--times", metavar="FILE", help="also write each candidate's time as JSON")
     parser.add_argument("script", nargs="?", help="or a script that trains, run once")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -91,7 +93,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
     _tune(dev, todo, options, console)
     if options.export:
         device = {"name": dev.info.name}
-        text = json.dumps({"device": device, "rows": database.own_records(dev.info)}, indent=0)
+        text = json.dumps({"device": device, "records": database.own_records(dev.info)}, indent=0)
         Path(options.export).write_text(text)
     return 0
 

@@ -1,4 +1,4 @@
-"""The tuner: what it keeps, what it refuses, and that its rows are used."""
+"""The tuner: what it keeps, what it refuses, and that its records are used."""
 
 import argparse
 import dataclasses
@@ -71,7 +71,7 @@ def test_own_rows_win_and_survive(own_cache):
     assert database.choose("gemm", matmul.SOLVERS, matmul.VARIANTS, PRODUCT, info) is usual
 
 
-def test_forced_solvers_come_before_rows(own_cache, monkeypatch):
+def test_forced_solvers_come_before_records(own_cache, monkeypatch):
     info = device.default().info
     database.keep(info, {f"gemm {database.key(PRODUCT)}": "direct"})
     monkeypatch.setenv("KERASCL_SOLVERS", "no such solver, tiled32")
@@ -200,16 +200,18 @@ def test_a_list_that_is_none(tmp_path, text):
 
 
 def test_the_command(tmp_path):
-    script, rows = tmp_path / "net.py", tmp_path / "rows.json"
+    script, records = tmp_path / "net.py", tmp_path / "records.json"
     script.write_text(SCRIPT)
     command = [sys.executable, "-m", "kerascl", "tune", "--seconds", "20", "--repeats", "1"]
     environment = dict(os.environ, COLUMNS="200", KERASCL_CACHE_DIR=str(tmp_path / "cache"))
     done = subprocess.run(
-        [*command, "--export", rows, script], capture_output=True, text=True, env=environment
+        [*command, "--export", records, script], capture_output=True, text=True, env=environment
     )
     assert done.returncode == 0, done.stderr
     assert "Tuned on" in done.stdout
-    assert all(row.split()[0] in ("gemm", "conv") for row in json.loads(rows.read_text())["rows"])
+    assert all(
+        row.split()[0] in ("gemm", "conv") for row in json.loads(records.read_text())["records"]
+    )
 
 
 def test_the_command_without_work():

@@ -30,7 +30,7 @@ STRANGER = 65534
 SOURCE = """
 __kernel void add_{n}(__global int* a) {{ a[get_global_id(0)] += VALUE; }}
 """
-WEIRD = (None, [], {}, 3, "text", [1], {"a": 1}, {"flops": 3}, {"rows": []}, float("nan"), [[]])
+WEIRD = (None, [], {}, 3, "text", [1], {"a": 1}, {"flops": 3}, {"records": []}, float("nan"), [[]])
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def kinds(dev: device.Device) -> list[Kind]:
         same(found if found is not None else measured, measured)
         peaks.save(dev, measured)
 
-    def rows(n: int) -> None:
+    def records(n: int) -> None:
         own = database.own_records(dev.info)
         same(own or {"gemm x": "tile"}, {"gemm x": "tile"})
         database.records(dev.info)
@@ -126,7 +126,7 @@ def kinds(dev: device.Device) -> list[Kind]:
         Kind("note", note, note_file),
         Kind("verdict", verdict, verdict_file),
         Kind("rates", rates, lambda n: cache("peaks").path(cache("peaks").key("peaks"))),
-        Kind("rows", rows, lambda n: cache("tuned").path(cache("tuned").key("rows"))),
+        Kind("records", records, lambda n: cache("tuned").path(cache("tuned").key("records"))),
         Kind("verdicts", verdicts, lambda n: cache("checks").path(first._key(cache("checks")))),
         Kind("driver", folder, folder_file),
     ]

@@ -64,7 +64,7 @@ _DEVICE = r"""
 #define SIDE 0
 #endif
 #define EMU_BASE 1024u  // the driver takes the first KiB
-#ifndef RING  // wgmma_taps.cl
+#ifndef RING  // wgmma_register_blocked.cl
 #define RING (STAGES * STAGE)
 #endif
 #define EMU_RING ((uint)(RING))
@@ -342,8 +342,8 @@ inline uint emu_side(emu_t* emu, uint at) {
 #define native_divide(a, b) ((a) / (b))
 #define native_recip(a) (1 / (a))
 
-// wgmma_taps.cl and wgmma_turned.cl: the left operand comes from registers; shared memory is read
-// and written.
+// wgmma_register_blocked.cl and wgmma_transposed.cl: the left operand comes from registers;
+// shared memory is read and written.
 #define LDS1(to, at) to = *(__global uint*)emu_at(emu, at)
 #define LDS2(to0, to1, at) { \
     const uint at_ = at; \
@@ -397,7 +397,8 @@ inline float emu_half(uint pair, int high) {
     emu_product(emu, d, rows_[0], rows_[1], b, add); }
 #endif
 
-// wgmma_taps16.cl, turned.  Lane 4 g + t gets rows 2 t and 2 t + 1 of each matrix's column g.
+// wgmma_register_blocked16.cl, transposed.  Lane 4 g + t gets rows 2 t and 2 t + 1 of each matrix's
+// column g.
 #define LDMATRIX(to, at) { \
     emu->lanes[emu->tid] = (at); \
     barrier(CLK_LOCAL_MEM_FENCE); \
@@ -515,7 +516,7 @@ def emulate(
         exact: whether TF32 keeps what float32 holds.
     """
     threads, (size,) = launch.local_size[0], launch.global_size
-    groups, taps = size // threads, launch.name == "wgmma_taps"
+    groups, taps = size // threads, launch.name == "wgmma_register_blocked"
     # The last warpgroup, or what there is of it, loads.
     consumers, kinds = (threads - 1) // 128 * 128, 3 if taps else 2
     source, pointers = _source(launch.source, kinds, consumers, exact)

@@ -12,5 +12,11 @@ def test_names_of_a_device():
 
 
 def test_names_of_a_card(hopper_info):
-    wanted = {"wgmma", "wgmma_taps", "wgmma_planes", "wgmma_stem", "wgmma_stem_filter"}
-    assert wanted | {"wgmma_turned"} <= set(names(hopper_info))
+    wanted = {
+        "wgmma",
+        "wgmma_register_blocked",
+        "wgmma_channel_major",
+        "wgmma_stem",
+        "wgmma_stem_filter",
+    }
+    assert wanted | {"wgmma_transposed"} <= set(names(hopper_info))

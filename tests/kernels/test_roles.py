@@ -71,7 +71,7 @@ def check(plan) -> None:
     assert len(main) == 1 and main.pop().startswith(ARITHMETIC)
     for launch in plan.launches:
         helps = any(word in launch.name for word in ("pack", "fold", "winograd", "stem_", "store"))
-        assert helps == (launch.role is not Role.MAIN) or launch.name == "wgmma_planes"
+        assert helps == (launch.role is not Role.MAIN) or launch.name == "wgmma_channel_major"
 
 
 def test_one_kernel_of_each_solver_is_the_main_one(dev, units):

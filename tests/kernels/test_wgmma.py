@@ -29,7 +29,7 @@ from kerascl.kernels.hopper.ptx import sm_90a
 from kerascl.kernels.hopper.tma import map_words
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
-from tests.kernels import ptx, test_wgmma_planes
+from tests.kernels import ptx, test_wgmma_channel_major
 from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
 
 DEVICES = list(devices().values())
@@ -221,7 +221,7 @@ def test_a_family_that_fails_leaves_the_others_in_use(dev, monkeypatch, tmp_path
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=3)
     wrong = {channel_major.ChannelMajorFilterGradient.verdict: "it is wrong"}
     monkeypatch.setattr(hopper_probe, "_test", lambda _, family: (wrong.get(family, ""), True))
-    p = test_wgmma_planes.CASES["same"]
+    p = test_wgmma_channel_major.CASES["same"]
     assert hopper_probe.available(info)
     assert channel_major.ChannelMajorFilterGradient().takes(
         p
@@ -567,10 +567,10 @@ def test_filter_gradients_of_float32_repeat(hopper, rng):
 
 
 PLANES = (
-    *test_wgmma_planes.CASES.values(),
-    test_wgmma_planes.filter_grad((8, 28, 28, 64), (3, 3), 64),
-    test_wgmma_planes.filter_grad((5, 7, 7, 128), (3, 3), 260),
-    test_wgmma_planes.filter_grad((2, 27, 31, 96), (3, 3), 40, (2, 2)),
+    *test_wgmma_channel_major.CASES.values(),
+    test_wgmma_channel_major.filter_grad((8, 28, 28, 64), (3, 3), 64),
+    test_wgmma_channel_major.filter_grad((5, 7, 7, 128), (3, 3), 260),
+    test_wgmma_channel_major.filter_grad((2, 27, 31, 96), (3, 3), 40, (2, 2)),
 )
 
 
@@ -587,12 +587,12 @@ def test_filter_gradients_of_planes(with_planes, shape, precision, rng):
         a, b = operands(rng, p)
         plan = solver.plan(p, with_planes.info, store_epilogue(dtypes.float32))
         got = run_plan(plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), with_planes)
-        want = test_wgmma_planes.reference(p, a, b)
+        want = test_wgmma_channel_major.reference(p, a, b)
         assert relative(got, want) < bound(dtypes.float32, precision)
 
 
 def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch, rng):
-    p = test_wgmma_planes.filter_grad((11, 15, 14, 64), (3, 3), 96)
+    p = test_wgmma_channel_major.filter_grad((11, 15, 14, 64), (3, 3), 96)
     channel_major.layout.cache_clear()
     monkeypatch.setattr(channel_major, "MAX_BYTES", 3 << 19)
     try:
@@ -605,7 +605,7 @@ def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch, rng):
         channel_major.layout.cache_clear()
     out = poisoned(p.out_shape, dtypes.float32)
     results = [run_plan(plan, {"a": a, "b": b}, out, with_planes) for _ in range(4)]
-    want = test_wgmma_planes.reference(p, a, b)
+    want = test_wgmma_channel_major.reference(p, a, b)
     assert relative(results[0], want) < bound(dtypes.float32, "highest")
     assert len({r.tobytes() for r in results}) == 1
 
@@ -641,7 +641,7 @@ def test_taps_stay_in_registers(dev, box):
 def test_taps_of_16_bits_are_chosen_where_shared_memory_is_the_limit(hopper_info):
     """64 columns of wgmma_filter's tiles read three operands' rows for two of products."""
     for sizes, name in (
-        ((64, 224, 224, 64, 64, 3, 1, 1), "wgmma_taps16"),
+        ((64, 224, 224, 64, 64, 3, 1, 1), "wgmma_register_blocked16"),
         ((64, 112, 112, 128, 128, 3, 1, 1), "wgmma"),  # of 192 rows
         ((64, 14, 14, 512, 512, 3, 1, 1), "wgmma"),  # tiles of 256 columns
         ((64, 56, 56, 256, 64, 1, 1, 0), "wgmma"),  # no taps to share

@@ -27,7 +27,7 @@ from kerascl.kernels.hopper import (
 from kerascl.kernels.hopper import conv as hopper_conv
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
-from tests.kernels import emulator, test_wgmma, test_wgmma_planes, test_wgmma_stem
+from tests.kernels import emulator, test_wgmma, test_wgmma_channel_major, test_wgmma_stem
 from tests.kernels.harness import poisoned, random_array
 
 STORE = store_epilogue(dtypes.float32)
@@ -41,7 +41,7 @@ def check(plan, a, b, want, cpu_dev, precision="high", out=dtypes.float32):
     """Run a plan on operands; `want` gives the result, in float64, of two operands."""
     got = emulator.run_plan(plan, {"a": a, "b": b}, poisoned(want(a, b).shape, out), cpu_dev)
     if a.dtype == np.float32 and precision == "high":
-        a, b = test_wgmma_planes.tf32(a), test_wgmma_planes.tf32(b)
+        a, b = test_wgmma_channel_major.tf32(a), test_wgmma_channel_major.tf32(b)
     error = test_wgmma.relative(got, want(a, b))
     assert error < (1e-6 if out is dtypes.float32 else 4e-3), f"relative error {error:.2e}"
 
@@ -260,32 +260,32 @@ def planes(rng, p, shape, splits, cpu_dev, cpu_info):
     a, b = test_wgmma.operands(rng, p)
     solver = channel_major.ChannelMajorFilterGradient(shape, splits)
     assert solver.takes(p)
-    want = functools.partial(test_wgmma_planes.reference, p)
+    want = functools.partial(test_wgmma_channel_major.reference, p)
     check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev, p.precision)
 
 
 @pytest.mark.parametrize("precision", ["high", "highest"])
-@pytest.mark.parametrize("name", test_wgmma_planes.CASES)
+@pytest.mark.parametrize("name", test_wgmma_channel_major.CASES)
 def test_planes(cpu_dev, cpu_info, name, precision, rng):
-    p = dataclasses.replace(test_wgmma_planes.CASES[name], precision=precision)
+    p = dataclasses.replace(test_wgmma_channel_major.CASES[name], precision=precision)
     shape = tiles.PROMOTED[-1] if precision == "highest" else tiles.SHAPES[-2]
     planes(rng, p, shape, 2 if name.startswith("stride") else 1, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("shape", tiles.PROMOTED, ids=lambda s: f"{s.name}x{s.groups}")
 def test_tiles_of_planes(cpu_dev, cpu_info, shape, rng):
-    p = test_wgmma_planes.filter_grad((2, 6, 5, 70), (3, 2), 133)
+    p = test_wgmma_channel_major.filter_grad((2, 6, 5, 70), (3, 2), 133)
     planes(rng, p, shape, 2, cpu_dev, cpu_info)
 
 
-limit = test_wgmma_planes.limit
+limit = test_wgmma_channel_major.limit
 
 
 @pytest.mark.parametrize("batch, images, parts", [(5, 4, 2), (9, 4, 3), (13, 8, 2), (64, 24, 3)])
 def test_parts_of_planes(cpu_dev, cpu_info, limit, batch, images, parts, rng):
-    p = test_wgmma_planes.PARTED
+    p = test_wgmma_channel_major.PARTED
     p = dataclasses.replace(p, x_shape=(batch, *p.x_shape[1:]), y_shape=(batch, *p.y_shape[1:]))
-    limit(test_wgmma_planes.PER_PIXEL * (images + 3) * 48)
+    limit(test_wgmma_channel_major.PER_PIXEL * (images + 3) * 48)
     a = channel_major.layout(p)
     assert (a.images, a.parts) == (images, parts)
     planes(rng, p, tiles.PROMOTED[-1], 2, cpu_dev, cpu_info)
@@ -336,7 +336,7 @@ def test_stems(cpu_dev, cpu_info, name, dtype, precision, rng):
 def test_filter_gradients_of_stems(cpu_dev, cpu_info, name, rng):
     p = test_wgmma_stem.problem(name, FILTER_GRAD, dtypes.bfloat16)
     a, b = test_wgmma.operands(rng, p)
-    want = functools.partial(test_wgmma_planes.reference, p)
+    want = functools.partial(test_wgmma_channel_major.reference, p)
     for shape in (SMALL, stem.FILTER_SHAPES[-1]) if name == "7x7" else (SMALL,):
         check(stem.StemFilterGradient(shape, 2).plan(p, cpu_info, STORE), a, b, want, cpu_dev)
 
@@ -433,11 +433,13 @@ def test_faults_of_convolutions_are_found(cpu_dev, cpu_info, old, new, rng):
     ],
 )
 def test_faults_of_planes_are_found(cpu_dev, cpu_info, old, new, fault, rng):
-    p = test_wgmma_planes.CASES["stride2"]
+    p = test_wgmma_channel_major.CASES["stride2"]
     operands = test_wgmma.operands(rng, p)
     plan = channel_major.ChannelMajorFilterGradient(tiles.PROMOTED[-1]).plan(p, cpu_info, STORE)
     plan = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
-    found_in(plan, fault, operands, functools.partial(test_wgmma_planes.reference, p), cpu_dev)
+    found_in(
+        plan, fault, operands, functools.partial(test_wgmma_channel_major.reference, p), cpu_dev
+    )
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from kerascl.kernels.hopper.ptx import sm_90a
 from kerascl.kernels.matmul import solvers as matmul
 from tests.kernels import emulator, ptx
 from tests.kernels.harness import poisoned, random_array
+from tests.kernels.test_wgmma_channel_major import tf32
 from tests.kernels.test_wgmma_emulated import product
-from tests.kernels.test_wgmma_planes import tf32
 
 SMALL, WIDE, TALL = tiles.PROMOTED[-1], tiles.SHAPES[0], tiles.SHAPES[1]
 

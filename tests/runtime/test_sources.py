@@ -37,7 +37,7 @@ def digest_with(monkeypatch, module: str, changed: str) -> str:
         ("wgmma", "kernels/matmul/split_k.py", True),  # what planners use
         ("wgmma", "kernels/hopper/tiles.py", True),  # imported beside others
         ("wgmma", "kernels/hopper/wgmma.cl", True),
-        ("wgmma", "kernels/hopper/wgmma_taps.cl", True),  # named by its stem only
+        ("wgmma", "kernels/hopper/wgmma_register_blocked.cl", True),  # named by its stem only
         ("wgmma", "kernels/pool/pool.cl", False),
         ("wgmma", "kernels/pool/solvers.py", False),
         ("wgmma", "ops/nn.py", False),

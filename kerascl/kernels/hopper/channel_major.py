@@ -1,16 +1,16 @@
 """Filter gradients of float32 with warpgroup matrix instructions: products of planes, see `ptx`.
 
-wgmma reads TF32 from shared memory only with k contiguous, and k is the pixels here.  So x and dy
-are laid out anew (wgmma_planes.cl): channels first, then rows, columns and images, with so many
-zeros at the end of each row that a tap is one shift of all pixels: dw[tap][c][f] = sum over k of
-x[c][k + shift] * dy[f][k].  A stride splits x into phases, each the pixels of one remainder; a tap
-reads one of them.
+wgmma reads TF32 from shared memory only with k contiguous, and k is the pixels here. So x and dy
+are laid out anew (wgmma_channel_major.cl): channels first, then rows, columns and images, with so
+many zeros at the end of each row that a tap is one shift of all pixels: dw[tap][c][f] = sum over k
+of x[c][k + shift] * dy[f][k]. A stride splits x into phases, each the pixels of one remainder; a
+tap reads one of them.
 
 Images come last because TMA faults where a box begins at no multiple of 16 bytes.  A shift is a
 number of pixels and so a multiple of the number of images, which is rounded up to one of four.
 
 "highest" multiplies three times (3xTF32), and loads the operands and their low parts only once for
-that.  "high" is for strides and dilations, which `wgmma_taps` does not know.
+that.  "high" is for strides and dilations, which `wgmma_register_blocked` does not know.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ from kerascl.kernels.hopper.tma import map_words
 from kerascl.kernels.matmul.split_k import vector_reduction_launch
 from kerascl.kernels.tuning.costs import LAUNCH
 
-SIDE = 64  # SIDE of wgmma_planes.cl
+SIDE = 64  # SIDE of wgmma_channel_major.cl
 DEPTH = 32  # k of one stage: a line of the cache
 ALIGNED = 4  # elements: boxes begin at multiples of 16 bytes
 MAX_BYTES = 2**30  # of all that is laid out anew at a time
@@ -170,7 +170,7 @@ def layout(p: ConvProblem) -> ChannelMajorLayout | None:
 class ChannelMajorFilterGradient(HopperSolver):
     """Filter gradient of one- and two-dimensional convolutions of float32, channels last."""
 
-    family = verdict = "wgmma_planes"
+    family = verdict = "wgmma_channel_major"
 
     def takes(self, p: ConvProblem) -> bool:
         return (
@@ -261,12 +261,12 @@ def pack_launch(
     text = (
         f"#define INDEX_T {index}\n#define LOW {int(lows[0] is not None)}\n"
         + params.source
-        + cl_source("hopper/wgmma_planes.cl")
+        + cl_source("hopper/wgmma_channel_major.cl")
     )
     slots = ("a", "b", *highs, *(lows if lows[0] else highs))
     args = (*(Ref(slot) for slot in slots), *params.args)
     size = (x_groups + dy_groups) * 256
-    return Launch(text, "wgmma_planes", args, (size,), (256,), role=Role.PACK)
+    return Launch(text, "wgmma_channel_major", args, (size,), (256,), role=Role.PACK)
 
 
 def partial(total: int, index: str, slot: str, first: int) -> Epilogue:

@@ -17,9 +17,9 @@ from kerascl.runtime.device import DeviceInfo
 BASE = "wgmma"  # the family of those that share a verdict
 # family -> its self-test, a module of `selftests`
 SELF_TESTS = {
-    BASE: "basics", "wgmma_planes": "channel_major", "wgmma_stem": "stem",
-    "wgmma_moments": "moments", "wgmma_taps16": "register_blocked16", "wgmma_turned": "transposed",
-    "wgmma_halo": "halo",
+    BASE: "basics", "wgmma_channel_major": "channel_major", "wgmma_stem": "stem",
+    "wgmma_moments": "moments", "wgmma_register_blocked16": "register_blocked16",
+    "wgmma_transposed": "transposed", "wgmma_halo": "halo",
 }  # fmt: skip
 
 

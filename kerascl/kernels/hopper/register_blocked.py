@@ -97,7 +97,7 @@ BOXES16 = (
 class RegisterBlockedFilterGradient(HopperSolver):
     """Filter gradient of two-dimensional convolutions of float32 with stride one, channels last."""
 
-    family = "wgmma_taps"
+    family = "wgmma_register_blocked"
     boxes: tuple[RegisterBox, ...] = BOXES
 
     def takes(self, p: ConvProblem) -> bool:
@@ -167,7 +167,7 @@ class RegisterBlockedFilterGradient(HopperSolver):
             + inner.defines
             + cl_source("hopper/wgmma_common.cl")
             + cl_source("hopper/wgmma_store.cl")
-            + cl_source("hopper/wgmma_taps_common.cl")
+            + cl_source("hopper/wgmma_register_blocked_common.cl")
             + cl_source(f"hopper/{self.family}.cl")
         )
         args = (
@@ -186,7 +186,7 @@ class RegisterBlockedFilterGradient(HopperSolver):
 class RegisterBlockedFilterGradient16(RegisterBlockedFilterGradient):
     """The same of 16-bit floats."""
 
-    family = verdict = "wgmma_taps16"
+    family = verdict = "wgmma_register_blocked16"
     boxes = BOXES16
 
     @staticmethod

@@ -32,9 +32,9 @@ SHAPES = tuple(s for s in tiles.SHAPES if s.blocks == 1 and s.name != "128x128x3
 
 @dataclass(frozen=True)
 class TransposedRun(Run):
-    """A launch of wgmma_turned.cl."""
+    """A launch of wgmma_transposed.cl."""
 
-    kernel: ClassVar[str] = "wgmma_turned"
+    kernel: ClassVar[str] = "wgmma_transposed"
 
     @property
     def wide(self) -> bool:

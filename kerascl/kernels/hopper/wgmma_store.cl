@@ -32,7 +32,7 @@
 // long to come, so a lane asks for several vectors of it at once: VECTORS of a row, inside or not, or,
 // where registers are few, one of each of its two rows.  A row that is not stored is the other one
 // again.
-#ifndef VECTORS  // wgmma_taps.cl
+#ifndef VECTORS  // wgmma_register_blocked.cl
 #define VECTORS 1
 #define READS 0
 #endif

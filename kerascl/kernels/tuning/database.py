@@ -1,6 +1,6 @@
-"""Which solver to take: rows that were measured, before cost models.
+"""Which solver to take: records that were measured, before cost models.
 
-A row says for one problem on one device which solver was the fastest.  The user's own rows
+A record says for one problem on one device which solver was the fastest.  The user's own records
 (written by `python -m kerascl tune` into the cache folder) come before those shipped in
 `records/*.json`; where there is neither, the solvers' cost models decide.
 """
@@ -106,7 +106,7 @@ def choose_for(
     kind: str, solvers: tuple, variants: tuple, problem, info, epilogue: Epilogue
 ) -> Solver:
     """What `choose` gives, unless the epilogue has moments that only the cheapest computes: a pass
-    of their own costs more than rows gain, which know nothing of epilogues.
+    of their own costs more than records gain, which know nothing of epilogues.
 
     Raises:
         NotImplementedError: when none applies.
@@ -137,11 +137,11 @@ def _choose(kind: str, solvers: tuple, variants: tuple, problem, info) -> Solver
 
 @functools.cache
 def records(info) -> dict[str, str]:
-    """Solver names by "<kind> <key>" for a device: shipped rows, overridden by the user's."""
+    """Solver names by "<kind> <key>" for a device: shipped records, overridden by the user's."""
     found: dict[str, str] = {}
     for entry in sorted(_shipped(), key=lambda entry: len(entry["device"])):
         if matches(info, entry["device"]):
-            found.update(entry["rows"])
+            found.update(entry["records"])
     return found | own_records(info)
 
 
@@ -160,9 +160,9 @@ def _cache(info) -> DiskCache | None:
 
 
 def own_records(info) -> dict[str, str]:
-    """The user's rows for a device."""
+    """The user's records for a device."""
     cache = _cache(info)
-    found = None if cache is None else cache.load(cache.key("rows"), _parse)
+    found = None if cache is None else cache.load(cache.key("records"), _parse)
     return {} if found is None else found
 
 
@@ -175,11 +175,11 @@ def _parse(data: bytes) -> dict[str, str]:
 
 
 def keep(info, found: dict[str, str]) -> bool:
-    """Add rows to the user's; whether there is a cache folder to keep them in."""
+    """Add records to the user's; whether there is a cache folder to keep them in."""
     cache = _cache(info)
     if cache is None:
         return False
-    cache.put(cache.key("rows"), json.dumps(own_records(info) | found).encode())
+    cache.put(cache.key("records"), json.dumps(own_records(info) | found).encode())
     records.cache_clear()
     _choose.cache_clear()
     return True

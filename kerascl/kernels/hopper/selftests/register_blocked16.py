@@ -1,4 +1,4 @@
-"""Computes filter gradients with wgmma_taps16.cl: a self-test for that alone.
+"""Computes filter gradients with wgmma_register_blocked16.cl: a self-test for that alone.
 
 `python -m kerascl.kernels.hopper.selftests.register_blocked16 <index>` exits 0 and prints OK, or
 fails in whatever way the driver fails.

@@ -1,4 +1,4 @@
-"""The rows that are shipped, and what cost models say where times were measured."""
+"""The tuning records that are shipped, and what cost models say where times were measured."""
 
 import dataclasses
 import json
@@ -45,7 +45,7 @@ MEASURED = {
 
 
 def problem_of(name: str):
-    """(solvers by name, the problem) of a row."""
+    """(solvers by name, the problem) of a record."""
     kind, key = name.split(" ", 1)
     module, problem = KINDS[kind]
     known = {s.name: s for s in (*module.SOLVERS, *module.VARIANTS)}
@@ -53,13 +53,13 @@ def problem_of(name: str):
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
-def test_shipped_rows_name_solvers_that_apply(file, hopper_info):
+def test_shipped_records_name_solvers_that_apply(file, hopper_info):
     entry = json.loads(file.read_text())
     facts = {field.name for field in dataclasses.fields(DeviceInfo)}
     assert entry["device"] and set(entry["device"]) <= facts
     real = [found.info for found in find_devices() if found.info]
     devices = [i for i in (hopper_info, *real) if database.matches(i, entry["device"])]
-    for name, solver in entry["rows"].items():
+    for name, solver in entry["records"].items():
         known, problem = problem_of(name)
         assert f"{name.split(' ', 1)[0]} {database.key(problem)}" == name
         assert solver in known
@@ -69,17 +69,17 @@ def test_shipped_rows_name_solvers_that_apply(file, hopper_info):
     assert devices or file.stem != "h200"
 
 
-def test_shipped_rows_are_taken(hopper_info, monkeypatch):
+def test_shipped_records_are_taken(hopper_info, monkeypatch):
     monkeypatch.setenv("KERASCL_CACHE_DIR", "")
-    rows = json.loads((database.RECORDS_FOLDER / "h200.json").read_text())["rows"]
+    records = json.loads((database.RECORDS_FOLDER / "h200.json").read_text())["records"]
     other = 0
-    for name, solver in rows.items():
+    for name, solver in records.items():
         module, _ = KINDS[name.split(" ", 1)[0]]
         _, problem = problem_of(name)
         args = name.split(" ", 1)[0], module.SOLVERS, module.VARIANTS, problem, hopper_info
         assert database.choose(*args).name == solver
         other += choose(module.SOLVERS, problem, hopper_info).name != solver
-    assert other == len(rows)
+    assert other == len(records)
 
 
 @pytest.mark.parametrize("name", MEASURED, ids=lambda name: " ".join(name.split()[:5]))

@@ -20,9 +20,9 @@ from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.tuning import database
 from tests.kernels import emulator, ptx
 from tests.kernels.harness import poisoned, random_array
+from tests.kernels.test_wgmma_channel_major import tf32
 from tests.kernels.test_wgmma_emulated import WRONG, check, found_in, product
 from tests.kernels.test_wgmma_moments import epilogue as with_moments
-from tests.kernels.test_wgmma_planes import tf32
 
 FLOAT = dtypes.float32
 STORE = store_epilogue(FLOAT)
@@ -53,7 +53,7 @@ def test_products(cpu_dev, cpu_info, name, tile, rng):
     solver = transposed.TransposedMatmul(tile, 1)
     assert solver.takes(p)
     plan = solver.plan(p, cpu_info, STORE)
-    assert [x.name for x in plan.launches] == ["wgmma_pack"] * packs + ["wgmma_turned"]
+    assert [x.name for x in plan.launches] == ["wgmma_pack"] * packs + ["wgmma_transposed"]
     check(plan, *operands, want, cpu_dev)
 
 
@@ -68,7 +68,7 @@ def test_tiles(cpu_dev, cpu_info, shape, rng):
 def test_slices_of_the_depth(cpu_dev, cpu_info, splits, rng):
     p, operands, want = product(rng, (40, 68, 360, (2,), (2,)), FLOAT)
     plan = transposed.TransposedMatmul(SMALL, splits).plan(p, cpu_info, STORE)
-    assert [x.name for x in plan.launches] == ["wgmma_turned", "gemm_fold4"]
+    assert [x.name for x in plan.launches] == ["wgmma_transposed", "gemm_fold4"]
     check(plan, *operands, want, cpu_dev)
 
 
@@ -172,8 +172,8 @@ def chosen(p, info):
 @pytest.mark.parametrize("size", [1024, 2048, 4096, 8192])
 def test_large_products_choose_it(hopper_info, size):
     p = problem(size, size, size)
-    assert chosen(p, hopper_info) == "wgmma_turned"
-    assert chosen(problem(size, size, size, a=(1, size)), hopper_info) == "wgmma_turned"
+    assert chosen(p, hopper_info) == "wgmma_transposed"
+    assert chosen(problem(size, size, size, a=(1, size)), hopper_info) == "wgmma_transposed"
     for other in (
         problem(size, size, size, b=(1, size)),
         problem(size, size, size, precision="highest"),
@@ -184,21 +184,23 @@ def test_large_products_choose_it(hopper_info, size):
 
 def test_without_its_verdict_all_is_as_before(hopper_info, monkeypatch):
     p = problem(4096, 4096, 4096)
-    assert [x.name for x in matmul.plan(p, hopper_info, STORE).launches] == ["wgmma_turned"]
+    assert [x.name for x in matmul.plan(p, hopper_info, STORE).launches] == ["wgmma_transposed"]
     monkeypatch.setattr(
-        hopper_probe, "available", lambda info, family=hopper_probe.BASE: family != "wgmma_turned"
+        hopper_probe,
+        "available",
+        lambda info, family=hopper_probe.BASE: family != "wgmma_transposed",
     )
     assert chosen(p, hopper_info) == "wgmma"
     assert matmul.plan(p, hopper_info, STORE) == hopper_matmul.HopperMatmul().plan(
         p, hopper_info, STORE
     )
-    assert "wgmma_turned" in hopper_probe.SELF_TESTS
+    assert "wgmma_transposed" in hopper_probe.SELF_TESTS
 
 
 def test_moments_are_left_to_the_other(hopper_info):
     """Unless turning b takes longer than computing them later."""
     flat = problem(1 << 18, 64, 64)
-    assert chosen(flat, hopper_info) == "wgmma_turned"
+    assert chosen(flat, hopper_info) == "wgmma_transposed"
     made = with_moments(flat.m, flat.n)
     assert matmul.plan(flat, hopper_info, made).launches[-1].name == "wgmma"
     with pytest.raises(NoMoments):

@@ -11,7 +11,7 @@
 #define UNROLL _Pragma("unroll")
 #define REMAINDER(v, s) (((v) % (s) + (s)) % (s))
 
-__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void wgmma_planes(
+__kernel __attribute__((reqd_work_group_size(256, 1, 1))) void wgmma_channel_major(
     __global const uint* restrict x, __global const uint* restrict dy,
     __global uint* restrict xHigh, __global uint* restrict dyHigh, __global uint* restrict xLow,
     __global uint* restrict dyLow PARAMS) {

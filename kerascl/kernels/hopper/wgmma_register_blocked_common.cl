@@ -1,4 +1,4 @@
-// What wgmma_taps.cl and wgmma_taps16.cl share: a work-group holds 3 x 3 taps of 64 channels and 64
+// What wgmma_register_blocked.cl and wgmma_register_blocked16.cl share: a work-group holds 3 x 3 taps of 64 channels and 64
 // filters of dw[tap][c][f] in registers, warpgroup h those of row h of the taps, three tiles of
 // 64 x 64; so a box of pixels of x with its margin is read once for nine taps.
 

@@ -1,5 +1,5 @@
 // Filter gradients of float32 (as TF32) on NVIDIA sm_90a: dw[tap][c][f] = sum over pixels p of
-// x[p + tap][c] * dy[p][f], tiles as in wgmma_taps_common.cl; each fragment of x serves up to three
+// x[p + tap][c] * dy[p][f], tiles as in wgmma_register_blocked_common.cl; each fragment of x serves up to three
 // taps.
 //
 // wgmma wants TF32 with k (here pixels) contiguous in shared memory or, the left operand only, in
@@ -31,7 +31,7 @@
                :: "r"(at), "r"((v)[0]), "r"((v)[1]), "r"((v)[2]), "r"((v)[3]) : "memory")
 #define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 
-__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps(
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_register_blocked(
     __global const uchar* restrict pX, __global const uchar* restrict pDy,
     __global uchar* restrict pMaps, const ulong8 mapX, const ulong8 mapDy PARAMS EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));

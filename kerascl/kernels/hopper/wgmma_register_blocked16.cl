@@ -1,5 +1,5 @@
 // Filter gradients of 16-bit floats on NVIDIA sm_90a: dw[tap][c][f] = sum over pixels p of
-// x[p + tap][c] * dy[p][f], tiles as in wgmma_taps_common.cl.  A stage of the ring holds
+// x[p + tap][c] * dy[p][f], tiles as in wgmma_register_blocked_common.cl.  A stage of the ring holds
 //   x    a box of (8 + 2) x (BOX_H + 2) x BOX_N pixels: rows of 128 bytes, 64 channels of a pixel.
 //        ldmatrix brings the left fragments to registers and turns them; a tap shifts its addresses
 //   dy   a box of 8 x BOX_H x BOX_N = 64 pixels: rows of 64 filters, the right operand as it is
@@ -17,7 +17,7 @@
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" \
                : "=r"((to)[0]), "=r"((to)[1]), "=r"((to)[2]), "=r"((to)[3]) : "r"(at) : "memory")
 
-__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_taps16(
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_register_blocked16(
     __global const uchar* restrict pX, __global const uchar* restrict pDy,
     __global uchar* restrict pMaps, const ulong8 mapX, const ulong8 mapDy PARAMS EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));

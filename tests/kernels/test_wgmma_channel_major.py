@@ -152,7 +152,7 @@ def computed(solver, p, x, dy, dev):
     _, shape, _ = solver.best(p, dev.info)
     plan = solver.plan(p, dev.info, store_epilogue(dtypes.float32))
     block = channel_major.layout(p).block
-    pairs = [la for la in plan.launches if la.name in ("wgmma_planes", "wgmma")]
+    pairs = [la for la in plan.launches if la.name in ("wgmma_channel_major", "wgmma")]
     parts = []
     for pack, work in zip(pairs[::2], pairs[1::2], strict=True):
         found = packed(pack, plan, p, x, dy, dev)
@@ -336,7 +336,7 @@ def test_layers(hopper_info, size, c, f, kernel, stride):
     if kernel == 3:
         chosen = conv.plan(p, hopper_info, store_epilogue(dtypes.float32))
         assert [x.source for x in chosen.launches] == [x.source for x in plan.launches]
-    assert [launch.name for launch in plan.launches[:2]] == ["wgmma_planes", "wgmma"]
+    assert [launch.name for launch in plan.launches[:2]] == ["wgmma_channel_major", "wgmma"]
     assert sum(plan.workspace) <= channel_major.MAX_BYTES + 2 * MAX_PARTIAL_BYTES
     work = arguments(plan.launches[1])
     assert (work["SPLITS"] - 1) * work["SLICE"] < work["CHUNKS"] <= work["SPLITS"] * work["SLICE"]
@@ -346,7 +346,7 @@ def test_layers_left_to_others(hopper_info):
     """Three channels waste most of a tile; images that are no multiple of anything plan too."""
     stem = filter_grad((64, 224, 224, 3), (7, 7), 64, (2, 2), ((3, 3), (3, 3)))
     first = conv.plan(stem, hopper_info, store_epilogue(dtypes.float32)).launches[0]
-    assert first.name != "wgmma_planes"
+    assert first.name != "wgmma_channel_major"
     vgg = filter_grad((64, 224, 224, 64), (3, 3), 64)
     a = channel_major.layout(vgg)
     plan = channel_major.ChannelMajorFilterGradient().plan(

@@ -21,7 +21,7 @@
 #define RING (STAGES * STAGE)
 #define STEPS (BK / 8 / 2)  // of k in half a stage
 
-__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_turned(
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transposed(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
     __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
