@@ -206,7 +206,7 @@ def _convolutions(device: Device, peaks: Peaks, options, console: Console) -> li
                 dy = _random(rng, y.shape, dtype)
                 flops = 2.0 * kernel * kernel * channels * np.prod(y.shape, dtype=float)
                 nbytes = x.nbytes + w.nbytes + y.nbytes
-                jobs = {
+                jobs: dict[str, tuple[Callable[..., Any], tuple]] = {
                     "forward": (kc.jit(forward), (x, w)),
                     "data gradient": (kc.jit(gradient), (x, w, dy, "data")),
                     "filter gradient": (kc.jit(gradient), (x, w, dy, "filter")),

@@ -109,7 +109,7 @@ def gradient_formula(
     statistic: Array,
     weighted: Array,
     *rest: Any,
-) -> Gradients:
+) -> list[Array]:
     """The results of `ATTENTION_GRAD`: the derivative of the formula, which keeps its logits."""
     return _slopes((query, key, value), upstream, query, key, value, *rest)
 

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 from kerascl.core.array import Array, apply
 from kerascl.core.batch import BatchTrace, Lane, install_batching
-from kerascl.core.context import current
+from kerascl.core.context import P, R, current
 from kerascl.core.op import CONST, Kind, Op
 from kerascl.core.structure import flatten
 from kerascl.core.types import Attrs, Results
@@ -35,8 +35,8 @@ __all__ = ["vmap"]
 
 
 def vmap(
-    function: Callable[..., Any], in_axes: int | Sequence[int | None] | None = 0, out_axes: int = 0
-) -> Callable[..., Any]:
+    function: Callable[P, R], in_axes: int | Sequence[int | None] | None = 0, out_axes: int = 0
+) -> Callable[P, R]:
     """A function of batches from a function of one element.
 
     The function runs once.  Each operation is carried out for the whole batch, so that the work
@@ -76,7 +76,7 @@ def vmap(
             raise ValueError(f"vmap: the batch's sizes {sorted(sizes)} differ or there is no batch")
         lane = Lane(sizes.pop())
         with lane.active(), BatchTrace() as trace:
-            result = function(
+            result = cast(Callable[..., Any], function)(
                 *(
                     rebuild(iter(leaves if axis is None else [lane.wrap(x) for x in leaves]))
                     for rebuild, leaves, axis in zip(rebuilds, batches, axes, strict=True)
@@ -90,7 +90,7 @@ def vmap(
                   for y in leaves])
         )  # fmt: skip
 
-    return mapped
+    return cast(Callable[P, R], mapped)
 
 
 def some_element(condition: Array) -> Array:

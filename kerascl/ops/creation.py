@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -190,6 +190,27 @@ def _line(
     return expand_to(y, (num, *shape)), step
 
 
+@overload
+def linspace(
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    retstep: Literal[False] = False,
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
+) -> Array: ...
+@overload
+def linspace(
+    start: ArrayLike,
+    stop: ArrayLike,
+    num: int = 50,
+    endpoint: bool = True,
+    *,
+    retstep: Literal[True],
+    dtype: DTypeLike | None = None,
+    axis: int = 0,
+) -> tuple[Array, Array]: ...
 def linspace(
     start: ArrayLike,
     stop: ArrayLike,
@@ -198,7 +219,7 @@ def linspace(
     retstep: bool = False,
     dtype: DTypeLike | None = None,
     axis: int = 0,
-) -> Any:
+) -> Array | tuple[Array, Array]:
     """`num` evenly spaced values from start to stop (left out without `endpoint`) along `axis`.
 
     With `retstep`, the spacing is returned too. Computed in `dtype`, or what is wider of the

@@ -33,6 +33,13 @@ class Elementwise(Protocol):
     def __call__(self, *args: ArrayLike) -> Array: ...
 
 
+def elementwise(function: Callable[..., Array], op: Op, count: int) -> Elementwise:
+    """A function of `count` arrays, which applies `op` or one like it to them."""
+    made = cast(Elementwise, function)
+    made.op, made.count = op, count
+    return made
+
+
 class Reduction(Protocol):
     """A function that reduces axes."""
 
@@ -402,9 +409,7 @@ def pointwise(
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc or f"Elementwise {name.replace('_', ' ')}; arguments broadcast."
-    made = cast(Elementwise, function)
-    made.op, made.count = table["f"], count
-    return made
+    return elementwise(function, table["f"], count)
 
 
 def fold(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import builtins
 import math
 import operator
-import typing
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -21,6 +20,7 @@ from kerascl.ops.declare import (
     cast_to,
     comparison,
     convert,
+    elementwise,
     floating,
     holds,
     is_scalar,
@@ -188,7 +188,8 @@ def _root_reciprocal(x: Array) -> Array:
     return rsqrt(where(equal(x, -math.inf), math.inf, x + 0))
 
 
-_POWERS: dict[float, Elementwise] = {3: _cube, 0.5: sqrt, -0.5: _root_reciprocal, -1: reciprocal}
+_POWERS: dict[float, Callable[[Array], Array]]
+_POWERS = {3: _cube, 0.5: sqrt, -0.5: _root_reciprocal, -1: reciprocal}
 
 
 def _hypot_vjp(g: Array, y: Array, a: Array, b: Array) -> Gradients:
@@ -541,9 +542,7 @@ def _comparison(name: str, code: str, complex: str, compare: Callable[..., Any])
 
     function.__name__ = function.__qualname__ = name
     function.__doc__ = plain.__doc__
-    made = typing.cast(Elementwise, function)
-    made.op, made.count = plain.op, plain.count
-    return made
+    return elementwise(function, plain.op, plain.count)
 
 
 def _beyond(value: int, dtype: DType) -> int:

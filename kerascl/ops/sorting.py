@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 
@@ -413,6 +413,26 @@ def _bin_edges(x: Array, count: int, range: tuple[float, float] | None) -> Array
     return where(equal(place, count), high, low + (high - low) * (place / count))
 
 
+@overload
+def unique(
+    x: ArrayLike,
+    return_index: Literal[False] = False,
+    return_inverse: Literal[False] = False,
+    return_counts: Literal[False] = False,
+    axis: int | None = None,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Array: ...
+@overload
+def unique(
+    x: ArrayLike,
+    return_index: bool = False,
+    return_inverse: bool = False,
+    return_counts: bool = False,
+    axis: int | None = None,
+    size: int | None = None,
+    fill_value: ArrayLike | None = None,
+) -> Array | tuple[Array, ...]: ...
 def unique(
     x: ArrayLike,
     return_index: bool = False,

@@ -155,8 +155,8 @@ def choose_targets(
     target: set[int] = set()
     readers: dict[int, int] = {}
     for node in nodes:
-        for x in {id(x) for x in node.inputs}:
-            readers[x] = readers.get(x, 0) + 1
+        for read_id in {id(x) for x in node.inputs}:
+            readers[read_id] = readers.get(read_id, 0) + 1
     for node in roots:
         target.add(id(views.storage(node)))
     for node in nodes:

@@ -273,7 +273,7 @@ class Scope:
         self.stores.clear()
 
     def find(self, key: tuple) -> str | None:
-        scope = self
+        scope: Scope | None = self
         while scope is not None:
             if key in scope.memo:
                 return scope.memo[key]
@@ -300,7 +300,7 @@ class Scope:
 
     def element(self, node: Node, index: Expr, guards: tuple) -> str:
         """The element of a storage node at a linear index."""
-        if not self._varies((index,), guards):
+        if self.parent is not None and not self._varies((index,), guards):
             return self.parent.element(node, index, guards)
         key = (id(node), index, guards)
         found = self.find(key) or self.find((id(node), index, ()))
@@ -337,7 +337,7 @@ class Scope:
         op = node.op
         if op is CONST:
             return self.writer.constant(node.attrs[0], node.dtype)
-        if not self._varies(coords, guards):
+        if self.parent is not None and not self._varies(coords, guards):
             return self.parent.compute(node, coords, guards, stored)
         key = (id(node), coords, guards)
         found = self.find(key)

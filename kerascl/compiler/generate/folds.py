@@ -300,6 +300,7 @@ class _Fold:
     def _declare(
         self, scope: Scope, fold: Node, layout: _Shape
     ) -> tuple[FoldSpec, list[tuple[str, str]]]:
+        assert fold.op.fold is not None
         spec = fold.op.fold(fold.inputs[0].dtype)
         if layout.turns and spec.about_mean:
             spec = _SUM  # first; see _about_mean
@@ -364,7 +365,7 @@ class _Fold:
     def _in_turn(self, outer: Scope, element, place, layout: _Shape, first: bool) -> None:
         """Without a loop: what one stage has read or computed the next ones know."""
         ctype, lanes = outer.writer.index_type, layout.lanes
-        steps = []
+        steps: list = []
         for copy in range(layout.turns):
             r, full, _, decode = place(copy)
             # lanes beyond the row's end repeat its end, and leave it out
@@ -523,7 +524,7 @@ class _Fold:
         outer.lines.extend("  " + line for line in inner.lines)
         outer.lines.append("}")
 
-    def _partial(self, outer, folds, registers, writer, layout, local_lines, result) -> None:
+    def _partial(self, outer, folds, registers, writer, layout, local_lines, result) -> list[str]:
         """Each split leaves its registers in workspace; gives the pointers."""
         ctype = writer.index_type
         pointers = []
@@ -592,7 +593,7 @@ class _Fold:
         layout = _layout(rows, first.splits, rows == 1, True, self.info)
         writer = build.writer()
         writer.members = self.folds
-        dims = (rows,)
+        dims: tuple[int, ...] = (rows,)
         outer = Scope(writer)
         outer.lines.extend(self._header(writer, layout, rows, first.splits))
         shapes = [m.shape for m in self.cluster.members if id(m) in self.cluster.row]

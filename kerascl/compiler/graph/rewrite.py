@@ -7,6 +7,7 @@ differs.  Leaves are kept, so that a compiled program finds its inputs.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 
 from kerascl.compiler import library
 from kerascl.compiler.graph.formula import Formula, formula_of
@@ -56,7 +57,7 @@ class _Rewriter:
         self.info = info
         self.new: dict[int, Node] = {}
         self.origin: dict[int, int] = {}
-        self.known: dict[tuple, Node] = {}
+        self.known: dict[Hashable, Node] = {}
         self.readers: dict[int, int] = {}
         self.single: set[int] = set()  # new nodes whose original has one reader
         self.formulas: dict[int, Formula] = {}  # by the id of the node that each replaces

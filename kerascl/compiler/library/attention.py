@@ -20,7 +20,8 @@ def _problem(node: Node, reads: list[Operand]) -> AttentionProblem:
     backward = node.op is ATTENTION_GRAD
 
     def tensor(k: int) -> Tensor:
-        return Tensor(node.inputs[k].dtype, reads[k].strides, reads[k].offset)
+        a, b, c, d = reads[k].strides
+        return Tensor(node.inputs[k].dtype, (a, b, c, d), reads[k].offset)
 
     query, key, value = node.inputs[:3]
     extra = list(range(6 if backward else 3, len(node.inputs)))

@@ -31,7 +31,7 @@ class Call:
     wanted: frozenset[int] = field(default=frozenset())
 
 
-def _none(*_) -> None:
+def _none(*_: object) -> None:
     return None
 
 
@@ -65,6 +65,6 @@ class LibraryOperation:
     spare_bytes: Callable[[Node], int] | None = None
     flops: Callable[[Node], int] = lambda node: 0
     padded: Callable[[tuple, Node], tuple | None] = _none
-    cropped: Callable[[Node, tuple, tuple, tuple], tuple | None] = _none
+    cropped: Callable[..., tuple | None] = _none
     formula: Callable[..., Sequence[Array]] | None = None
     preferred: Callable[[Node, object], bool] = lambda node, info: True

@@ -22,8 +22,8 @@ _KINDS = {
 def _plan(call: Call) -> Plan:
     node = call.node
     window, strides, pads, first, count_pad = node.attrs
-    kind, x, y = _KINDS[node.op]
-    x, y = (node if k is None else node.inputs[k] for k in (x, y))
+    kind, *places = _KINDS[node.op]
+    x, y = (node if k is None else node.inputs[k] for k in places)
     problem = PoolProblem(
         kind=kind,
         x_shape=channels_last(x.shape, first),

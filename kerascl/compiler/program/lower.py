@@ -63,7 +63,7 @@ def lower(
     for root, old in zip(roots, wanted, strict=True):
         position[id(views.storage(root))] = given[id(old)]
     alone: set[int] = set()
-    apart = None if generic or info.matrix not in MOMENTS else set()
+    apart: set[int] | None = None if generic or info.matrix not in MOMENTS else set()
     while True:
         clusters, stored = fuse.group(
             nodes, roots, alone, 2 * info.compute_units, UPDATE_LIMIT.get(info.kind, math.inf),
@@ -82,6 +82,7 @@ def lower(
                 if len(alone) == before:
                     raise
             except NoMoments:
+                assert apart is not None
                 apart |= {id(m) for m in cluster.members if m.op.kind is Kind.FOLD}
         if len(alone) == before and len(apart or ()) == parted:
             return program.finish()
@@ -201,6 +202,7 @@ class _Lowering:
         beside: set[int] = set()  # slots that the epilogue reads or stores
         picks = {m.attrs[0]: m for m in cluster.members if m.op.kind is Kind.PICK}
         record = library.record(node.op)
+        assert record is not None
         if record.outputs is not None:
             for k, name in enumerate(record.outputs(node)):
                 if k in picks:
@@ -280,7 +282,7 @@ class _Lowering:
             if text not in kernels:
                 kernels[text] = replace(text, name=f"{text.name}_{len(kernels)}")
         texts = sorted(kernels.values(), key=lambda text: text.options)
-        place = {}
+        place: dict[str, tuple[str, tuple[str, ...]]] = {}
         for part in _units(texts):
             shared = unit(part), part[-1].options
             place.update((t.name, shared) for t in part)

@@ -212,9 +212,11 @@ def _ready(unit: tuple[int, ...], before: list[int], done: int) -> bool:
 def _joined(parts: list[Step], source: Source) -> tuple[Step, Source]:
     """One step that runs a kernel for each part in its own work-groups."""
     first = parts[0]
+    assert first.local_size is not None
     local = first.local_size[0]
     counts = [part.global_size[0] // local for part in parts]
-    declarations, params = [], []
+    declarations: list[str] = []
+    params: list[str] = []
     names = []
     for param in source.params:
         ctype, name = param.rsplit(" ", 1)
@@ -264,8 +266,9 @@ def _joined(parts: list[Step], source: Source) -> tuple[Step, Source]:
         layer=first.layer if len({part.layer for part in parts}) == 1 else "several layers",
         flops=sum(part.flops for part in parts),
     )
-    if all(part.writes is not None for part in parts):
-        step.writes = frozenset().union(*(part.writes for part in parts))
+    writes = [part.writes for part in parts if part.writes is not None]
+    if len(writes) == len(parts):
+        step.writes = frozenset().union(*writes)
     return step, joined
 
 

@@ -47,14 +47,19 @@ def gather(steps: list[Step], slots: list[Slot], info) -> list[Step]:
 def _join_neighbours(steps: list[Step], times: dict[int, int]) -> list[Step]:
     found: list[Step] = []
     for step in steps:
-        last = found[-1] if found else None
-        alike = last is not None and last.source == step.source and times.get(id(last)) == 1
-        if alike and times.get(id(step)) == 1 and _can_join(last) and _can_join(step):
-            if step.args[0].index not in last.writes:
-                found[-1] = _joined([last, step])
-                continue
-        found.append(step)
+        if found and _alike(found[-1], step, times):
+            found[-1] = _joined([found[-1], step])
+        else:
+            found.append(step)
     return found
+
+
+def _alike(last: Step, step: Step, times: dict[int, int]) -> bool:
+    """Whether two steps that run once each may become one."""
+    once = times.get(id(last)) == 1 and times.get(id(step)) == 1
+    if not (once and last.source == step.source and _can_join(last) and _can_join(step)):
+        return False
+    return last.writes is not None and step.args[0].index not in last.writes
 
 
 def _can_join(step: Step) -> bool:
@@ -74,12 +79,13 @@ def _is_weight(step: Step, slots: list[Slot]) -> bool:
 
 def _joined(group: list[Step]) -> Step:
     first = group[0]
-    jobs = [pack.job_of(step.args, step.global_size) for step in group]
+    found = [pack.job_of(step.args, step.global_size) for step in group]
+    jobs = [job for job in found if job is not None]  # of those that can be joined, all
     source, name, groups = pack.many(first.source, jobs)
     args = [arg for step in group for arg in step.args[:3]]
     layer = first.layer if len({step.layer for step in group}) == 1 else "several layers"
     joined = Step(
         source, name, first.options, args, (256 * groups,), first.local_size, name, layer=layer
     )
-    joined.writes = frozenset().union(*(step.writes for step in group))
+    joined.writes = frozenset().union(*(step.writes or () for step in group))
     return joined

@@ -8,6 +8,7 @@ import numpy as np
 
 from kerascl.kernels.contract.plan import Counters, Local, Scalar
 from kerascl.runtime.launch import LocalMemory
+from kerascl.runtime.programs import Kernel
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Step:
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
     label: str = ""
-    kernel: object = None
+    kernel: Kernel | None = None
     writes: frozenset[int] | None = None
     layer: str = ""
     flops: int = 0

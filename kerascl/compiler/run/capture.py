@@ -8,6 +8,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
+from typing import Generic, cast
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from kerascl.compiler.run.execute import Engine, structure
 from kerascl.core import context
 from kerascl.core import node as graph
 from kerascl.core.array import Array, State
-from kerascl.core.context import current
+from kerascl.core.context import P, R, current
 from kerascl.core.labels import Labels
 from kerascl.core.lease import FIXED, LENT, Lease
 from kerascl.core.lock import LOCK
@@ -358,24 +359,24 @@ class Captured:
             self.argument_buffers[k] = buffer
 
 
-class Jit:
+class Jit(Generic[P, R]):
     """The callable that `jit` makes; see there."""
 
-    def __init__(self, function: Callable, engine: Engine):
+    def __init__(self, function: Callable[P, R], engine: Engine):
         self._function = function
         self._engine = engine
         self._captured: OrderedDict[tuple, Captured] = OrderedDict()
         self._lock = threading.RLock()
         functools.update_wrapper(self, function)
 
-    def __call__(self, *args, **kwargs):
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if current.trace is not None:
             return self._function(*args, **kwargs)
         with self._lock:
             captured, leaves = self._find(args, kwargs)
-            return captured(leaves)
+            return cast(R, captured(leaves))
 
-    def captured(self, *args, **kwargs) -> Captured:
+    def captured(self, *args: P.args, **kwargs: P.kwargs) -> Captured:
         """The compiled form for these arguments, traced now if need be; it is not run."""
         with self._lock:
             return self._find(args, kwargs)[0]
@@ -439,7 +440,7 @@ def _signature(args, kwargs):
     return (described, tuple(parts), context.precision()), leaves, kinds, rebuild
 
 
-def jit(function: Callable) -> Jit:
+def jit(function: Callable[P, R]) -> Jit[P, R]:
     """Capture a function over arrays and States.
 
     The first call with new shapes traces the function: every array operation
@@ -461,4 +462,4 @@ def jit(function: Callable) -> Jit:
         CaptureError: at the first call, when the function needs the value of
             an array on the host.
     """
-    return Jit(function, current.engine)
+    return Jit(function, cast(Engine, current.engine))

@@ -36,7 +36,7 @@ def structure(nodes: list[Node], roots: list[Node]) -> tuple:
 class Engine:
     """Evaluates graphs on OpenCL devices; the one engine behind `kerascl.core.context`."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.programs = Recent(_CACHE_LIMIT)
         self.compiled = 0
         self.launches = 0
@@ -103,6 +103,7 @@ class Engine:
                 root.lease = lease
             for root in roots:
                 root.device = device
+                assert root.lease is not None
                 root.realize(root.lease)
 
     def _program(self, graph: list[Node], roots: list[Node], device: Device) -> Program:
@@ -144,7 +145,7 @@ class Engine:
                 if buffer is None:
                     slot = slots[index]
                     if slot.kind == "input":
-                        buffer = graph[slot.node].lease.buffer
+                        buffer = graph[slot.node].buffer
                     else:
                         buffer = device.buffers.allocate(slot.nbytes)
                         if slot.kind == "output":

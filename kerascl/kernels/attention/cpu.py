@@ -13,7 +13,7 @@ from kerascl.kernels.attention.problem import (
     shared_defines,
 )
 from kerascl.kernels.contract.epilogue import Epilogue
-from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, prelude
@@ -111,7 +111,7 @@ def _source(p: AttentionProblem, micro: Micro, info, epilogue: Epilogue, part: s
 def _store(p: AttentionProblem, sums: Ref, out: Ref, width: int, padded: int) -> Launch:
     source = prelude(p.index, OUT=p.dtype, ACC=float32) + cl_source("attention/attention_store.cl")
     ints = (p.groups, p.source, width, padded)
-    args = (sums, out, *(Scalar("int", n) for n in ints))
+    args: tuple[Arg, ...] = (sums, out, *(Scalar("int", n) for n in ints))
     size = (p.batch * p.groups, p.source)
     return Launch(source, "attention_store", args, size, None, role=Role.STORE)
 
@@ -174,6 +174,7 @@ class CpuAttentionGradient(_CpuSolver):
         p, micro = problem, shape_for(problem, info)
         work = _Launches(p)
         vl = micro.vl
+        assert p.grad is not None
         q, q_steps = work.panels("a", p.q, micro.nr, p.length, p.width, p.heads)
         g, g_steps = work.panels("d", p.grad, micro.nr, p.length, p.depth, p.heads)
         q_rows, rq_steps = work.rows("a", p.q, p.length, p.width, p.heads, vl)

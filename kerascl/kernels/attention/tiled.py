@@ -144,7 +144,7 @@ class TiledSolver(Solver):
         names |= dict(
             BR=block.br, BC=block.bc, TX=block.tx, TY=block.ty, THREADS=block.threads
         )  # fmt: skip
-        return head(p, epilogue, **names) + cl_source("attention/attention_tile.cl")
+        return head(p, epilogue, "", **names) + cl_source("attention/attention_tile.cl")
 
 
 class TiledAttention(TiledSolver):
@@ -156,6 +156,7 @@ class TiledAttention(TiledSolver):
     def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
         block = self.block(p, info)
+        assert block is not None
         args = (
             Ref("a"), Ref("b"), Ref("c"), *extra_refs(p, "d"), Ref("stat"),
             Scalar("int", p.length), Scalar("int", p.source), Scalar("int", p.heads // p.groups),
@@ -176,6 +177,7 @@ class TiledAttentionGradient(TiledSolver):
     def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
         block = self.block(p, info)
+        assert block is not None
         launches = []
         for keys in (False, True):
             rows, count = (p.source, p.groups) if keys else (p.length, p.heads)
@@ -185,7 +187,7 @@ class TiledAttentionGradient(TiledSolver):
                 Scalar("int", p.length), Scalar("int", p.source),
                 Scalar("int", p.heads // p.groups), Scalar("float", p.scale),
                 Scalar("float", p.scale * LOG2_E), Scalar("float", 1 / p.source),
-                *strides(p, p.q, p.k, p.v, p.grad), *extra_strides(p),
+                *strides(p, p.q, p.k, p.v, *filter(None, (p.grad,))), *extra_strides(p),
                 *(() if keys else epilogue.args),
             )  # fmt: skip
             size = (ceil_div(rows, block.br) * block.threads, count, p.batch)

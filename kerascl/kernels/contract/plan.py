@@ -20,7 +20,7 @@ class Ref:
     offset: int = 0
 
 
-_HOST_TYPES = {
+_HOST_TYPES: dict[str, type[np.generic]] = {
     "char": np.int8, "short": np.int16, "int": np.int32, "long": np.int64,
     "uchar": np.uint8, "ushort": np.uint16, "uint": np.uint32, "ulong": np.uint64,
     "float": np.float32, "double": np.float64, "float2": np.complex64,

@@ -70,7 +70,7 @@ class DepthwiseStrips(Solver):
         (kh, kw), (sh, sw) = p.w_shape[:2], p.strides
         deep, wide = ceil_div(kh, sh), ceil_div(kw, sw)
         # Measured on an H200: two columns where rows of two images are in registers, else four.
-        strips = (4, 2, 1) if p.kind != FILTER_GRAD and not scatter else (2, 1)
+        strips: tuple[int, ...] = (4, 2, 1) if p.kind != FILTER_GRAD and not scatter else (2, 1)
         strips = (self.strip,) if self.strip else strips
         for lanes in (4, 2, 1):
             if p.x_shape[-1] % lanes:
@@ -83,7 +83,9 @@ class DepthwiseStrips(Solver):
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, index = problem, conv_index(problem)
-        lanes, strip = self._shape(p)
+        found = self._shape(p)
+        assert found is not None
+        lanes, strip = found
         (kh, kw), (sh, sw) = p.w_shape[:2], p.strides
         images, channels = p.x_shape[0], p.x_shape[-1]
         pads = [low for low, _ in p.pads]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan, rename_slots
@@ -50,16 +51,16 @@ class PointwiseConv(Solver):
     @staticmethod
     def _product(p: ConvProblem) -> MatmulProblem:
         """The product; channels first, all but filter gradients have b on the left."""
-        types = {"a": p.a, "b": p.b, "acc": p.acc, "precision": p.precision}
+        types: dict[str, Any] = {"a": p.a, "b": p.b, "acc": p.acc, "precision": p.precision}
         images, pixels = p.x_shape[0], math.prod(p.x_shape[1:-1])
         c, f = p.w_shape[-2:]
         if p.channels_first and p.kind == FILTER_GRAD:
             return MatmulProblem(c, f, pixels, (), (pixels, 1), (1, pixels), **types)
         if p.channels_first:
             m, k = (f, c) if p.kind == FORWARD else (c, f)
-            left = (0, 1, f) if p.kind == FORWARD else (0, f, 1)
+            first = (0, 1, f) if p.kind == FORWARD else (0, f, 1)
             types |= {"a": p.b, "b": p.a}
-            return MatmulProblem(m, pixels, k, (images,), left, (k * pixels, pixels, 1), **types)
+            return MatmulProblem(m, pixels, k, (images,), first, (k * pixels, pixels, 1), **types)
         rows = images * pixels
         m, n, k, left, right = {
             FORWARD: (rows, f, c, (c, 1), (f, 1)),

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue, VectorStore
 from kerascl.kernels.contract.parameters import Params
-from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.conv.problem import FILTER_GRAD, ConvProblem, conv_index, geometry
@@ -144,8 +144,8 @@ class ChannelMajorLayout:
 def layout(p: ConvProblem) -> ChannelMajorLayout | None:
     """The layout with the fewest parts, None where ALIGNED images take more than MAX_BYTES."""
     height, width = (
-        axis(*args, low)
-        for *args, (low, _) in zip(
+        axis(n, m, window, stride, dilation, low)
+        for n, m, window, stride, dilation, (low, _) in zip(
             p.x_shape[1:3], p.y_shape[1:3], p.w_shape[:2], p.strides, p.dilation, p.pads,
             strict=True,
         )
@@ -186,6 +186,7 @@ class ChannelMajorFilterGradient(HopperSolver):
 
     def best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
         low, a = _low(p), layout(p)
+        assert a is not None
         passes, written = (3, 2) if low else (1, 1)
         # Lanes without a channel take part of the time of those with one.
         rows = a.phases * round_up(a.channels, 32) + round_up(a.filters, 32)
@@ -212,20 +213,21 @@ class ChannelMajorFilterGradient(HopperSolver):
         p = problem
         _, shape, splits = self.best(p, info)
         low, a, index = _low(p), layout(p), conv_index(p)
+        assert a is not None
         workspace = Workspace()
         room = workspace.room
         sizes = (4 * a.step * a.x_rows, 4 * a.step * a.filters)
-        highs = tuple(room(n) for n in sizes)
-        lows = tuple(room(n) for n in sizes) if low else (None, None)
+        highs = room(sizes[0]), room(sizes[1])
+        lows = (room(sizes[0]), room(sizes[1])) if low else (None, None)
         slice_ = ceil_div(a.chunks, splits)
         splits = ceil_div(a.chunks, slice_)
         tiles_m, tiles_n = a.tiles(shape)
         tiles = tiles_m * tiles_n * splits
         run = Run(
-            shape, p.a, index, *highs,
+            shape, p.a, index, highs[0], highs[1],
             map_words(p.a, (a.step, a.x_rows), (4 * a.step,), (DEPTH, a.block)),
             map_words(p.a, (a.step, a.filters), (4 * a.step,), (DEPTH, shape.bn)),
-            False, False, *lows, columns=a.filters,
+            False, False, lows[0], lows[1], columns=a.filters,
             flags=(
                 ("BATCHED", 0), ("PLANES", 1), ("BLOCK_ROWS", a.block),
             ),
@@ -250,7 +252,12 @@ class ChannelMajorFilterGradient(HopperSolver):
 
 
 def pack_launch(
-    p: ConvProblem, a: ChannelMajorLayout, index: str, image: int, highs: tuple[str, str], lows
+    p: ConvProblem,
+    a: ChannelMajorLayout,
+    index: str,
+    image: int,
+    highs: tuple[str, str],
+    lows: tuple[str | None, str | None],
 ) -> Launch:
     """Lays out `a.images` images of x and dy from `image` on (none where there are no more), and
     what tf32 loses of them where `lows` are slots."""
@@ -263,8 +270,8 @@ def pack_launch(
         + params.source
         + cl_source("hopper/wgmma_channel_major.cl")
     )
-    slots = ("a", "b", *highs, *(lows if lows[0] else highs))
-    args = (*(Ref(slot) for slot in slots), *params.args)
+    slots = ("a", "b", *highs, *(low or high for low, high in zip(lows, highs)))
+    args: tuple[Arg, ...] = (*(Ref(slot) for slot in slots), *params.args)
     size = (x_groups + dy_groups) * 256
     return Launch(text, "wgmma_channel_major", args, (size,), (256,), role=Role.PACK)
 

@@ -43,14 +43,15 @@ MAX_STRIDE = 3
 def box(images: int, height: int, width: int, rows: int) -> tuple[int, int, int, int]:
     """(tiles, images, height, width): the box of at most `rows` pixels that covers with the
     fewest tiles; of equals the widest."""
-    best = (math.inf, 0, 0, 0)
+    best: tuple[int, int, int, int] | None = None
     for w in range(min(width, rows), 0, -1):
         across = ceil_div(width, w)
         for h in range(min(height, rows // w), 0, -1):
             n = min(images, rows // (w * h))
             tiles = across * ceil_div(height, h) * ceil_div(images, n)
-            if tiles < best[0]:
+            if best is None or tiles < best[0]:
                 best = (tiles, n, h, w)
+    assert best is not None
     return best
 
 

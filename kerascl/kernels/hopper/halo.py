@@ -116,6 +116,7 @@ class HaloRun(Run):
     """A launch of wgmma_halo.cl."""
 
     kernel: ClassVar[str] = "wgmma_halo"
+    shape: HaloTile
     depth: int = 0  # tiles of b that one column of tiles reads
 
     @property

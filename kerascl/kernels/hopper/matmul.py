@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.parameters import Params
@@ -60,7 +61,8 @@ class _Side:
     @property
     def distinct(self) -> tuple[int, int, int]:
         """Sizes of the batch dimensions without the repeated ones."""
-        return tuple(n if s else 1 for n, s in zip(self.batch, self.steps, strict=True))
+        a, b, c = (n if s else 1 for n, s in zip(self.batch, self.steps, strict=True))
+        return a, b, c
 
     @property
     def batches(self) -> int:
@@ -73,8 +75,8 @@ class _Side:
         _, n1, n2 = self.distinct
         size = self.rows * step
         full = (n1 * n2 * size, n2 * size, size)
-        steps = tuple(f if s else 0 for f, s in zip(full, self.steps, strict=True))
-        return _Side(self.rows, self.k, 0, step, 1, self.batch, steps)
+        a, b, c = (f if s else 0 for f, s in zip(full, self.steps, strict=True))
+        return _Side(self.rows, self.k, 0, step, 1, self.batch, (a, b, c))
 
     def fetch_time(self, layout: str, rows: int, dtype) -> float:
         """Microseconds for TMA to fetch the rows of a stage at least where they are short and begin
@@ -87,6 +89,9 @@ class _Side:
 
     def words(self, dtype, box_rows: int, mn: bool, batched: bool) -> tuple[int, ...]:
         size, deep = dtype.itemsize, depth_of(dtype)
+        sizes: tuple[int, ...]
+        steps: tuple[int, ...]
+        box: tuple[int, ...]
         if mn:
             sizes, steps, box = (self.rows, self.k), (self.depth,), (deep, deep)
         else:
@@ -100,9 +105,10 @@ class _Side:
 
 
 def _sides(p: MatmulProblem) -> tuple[_Side, _Side]:
-    batch = tuple(p.batch)
-    a = _Side(p.m, p.k, p.a_offset, *p.a_strides[-2:], batch, tuple(p.a_strides[:3]))
-    b = _Side(p.n, p.k, p.b_offset, p.b_strides[-1], p.b_strides[-2], batch, tuple(p.b_strides[:3]))
+    batch: Any = tuple(p.batch)
+    steps: Any = tuple(p.a_strides[:3]), tuple(p.b_strides[:3])
+    a = _Side(p.m, p.k, p.a_offset, p.a_strides[-2], p.a_strides[-1], batch, steps[0])
+    b = _Side(p.n, p.k, p.b_offset, p.b_strides[-1], p.b_strides[-2], batch, steps[1])
     return a, b
 
 
@@ -121,7 +127,7 @@ class HopperMatmul(MomentsSolver):
     """
 
     run = Run
-    shapes = SHAPES
+    shapes: tuple[Shape, ...] = SHAPES
     store_time = STORE_TIME
 
     def takes(self, p: MatmulProblem) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
-from kerascl.kernels.contract.plan import Launch, Ref, Role, Scalar
+from kerascl.kernels.contract.plan import Arg, Launch, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.tuning.costs import LAUNCH
@@ -38,8 +38,9 @@ def pack_launch(
         f"#define ALONG_K {int(along_k)}\n#define HIGH {int(out is not None)}\n"
         f"#define LOW {int(low is not None)}\n" + cl_source("hopper/wgmma_pack.cl")
     )
-    args = (
-        Ref(source), Ref(out or low), Ref(low or out),
+    first = out or low or ""
+    args: tuple[Arg, ...] = (
+        Ref(source), Ref(first), Ref(low or first),
         *(Scalar("int", v) for v in (rows, k, step, *batch[1:])),
         *(Scalar(index, v) for v in (offset, row, depth, *steps)),
     )  # fmt: skip

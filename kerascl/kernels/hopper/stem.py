@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.parameters import Params
-from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, index_type, round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.conv.problem import FILTER_GRAD, FORWARD, ConvProblem, conv_index
@@ -275,7 +275,7 @@ def images_launch(p: ConvProblem, index: str, out: str, low: str | None) -> Laun
     """Copies slot "a" to [image][row][wide][pixel], and what tf32 loses of it to `low`."""
     a = layout(p)
     pixels = math.prod(p.x_shape[:2]) * a.wide
-    args = (
+    args: tuple[Arg, ...] = (
         Ref("a"), Ref(out), Ref(low or out), Scalar(index, pixels),
         *(Scalar("int", n) for n in (a.wide, p.x_shape[2], p.pads[1][0])),
     )  # fmt: skip
@@ -288,7 +288,7 @@ def weights_launch(p: ConvProblem, index: str, out: str, low: str | None) -> Lau
     """Copies slot "b" to [row of taps][filter][step], and what tf32 loses of it to `low`."""
     a, filters = layout(p), p.w_shape[-1]
     total = p.w_shape[0] * filters * a.step
-    args = (
+    args: tuple[Arg, ...] = (
         Ref("b"), Ref(out), Ref(low or out), Scalar(index, total),
         *(Scalar("int", n) for n in (a.step, filters)),
     )  # fmt: skip

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
-from kerascl.kernels.contract.plan import Launch, Ref, Role, Scalar
+from kerascl.kernels.contract.plan import Arg, Launch, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.contract.source import cl_source, prelude
 
@@ -110,14 +110,15 @@ def packing(
         + cl_source("matmul/gemm_cpu.cl")
     )
     ints = (count, k, length, zeros, block, panels, run, sizes[1], sizes[2])
-    args = (
+    args: tuple[Arg, ...] = (
         source, target, *(Scalar("int", v) for v in ints),
         *(Scalar(index, v) for v in (offset, lane_stride, k_stride, outer, *batch_strides)),
     )  # fmt: skip
     size = (ceil_div(k, block), ceil_div(panels, run), math.prod(sizes))
     launch = Launch(text, "gemm_pack", args, size, (1, 1, 1), role=Role.PACK)
     nbytes = math.prod(sizes) * one * acc.itemsize
-    return launch, nbytes, tuple(step if s else 0 for step, s in zip(steps, batch_strides))
+    first, second, third = (step if s else 0 for step, s in zip(steps, batch_strides))
+    return launch, nbytes, (first, second, third)
 
 
 def chunk(row_panels: int, others: int, info, panel_work: float) -> int:

@@ -102,6 +102,7 @@ class PanelMatmul(Solver):
         mr, nr = micro.mr, micro.nr
         launches: list[Launch] = []
         workspace: list[int] = []
+        b0, b1, b2 = p.batch
 
         def work(nbytes: int) -> Ref:
             workspace.append(nbytes)
@@ -111,7 +112,7 @@ class PanelMatmul(Solver):
             target = Ref(f"ws{len(workspace)}")
             launch, nbytes, steps = cpu.packing(
                 index, lanes, count, p.k, Ref(slot), target, dtype, p.acc, offset, lane_stride,
-                k_stride, p.batch, batch_strides,
+                k_stride, (b0, b1, b2), batch_strides,
             )  # fmt: skip
             launches.append(launch)
             return work(nbytes), steps

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kerascl.kernels.contract.plan import Launch, Plan, Ref
 from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power, round_up
 from kerascl.kernels.contract.solver import Solver, choose
@@ -143,4 +145,5 @@ def plan(problem: RecurrentProblem, info) -> Plan:
     Raises:
         NotImplementedError: when a row of the batch does not fit the local memory.
     """
-    return choose(SOLVERS, problem, info).plan(problem, info, None)
+    solver: Any = choose(SOLVERS, problem, info)  # recurrences take no epilogue
+    return solver.plan(problem, info, None)

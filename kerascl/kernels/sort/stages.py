@@ -24,6 +24,7 @@ from kerascl.kernels.contract.sizes import (
 )
 from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.contract.vectors import group_size
+from kerascl.runtime.device import DeviceInfo
 
 _RAW = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 # the bits of the largest value that is not NaN
@@ -68,7 +69,7 @@ class Final:
 class Stages:
     """The launches of one sort as they are planned; the state is where the items lie now."""
 
-    info: object
+    info: DeviceInfo
     rows: int
     length: int
     dtype: DType
@@ -114,6 +115,7 @@ class Stages:
         writes: tuple[Arg, ...]
         tail = ""
         if finish:
+            assert self.final is not None
             epilogue, outputs = self.final.epilogue, self.final.outputs
             flags.update(
                 FINAL=1,
@@ -307,4 +309,5 @@ def item_sort(
         now=count,
     )
     (sort_by_chunks if info.kind == "cpu" else sort_by_tiles)(stages, count)
+    assert stages.items is not None
     return stages.launches, stages.items

@@ -10,9 +10,10 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from kerascl.dtypes import DType, as_dtype
 from kerascl.kernels.contract import solver as contract
@@ -47,13 +48,15 @@ def from_key(text: str, problem: type):
     """
     try:
         fields = zip(dataclasses.fields(problem), text.split(" "), strict=True)
-        return problem(*(_value(field.type, word) for field, word in fields))
+        return problem(*(_value(str(field.type), word) for field, word in fields))
     except (KeyError, TypeError) as error:
         raise ValueError(f"{text!r} is no key: {error}") from error
 
 
 def _value(annotation: str, word: str):
-    plain = {"int": int, "str": str, "bool": lambda w: w == "1", "DType": as_dtype}
+    plain: dict[str, Callable[[str], Any]] = {
+        "int": int, "str": str, "bool": lambda w: w == "1", "DType": as_dtype,
+    }  # fmt: skip
     if annotation in plain:
         return plain[annotation](word)
     numbers = () if word == "-" else tuple(map(int, word.split("x")))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
+from typing import Any
 
 from kerascl.dtypes import float32
 from kerascl.kernels.attention import tiled as attention_tiled
@@ -67,7 +68,7 @@ def available(info: DeviceInfo) -> bool:
     )  # fmt: skip
 
 
-class _FragmentSolver:
+class _FragmentSolver(attention_tiled.TiledSolver):
     """What differs from the portable kernels."""
 
     kernel = "attention_mma"
@@ -79,12 +80,10 @@ class _FragmentSolver:
     def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
         return 0.5
 
-    def block(self, p: AttentionProblem, info: DeviceInfo) -> FragmentBlock | None:
+    def block(self, p: AttentionProblem, info: DeviceInfo) -> Any:
         return attention_tiled.block_for(p, info, FORWARD, BACKWARD)
 
-    def source(
-        self, p: AttentionProblem, block: FragmentBlock, epilogue: Epilogue, **names: int
-    ) -> str:
+    def source(self, p: AttentionProblem, block: Any, epilogue: Epilogue, **names: int) -> str:
         names |= dict(
             BR=block.br, BC=block.bc, MI=block.blocks, THREADS=block.threads,
             X_BYTES=p.q.dtype.itemsize,

@@ -36,7 +36,8 @@ def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> No
     )
 
     def tensor(x: np.ndarray) -> Tensor:
-        return Tensor(dtype, tuple(step // dtype.itemsize for step in x.strides))
+        a, b, c, d = (step // dtype.itemsize for step in x.strides)
+        return Tensor(dtype, (a, b, c, d))
 
     scale = width**-0.5
     p = AttentionProblem(

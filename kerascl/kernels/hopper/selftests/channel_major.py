@@ -6,6 +6,8 @@ in whatever way the driver fails.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from kerascl import dtypes
@@ -31,6 +33,7 @@ def planes(dev: device.Device) -> None:
         (32, 7, 7, 48, 72, 3, 1, 1, 1),
     )  # fmt: skip
     many = (1, 8, 8, 256, 320, 3, 1, 1, 1)  # more tiles than there are work-groups
+    tries: list[tuple[tuple[int, ...], str, Any, int | None]]
     tries = [(case, precision, None, None) for case in cases for precision in ("high", "highest")]
     tries += [(cases[0], "highest", tile, 2) for tile in tiles.PROMOTED]
     tries += [(many, "highest", tile, 3) for tile in tiles.PROMOTED[:2]]
