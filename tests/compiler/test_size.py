@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.compiler.fuse import fuse
+from kerascl.compiler.fuse import rules
 
 SIZE, LEVELS, SCALES, RATIOS = 128, range(3, 8), 3, (0.5, 1.0, 2.0)
 WEIGHTS = np.array([0.1, 0.1, 0.2, 0.2], "float32")
@@ -76,7 +76,7 @@ def test_a_detectors_boxes(rng, launches, captured):
         found = np.asarray(run(kc.array(x)))
         right = function(np, x.astype("float64"))
         assert np.abs(found - right).max() <= 1e-4 * np.abs(right).max()
-        assert max(lines(launches)) <= fuse.KERNEL_LIMIT
+        assert max(lines(launches)) <= rules.KERNEL_LIMIT
         assert sum(lines(launches)) <= 2000
         assert len(lines(launches)) <= len(LEVELS) + 5
 
@@ -115,7 +115,7 @@ def test_many_values_over_one_space(rng, launches):
         return values
 
     found = kc.jit(function)(x)
-    assert max(lines(launches)) <= 1.2 * fuse.KERNEL_LIMIT
+    assert max(lines(launches)) <= 1.2 * rules.KERNEL_LIMIT
     host = np.asarray(x, "float64")
     for k, y in enumerate(found):
         right = (host + k) * 0.5**30 + host * 2 * (1 - 0.5**30)
@@ -134,6 +134,6 @@ def test_folds_of_long_values(rng, as_gpu, launches):
         return m.sum(y, 1)
 
     found = kc.jit(lambda x: function(kc, x))(kc.array(host))
-    assert max(lines(launches)) <= 1.2 * fuse.KERNEL_LIMIT
+    assert max(lines(launches)) <= 1.2 * rules.KERNEL_LIMIT
     right = function(np, host.astype("float64"))
     assert np.allclose(np.asarray(found), right, rtol=1e-5, atol=1e-2)

@@ -10,7 +10,6 @@ import dataclasses
 import functools
 import math
 
-from kerascl.compiler.program import lower
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.conv import solvers as conv
@@ -132,7 +131,6 @@ def _judge(state: str, e: emulator.Emulation, results: tuple[Ref, ...]) -> Launc
 def install(put=setattr) -> None:
     """Put NVIDIA's solvers among those of products and convolutions; `put` sets attributes."""
     put(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
-    put(lower, "MOMENTS", (*lower.MOMENTS, ""))
     for module in (matmul, conv):
         for name in ("SOLVERS", "VARIANTS"):
             put(module, name, tuple(map(_emulated, getattr(module, name))))

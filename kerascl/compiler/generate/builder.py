@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from kerascl import dtypes
-from kerascl.compiler.fuse.fuse import Cluster
 from kerascl.compiler.generate.emit import Scope, Writer
+from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import LOOP_INDEX, Expr
 from kerascl.core.node import Node
 from kerascl.core.op import Kind

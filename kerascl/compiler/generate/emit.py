@@ -37,14 +37,6 @@ inline float kcl_to_odd(double v) {
 """
 
 
-class NotFusable(Exception):
-    """A kernel would read what it writes at another index; the node named must stand alone."""
-
-    def __init__(self, node: Node):
-        super().__init__(repr(node))
-        self.node = node
-
-
 @dataclass(frozen=True)
 class BufferArg:
     """The memory of a node."""
@@ -298,16 +290,21 @@ class Scope:
         """The element of a node's memory at linear `index` is in variable `name`."""
         self.memo[id(node), index, ()] = name
 
+    def hold(self, node: Node, name: str) -> None:
+        """The kernel's own value of a node is in variable `name`.
+
+        Fusion has seen to it that it is read only by what shares its index (fuse/rules.py).
+        """
+        self.memo[id(node),] = name
+
     def element(self, node: Node, index: Expr, guards: tuple) -> str:
         """The element of a storage node at a linear index."""
         if self.parent is not None and not self._varies((index,), guards):
             return self.parent.element(node, index, guards)
         key = (id(node), index, guards)
-        found = self.find(key) or self.find((id(node), index, ()))
+        found = self.find(key) or self.find((id(node), index, ())) or self.find((id(node),))
         if found is not None:
             return found
-        if id(node) in self.writer.members:
-            raise NotFusable(node)
         writer = self.writer
         pointer = writer.buffer(node)
         text = node.dtype.load.format(p=pointer, i=writer.index(index))
@@ -328,8 +325,6 @@ class Scope:
             return self.writer.constant(node.attrs[0], node.dtype)
         if id(node) in stored:
             return self.element(node, linear(coords, node.shape), guards)
-        if op.kind is Kind.PICK and id(node) not in stored:
-            raise NotFusable(node)
         return self.compute(node, coords, guards, stored)
 
     def compute(self, node: Node, coords: tuple[Expr, ...], guards: tuple, stored: set[int]) -> str:
@@ -350,7 +345,7 @@ class Scope:
         elif op.kind is Kind.POINTWISE:
             name = self._pointwise(node, coords, guards, stored)
         else:
-            raise NotFusable(node)
+            raise AssertionError(f"{node} is neither in memory nor an expression")
         self.memo[key] = name
         return name
 

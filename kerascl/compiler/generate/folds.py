@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from kerascl.compiler.fuse.fuse import Cluster
 from kerascl.compiler.generate import blocked, space
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, power_of_two
 from kerascl.compiler.generate.emit import Scope, Writer, rounded
+from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, linear, strides_of, unravel, variable
 from kerascl.core.node import Node
 from kerascl.core.op import FoldSpec, Kind
@@ -494,7 +494,7 @@ class _Fold:
         spec, states = register
         value = rounded(rename(spec.finish, states, {}), fold.dtype)
         name = scope.define(scope.writer.ctype(fold.dtype), value)
-        scope.know(fold, row, name)
+        scope.hold(fold, name)
         self.results[id(fold)] = name
 
     def _row_members(self, outer: Scope, level: int, row: Expr, layout: _Shape) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kerascl.compiler.fuse.fuse import Cluster
 from kerascl.compiler.generate import moments, space
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, power_of_two
 from kerascl.compiler.generate.emit import BufferArg, Scope, Writer, rounded
+from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, linear, unravel, variable
 from kerascl.core.node import Node
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
@@ -187,7 +187,7 @@ def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -
         if not alone:  # else the store rounds
             value = rounded(value, head.dtype)
         value = scope.define(writer.ctype(head.dtype), value)
-        scope.know(head, index, value)
+        scope.hold(head, value)
         stores = []
         if id(head) in build.writes:
             build.store(scope, head, index, value, exact=not alone)

@@ -15,7 +15,7 @@ from kerascl.core.op import Kind
 from kerascl.ops.nn import VARIANCE
 from kerascl.ops.views import SUM_OP
 
-# What each fold of fuse.MOMENTS is, of a column's mean, squared distances and number of rows.
+# The folds that follow from a column's mean, squared distances and number of rows, and how.
 RESULTS = {SUM_OP: "{mean} * {rows}", VARIANCE: "squares / {rows}"}
 
 
@@ -28,7 +28,7 @@ def body(build: Builder, writer: Writer) -> str:
     column = linear((variable("col", columns),), (columns,))
     scope, means = Scope(writer), Scope(writer)
     means.rounds = False
-    means.know(head, column, "mean")
+    means.hold(head, "mean")
     rows = f"{float(head.size // columns)!r}f"
     members = [m for m in cluster.members if id(m) in cluster.row]
     folds = [m for m in members if m.op.kind is Kind.FOLD]
@@ -37,7 +37,7 @@ def body(build: Builder, writer: Writer) -> str:
         mean = means.value(x, unravel(column, x.shape), (), build.outside | {id(head)})
         value = rounded(RESULTS[fold.op].format(mean=mean, rows=rows), fold.dtype)
         name = scope.define(writer.ctype(fold.dtype), value)
-        scope.know(fold, column, name)
+        scope.hold(fold, name)
         if id(fold) in build.writes:
             build.store(scope, fold, column, name)
     visible = build.outside.union(id(fold) for fold in folds)

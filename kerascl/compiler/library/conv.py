@@ -52,6 +52,10 @@ def _plan(call: Call) -> Plan:
     return conv.plan(_problem(call.node), call.info, call.epilogue)
 
 
+def _takes_moments(node: Node, reads, info) -> bool:
+    return conv.takes_moments(_problem(node), info)
+
+
 def _flops(node: Node) -> int:
     _, _, w, y = _tensors(node)
     return 2 * y.size * math.prod(w.shape[:-1])
@@ -92,7 +96,7 @@ def _cropped(node: Node, starts: tuple, steps: tuple, shape: tuple) -> tuple | N
 
 _operation = functools.partial(LibraryOperation, plan=_plan, flops=_flops)
 OPERATIONS = (
-    _operation(CONV, padded=_padded),
+    _operation(CONV, takes_moments=_takes_moments, padded=_padded),
     _operation(DATA_GRAD, cropped=_cropped),
     _operation(FILTER_GRAD, padded=_padded),
 )

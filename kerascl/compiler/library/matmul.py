@@ -37,4 +37,12 @@ def _flops(node: Node) -> int:
     return 2 * node.size * node.inputs[0].shape[-1]
 
 
-OPERATIONS = (LibraryOperation(MATMUL, _plan, strided=frozenset((0, 1)), flops=_flops),)
+def _takes_moments(node: Node, reads, info) -> bool:
+    return matmul.takes_moments(_problem(node, reads), info)
+
+
+OPERATIONS = (
+    LibraryOperation(
+        MATMUL, _plan, strided=frozenset((0, 1)), takes_moments=_takes_moments, flops=_flops
+    ),
+)

@@ -31,10 +31,6 @@ class Call:
     wanted: frozenset[int] = field(default=frozenset())
 
 
-def _none(*_: object) -> None:
-    return None
-
-
 @dataclass(frozen=True)
 class LibraryOperation:
     """How the nodes of one operation become launches.
@@ -47,6 +43,8 @@ class LibraryOperation:
         outputs: where there are several results, from a node to the slot of each.
         spare_bytes: bytes for a result, of several, that nobody wants; None: the plan leaves such
             results out.
+        takes_moments: from a node, the memory of its inputs and the device's facts to whether its
+            kernel takes an epilogue with moments.
         flops: floating point operations of a node, for profiles.
         padded: from attributes and a padded input to the attributes that take the input without its
             padding, or None.
@@ -63,8 +61,14 @@ class LibraryOperation:
     strided: frozenset[int] = frozenset()
     outputs: Callable[[Node], tuple[str, ...]] | None = None
     spare_bytes: Callable[[Node], int] | None = None
+    takes_moments: Callable[[Node, list[Operand], object], bool] = lambda *_: False
     flops: Callable[[Node], int] = lambda node: 0
-    padded: Callable[[tuple, Node], tuple | None] = _none
-    cropped: Callable[..., tuple | None] = _none
+    padded: Callable[[tuple, Node], tuple | None] = lambda *_: None
+    cropped: Callable[..., tuple | None] = lambda *_: None
     formula: Callable[..., Sequence[Array]] | None = None
     preferred: Callable[[Node, object], bool] = lambda node, info: True
+
+    @property
+    def takes_epilogue(self) -> bool:
+        """Whether its kernels carry out elementwise operations on each result."""
+        return self.outputs is None

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import string
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 
 from kerascl.compiler import library
-from kerascl.compiler.fuse import fuse
-from kerascl.compiler.fuse.fuse import Cluster
+from kerascl.compiler.fuse.group import group
+from kerascl.compiler.fuse.rules import Part
 from kerascl.compiler.generate import folds, maps
-from kerascl.compiler.generate.emit import BufferArg, LoopStep, NotFusable, WorkArg
+from kerascl.compiler.generate.emit import BufferArg, LoopStep, WorkArg
 from kerascl.compiler.graph import views
+from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.rewrite import rewrite
 from kerascl.compiler.program import multi, packing, schedule
 from kerascl.compiler.program.program import Program, Slot, Step, Use, copy_step, value_of
@@ -22,14 +25,12 @@ from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.plan import Ref, Role
-from kerascl.kernels.contract.solver import NoMoments
 from kerascl.kernels.contract.source import Source, unit
 from kerascl.ops.control import LOOP
 from kerascl.ops.views import CONCAT
 
 # Elements of a product from which its update runs in a kernel of its own, by kind of device.
 UPDATE_LIMIT = {"gpu": 1 << 20}
-MOMENTS = ("wgmma90",)  # matrix units whose products' kernels may know their columns' moments
 COPIED_BYTES = 1 << 20  # of each part of a joined array, on average, that is copied by itself
 # Text of generated kernels in one translation unit of a captured program: a unit by itself costs
 # as much as a few kernels, but one of many is waited for when all others are built.
@@ -62,30 +63,33 @@ def lower(
     position = {id(n): given[id(n)] for n in nodes if n.op.kind is Kind.LEAF}
     for root, old in zip(roots, wanted, strict=True):
         position[id(views.storage(root))] = given[id(old)]
-    alone: set[int] = set()
-    apart: set[int] | None = None if generic or info.matrix not in MOMENTS else set()
-    while True:
-        clusters, stored = fuse.group(
-            nodes, roots, alone, 2 * info.compute_units, UPDATE_LIMIT.get(info.kind, math.inf),
-            apart,
-        )  # fmt: skip
-        before, parted = len(alone), len(apart or ())
-        program = _Lowering(position, roots, stored, info, generic)
-        for cluster in clusters:
-            cluster.streamed = {id(m) for m in cluster.members if id(m) in streamed}
-            if labels is not None:
-                program.layer = labels.at(origin.get(id(cluster.head), -1))
-            try:
-                program.add(cluster)
-            except NotFusable:
-                alone |= {id(m) for m in cluster.members[1:] if m.op.kind is not Kind.PICK}
-                if len(alone) == before:
-                    raise
-            except NoMoments:
-                assert apart is not None
-                apart |= {id(m) for m in cluster.members if m.op.kind is Kind.FOLD}
-        if len(alone) == before and len(apart or ()) == parted:
-            return program.finish()
+    clusters, stored = group(
+        nodes, roots, _accepts(info, generic),
+        busy_rows=2 * info.compute_units,
+        update_limit=UPDATE_LIMIT.get(info.kind, math.inf),
+    )  # fmt: skip
+    program = _Lowering(position, roots, stored, info, generic)
+    for cluster in clusters:
+        cluster.streamed = {id(m) for m in cluster.members if id(m) in streamed}
+        if labels is not None:
+            program.layer = labels.at(origin.get(id(cluster.head), -1))
+        program.add(cluster)
+    return program.finish()
+
+
+def _accepts(info, generic: bool) -> Callable[[Node, Part], bool]:
+    """What the kernels of library operations take beside their problems on a device."""
+
+    @functools.cache
+    def accepts(head: Node, part: Part) -> bool:
+        record = library.record(head.op)
+        if record is None or not record.takes_epilogue:
+            return False
+        if part is Part.EPILOGUE:
+            return True
+        return not generic and record.takes_moments(head, library.operands(head), info)
+
+    return accepts
 
 
 class _Lowering:

@@ -42,10 +42,6 @@ class Solver(ABC):
         return False
 
 
-class NoMoments(Exception):
-    """The solver of a problem does not take an epilogue with moments."""
-
-
 def forced(solvers: Iterable[Solver], problem, info) -> Solver | None:
     """The applicable solver that KERASCL_SOLVERS names first, if any: that of just this name, else
     the cheapest whose name begins so."""

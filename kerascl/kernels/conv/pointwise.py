@@ -35,7 +35,7 @@ class PointwiseConv(Solver):
         return 0.0
 
     def takes_moments(self, problem: ConvProblem, info) -> bool:
-        return not problem.channels_first  # so far; the product's plan is asked, too
+        return not problem.channels_first and matmul.takes_moments(self._product(problem), info)
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         product, planes = self._product(problem), channel_major.ChannelMajorFilterGradient()

@@ -95,7 +95,23 @@ def plan(problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
     if problem.rank > 3:
         raise ValueError(f"convolutions have one to three spatial dimensions, not {problem.rank}")
     problem = normalise_conv(problem)
-    if problem.total == 0 or 0 in (*problem.x_shape, *problem.w_shape, *problem.y_shape):
+    if _is_empty(problem):
         return zero_plan(problem.total, problem.acc, epilogue)
     solver = database.choose_for("conv", SOLVERS, VARIANTS, problem, info, epilogue)
     return solver.plan(problem, info, epilogue)
+
+
+def takes_moments(problem: ConvProblem, info) -> bool:
+    """Whether `plan` takes an epilogue with moments.
+
+    Raises:
+        NotImplementedError: as `plan`.
+    """
+    if problem.rank > 3 or _is_empty(problem := normalise_conv(problem)):
+        return False
+    return database.choose_with_moments("conv", SOLVERS, VARIANTS, problem, info) is not None
+
+
+def _is_empty(problem: ConvProblem) -> bool:
+    """Whether there is nothing to add up."""
+    return problem.total == 0 or 0 in (*problem.x_shape, *problem.w_shape, *problem.y_shape)

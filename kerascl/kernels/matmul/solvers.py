@@ -62,6 +62,18 @@ def plan(problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
     return solver.plan(problem, info, epilogue)
 
 
+def takes_moments(problem: MatmulProblem, info) -> bool:
+    """Whether `plan` takes an epilogue with moments.
+
+    Raises:
+        NotImplementedError: as `plan`.
+    """
+    problem = normalise_matmul(problem)
+    if problem.total == 0 or problem.k == 0:
+        return False
+    return database.choose_with_moments("gemm", SOLVERS, VARIANTS, problem, info) is not None
+
+
 def cost(problem: MatmulProblem, info) -> float:
     """The cost of the solver that `plan` takes."""
     problem = normalise_matmul(problem)

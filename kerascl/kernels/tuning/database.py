@@ -18,7 +18,7 @@ from typing import Any
 from kerascl.dtypes import DType, as_dtype
 from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import Epilogue
-from kerascl.kernels.contract.solver import NoMoments, Solver
+from kerascl.kernels.contract.solver import Solver
 from kerascl.runtime.diskcache import DiskCache
 
 RECORDS_FOLDER = Path(__file__).parent / "records"
@@ -108,20 +108,37 @@ def choose(
 def choose_for(
     kind: str, solvers: tuple, variants: tuple, problem, info, epilogue: Epilogue
 ) -> Solver:
-    """What `choose` gives, unless the epilogue has moments that only the cheapest computes: a pass
-    of their own costs more than records gain, which know nothing of epilogues.
+    """What `choose` gives or, for an epilogue with moments, `choose_with_moments`.
 
     Raises:
         NotImplementedError: when none applies.
-        NoMoments: neither computes them.
+        ValueError: the epilogue has moments, and no solver takes them.
     """
-    solver = choose(kind, solvers, variants, problem, info)
-    if not epilogue.moments or solver.takes_moments(problem, info):
-        return solver
-    cheapest = contract.choose(solvers, problem, info)
-    if not cheapest.takes_moments(problem, info):
-        raise NoMoments
-    return cheapest
+    if not epilogue.moments:
+        return choose(kind, solvers, variants, problem, info)
+    solver = choose_with_moments(kind, solvers, variants, problem, info)
+    if solver is None:
+        raise ValueError(f"no solver of {problem} takes moments: ask takes_moments first")
+    return solver
+
+
+def choose_with_moments(
+    kind: str, solvers: tuple, variants: tuple, problem, info
+) -> Solver | None:
+    """The solver for an epilogue with moments: what `choose` gives or, where this does not take
+    them, the cheapest, if it does: a pass of their own costs more than records gain, which know
+    nothing of epilogues.  None where neither does.
+
+    Raises:
+        NotImplementedError: when none applies.
+    """
+    for solver in (
+        choose(kind, solvers, variants, problem, info),
+        contract.choose(solvers, problem, info),
+    ):
+        if solver.takes_moments(problem, info):
+            return solver
+    return None
 
 
 @functools.lru_cache(maxsize=4096)

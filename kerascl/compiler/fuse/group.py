@@ -1,0 +1,169 @@
+"""Which nodes share a kernel: targets become clusters, greedily, by the rules of rules.py."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from kerascl.compiler import library
+from kerascl.compiler.fuse.rules import Context, Join, Part, join
+from kerascl.compiler.fuse.targets import Reads, choose_targets, reads_of
+from kerascl.compiler.graph import views
+from kerascl.compiler.graph.cluster import Cluster
+from kerascl.core.node import Node
+from kerascl.core.op import Kind
+from kerascl.ops.nn import VARIANCE
+
+NEIGHBOURS = 8  # clusters that read the same value and are looked at, the latest first
+
+
+class Grouping:
+    """Builds clusters greedily, in topological order, keeping the order of clusters acyclic."""
+
+    def __init__(self, stored: set[int], now: Context):
+        self.stored = stored
+        self.now = now
+        self.clusters: list[Cluster] = []
+        self.of: dict[int, Cluster] = {}
+        self.reads: dict[int, set[int]] = {}
+        self._readers: dict[int, list[Cluster]] = {}
+
+    def add(self, node: Node) -> None:
+        kind = node.op.kind
+        if kind is Kind.FAMILY:
+            self._open(Cluster("family", node.shape), node, self._operands(node), Join())
+            return
+        if kind is Kind.PICK:
+            self.of[id(node)] = self.of[id(node.inputs[0])]
+            self.of[id(node)].members.append(node)
+            return
+        reads = reads_of(node, self.stored)
+        home, joined = self._home(node, reads) if node.size > 0 else (None, None)
+        if home is not None:
+            self._join(home, node, reads, joined)
+        elif kind is Kind.FOLD:
+            cluster = Cluster("fold", node.inputs[0].shape, node.attrs[0])
+            self._open(cluster, node, reads, Join(row=True))
+        else:
+            self._open(Cluster("map", node.shape), node, reads, Join())
+
+    def _operands(self, node: Node) -> Reads:
+        reads = Reads()
+        for read in library.operands(node):
+            reads.add(read.base, "other")
+        return reads
+
+    def _open(self, cluster: Cluster, node: Node, reads: Reads, joined: Join) -> None:
+        cluster.index = len(self.clusters)
+        self.clusters.append(cluster)
+        self._join(cluster, node, reads, joined)
+
+    def _join(self, cluster: Cluster, node: Node, reads: Reads, joined: Join) -> None:
+        cluster.kind = joined.kind or cluster.kind
+        cluster.shape = cluster.shape if joined.shape is None else joined.shape
+        cluster.axes = cluster.axes if joined.axes is None else joined.axes
+        cluster.staged |= joined.staged
+        if joined.row:
+            cluster.row.add(id(node))
+        cluster.members.append(node)
+        cluster.statements += self.now.length.get(id(node), 0)
+        self.of[id(node)] = cluster
+        self.reads[id(node)] = set(reads.nodes)
+        for key, how in reads.how.items():
+            cluster.how.setdefault(key, set()).update(how)
+        if cluster.kind != "family":
+            for key in reads.nodes:
+                self._readers.setdefault(key, []).append(cluster)
+        extra = 0
+        for key in reads.nodes:
+            other = self.of.get(key)
+            if other is not None and other is not cluster:
+                extra |= other.before | (1 << other.index)
+        if extra & ~cluster.before:
+            cluster.before |= extra
+            bit = 1 << cluster.index
+            for other in self.clusters:
+                if other.before & bit:
+                    other.before |= cluster.before
+
+    def _home(self, node: Node, reads: Reads) -> tuple[Cluster, Join] | tuple[None, None]:
+        """The latest cluster that this target can join with profit, and how."""
+        found: dict[int, Cluster] = {}
+        for key in reads.nodes:
+            if key in self.of:
+                found.setdefault(self.of[key].index, self.of[key])
+        own_size = node.inputs[0].size if node.op.kind is Kind.FOLD else node.size
+        for key, read in reads.nodes.items():  # neighbours that read the same large value
+            if read.size >= own_size:
+                for cluster in self._readers.get(key, ())[-NEIGHBOURS:]:
+                    found.setdefault(cluster.index, cluster)
+        for _, cluster in sorted(found.items(), reverse=True):
+            if self._acyclic(cluster, reads):
+                inside = {key for key in reads.nodes if self.of.get(key) is cluster}
+                joined = join(cluster, node, reads, inside, self.now)
+                if joined is not None:
+                    return cluster, joined
+        return None, None
+
+    def _acyclic(self, cluster: Cluster, reads: Reads) -> bool:
+        bit = 1 << cluster.index
+        for key in reads.nodes:
+            other = self.of.get(key)
+            if other is not None and other is not cluster and other.before & bit:
+                return False
+        return True
+
+
+def group(
+    nodes: list[Node],
+    roots: list[Node],
+    accepts: Callable[[Node, Part], bool],
+    busy_rows: int = 0,
+    update_limit: float = math.inf,
+) -> tuple[list[Cluster], set[int]]:
+    """Clusters in an order that respects dependencies, and the ids of stored nodes.
+
+    Args:
+        nodes: the graph in topological order.
+        roots: the values wanted.
+        accepts, busy_rows, update_limit: see `rules.Context`.
+    """
+    targets, stored, length = choose_targets(nodes, roots)
+    varied = frozenset(id(node.inputs[0]) for node in nodes if node.op is VARIANCE)
+    grouping = Grouping(stored, Context(accepts, length, varied, busy_rows, update_limit))
+    for node in targets:
+        grouping.add(node)
+    order = _ordered(grouping.clusters)
+    _choose_stores(order, grouping, roots)
+    return order, stored
+
+
+def _ordered(clusters: list[Cluster]) -> list[Cluster]:
+    """A topological order; clusters keep their place where nothing forces another."""
+    done = 0
+    result: list[Cluster] = []
+    waiting = list(clusters)
+    while waiting:
+        rest = []
+        for cluster in waiting:
+            if cluster.before & ~done:
+                rest.append(cluster)
+            else:
+                result.append(cluster)
+                done |= 1 << cluster.index
+        if len(rest) == len(waiting):
+            raise AssertionError("clusters depend on each other in a circle")
+        waiting = rest
+    return result
+
+
+def _choose_stores(clusters: list[Cluster], grouping: Grouping, roots: list[Node]) -> None:
+    """Members that nobody outside their cluster reads stay in registers."""
+    needed = {id(views.storage(node)) for node in roots}
+    for cluster in clusters:
+        for member in cluster.members:
+            if member.op.kind is not Kind.PICK:
+                reads = grouping.reads[id(member)]
+                needed |= {k for k in reads if grouping.of.get(k) is not cluster}
+    for cluster in clusters:
+        cluster.stores = [m for m in cluster.members if id(m) in needed]

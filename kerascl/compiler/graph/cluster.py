@@ -1,0 +1,51 @@
+"""What one kernel computes."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+from kerascl.core.node import Node
+
+
+@dataclass(eq=False)
+class Cluster:
+    """Targets computed by one kernel.
+
+    Attributes:
+        kind: "map", "fold" or "family".
+        shape: the full index space; for folds the shape before reducing.
+        axes: reduced axes of a fold cluster, or of the folds beside a product.
+        members: targets in order of computation.
+        row: ids of members that live on the kept axes only.
+        how: how each value from memory is read, over all members.
+        streamed: ids of members stored at the place of the current loop step.
+        staged: members that need the folds' results over the full space exist.
+        stores: members whose value must be written to memory.
+        statements: about how many one element takes.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    axes: tuple[int, ...] = ()
+    members: list[Node] = field(default_factory=list)
+    row: set[int] = field(default_factory=set)
+    how: dict[int, set] = field(default_factory=dict)
+    streamed: set[int] = field(default_factory=set)
+    staged: bool = False
+    stores: list[Node] = field(default_factory=list)
+    statements: int = 0
+    index: int = 0
+    before: int = 0  # bit set of clusters that must run earlier
+
+    @property
+    def head(self) -> Node:
+        return self.members[0]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def rows(self) -> int:
+        return math.prod(n for a, n in enumerate(self.shape) if a not in self.axes)
