@@ -25,6 +25,7 @@ SUPPORTED = ((3, 12), (3, 15))  # first and last Keras release, as (major, minor
 _ROOT = "keras.src.backend"
 _DYNAMIC = "keras.src.utils.backend_utils"
 _TENSORBOARD = "keras.src.callbacks.tensorboard"  # names the backends that can profile
+_STATE = "keras.src.backend.common.global_state"  # clears what backends keep
 
 # Keras module -> (the module of ours, the name in it) that its chain imports. The name it gets
 # there is read from Keras' own arms, since it differs between releases.
@@ -54,7 +55,7 @@ class Finder:
     is_kerascl_finder = True
 
     def find_spec(self, fullname: str, path=None, target=None) -> ModuleSpec | None:
-        if fullname not in _CHAINS and fullname not in (_DYNAMIC, _TENSORBOARD):
+        if fullname not in _CHAINS and fullname not in _LOADERS:
             return None
         return find_spec(fullname, path)
 
@@ -79,8 +80,7 @@ def find_spec(fullname: str, path=None) -> ModuleSpec | None:
         _check_version(spec.origin)
         _import_ourselves(source)
         install()  # in front of later finders too, such as pytest's
-    loader = {_DYNAMIC: _DynamicLoader, _TENSORBOARD: _ListLoader}.get(fullname, _SpliceLoader)
-    spec.loader = loader(fullname, spec.origin)
+    spec.loader = _LOADERS.get(fullname, _SpliceLoader)(fullname, spec.origin)
     return spec
 
 
@@ -138,19 +138,22 @@ def splice(source: str, fullname: str, filename: str) -> ast.Module:
         if fullname == _ROOT:
             # The star may bring a distribution_lib; Keras imports the name either way.
             text = f"distribution_lib = None\nfrom {module} import *\n{text}"
-        arm = ast.parse(text).body
-        test = ast.Compare(
-            left=statement.test.left, ops=[ast.Eq()], comparators=[ast.Constant(BACKEND)]
-        )
-        new = ast.If(test=test, body=arm, orelse=[statement])
-        for node in [new, *(n for line in arm for n in ast.walk(line))]:
-            ast.copy_location(node, statement)
-        tree.body[position] = ast.fix_missing_locations(new)
+        tree.body[position] = _with_arm(statement, text)
         return tree
     raise ImportError(
         f"{BACKEND} found no backend choice that it knows in {filename}: this Keras is not "
         f"{_supported()} as released"
     )
+
+
+def _with_arm(chain: ast.If, text: str) -> ast.If:
+    """A chain with an arm for kerascl, of the statements in `text`, at its head."""
+    arm = ast.parse(text).body
+    test = ast.Compare(left=chain.test.left, ops=[ast.Eq()], comparators=[ast.Constant(BACKEND)])
+    new = ast.If(test=test, body=arm, orelse=[chain])
+    for node in [new, *(n for line in arm for n in ast.walk(line))]:
+        ast.copy_location(node, chain)
+    return ast.fix_missing_locations(new)
 
 
 def _arm(statement: ast.stmt, name: str) -> list[ast.stmt] | None:
@@ -203,6 +206,33 @@ class _ListLoader(SourceFileLoader):
         return compile(tree, filename, "exec", dont_inherit=True)
 
 
+def clear_ourselves(source: str, filename: str) -> ast.Module:
+    """The syntax tree of a module whose `clear_session` frees what kerascl keeps, too.
+
+    A module without a chain of backends there stays as it is: memory is bounded without it.
+    """
+    tree = ast.parse(source, filename)
+    for function in tree.body:
+        match function:
+            case ast.FunctionDef(name="clear_session", args=args) if any(
+                a.arg == "free_memory" for a in args.args
+            ):
+                for position, statement in enumerate(function.body):
+                    if _arm(statement, "torch"):
+                        function.body[position] = _with_arm(
+                            statement,
+                            f"from {BACKEND}.backend import session\nsession.clear(free_memory)",
+                        )
+    return tree
+
+
+class _StateLoader(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        filename = self.get_filename(fullname)
+        tree = clear_ourselves(self.get_source(fullname), filename)
+        return compile(tree, filename, "exec", dont_inherit=True)
+
+
 class _DynamicLoader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -228,6 +258,9 @@ class _DynamicLoader(SourceFileLoader):
 
         dynamic.set_backend = patched_set_backend
         dynamic.__getattr__ = patched_getattr
+
+
+_LOADERS = {_DYNAMIC: _DynamicLoader, _TENSORBOARD: _ListLoader, _STATE: _StateLoader}
 
 
 def _supported() -> str:

@@ -199,6 +199,35 @@ def test_splice_skips_a_lone_if_on_the_backend():
         kerascl_hook.splice(source, "keras.src.backend", "backend.py")
 
 
+def test_clearing_adds_one_arm_and_changes_nothing_else():
+    file = KERAS / "src/backend/common/global_state.py"
+    source = file.read_text()
+    original, spliced = ast.parse(source), kerascl_hook.clear_ourselves(source, str(file))
+    function = next(f for f in spliced.body if getattr(f, "name", "") == "clear_session")
+    arms = [s for s in function.body if "'kerascl'" in ast.unparse(s)]
+    assert len(arms) == 1
+    function.body[function.body.index(arms[0])] = arms[0].orelse[0]
+    assert ast.dump(spliced) == ast.dump(original)
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["x = 1\n", "def clear_session():\n    pass\n", "def clear_session(free_memory):\n    pass\n"],
+)
+def test_clearing_leaves_another_form_of_keras_as_it_is(source):
+    assert ast.unparse(kerascl_hook.clear_ourselves(source, "x.py")) == source.strip()
+
+
+def test_clear_session_calls_ours(site):
+    (site / "kerascl/backend/session.py").write_text("def clear(free): print('freed', free)\n")
+    code = """
+        import keras
+        keras.utils.clear_session()
+        keras.backend.clear_session(free_memory=False)
+        """
+    assert check(python(code, site, KERAS_BACKEND="kerascl")) == "freed True\nfreed False\n"
+
+
 def test_environment_variable_selects_kerascl(site):
     assert check(python(PROBE, site, KERAS_BACKEND="kerascl")) == "[2. 3.] ndarray\n"
 

@@ -49,6 +49,9 @@ class Engine(Protocol):
     def find_device(self, name: str) -> Any:
         """A device by name."""
 
+    def let_go(self) -> None:
+        """Free compiled graphs, built programs and memory that nothing in use holds."""
+
     def copy_buffer(self, buffer: Any, device: Any) -> Any:
         """A new buffer with what lies in another one."""
 

@@ -24,5 +24,5 @@ def main(index: str) -> None:
             source, options = json.loads(line)
             with contextlib.suppress(CompileError):
                 programs.build([(source, options)])
-            programs.clear()
+            programs.let_go()
             print("done", file=answers, flush=True)

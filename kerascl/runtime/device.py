@@ -290,6 +290,13 @@ class Device:
 
 
 _opened: list[Device] = []
+
+
+def opened() -> tuple[Device, ...]:
+    """The devices in use."""
+    return tuple(_opened)
+
+
 _default: Device | None = None
 _default_lock = threading.RLock()
 

@@ -7,9 +7,10 @@ import functools
 import re
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kerascl import config
 from kerascl.runtime import addresses, build_apart, build_notes, compilers, negations
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 
 _Key = tuple[str, tuple[str, ...]]  # source and options
 _Program = tuple[str, Sequence[str]]
-_Build = Callable[[Iterable[_Program]], None]
 
 #: Binary-to-binary steps by name.  The option "--rewrite=<name>" builds the source, passes its
 #: binary through the function and builds the result (NVIDIA: text of PTX in, text of PTX out).
@@ -35,8 +35,11 @@ REWRITES: dict[str, Callable[[bytes], bytes]] = {
 
 _REWRITE_OPTION = "--rewrite="
 
-# Built programs to keep for whoever asks again; each takes about half a MiB of a CPU driver.
-MOST_PROGRAMS = 16384
+# Built programs that nobody uses are kept for whoever asks again, in so large a part of a device's
+# memory: the binaries on disk make them again in milliseconds.
+_KEPT_PART = 1 / 256
+_PROGRAM_BYTES = 1 << 20  # about what CPU drivers take for one
+_FEWEST, _MOST = 64, 256
 
 #: A device -> options for each program that is built for it (or an exception), or None: asked once
 #: for a device, when its first program is wanted.
@@ -50,31 +53,61 @@ EXACT_DIVISION = "-cl-fp32-correctly-rounded-divide-sqrt"
 _dropped = Dropped()
 
 
+def release_kernels() -> None:
+    """Give kernels that nobody holds any more back to the driver, then their programs."""
+    if not EXIT.begun:
+        for arg, _ in _dropped.take():
+            RAW.release_kernel(arg)
+
+
+class Built:
+    """A program that is built or being built; who holds it, or a kernel of it, keeps it.
+
+    Attributes:
+        lock: held while building.
+        program: the pyopencl program, None before.
+        stored: the key of the file that it was loaded from, or "".
+        kernels: weak references to those made, by name.
+    """
+
+    __slots__ = ("__weakref__", "kernels", "lock", "program", "stored")
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.program: Any = None
+        self.stored = ""
+        self.kernels: dict[str, weakref.ref[Kernel]] = {}
+
+    def kernel(self, name: str) -> Kernel | None:
+        """The kernel object made for this name, if somebody holds it."""
+        reference = self.kernels.get(name)
+        return None if reference is None else reference()
+
+
 class Kernel:
     """One kernel of a built program, with the arguments it was last launched with.
 
     Attributes:
+        built: its program.
         name: the function's name.
         num_args: how many arguments it takes.
         arg: the OpenCL kernel object as a ctypes pointer.
     """
 
-    __slots__ = ("__weakref__", "_handle", "arg", "bound", "name", "num_args", "program")
+    __slots__ = ("__weakref__", "_handle", "arg", "bound", "built", "name", "num_args")
 
-    def __init__(self, program, name: str):
+    def __init__(self, built: Built, name: str):
         self._handle = None
-        self.program = program
+        self.built = built
         self.name = name
         if RAW is None:
-            self._handle = cl.Kernel(program, name)
+            self._handle = cl.Kernel(built.program, name)
             self.num_args = self._handle.get_info(cl.kernel_info.NUM_ARGS)
             self.arg = None
         else:
-            self.arg, self.num_args = RAW.create_kernel(program, name)
-            _dropped.watch(self, (self.arg, program))
-            if not EXIT.begun:
-                for arg, _ in _dropped.take():
-                    RAW.release_kernel(arg)
+            self.arg, self.num_args = RAW.create_kernel(built.program, name)
+            _dropped.watch(self, (self.arg, built.program))
+            release_kernels()
         self.bound: list = [None] * self.num_args
 
     @property
@@ -86,7 +119,7 @@ class Kernel:
 
     def clone(self) -> Kernel:
         """A kernel object of its own (own arguments) of the same program."""
-        return Kernel(self.program, self.name)
+        return Kernel(self.built, self.name)
 
     def __repr__(self) -> str:
         return f"Kernel({self.name!r}, {self.num_args} arguments)"
@@ -102,19 +135,7 @@ def _conversions(info) -> tuple[str, ...]:
     return tuple(options)
 
 
-class _Entry:
-    """A program being built or built; the lock is held while building.
-
-    `stored` is the key of the file that it was loaded from, or "".
-    """
-
-    __slots__ = ("kernels", "lock", "program", "stored")
-
-    def __init__(self):
-        self.lock = threading.Lock()
-        self.program = None
-        self.stored = ""
-        self.kernels: dict[str, Kernel] = {}
+_Build = Callable[[Iterable[_Program]], list[Built]]
 
 
 class Programs:
@@ -122,7 +143,8 @@ class Programs:
 
     def __init__(self, device: Device):
         self._device = device
-        self._entries = Recent(MOST_PROGRAMS)
+        kept = int(device.info.global_mem_bytes * _KEPT_PART) // _PROGRAM_BYTES
+        self._built = Recent(min(max(kept, _FEWEST), _MOST))
         self._lock = threading.Lock()
         self._builders: build_apart.Builders | None = None
         self.keep_on_disk(True)
@@ -151,44 +173,50 @@ class Programs:
         return (*options, *(option for option in more if option not in options))
 
     def kernel(self, source: str, name: str, options: Sequence[str] = ()) -> Kernel:
-        """The kernel `name` of `source`; the same object for the same arguments.
+        """The kernel `name` of `source`; while somebody holds it, the same object each time.
 
         Raises:
             CompileError: the program does not build, or has no such kernel.
         """
         options = self._guarded(source, options)
-        entry = self._entry(source, options)
-        found = entry.kernels.get(name)
+        built = self._make(source, options)
+        found = built.kernel(name)
         if found is None:
-            with entry.lock:
-                found = entry.kernels.get(name)
+            with built.lock:
+                found = built.kernel(name)
                 if found is None:
-                    found = self._kernel(entry, name, source, options)
-                    entry.kernels[name] = found
+                    found = self._kernel(built, name, source, options)
+                    built.kernels[name] = weakref.ref(found)
         return found
 
-    def build(self, programs: Iterable[_Program]) -> None:
+    def build(self, programs: Iterable[_Program]) -> list[Built]:
         """Build several (source, options) at once, in threads; those already built cost nothing.
+
+        Returns:
+            The programs. Who holds them until their kernels are made has none built twice, however
+            many there are.
 
         Raises:
             CompileError: of the first that fails, after all have been tried.
         """
-        todo = {(source, self._guarded(source, options)) for source, options in programs}
-        todo = [key for key in todo if key not in self._entries]
-        self._build_apart(todo)
+        held, todo = [], []
+        for key in {(source, self._guarded(source, options)) for source, options in programs}:
+            built = self._built.get(key)
+            if built is None:
+                todo.append(key)
+            else:
+                held.append(built)
+        held += self._build_apart(todo)
         threads = min(config.build_threads(), len(todo))
         if threads <= 1:
-            for source, options in todo:
-                self._entry(source, options)
-            return
+            return held + [self._make(*key) for key in todo]
         pool = ThreadPoolExecutor(threads, thread_name_prefix="kerascl-build")
         try:
-            futures = [pool.submit(self._entry, *key) for key in todo]
+            futures = [pool.submit(self._make, *key) for key in todo]
             wait(futures)
         finally:
             pool.shutdown(cancel_futures=True)  # after Ctrl-C, what has not begun
-        for future in futures:
-            future.result()
+        return held + [future.result() for future in futures]
 
     @contextlib.contextmanager
     def builders(self, many: bool = True, graph: object = None) -> Iterator[_Build]:
@@ -209,11 +237,12 @@ class Programs:
             return
         note = None if graph is None else build_notes.Note(self._disk, graph)
 
-        def build(programs: Iterable[_Program]) -> None:
+        def build(programs: Iterable[_Program]) -> list[Built]:
             programs = list(programs)
-            self.build(programs)
+            built = self.build(programs)
             if note is not None:
                 note.keep(self._key(s, self._guarded(s, options)) for s, options in programs)
+            return built
 
         if note is not None and note.complete():
             yield build
@@ -240,28 +269,34 @@ class Programs:
         fit = self._device.info.global_mem_bytes // build_apart.CONTEXT_BYTES
         return max(1, min(config.build_threads(), fit))
 
-    def _build_apart(self, todo: list[_Key]) -> None:
-        """Have other processes build what is not on disk, and load each as soon as it is there."""
+    def _build_apart(self, todo: list[_Key]) -> list[Built]:
+        """Have other processes build what is not on disk, and load each as soon as it is there.
+
+        Returns:
+            What was loaded.
+        """
+        loaded: list[Built] = []
         if not self._takes_turns:
-            return
+            return loaded
         missing = [key for key in todo if not self._disk.path(self._key(*key)).exists()]
         if len(missing) < (2 if self._builders else build_apart.FEWEST):
-            return
+            return loaded
         with contextlib.ExitStack() as stack:
             builders = self._builders
             if builders is None:
                 builders = self._begin(min(self._most_processes(), len(missing) // 2), True)
                 stack.callback(builders.close)
-            builders.build(missing, self._load)
+            builders.build(missing, functools.partial(self._load, loaded))
+        return loaded
 
-    def _load(self, key: _Key, seconds: float) -> None:
+    def _load(self, loaded: list[Built], key: _Key, seconds: float) -> None:
         """Load a program that another process has done with, unless it failed there."""
         source, options = key
         if config.debug():
             names = ", ".join(kernel_names(source)) or "?"
             print(f"kerascl: {names} built apart in {seconds:.2f} s", file=sys.stderr)
         if self._disk.path(self._key(source, options)).exists():
-            self._entry(source, options)
+            loaded.append(self._make(source, options))
 
     def _key(self, source: str, options: tuple[str, ...]) -> str:
         """Where the disk cache keeps a program."""
@@ -280,24 +315,30 @@ class Programs:
         keep = keep and "no_binaries" not in info.quirks
         self._disk = DiskCache.open("programs", info.cache_key) if keep else None
 
-    def clear(self) -> None:
-        """Forget every program in memory (the disk cache stays)."""
-        self._entries.clear()
+    def let_go(self) -> None:
+        """Free every built program that nobody uses (the disk cache stays)."""
+        release_kernels()
+        self._built.let_go()
 
-    def _entry(self, source: str, options: tuple[str, ...]) -> _Entry:
+    def alive(self) -> int:
+        """How many built programs there are in memory."""
+        release_kernels()
+        return self._built.alive()
+
+    def _make(self, source: str, options: tuple[str, ...]) -> Built:
         key = (source, options)
-        entry = self._entries.get(key)
-        if entry is None:
-            entry = self._entries.setdefault(key, _Entry())
-        if entry.program is None:
-            with entry.lock:
-                if entry.program is None:
+        built: Built | None = self._built.get(key)
+        if built is None:
+            built = self._built.setdefault(key, Built())
+        if built.program is None:
+            with built.lock:
+                if built.program is None:
                     try:
-                        entry.program, entry.stored = self._program(source, options)
+                        built.program, built.stored = self._program(source, options)
                     except BaseException:
-                        self._entries.pop(key)
+                        self._built.pop(key)
                         raise
-        return entry
+        return built
 
     def _program(self, source: str, options: tuple[str, ...]) -> tuple:
         """The program, and the key of the file that it comes from, if it does."""
@@ -371,15 +412,15 @@ class Programs:
         program._build(" ".join(options).encode(), [device.handle])
         return program
 
-    def _kernel(self, entry: _Entry, name: str, source: str, options: tuple[str, ...]) -> Kernel:
+    def _kernel(self, built: Built, name: str, source: str, options: tuple[str, ...]) -> Kernel:
         try:
-            return Kernel(entry.program, name)
+            return Kernel(built, name)
         except cl.Error as error:
-            if entry.stored:
-                self._disk.reject(entry.stored, f"it lacks the kernel {name}")
-                entry.program, entry.stored = self._program(source, options)
-                entry.kernels.clear()
-                return self._kernel(entry, name, source, options)
+            if built.stored:
+                self._disk.reject(built.stored, f"it lacks the kernel {name}")
+                built.program, built.stored = self._program(source, options)
+                built.kernels.clear()
+                return self._kernel(built, name, source, options)
             have = ", ".join(kernel_names(source)) or "none"
             raise CompileError(
                 f"the program has no kernel {name!r} ({code_name(error.code)}); it has: {have}",

@@ -8,6 +8,7 @@ import pytest
 import kerascl as kc
 from kerascl.compiler.program import memory
 from kerascl.compiler.run import capture as captures
+from kerascl.runtime.errors import OutOfDeviceMemory
 
 
 def mlp(rng):
@@ -192,7 +193,7 @@ def test_memory_of_results_nobody_holds_is_used_again():
 
 def test_programs_that_made_room_go_on_running(monkeypatch):
     device = kc.zeros(1).device
-    monkeypatch.setattr(device.programs._entries, "most", 3)
+    monkeypatch.setattr(device.programs._built, "most", 3)
     monkeypatch.setattr(kc.engine.programs, "most", 3)
     run = kc.jit(lambda x: kc.sum(x * 3) + 1)
     for _ in range(2):
@@ -200,7 +201,90 @@ def test_programs_that_made_room_go_on_running(monkeypatch):
             x = np.arange(n, dtype="f")
             assert run(x).numpy() == 3 * x.sum() + 1
             assert kc.sum(kc.array(x) * 2).numpy() == 2 * x.sum()
-            assert len(device.programs._entries) <= 3 and len(kc.engine.programs) <= 3
+            assert len(device.programs._built) <= 3 and len(kc.engine.programs) <= 3
+
+
+@pytest.fixture
+def bounds(monkeypatch):
+    """Only 4 built programs, 8 kernels of compiled graphs and 5 signatures; gives the device."""
+    device = kc.zeros(1).device
+    kc.engine.let_go()
+    monkeypatch.setattr(device.programs._built, "most", 4)
+    monkeypatch.setattr(kc.engine.programs, "most", 8)
+    monkeypatch.setattr(captures, "MOST_SIGNATURES", 5)
+    return device
+
+
+def test_many_shapes_keep_a_bounded_number_of_programs(bounds):
+    programs = bounds.programs
+    traced, alive = [], []
+
+    @kc.jit
+    def run(x):
+        traced.append(x.shape)
+        return kc.cumsum(x * 3), kc.sum(kc.sort(x)) + 1
+
+    gc.collect()
+    before = programs.alive()
+    for n in range(2, 42):
+        x = np.arange(n, dtype="f")
+        np.testing.assert_array_equal(run(x)[0].numpy(), np.cumsum(3 * x))
+        assert float(kc.prod(kc.array(x[:3]) - n)) == np.prod(x[:3] - n)
+        alive.append(programs.alive() - before)
+    assert max(alive[20:]) <= max(alive[:20])
+    per_signature = run.captured(x).kernels
+    # of signatures, of eager graphs, and kept for whoever asks again
+    assert max(alive) <= 5 * per_signature + 8 + 4
+    made = programs.built_from_source + programs.loaded_from_disk
+    assert len(traced) == 40
+    for n in range(37, 42):  # the five used last
+        assert run(np.ones(n, "f"))[1].numpy() == n + 1
+    assert len(traced) == 40
+    assert programs.built_from_source + programs.loaded_from_disk == made
+    run.clear()
+    kc.engine.let_go()
+    assert programs.alive() <= before
+
+
+def test_signatures_of_many_kernels_make_room_sooner(monkeypatch):
+    run = kc.jit(lambda x: kc.cumsum(kc.sort(x)))
+    each = run.captured(np.ones(3, "f")).kernels
+    monkeypatch.setattr(captures, "MOST_KERNELS", 2 * each)
+    for n in range(3, 12):
+        run(np.ones(n, "f"))
+        assert len(run._captured) <= 3
+    assert len(run._captured) == 3
+
+
+def test_other_signatures_make_room_where_memory_runs_out(monkeypatch):
+    buffers = kc.zeros(1).device.buffers
+    gc.collect()
+    buffers.trim()
+    size = 2**20
+    run = kc.jit(lambda x: kc.cumsum(kc.sort(x) * 2))
+    first = np.linspace(0, 1, size, dtype="f")
+    run(first)
+    needed = buffers.stats().reserved
+    # enough for one and a half
+    monkeypatch.setattr(buffers, "limit", needed + needed // 2)
+    for n in (size - 1, size - 2, size - 3, size):
+        y = run(first[:n])
+        expected = np.cumsum(2.0 * first[:n].astype("f8"))
+        np.testing.assert_allclose(y[:: n // 7].numpy(), expected[:: n // 7], rtol=1e-5)
+    monkeypatch.setattr(buffers, "limit", needed // 4)
+    run.clear()
+    buffers.trim()
+    with pytest.raises(OutOfDeviceMemory):
+        run(first)
+
+
+def test_equal_sources_are_one_string():
+    run = kc.jit(lambda x: kc.sort(x))
+    steps = [step for n in (2000, 2001) for step in run.captured(np.ones(n, "f")).program.steps]
+    sources = {}
+    for step in steps:
+        assert sources.setdefault(step.source, step.source) is step.source
+    assert len(sources) < len(steps)
 
 
 def test_new_shapes_trace_again_and_other_arguments_are_constants():

@@ -16,17 +16,33 @@ from kerascl.compiler.program import lower
 from kerascl.kernels.contract.source import Source, unit
 from kerascl.runtime import device
 from kerascl.runtime.errors import CompileError
-from kerascl.runtime.programs import Kernel
+from kerascl.runtime.programs import Built, Kernel
 
 KERNELS = 32  # of one translation unit
 
 
+class Part(Built):
+    """One kernel of a joint program, as if it were a program alone."""
+
+    def __init__(self, joined: Built, name: str):
+        super().__init__()
+        self.program = joined.program
+        self._made = Kernel(joined, name)
+
+    def kernel(self, name: str) -> Kernel:
+        return self._made
+
+
 class Rehearsal:
-    """The kernels that evaluations wanted, by the source and options they have alone."""
+    """The kernels that evaluations wanted, by the source and options they have alone.
+
+    What it built last stays for as long as it lives.
+    """
 
     def __init__(self):
         self.programs = device.default().programs
         self._texts: dict[str, Source] = {}
+        self._parts: list[Built] = []
         self.wanted: dict[tuple[str, tuple[str, ...]], Source] = {}
 
     @contextlib.contextmanager
@@ -43,7 +59,7 @@ class Rehearsal:
 
         def want(source, name, options=()) -> None:
             key = source, self.programs._guarded(source, options)
-            if source in self._texts and key not in self.programs._entries:
+            if source in self._texts and key not in self.programs._built:
                 self.wanted[key] = self._texts[source]
 
         with (
@@ -56,6 +72,7 @@ class Rehearsal:
 
     def build(self) -> None:
         """Build what was wanted; what does not build is left for its own evaluation to tell of."""
+        self._parts.clear()
         alike: dict[tuple[str, ...], list] = {}
         for (source, options), text in self.wanted.items():
             alike.setdefault(options, []).append((source, text))
@@ -68,8 +85,7 @@ class Rehearsal:
     def _unit(self, options: tuple[str, ...], texts: list[tuple[str, Source]]) -> None:
         names = [f"{text.name}_{k}" for k, (_, text) in enumerate(texts)]
         parts = [replace(t, name=name) for (_, t), name in zip(texts, names, strict=True)]
-        joined = self.programs._entry(unit(parts), options)
-        for (source, text), name in zip(texts, names, strict=True):
-            entry = self.programs._entries.setdefault((source, options), type(joined)())
-            entry.kernels[text.name] = Kernel(joined.program, name)
-            entry.program = joined.program
+        joined = self.programs._make(unit(parts), options)
+        for (source, _), name in zip(texts, names, strict=True):
+            part = self.programs._built.setdefault((source, options), Part(joined, name))
+            self._parts.append(part)

@@ -60,7 +60,7 @@ def test_differences_across_a_choice_are_left_out():
 
 def test_a_rehearsal_builds_what_evaluations_want():
     programs = device.default().programs
-    programs.clear()
+    programs.let_go()
     host = np.arange(23, dtype="f4") / 7
 
     def evaluated():

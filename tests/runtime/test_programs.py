@@ -74,6 +74,63 @@ def test_programs_may_stay_off_the_disk(dev, cache):
     assert len(files(cache)) == ("no_binaries" not in dev.info.quirks)
 
 
+def made(owner):
+    """How often a program was built or loaded."""
+    return owner.built_from_source + owner.loaded_from_disk
+
+
+def few(dev, most):
+    """Programs that keep so many."""
+    owner = Programs(dev)
+    owner._built.most = most
+    return owner
+
+
+def test_programs_are_kept_up_to_a_number_or_while_they_are_used(dev, cache):
+    owner, source = few(dev, 3), unique()
+    held = owner.kernel(source, "add", ("-DOFFSET=0",))
+    copy = owner.kernel(source, "add", ("-DOFFSET=1",)).clone()
+    for offset in range(2, 12):
+        owner.kernel(source, "add", (f"-DOFFSET={offset}",))
+    assert owner.alive() == 5 and made(owner) == 12
+    assert owner.kernel(source, "add", ("-DOFFSET=0",)) is held
+    assert owner.kernel(source, "add", ("-DOFFSET=1",)).built is copy.built
+    assert made(owner) == 12
+    del held, copy
+    for offset in range(9, 12):
+        owner.kernel(source, "add", (f"-DOFFSET={offset}",))
+    assert owner.alive() == 3
+    owner.let_go()
+    assert owner.alive() == 0
+
+
+def test_what_is_built_together_is_not_built_again_for_its_kernels(dev, cache):
+    owner, source = few(dev, 2), unique()
+    wanted = [(source, (f"-DOFFSET={offset}",)) for offset in range(6)]
+    built = owner.build(wanted)
+    kernels = [owner.kernel(source, "add", options) for _, options in wanted]
+    assert made(owner) == 6 and {kernel.built for kernel in kernels} == set(built)
+    del built
+    assert owner.alive() == 6
+    owner.build(wanted)
+    assert made(owner) == 6
+    kernels.clear()
+    assert owner.alive() == 2
+
+
+def test_programs_freed_while_their_kernels_run(dev, cache):
+    owner, source = few(dev, 1), unique()
+    buffer = dev.buffers.allocate(4 * 2**16)
+    dev.queue.write(buffer, np.zeros(2**16, np.int32))
+    for offset in range(40):
+        kernel = owner.kernel(source, "add", (f"-DOFFSET={offset % 8}",))
+        dev.queue.launch(kernel, (2**16,), None, (buffer, np.int32(1)))
+        del kernel
+        owner.let_go()
+    got = dev.queue.read(buffer, np.zeros(2**16, np.int32))
+    np.testing.assert_array_equal(got, 40 + sum(offset % 8 for offset in range(40)))
+
+
 def test_binaries_are_reloaded(dev, cache):
     source = unique()
     assert run(dev, source, 3).built_from_source == 1
@@ -299,7 +356,7 @@ def test_processes_know_rewrites_and_import_little(in_turn, begun):
     told = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     known, rooms, keras = ast.literal_eval(told.stdout.splitlines()[-1])
     assert known == sorted(programs.REWRITES) and len(known) > 1
-    assert rooms == ["config", "dtypes", "kernels", "runtime"] and not keras
+    assert rooms == ["config", "kernels", "runtime"] and not keras
 
 
 # Run in such a process instead of its work.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -39,7 +40,8 @@ class Step:
     LocalMemory).
 
     `writes` are the slots it may write; None stands for all it uses.  `layer` and `flops` (floating
-    point operations of a product) are for profiles.
+    point operations of a product) are for profiles.  `kernel` is what eager evaluation launches.
+    Equal sources of all steps are one string.
     """
 
     source: str
@@ -53,6 +55,14 @@ class Step:
     writes: frozenset[int] | None = None
     layer: str = ""
     flops: int = 0
+
+    def __post_init__(self):
+        self.source = sys.intern(self.source)
+
+    @property
+    def program(self) -> tuple[str, tuple[str, ...]]:
+        """What has to be built for it: source and options."""
+        return self.source, self.options
 
 
 @dataclass
@@ -98,6 +108,11 @@ class Program:
         """Bytes of all memory that a step uses."""
         used = {arg.index for arg in step.args if type(arg) is Use}
         return sum(self.slots[index].nbytes for index in used)
+
+    @property
+    def kernels(self) -> int:
+        """How many different kernels its steps launch."""
+        return len({(step.name, *step.program) for step in self.steps})
 
     @property
     def intermediate_bytes(self) -> int:

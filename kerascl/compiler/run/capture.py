@@ -15,7 +15,7 @@ import numpy as np
 from kerascl.compiler.graph import views
 from kerascl.compiler.program import memory
 from kerascl.compiler.program.lower import lower
-from kerascl.compiler.program.program import Program, Use, copy_many
+from kerascl.compiler.program.program import Use, copy_many
 from kerascl.compiler.run.execute import Engine, structure
 from kerascl.core import context
 from kerascl.core import node as graph
@@ -29,12 +29,14 @@ from kerascl.core.op import ARGUMENT, CONST, COPY, Kind
 from kerascl.core.structure import exact, flatten
 from kerascl.dtypes import as_dtype, host_array
 from kerascl.kernels.contract.plan import Counters
+from kerascl.runtime.errors import OutOfDeviceMemory
 from kerascl.runtime.replay import Note, Replay
 from kerascl.runtime.uploads import Upload
 
-# Signatures that one captured function keeps; the one unused for longest makes room, with the
-# memory planned for it.  Text in buckets of length asks for some tens.
+# Signatures that one captured function keeps, and kernels of them all; the one unused for longest
+# makes room, with the memory planned for it.  Text in buckets of length asks for some tens.
 MOST_SIGNATURES = 64
+MOST_KERNELS = 4096
 LARGE_GRAPH = 400  # nodes; one so large takes a dozen programs and more
 
 
@@ -90,6 +92,7 @@ class Captured:
     Attributes:
         program: its steps and memory.
         planned_bytes: memory planned for all temporaries together.
+        kernels: how many kernel objects it holds.
     """
 
     @context.steady
@@ -136,7 +139,7 @@ class Captured:
         leaf_of = {id(trace.leaves[k]._node): trace.states[k] for k in trace.leaves}
         used = {id(node) for node in nodes}
         self.states = [state for key, state in leaf_of.items() if key in used]
-        program = self._program(nodes, wanted, trace.labels)
+        program, _built = self._program(nodes, wanted, trace.labels)  # held until kernels are made
         self._bind(program, nodes, arguments, leaf_of, written, arrays)
 
     def _own(self, value: Array, taken: set[int]) -> Array:
@@ -159,15 +162,16 @@ class Captured:
             needed = {id(x) for n in topological(wanted) if n.serial >= start for x in n.inputs}
             self.engine.evaluate([n for n in outside if id(n) in needed])
 
-    def _program(self, nodes: list[Node], wanted: list[Node], labels: Labels) -> Program:
+    def _program(self, nodes: list[Node], wanted: list[Node], labels: Labels) -> tuple:
+        """The graph's Program, and what its steps were built into."""
         key = (structure(nodes, wanted), self.device, "captured")
         program = self.engine.programs.get(key)
         if program is None:
             with self.device.programs.builders(len(nodes) >= LARGE_GRAPH, key[0]) as build:
                 program = lower(nodes, wanted, self.device.info, generic=False, labels=labels)
-                self.engine.remember(key, program)
-                build((s.source, s.options) for s in program.steps)
-        return program
+                self.engine.programs.setdefault(key, program)
+                return program, build(step.program for step in program.steps)
+        return program, self.device.programs.build(step.program for step in program.steps)
 
     # -- memory
 
@@ -249,6 +253,7 @@ class Captured:
             launches.append((kernel, (64 * groups,), (64,), args))
         self.copies = len(copies)
         self.replay = Replay(device, launches, order, notes)
+        self.kernels = len(launches)
         self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]
         self.out_leases: list = [_nothing for _ in self.outputs]  # weak, of the results given last
 
@@ -390,13 +395,26 @@ class Jit(Generic[P, R]):
         captured = self._captured.get(key)
         if captured is None:
             # before the new one is made, so that it can have the memory
-            while len(self._captured) >= MOST_SIGNATURES:
-                self._captured.popitem(last=False)
-            captured = Captured(self._function, leaves, kinds, rebuild, self._engine)
+            self._make_room()
+            try:
+                captured = Captured(self._function, leaves, kinds, rebuild, self._engine)
+            except OutOfDeviceMemory:
+                if not self._captured:
+                    raise
+                captured = None
+            if captured is None:  # what other signatures keep is worth less than this one
+                self.clear()
+                captured = Captured(self._function, leaves, kinds, rebuild, self._engine)
             self._captured[key] = captured
         else:
             self._captured.move_to_end(key)
         return captured, [x for x, kind in zip(leaves, kinds, strict=True) if kind == "array"]
+
+    def _make_room(self) -> None:
+        kept = self._captured
+        kernels = sum(captured.kernels for captured in kept.values())
+        while kept and (len(kept) >= MOST_SIGNATURES or kernels > MOST_KERNELS):
+            kernels -= kept.popitem(last=False)[1].kernels
 
     def clear(self) -> None:
         """Forget every signature."""
@@ -446,7 +464,8 @@ def jit(function: Callable[P, R]) -> Jit[P, R]:
     The first call with new shapes traces the function: every array operation
     is noted, none is run.  The result is compiled for these shapes and then
     replayed at each call, with the States it assigns updated in place.  The last 64 signatures
-    (shapes, dtypes and other arguments) are kept.
+    (shapes, dtypes and other arguments) are kept, fewer where they take more than 4096 kernels or
+    where memory runs out.
 
     Args:
         function: takes and returns nested lists, tuples and dicts of Arrays

@@ -18,7 +18,9 @@ from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
 from kerascl.runtime.recent import Recent
 
-_CACHE_LIMIT = 1024
+# Kernels of all compiled graphs that are kept for the next evaluation of an equal graph.  Eager
+# steps of a large network take some hundreds; a CPU driver takes about a MiB for one.
+MOST_KERNELS = 2048
 
 
 def structure(nodes: list[Node], roots: list[Node]) -> tuple:
@@ -37,7 +39,7 @@ class Engine:
     """Evaluates graphs on OpenCL devices; the one engine behind `kerascl.core.context`."""
 
     def __init__(self) -> None:
-        self.programs = Recent(_CACHE_LIMIT)
+        self.programs = Recent(MOST_KERNELS, lambda program: max(1, program.kernels))
         self.compiled = 0
         self.launches = 0
 
@@ -117,16 +119,26 @@ class Engine:
                 )
             program = lower(graph, roots, device.info, generic=True)
             self.compiled += 1
-            self.remember(key, program)
-            device.programs.build((s.source, s.options) for s in program.steps)
+            self.programs.setdefault(key, program)
         return program
 
-    def remember(self, key: tuple, program: Program) -> None:
-        """Keep a program; the one unused for longest makes room when there are too many."""
-        self.programs.setdefault(key, program)
+    def _make_kernels(self, program: Program, device: Device) -> None:
+        built = device.programs.build(step.program for step in program.steps)
+        for step in program.steps:
+            step.kernel = device.programs.kernel(step.source, step.name, step.options)
+        del built  # the kernels hold it
+
+    def let_go(self) -> None:
+        """Free compiled graphs, built programs and memory that nothing in use holds."""
+        self.programs.let_go()
+        for device in devices.opened():
+            device.programs.let_go()
+            device.buffers.trim()
 
     def _run(self, program: Program, graph: list[Node], device: Device) -> dict[int, object]:
         """Launch every step; temporaries go back to the allocator after their last use."""
+        if program.steps and program.steps[-1].kernel is None:
+            self._make_kernels(program, device)
         slots = program.slots
         buffers: list = [None] * len(slots)
         outputs: dict[int, object] = {}
@@ -156,8 +168,6 @@ class Engine:
                 args.append(buffer)
                 if program.last[index] == position:
                     done.append(index)
-            if step.kernel is None:
-                step.kernel = device.programs.kernel(step.source, step.name, step.options)
             launch(step.kernel, step.global_size, step.local_size, args)
             for index in done:
                 buffers[index] = None
