@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 
 import kerascl as kc
-from tests.fuzz import rules
+from tests.fuzz import library, rules
 from tests.fuzz.values import EPS, FLOATS, INTEGERS, Draw, Unfit, Value, numpy_dtype
 
 MOST_ELEMENTS = 2500
@@ -194,7 +194,7 @@ def _partners(rule: str, values: dict[str, Value], chosen: list[str]) -> list[st
     return [name for name, value in values.items() if fits(value)] or chosen
 
 
-_NAMES = [name for name, rule in sorted(rules.RULES.items()) for _ in range(rule.weight)]
+_NAMES = [name for name, rule in sorted(library.RULES.items()) for _ in range(rule.weight)]
 
 
 def draw_program(seed: int) -> Program:
