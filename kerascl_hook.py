@@ -72,7 +72,7 @@ def find_spec(fullname: str, path=None) -> ModuleSpec | None:
     spec = PathFinder.find_spec(fullname, path)
     if spec is None:
         return None
-    if not isinstance(spec.loader, SourceFileLoader):
+    if not isinstance(spec.loader, SourceFileLoader) or spec.origin is None:
         raise ImportError(
             f"{BACKEND} needs the source of {fullname}, but {spec.origin or 'it'} is not a .py file"
         )
@@ -146,8 +146,9 @@ def splice(source: str, fullname: str, filename: str) -> ast.Module:
     )
 
 
-def _with_arm(chain: ast.If, text: str) -> ast.If:
+def _with_arm(chain: ast.stmt, text: str) -> ast.If:
     """A chain with an arm for kerascl, of the statements in `text`, at its head."""
+    assert isinstance(chain, ast.If) and isinstance(chain.test, ast.Compare)  # as `_arm` found
     arm = ast.parse(text).body
     test = ast.Compare(left=chain.test.left, ops=[ast.Eq()], comparators=[ast.Constant(BACKEND)])
     new = ast.If(test=test, body=arm, orelse=[chain])
@@ -158,18 +159,19 @@ def _with_arm(chain: ast.If, text: str) -> ast.If:
 
 def _arm(statement: ast.stmt, name: str) -> list[ast.stmt] | None:
     """The body of the arm ``backend() == name`` of an if-chain that also has one for torch."""
-    arms = {}
-    while isinstance(statement, ast.If):
-        match statement.test:
+    arms: dict[str, list[ast.stmt]] = {}
+    chain: ast.stmt | None = statement
+    while isinstance(chain, ast.If):
+        match chain.test:
             case ast.Compare(
                 left=ast.Call(func=ast.Name(id="backend") | ast.Attribute(attr="backend")),
                 ops=[ast.Eq()],
                 comparators=[ast.Constant(value=str(key))],
             ):
-                arms[key] = statement.body
+                arms[key] = chain.body
             case _:
                 return None
-        statement = statement.orelse[0] if len(statement.orelse) == 1 else None
+        chain = chain.orelse[0] if len(chain.orelse) == 1 else None
     return arms.get(name) if "torch" in arms else None
 
 
@@ -177,7 +179,7 @@ class _SpliceLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         # Not SourceLoader.get_code: the module's .pyc must be neither read nor written.
         filename = self.get_filename(fullname)
-        source = self.get_source(fullname)
+        source = self.get_source(fullname) or ""
         return compile(splice(source, fullname, filename), filename, "exec", dont_inherit=True)
 
 
@@ -202,7 +204,7 @@ def name_ourselves(source: str, filename: str) -> ast.Module:
 class _ListLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         filename = self.get_filename(fullname)
-        tree = name_ourselves(self.get_source(fullname), filename)
+        tree = name_ourselves(self.get_source(fullname) or "", filename)
         return compile(tree, filename, "exec", dont_inherit=True)
 
 
@@ -229,7 +231,7 @@ def clear_ourselves(source: str, filename: str) -> ast.Module:
 class _StateLoader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType:
         filename = self.get_filename(fullname)
-        tree = clear_ourselves(self.get_source(fullname), filename)
+        tree = clear_ourselves(self.get_source(fullname) or "", filename)
         return compile(tree, filename, "exec", dont_inherit=True)
 
 

@@ -22,7 +22,7 @@ FEWEST = 6  # programs from which processes pay: one takes a second to begin
 SECONDS = 300  # that all of them may take
 CONTEXT_BYTES = 1 << 30  # of the device's memory for each process: its context takes part of it
 
-Program = tuple[str, Sequence[str]]
+Program = tuple[str, tuple[str, ...]]
 
 # kerascl's package stands there without what `import kerascl` loads, most of which compiles graphs.
 _PROCESS = """

@@ -55,7 +55,7 @@ _dropped = Dropped()
 
 def release_kernels() -> None:
     """Give kernels that nobody holds any more back to the driver, then their programs."""
-    if not EXIT.begun:
+    if not EXIT.begun and RAW is not None:
         for arg, _ in _dropped.take():
             RAW.release_kernel(arg)
 
@@ -114,6 +114,7 @@ class Kernel:
     def handle(self):
         """The pyopencl.Kernel, made when first asked for; it has the same arguments."""
         if self._handle is None:
+            assert self.arg is not None
             self._handle = cl.Kernel.from_int_ptr(self.arg.value)
         return self._handle
 
@@ -256,7 +257,9 @@ class Programs:
 
     def _begin(self, count: int, once: bool) -> build_apart.Builders:
         modules = sorted({rewrite.__module__ for rewrite in REWRITES.values()})
-        return build_apart.Builders(self._device.index, count, modules, once)
+        index = self._device.index
+        assert index is not None
+        return build_apart.Builders(index, count, modules, once)
 
     @property
     def _takes_turns(self) -> bool:
@@ -313,7 +316,8 @@ class Programs:
         """Whether programs are written to the disk cache and read from it."""
         info = self._device.info
         keep = keep and "no_binaries" not in info.quirks
-        self._disk = DiskCache.open("programs", info.cache_key) if keep else None
+        # a DiskCache or None; who asks for a binary's place knows that there is one
+        self._disk: Any = DiskCache.open("programs", info.cache_key) if keep else None
 
     def let_go(self) -> None:
         """Free every built program that nobody uses (the disk cache stays)."""

@@ -39,7 +39,7 @@ class Grouping:
             return
         reads = reads_of(node, self.stored)
         home, joined = self._home(node, reads) if node.size > 0 else (None, None)
-        if home is not None:
+        if home is not None and joined is not None:
             self._join(home, node, reads, joined)
         elif kind is Kind.FOLD:
             cluster = Cluster("fold", node.inputs[0].shape, node.attrs[0])

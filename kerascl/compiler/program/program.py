@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from kerascl.kernels.contract.plan import Counters, Local, Scalar
 from kerascl.runtime.launch import LocalMemory
-from kerascl.runtime.programs import Kernel
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Step:
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
     label: str = ""
-    kernel: Kernel | None = None
+    kernel: Any = None
     writes: frozenset[int] | None = None
     layer: str = ""
     flops: int = 0

@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable
-from typing import Generic, cast
+from typing import Any, Generic, cast
 
 import numpy as np
 
@@ -133,7 +133,7 @@ class Captured:
         wanted = [v._node for _, v in written] + [x._node for x in arrays]
         self._settle_outside(wanted, trace.start)
         nodes = topological(wanted)
-        self.device = next((n.device for n in nodes if n.device is not None), None)
+        self.device: Any = next((n.device for n in nodes if n.device is not None), None)
         if self.device is None:
             self.device = context.device()
         leaf_of = {id(trace.leaves[k]._node): trace.states[k] for k in trace.leaves}
@@ -223,7 +223,9 @@ class Captured:
         for slot, _ in copies:
             buffers[slot] = allocate(program.slots[slot].nbytes)
         self._plan_memory(buffers)
-        launches, self.uses, order = [], {}, []
+        launches: list[Any] = []
+        self.uses: dict[Any, Any] = {}
+        order = []
         notes: list[Note] = []
         index_of: dict[int, int] = {}  # loops launch one step many times
         for step in program.steps:
@@ -350,7 +352,7 @@ class Captured:
             if node.op is CONST:
                 leaf = np.asarray(node.attrs[0], node.dtype.numpy)
             else:
-                self._bind_argument(k, slot, node.lease.buffer)
+                self._bind_argument(k, slot, node.buffer)
                 return
         upload = self.uploads.get(k)
         if upload is None:
