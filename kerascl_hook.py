@@ -16,8 +16,10 @@ import json
 import os
 import re
 import sys
+from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from types import CodeType, ModuleType
+from typing import Any
 
 BACKEND = "kerascl"
 SUPPORTED = ((3, 12), (3, 15))  # first and last Keras release, as (major, minor)
@@ -54,13 +56,15 @@ class Finder:
 
     is_kerascl_finder = True
 
-    def find_spec(self, fullname: str, path=None, target=None) -> ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         if fullname not in _CHAINS and fullname not in _LOADERS:
             return None
         return find_spec(fullname, path)
 
 
-def find_spec(fullname: str, path=None) -> ModuleSpec | None:
+def find_spec(fullname: str, path: Sequence[str] | None = None) -> ModuleSpec | None:
     """The spec of one of the hooked Keras modules, or None when another backend is chosen.
 
     Raises:
@@ -247,13 +251,13 @@ class _DynamicLoader(SourceFileLoader):
                 f"Keras is not {_supported()} as released"
             ) from None
 
-        def patched_set_backend(self, backend):
+        def patched_set_backend(self: Any, backend: str) -> None:
             if backend == BACKEND:
                 self._backend = BACKEND
             else:
                 set_backend(self, backend)
 
-        def patched_getattr(self, name):
+        def patched_getattr(self: Any, name: str) -> Any:
             if self.__dict__.get("_backend") == BACKEND:
                 return getattr(importlib.import_module("kerascl.backend"), name)
             return get_attribute(self, name)

@@ -21,7 +21,7 @@ from kerascl.runtime.opencl import EXIT, RAW, cl, code_name
 from kerascl.runtime.recent import Recent
 
 if TYPE_CHECKING:
-    from kerascl.runtime.device import Device
+    from kerascl.runtime.device import Device, DeviceInfo
 
 _Key = tuple[str, tuple[str, ...]]  # source and options
 _Program = tuple[str, Sequence[str]]
@@ -96,7 +96,7 @@ class Kernel:
 
     __slots__ = ("__weakref__", "_handle", "arg", "bound", "built", "name", "num_args")
 
-    def __init__(self, built: Built, name: str):
+    def __init__(self, built: Built, name: str) -> None:
         self._handle = None
         self.built = built
         self.name = name
@@ -108,10 +108,10 @@ class Kernel:
             self.arg, self.num_args = RAW.create_kernel(built.program, name)
             _dropped.watch(self, (self.arg, built.program))
             release_kernels()
-        self.bound: list = [None] * self.num_args
+        self.bound: list[Any] = [None] * self.num_args
 
     @property
-    def handle(self):
+    def handle(self) -> cl.Kernel:
         """The pyopencl.Kernel, made when first asked for; it has the same arguments."""
         if self._handle is None:
             assert self.arg is not None
@@ -126,7 +126,7 @@ class Kernel:
         return f"Kernel({self.name!r}, {self.num_args} arguments)"
 
 
-def _conversions(info) -> tuple[str, ...]:
+def _conversions(info: DeviceInfo) -> tuple[str, ...]:
     """Which of `dtypes.PRELUDE`'s ways to round floats to 16 bits serve best."""
     options = ["-DKCL_HALF"] if info.fp16 else []
     if not info.fp16 and "converts_halves" in info.quirks:
@@ -142,7 +142,7 @@ _Build = Callable[[Iterable[_Program]], list[Built]]
 class Programs:
     """`device.programs`."""
 
-    def __init__(self, device: Device):
+    def __init__(self, device: Device) -> None:
         self._device = device
         kept = int(device.info.global_mem_bytes * _KEPT_PART) // _PROGRAM_BYTES
         self._built = Recent(min(max(kept, _FEWEST), _MOST))
@@ -167,7 +167,8 @@ class Programs:
         with self._guard_lock:
             if "guard" not in self.__dict__:
                 self.__dict__["guard"] = first_use(self._device) if first_use else None
-            return self.__dict__["guard"]
+            found: Guard | None = self.__dict__["guard"]
+            return found
 
     def _guarded(self, source: str, options: Sequence[str]) -> tuple[str, ...]:
         more = () if self.guard is None else self.guard(source)
@@ -304,7 +305,10 @@ class Programs:
     def _key(self, source: str, options: tuple[str, ...]) -> str:
         """Where the disk cache keeps a program."""
         told = self._device.info.compiler_options.split()
-        return self._disk.key(source, "\0".join((*options, *self._always, *self._rewrites, *told)))
+        key: str = self._disk.key(
+            source, "\0".join((*options, *self._always, *self._rewrites, *told))
+        )
+        return key
 
     @functools.cached_property
     def _precautions(self) -> tuple[str, ...]:
@@ -344,7 +348,7 @@ class Programs:
                         raise
         return built
 
-    def _program(self, source: str, options: tuple[str, ...]) -> tuple:
+    def _program(self, source: str, options: tuple[str, ...]) -> tuple[Any, str]:
         """The program, and the key of the file that it comes from, if it does."""
         debug = config.debug()
         if debug:
@@ -390,7 +394,7 @@ class Programs:
                 program = self._from_binary(binary, plain)
         return program, ""
 
-    def _from_source(self, source: str, options: tuple[str, ...]):
+    def _from_source(self, source: str, options: tuple[str, ...]) -> Any:
         device = self._device
         program = cl._cl._Program(device.context, source)
         try:
@@ -408,7 +412,7 @@ class Programs:
                 print(f"kerascl: build log\n{log}", file=sys.stderr)
         return program
 
-    def _from_binary(self, binary: bytes, options: tuple[str, ...]):
+    def _from_binary(self, binary: bytes, options: tuple[str, ...]) -> Any:
         device = self._device
         # A binary has no macros left to define; they may only keep a driver from its own cache.
         options = tuple(option for option in options if not option.startswith("-D"))
@@ -447,12 +451,12 @@ def kernel_names(source: str) -> list[str]:
     return _KERNEL.findall(source)
 
 
-def _binary(program) -> bytes:
+def _binary(program: Any) -> bytes:
     binaries = program.get_info(cl.program_info.BINARIES)
     return bytes(binaries[0]) if binaries and binaries[0] else b""
 
 
-def _log(program, handle) -> str:
+def _log(program: Any, handle: Any) -> str:
     try:
         text = program.get_build_info(handle, cl.program_build_info.LOG)
     except cl.Error:

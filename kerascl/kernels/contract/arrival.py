@@ -7,6 +7,8 @@ result does not depend on who was last.  Every counter is zero again when the ke
 
 from __future__ import annotations
 
+from kerascl.runtime.device import DeviceInfo
+
 _HEAD = """\
 // 1 in every work-item of the group that arrives as the last of `count`, 0 in all others.
 inline int kcl_last_group(volatile __global uint* counter, uint count, __local int* last) {
@@ -33,16 +35,16 @@ _PTX = """\
 """
 
 
-def supported(info) -> bool:
+def supported(info: DeviceInfo) -> bool:
     """Whether groups of one launch can hand memory to each other on this device."""
     return info.device_atomics or (info.nvidia_capability or (0, 0)) >= (7, 0)
 
 
-def options(info) -> tuple[str, ...]:
+def options(info: DeviceInfo) -> tuple[str, ...]:
     """Build options that `helper` needs."""
     return ("-cl-std=CL3.0",) if info.device_atomics else ()
 
 
-def helper(info) -> str:
+def helper(info: DeviceInfo) -> str:
     """The C function kcl_last_group(counter, count, last)."""
     return _HEAD + (_STANDARD if info.device_atomics else _PTX) + _TAIL

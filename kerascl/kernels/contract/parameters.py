@@ -8,7 +8,7 @@ from kerascl.kernels.contract.plan import Scalar
 class Params:
     """Kernel parameters collected once as declarations (the PARAMS macro) and as arguments."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._items: list[tuple[str, str, int]] = []
 
     def add(self, ctype: str, **values: int) -> Params:

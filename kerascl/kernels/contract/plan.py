@@ -104,7 +104,7 @@ class Plan:
 def rename_slots(plan: Plan, names: dict[str, str]) -> Plan:
     """The plan with input slots renamed, for a solver that delegates with its inputs swapped."""
 
-    def rename(arg):
+    def rename(arg: Arg) -> Arg:
         if isinstance(arg, Ref) and arg.slot in names:
             return dataclasses.replace(arg, slot=names[arg.slot])
         return arg

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from kerascl.kernels.contract.plan import Counters, Local, Plan, Ref
+from kerascl.kernels.contract.plan import Arg, Counters, Local, Plan, Ref
 from kerascl.runtime.buffers import Buffer
 from kerascl.runtime.device import Device, LocalMemory
+from kerascl.runtime.launch import Argument
 
 
 def enqueue(plan: Plan, slots: dict[str, Buffer], dev: Device) -> None:
@@ -19,7 +20,7 @@ def enqueue(plan: Plan, slots: dict[str, Buffer], dev: Device) -> None:
         dev.queue.launch(kernel, launch.global_size, launch.local_size, args)
 
 
-def _argument(arg, slots: dict[str, Buffer], dev: Device):
+def _argument(arg: Arg, slots: dict[str, Buffer], dev: Device) -> Argument:
     if isinstance(arg, Ref):
         buffer = slots[arg.slot]
         return buffer.view(arg.offset, buffer.nbytes - arg.offset) if arg.offset else buffer

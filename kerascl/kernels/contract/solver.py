@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from typing import Any
 
 from kerascl import config
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
+from kerascl.runtime.device import DeviceInfo
 
 
 class Solver(ABC):
@@ -29,20 +31,20 @@ class Solver(ABC):
     name: str
 
     @abstractmethod
-    def applies(self, problem, info) -> bool: ...
+    def applies(self, problem: Any, info: DeviceInfo) -> bool: ...
 
     @abstractmethod
-    def plan(self, problem, info, epilogue: Epilogue) -> Plan: ...
+    def plan(self, problem: Any, info: DeviceInfo, epilogue: Epilogue) -> Plan: ...
 
-    def cost(self, problem, info) -> float:
+    def cost(self, problem: Any, info: DeviceInfo) -> float:
         return 1.0
 
-    def takes_moments(self, problem, info) -> bool:
+    def takes_moments(self, problem: Any, info: DeviceInfo) -> bool:
         """Whether its plan for this problem, which applies, does `Epilogue.moments`."""
         return False
 
 
-def forced(solvers: Iterable[Solver], problem, info) -> Solver | None:
+def forced(solvers: Iterable[Solver], problem: Any, info: DeviceInfo) -> Solver | None:
     """The applicable solver that KERASCL_SOLVERS names first, if any: that of just this name, else
     the cheapest whose name begins so."""
     for part in config.solvers():
@@ -57,7 +59,7 @@ def avoided(solver: Solver) -> bool:
     return any(solver.name.startswith(part) for part in config.avoided_solvers())
 
 
-def choose(solvers: Iterable[Solver], problem, info) -> Solver:
+def choose(solvers: Iterable[Solver], problem: Any, info: DeviceInfo) -> Solver:
     """The cheapest applicable solver, or the forced one.
 
     Raises:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.sizes import last_power
+from kerascl.runtime.device import DeviceInfo
 
 _LIMITS = {
     "char": ("CHAR_MIN", "CHAR_MAX"),
@@ -103,12 +104,12 @@ def limit_macros(dtype: DType) -> str:
     return f"#define ACC_LOWEST (({kind}){low})\n#define ACC_HIGHEST (({kind}){high})\n"
 
 
-def group_size(info, wanted: int) -> int:
+def group_size(info: DeviceInfo, wanted: int) -> int:
     """The largest power of two up to `wanted` that the device takes as a work-group."""
     return last_power(min(wanted, info.max_work_group_size))
 
 
-def vector_width(info, extent: int, dtype: DType, most: int = 16) -> int:
+def vector_width(info: DeviceInfo, extent: int, dtype: DType, most: int = 16) -> int:
     """Lanes a work-item should handle along a contiguous `extent`.
 
     GPUs coalesce one element a work-item; CPUs want explicit vectors, because
