@@ -7,7 +7,6 @@ from kerascl.compiler.run.capture import jit as jit
 from kerascl.core import context as _context
 from kerascl.core.array import Array as Array
 from kerascl.core.array import State as State
-from kerascl.core.closed import remat as remat
 from kerascl.core.context import device_scope as device_scope
 from kerascl.core.context import precision_scope as precision_scope
 from kerascl.core.context import set_precision as set_precision
@@ -19,6 +18,7 @@ from kerascl.core.tape import custom_gradient as custom_gradient
 from kerascl.core.tape import grad as grad
 from kerascl.core.tape import stop_gradient as stop_gradient
 from kerascl.core.tape import value_and_grad as value_and_grad
+from kerascl.core.traced import remat as remat
 from kerascl.dtypes import bfloat16 as bfloat16
 from kerascl.dtypes import bool_ as bool_
 from kerascl.dtypes import complex64 as complex64

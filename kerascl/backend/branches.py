@@ -10,9 +10,9 @@ from keras.src.backend.common import KerasVariable
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
 from kerascl.core.array import Array, State
-from kerascl.core.closed import trace
 from kerascl.core.context import current
 from kerascl.core.overlay import Overlay
+from kerascl.core.traced import trace
 from kerascl.ops.declare import as_array
 from kerascl.ops.pointwise import equal, logical_not, where
 
@@ -95,8 +95,8 @@ def _run_apart(function: Callable, taken: Array):
         values = [value for _, value in updates.values()]
         return [x for x in leaves if isinstance(x, Array)] + [as_array(v) for v in values]
 
-    closed, states = trace(plain, [])
-    outputs = closed.call([], finish=lambda d: where(taken, d, 0), context=(taken,))
+    traced, states = trace(plain, [])
+    outputs = traced.call([], finish=lambda d: where(taken, d, 0), context=(taken,))
     result, updates = kept
     found = iter(outputs)
     result = tree.pack_sequence_as(

@@ -18,12 +18,12 @@ from kerascl.core.lease import LENT, OWN, Lease
 from kerascl.core.lock import LOCK
 from kerascl.core.methods import Methods
 from kerascl.core.node import Node
-from kerascl.core.op import DATA, LANE, PICK, Op
+from kerascl.core.op import BATCHED, DATA, PICK, Op
 from kerascl.core.types import Attrs, Device, Results, Shape
 from kerascl.dtypes import DType
 
 if TYPE_CHECKING:
-    from kerascl.core.batch import Lane
+    from kerascl.core.batch import BatchTracer
 
 # A chain of this many unevaluated operations is evaluated, so that endless
 # loops over lazy values keep bounded graphs.
@@ -186,22 +186,22 @@ def from_host(value: npt.ArrayLike, on: Device | None = None) -> Array:
     return Array(graph.data(lease, value.shape, dtype, on))
 
 
-def innermost(arrays: Iterable[Array]) -> Lane | None:
-    """The Lane, of those active, that was begun last and has an element among `arrays`."""
-    found: Lane | None = None
+def innermost(arrays: Iterable[Array]) -> BatchTracer | None:
+    """The active BatchTracer that was begun last and has a batched array among `arrays`."""
+    found: BatchTracer | None = None
     for x in arrays:
         node = x._node
-        if node.op is LANE:
-            lane: Lane = node.attrs[0]
-            if (found is None or lane.serial > found.serial) and lane in current.lanes:
-                found = lane
+        if node.op is BATCHED:
+            tracer: BatchTracer = node.attrs[0]
+            if (found is None or tracer.serial > found.serial) and tracer in current.tracers:
+                found = tracer
     return found
 
 
 def apply(op: Op, inputs: tuple[Array, ...], attrs: Attrs, shape: Shape, dtype: DType) -> Array:
     """The result of an operation with one output, recorded on the active tapes."""
-    if current.lanes and (lane := innermost(inputs)) is not None:
-        return lane.apply(op, inputs, attrs, [(shape, dtype)])[0]
+    if current.tracers and (tracer := innermost(inputs)) is not None:
+        return tracer.apply(op, inputs, attrs, [(shape, dtype)])[0]
     node = Node(op, tuple([x._node for x in inputs]), attrs, shape, dtype)
     result = Array(node)
     if current.tapes and (op.vjp is not None):
@@ -216,8 +216,8 @@ def apply_multi(
     op: Op, inputs: tuple[Array, ...], attrs: Attrs, results: Results
 ) -> tuple[Array, ...]:
     """The results of an operation with several outputs, given their shapes and dtypes."""
-    if current.lanes and (lane := innermost(inputs)) is not None:
-        return lane.apply(op, inputs, attrs, results)
+    if current.tracers and (tracer := innermost(inputs)) is not None:
+        return tracer.apply(op, inputs, attrs, results)
     shape, dtype = results[0]
     node = Node(op, tuple([x._node for x in inputs]), attrs, shape, dtype)
     node.results = results
@@ -296,7 +296,7 @@ class State:
 
     # -- for captured functions, which read and write `place`; both under LOCK
 
-    def settle(self) -> None:
+    def materialize(self) -> None:
         """Bring the value that was assigned last into `place`."""
         array = self.pending
         if array is None:

@@ -1,9 +1,9 @@
 """Functions of one element, run on a whole batch at once.
 
-Inside `vmap`, a *lane* stands for one element of every batched array: an Array of the element's
-shape whose node knows the whole batch.  `core.array.apply` hands an operation on lanes to
-`Lane.apply`, which finds the same operation on whole batches by the rule that its declaration
-names, else by that of its kind, and gives a lane of the result.  Tapes outside the vmap record what
+Inside `vmap`, a *batched array* stands for one element of a batch: an Array of the element's shape
+whose node knows the whole batch, and the `BatchTracer` of the call.  `core.array.apply` hands an
+operation on them to `BatchTracer.apply`, which finds the same operation on whole batches by
+the rule that its declaration names, else by that of its kind.  Tapes outside the vmap record what
 happens to batches, tapes inside what happens to elements; so gradients work on both sides, and
 vmaps may be nested.
 """
@@ -19,7 +19,7 @@ from kerascl.core.array import Array, State, innermost
 from kerascl.core.context import current
 from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node
-from kerascl.core.op import LANE, Kind, Op
+from kerascl.core.op import BATCHED, Kind, Op
 from kerascl.core.overlay import Overlay
 from kerascl.core.types import Attrs, Gradients, Outputs, Results, Tape, Vjp
 
@@ -44,7 +44,7 @@ def install_batching(kinds: dict[Kind, Rule], fallback: Rule, expand: Expand) ->
     _fallback[:], _expand[:] = [fallback], [expand]
 
 
-class Lane:
+class BatchTracer:
     """One call of a function mapped over a batch.
 
     Attributes:
@@ -59,39 +59,39 @@ class Lane:
         self.serial = next(_serial)
 
     def __repr__(self) -> str:
-        return f"<lane of {self.size}>"
+        return f"<batch tracer of {self.size}>"
 
     def wrap(self, batch: Array) -> Array:
-        """The lane of a batch (size, …)."""
+        """The batched array of a batch (size, …)."""
         node = batch._node
-        return Array(Node(LANE, (), (self, batch), node.shape[1:], node.dtype, node.device))
+        return Array(Node(BATCHED, (), (self, batch), node.shape[1:], node.dtype, node.device))
 
     def holds(self, x: Array) -> bool:
-        """Whether `x` is a lane of this call."""
+        """Whether `x` is a batched array of this call."""
         node = x._node
-        return node.op is LANE and node.attrs[0] is self
+        return node.op is BATCHED and node.attrs[0] is self
 
     def batch(self, x: Array) -> Array:
-        """The batch behind a lane; other arrays as they are."""
+        """The batch behind a batched array; other arrays as they are."""
         return x._node.attrs[1] if self.holds(x) else x
 
-    def spread(self, x: Array) -> Array:
-        """The batch behind a lane; other arrays repeated for each element."""
+    def broadcast(self, x: Array) -> Array:
+        """The batch behind a batched array; other arrays repeated for each element."""
         return x._node.attrs[1] if self.holds(x) else _expand[0](x, (self.size, *x.shape))
 
     def active(self) -> AbstractContextManager[None]:
-        """A block whose operations know this lane."""
-        return current.replaced(lanes=(*current.lanes, self))
+        """A block whose operations know this tracer."""
+        return current.replaced(tracers=(*current.tracers, self))
 
     def apply(
         self, op: Op, inputs: tuple[Array, ...], attrs: Attrs, results: Results
     ) -> tuple[Array, ...]:
-        """An operation some of whose inputs are lanes of this call; see `core.array.apply`."""
+        """An operation some of whose inputs are batched arrays of this call; see `core.array.apply`."""
         rule = op.batch or _of_kind.get(op.kind) or _fallback[0]
-        inside = [tape for tape in current.tapes if self in tape.lanes]
+        inside = [tape for tape in current.tapes if self in tape.tracers]
         with current.replaced(
-            tapes=tuple([tape for tape in current.tapes if self not in tape.lanes]),
-            lanes=tuple([lane for lane in current.lanes if lane is not self]),
+            tapes=tuple([tape for tape in current.tapes if self not in tape.tracers]),
+            tracers=tuple([tracer for tracer in current.tracers if tracer is not self]),
         ):
             batched = [self.holds(x) for x in inputs]
             batches = rule(self.size, op, [self.batch(x) for x in inputs], batched, attrs, results)
@@ -109,10 +109,10 @@ class Lane:
         outputs: Outputs,
         attrs: Attrs,
     ) -> None:
-        """Note a derivative that is no operation's, of lanes, on tapes inside and outside."""
+        """Note a derivative that is no operation's, of batched arrays, on tapes inside and outside."""
         outside = []
         for tape in tapes:
-            if self in tape.lanes:
+            if self in tape.tracers:
                 tape.record(vjp, inputs, attrs, outputs)
             else:
                 outside.append(tape)
@@ -122,9 +122,9 @@ class Lane:
 
         def of_batches(g: Outputs, y: Outputs, *rest: Any) -> Gradients:
             with self.active():
-                lanes = tuple([self.wrap(d) for d in _several(g)])
-                found = vjp(lanes[0] if single else lanes, outputs, *inputs, *attrs)
-                return tuple([None if d is None else self.spread(d) for d in found])
+                tracers = tuple([self.wrap(d) for d in _several(g)])
+                found = vjp(tracers[0] if single else tracers, outputs, *inputs, *attrs)
+                return tuple([None if d is None else self.broadcast(d) for d in found])
 
         batches = [self.batch(y) for y in _several(outputs)]
         note(
@@ -150,32 +150,32 @@ def note(
 
     Args:
         vjp: `vjp(g, outputs, *inputs, *attrs)`, gradients for the inputs (None for none).
-        outputs: an Array or a tuple of them, which nothing else has made; lanes where inputs are
-            (see `as_lanes`).
+        outputs: an Array or a tuple of them, which nothing else has made; batched where inputs are
+            (see `as_batched`).
     """
     both = (*inputs, *_several(outputs))
-    lane = innermost(both) if current.lanes else None
-    if lane is not None:
-        lane.record(tapes, vjp, inputs, outputs, attrs)
+    tracer = innermost(both) if current.tracers else None
+    if tracer is not None:
+        tracer.record(tapes, vjp, inputs, outputs, attrs)
         return
     for tape in tapes:
         tape.record(vjp, inputs, attrs, outputs)
 
 
-def as_lanes(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
-    """`outputs` as lanes of every call that `inputs` are lanes of."""
-    lane = innermost(inputs) if current.lanes else None
-    if lane is None:
+def as_batched(inputs: Sequence[Array], outputs: Sequence[Array]) -> list[Array]:
+    """`outputs` as batched arrays of every call that `inputs` are batched arrays of."""
+    tracer = innermost(inputs) if current.tracers else None
+    if tracer is None:
         return list(outputs)
-    inner = as_lanes([lane.batch(x) for x in inputs], [lane.spread(y) for y in outputs])
-    return [lane.wrap(y) for y in inner]
+    inner = as_batched([tracer.batch(x) for x in inputs], [tracer.broadcast(y) for y in outputs])
+    return [tracer.wrap(y) for y in inner]
 
 
 class BatchTrace(Overlay):
     """The trace of a function of one element: what it assigns must be the same for all."""
 
     def write(self, state: State, value: Array) -> None:
-        if value._node.op is LANE:
+        if value._node.op is BATCHED:
             raise CaptureError(
                 f"{state.name} is assigned a value that differs between the elements of a "
                 "vectorized map"

@@ -81,7 +81,7 @@ class Context(threading.local):
         trace: what is traced now; None where operations are evaluated.
         labels: which layers the nodes of a captured function belong to (`core.labels`), or None.
         tapes: those that record.
-        lanes: of the vmaps whose functions run now, the outermost first.
+        tracers: those of the vmaps whose functions run now, the outermost first.
         checks_indices: whether indices out of range raise: in eager steps of Keras.
         engine: of the process: what executes graphs.  `core` and `ops` never see OpenCL; they reach
             it here, where `kerascl/__init__` sets it.
@@ -97,7 +97,7 @@ class Context(threading.local):
         self.trace: Trace | None = None
         self.labels: Labels | None = None
         self.tapes: tuple[Any, ...] = ()
-        self.lanes: tuple[Any, ...] = ()
+        self.tracers: tuple[Any, ...] = ()
         self.checks_indices = False
 
     def replaced(self, **fields: Any) -> _Replaced:

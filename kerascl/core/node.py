@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from kerascl.core.errors import DeviceMismatchError
 from kerascl.core.lease import Lease
-from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Op
+from kerascl.core.op import ARGUMENT, BATCHED, CONST, DATA, Op
 from kerascl.core.structure import exact
 from kerascl.core.types import Attrs, Results
 from kerascl.dtypes import DType
@@ -153,7 +153,7 @@ def topological(roots: Iterable[Node]) -> list[Node]:
 
 def is_closed(node: Node) -> bool:
     """Whether a value depends on no argument of a trace and on no element of a batch."""
-    return all(n.op is not ARGUMENT and n.op is not LANE for n in topological([node]))
+    return all(n.op is not ARGUMENT and n.op is not BATCHED for n in topological([node]))
 
 
 def _by_serial(node: Node) -> int:

@@ -107,8 +107,9 @@ def register(op: Op) -> Op:
 DATA = register(Op("data", Kind.LEAF))
 ARGUMENT = register(Op("argument", Kind.LEAF))
 CONST = register(Op("const", Kind.CONST))
-# One element of a batch, seen from inside `vmap`; attributes: the Lane and the whole batch.
-LANE = register(Op("lane", Kind.LEAF))
+# One element of a batch, seen from inside `vmap`; attributes: the BatchTracer and the whole
+# batch.
+BATCHED = register(Op("batched", Kind.LEAF))
 PICK = register(Op("pick", Kind.PICK))
 # The same value in memory of its own.
 COPY = register(Op("copy", Kind.POINTWISE, "{0}", exact=True))

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias, cast
 
 from kerascl.core.array import Array, State, apply
-from kerascl.core.batch import as_lanes, note
+from kerascl.core.batch import as_batched, note
 from kerascl.core.context import P, R, current
 from kerascl.core.labels import GRADIENT
 from kerascl.core.op import Kind, Op, register
@@ -58,12 +58,12 @@ class GradientTape:
         self._persistent = persistent
         self._watched: list[Array] | None = None if watch_accessed_variables else []
         self._spent = False
-        self.lanes: tuple[Any, ...] = ()  # inside which vmaps it records
+        self.tracers: tuple[Any, ...] = ()  # inside which vmaps it records
 
     def __enter__(self) -> GradientTape:
         if any(tape is self for tape in current.tapes):
             raise ValueError("this tape is recording already")
-        self.lanes = current.lanes
+        self.tracers = current.tracers
         current.tapes = (*current.tapes, self)
         return self
 
@@ -312,10 +312,10 @@ def as_source(value: Any) -> Array:
     return value
 
 
-class _Deaf:
+class NullTape:
     """A tape that only counts as one."""
 
-    lanes: tuple[Any, ...] = ()
+    tracers: tuple[Any, ...] = ()
 
     def record(self, *args: Any) -> None:
         """Forget it."""
@@ -327,7 +327,7 @@ def private_tapes(tapes: Sequence[Tape]) -> tuple[GradientTape, tuple[Tape, ...]
     These are as many as `tapes`: how many there are says which order of derivative may be asked.
     """
     tape = GradientTape()
-    return tape, (tape, *[_Deaf()] * (len(tapes) - 1)) if tapes else ()
+    return tape, (tape, *[NullTape()] * (len(tapes) - 1)) if tapes else ()
 
 
 def _without(tape: GradientTape) -> AbstractContextManager[None]:
@@ -426,7 +426,7 @@ def custom_gradient(
 
         # fresh handles: an output that is an input must not share its identity
         given: Any = (output,) if single else output
-        fresh = as_lanes(arrays, [stop_gradient(y) for y in given])
+        fresh = as_batched(arrays, [stop_gradient(y) for y in given])
         outputs = fresh[0] if single else tuple(fresh)
 
         def vjp(g: Any, y: Outputs, *inputs: Array) -> Gradients:

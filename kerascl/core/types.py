@@ -30,7 +30,7 @@ Vjp: TypeAlias = Callable[..., Gradients]
 class Tape(Protocol):
     """What notes operations."""
 
-    lanes: tuple[Any, ...]  # inside which vmaps it records
+    tracers: tuple[Any, ...]  # of the vmaps inside which it records
 
     def record(self, vjp: Vjp, inputs: tuple[Array, ...], attrs: Attrs, outputs: Outputs) -> None:
         """Note one operation."""

@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 from kerascl.core.array import Array, apply
-from kerascl.core.batch import BatchTrace, Lane, install_batching
+from kerascl.core.batch import BatchTrace, BatchTracer, install_batching
 from kerascl.core.context import P, R, current
 from kerascl.core.op import CONST, Kind, Op
 from kerascl.core.structure import flatten
@@ -74,11 +74,11 @@ def vmap(
         sizes = {x.shape[0] for x in mapped_over}
         if len(sizes) != 1:
             raise ValueError(f"vmap: the batch's sizes {sorted(sizes)} differ or there is no batch")
-        lane = Lane(sizes.pop())
-        with lane.active(), BatchTrace() as trace:
+        tracer = BatchTracer(sizes.pop())
+        with tracer.active(), BatchTrace() as trace:
             result = cast(Callable[..., Any], function)(
                 *(
-                    rebuild(iter(leaves if axis is None else [lane.wrap(x) for x in leaves]))
+                    rebuild(iter(leaves if axis is None else [tracer.wrap(x) for x in leaves]))
                     for rebuild, leaves, axis in zip(rebuilds, batches, axes, strict=True)
                 )
             )
@@ -86,7 +86,7 @@ def vmap(
         leaves = []
         rebuild = flatten(result, leaves)[1]
         return rebuild(
-            iter([None if y is None else moveaxis(lane.spread(as_array(y)), 0, out_axes)
+            iter([None if y is None else moveaxis(tracer.broadcast(as_array(y)), 0, out_axes)
                   for y in leaves])
         )  # fmt: skip
 
@@ -94,9 +94,9 @@ def vmap(
 
 
 def some_element(condition: Array) -> Array:
-    """Whether a condition holds for any element of the batches that it is a lane of."""
-    lane = next((lane for lane in reversed(current.lanes) if lane.holds(condition)), None)
-    return condition if lane is None else some_element(some(lane.batch(condition), 0))
+    """Whether a condition holds for any element of the batches that it is a tracer of."""
+    tracer = next((tracer for tracer in reversed(current.tracers) if tracer.holds(condition)), None)
+    return condition if tracer is None else some_element(some(tracer.batch(condition), 0))
 
 
 def _pointwise(

@@ -10,7 +10,7 @@ from kerascl.core.op import Kind, Op, register
 from kerascl.dtypes import DType, DTypeLike, as_dtype, int32, uint8, uint16, uint32, uint64
 from kerascl.ops import clibrary
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import as_array, bitwise, cast_to, convert, floating, pointwise, spread
+from kerascl.ops.declare import as_array, bitwise, broadcast, cast_to, convert, floating, pointwise
 from kerascl.ops.movement import iota
 from kerascl.ops.pointwise import equal, greater, isnan, logical_not, logical_or, not_equal, where
 from kerascl.ops.views import expand_to, reshape_to
@@ -129,7 +129,7 @@ def nextafter(x1: ArrayLike, x2: ArrayLike) -> Array:
     (a, b), common = convert((x1, x2))
     if common.itemsize > 2 or not common.is_float:
         return _nextafter(a, b)
-    (a, b), shape = spread((a, b))
+    (a, b), shape = broadcast((a, b))
     a, b = expand_to(a, shape), expand_to(b, shape)
     # these floats are computed in float32: their neighbours are found by counting bits
     word = dtypes.int8 if common.itemsize == 1 else dtypes.int16
@@ -155,5 +155,5 @@ def ldexp(x1: ArrayLike, x2: ArrayLike) -> Array:
     if not n.dtype.is_integer:
         raise TypeError(f"ldexp: exponents must be integers, not {n.dtype.name}")
     x = cast_to(x, floating(x.dtype)[0])
-    arrays, shape = spread((x, n))
+    arrays, shape = broadcast((x, n))
     return apply(_LDEXP, tuple(arrays), (), shape, x.dtype)

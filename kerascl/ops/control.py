@@ -9,14 +9,14 @@ from typing import Any, TypeAlias
 
 from kerascl.core import node as graph
 from kerascl.core.array import Array, ArrayLike, State, apply, apply_multi
-from kerascl.core.batch import Lane, note
-from kerascl.core.closed import Closed, is_smooth
+from kerascl.core.batch import BatchTracer, note
 from kerascl.core.context import current
 from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node, identity, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
 from kerascl.core.structure import flatten
 from kerascl.core.tape import pause, private_tapes
+from kerascl.core.traced import TracedFunction, is_smooth
 from kerascl.core.types import Attrs, Gradients, Results, Shape
 from kerascl.dtypes import DType
 from kerascl.ops.batched import as_batches
@@ -106,7 +106,7 @@ class Body:
         """The body as array code over other arrays, without derivatives."""
         arguments = [Array(n) for n in (*self.carry, *self.slices, *self.captured)]
         roots = [Array(n) for n in (*self.next_carry, *self.results)]
-        found = Closed(arguments, roots, [], -1).replay([*carry, *slices, *captured], {})
+        found = TracedFunction(arguments, roots, [], -1).replay([*carry, *slices, *captured], {})
         return found[: len(self.next_carry)], found[len(self.next_carry) :]
 
     def __eq__(self, other: object) -> bool:
@@ -122,8 +122,8 @@ class Body:
 
 def _trace(
     function: StepFunction, carry: list[Array], xs: list[Array], device: Any
-) -> tuple[Body, Closed]:
-    """The body to compile, and the body to differentiate: a Closed of carry and slices."""
+) -> tuple[Body, TracedFunction]:
+    """The body to compile, and the body to differentiate: a TracedFunction of carry and slices."""
     trace = BodyTrace()
 
     def argument(shape: Shape, dtype: DType, k: int) -> Array:
@@ -134,7 +134,7 @@ def _trace(
     slices = [Array(Node(LOOP_SLICE, (x._node,), (), x.shape[1:], x.dtype, device)) for x in whole]
     tape, private = private_tapes(current.tapes)
     # what is outside, elements of batches too, is an input here
-    with current.replaced(trace=trace, lanes=(), tapes=private):
+    with current.replaced(trace=trace, tracers=(), tapes=private):
         new, found = function(carry_in, slices)
         carry_out = [as_array(c) for c in new]
         results = [as_array(y) for y in found]
@@ -148,37 +148,37 @@ def _trace(
         carry_out = [apply(KEEP, (c,), (), c.shape, c.dtype) for c in carry_out]
         results = [apply(KEEP, (y,), (), y.shape, y.dtype) for y in results]
     records = tape.records
-    closed = Closed([*carry_in, *slices], [*carry_out, *results], records, trace.start)
-    body = _standing_alone(closed, len(carry), len(carry_out))
-    return body, closed
+    traced = TracedFunction([*carry_in, *slices], [*carry_out, *results], records, trace.start)
+    body = _standing_alone(traced, len(carry), len(carry_out))
+    return body, traced
 
 
-def _standing_alone(closed: Closed, carries: int, outputs: int) -> Body:
+def _standing_alone(traced: TracedFunction, carries: int, outputs: int) -> Body:
     """A copy of the graph in which what it reads from outside are arguments.
 
     Compiled programs are kept by their body, which must not hold anybody's arrays.
     """
-    new = {id(x._node): x._node for x in closed.arguments}
+    new = {id(x._node): x._node for x in traced.arguments}
     captured = []
-    for k, x in enumerate(closed.captured):
+    for k, x in enumerate(traced.captured):
         node = x._node
         new[id(node)] = Node(ARGUMENT, (), ("captured", k), node.shape, node.dtype, node.device)
         captured.append(new[id(node)])
-    for node in closed.nodes:
+    for node in traced.nodes:
         inputs = tuple([new[id(x)] for x in node.inputs])
         copy = Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.device)
         if node.op.outputs > 1:
             copy.results = node.results
         new[id(node)] = copy
-    roots = [new[id(y._node)] for y in closed.outputs]
-    arguments = [x._node for x in closed.arguments]
+    roots = [new[id(y._node)] for y in traced.outputs]
+    arguments = [x._node for x in traced.arguments]
     return Body(
         arguments[:carries], arguments[carries:], captured, roots[:outputs], roots[outputs:]
     )
 
 
 def _loop_vjp(
-    closed: Closed, gs: tuple[Array, ...], ys: tuple[Array, ...], *rest: Any
+    traced: TracedFunction, gs: tuple[Array, ...], ys: tuple[Array, ...], *rest: Any
 ) -> Gradients:
     *inputs, body, length, reverse, _ = rest
     carries, slices = len(body.carry), len(body.slices)
@@ -191,8 +191,8 @@ def _loop_vjp(
     # the saved carries are results too: second derivatives flow through them
     g_saved = list(gs[carries + results :])
     g_saved = [] if all(is_zero(g) for g in g_saved) else g_saved
-    known = [id(x._node) for x in closed.captured]
-    gradient = closed.gradient()
+    known = [id(x._node) for x in traced.captured]
+    gradient = traced.gradient()
     smooth = [k for k, found in enumerate(gradient.found[carries + slices :]) if found]
     sums = [expand_to(scalar(0, captured[k].dtype), captured[k].shape) for k in smooth]
 
@@ -203,7 +203,7 @@ def _loop_vjp(
         g_now = now[slices + carries : slices + carries + results]
         extra = now[slices + carries + results :]
         upstream = [
-            g for y, g in zip(closed.outputs, [*g_next, *g_now], strict=True) if is_smooth(y)
+            g for y, g in zip(traced.outputs, [*g_next, *g_now], strict=True) if is_smooth(y)
         ]
         found = iter(
             gradient.call([*c_now, *x_now, *upstream], dict(zip(known, captured, strict=True)))
@@ -261,12 +261,13 @@ def _loop_batch(
     captured = inputs[carries + slices :]
 
     def step(carry: list[Array], now: list[Array]) -> tuple[list[Array], list[Array]]:
-        lane = Lane(size)
-        with lane.active():
-            rest = [lane.wrap(x) if b else x for x, b in zip([*now, *captured], flags, strict=True)]
-            new, out = body.run([lane.wrap(c) for c in carry], rest[:slices], rest[slices:])
-        streamed = [lane.spread(y) for y in out]
-        return [lane.spread(c) for c in new], [*streamed, *(carry if history else ())]
+        tracer = BatchTracer(size)
+        with tracer.active():
+            given = zip([*now, *captured], flags, strict=True)
+            rest = [tracer.wrap(x) if b else x for x, b in given]
+            new, out = body.run([tracer.wrap(c) for c in carry], rest[:slices], rest[slices:])
+        streamed = [tracer.broadcast(y) for y in out]
+        return [tracer.broadcast(c) for c in new], [*streamed, *(carry if history else ())]
 
     final, streamed = loop(step, carry, xs, length, reverse)
     return [*final, *(moveaxis(y, 0, 1) for y in streamed)]
@@ -310,18 +311,18 @@ def loop(
     (length,) = lengths
     both = [*first, *slices]
     device = next((x._node.device for x in both if x._node.device is not None), None)
-    body, closed = _trace(function, first, slices, device)
+    body, traced = _trace(function, first, slices, device)
     tapes = current.tapes
     history = bool(tapes)
     shapes = [(c.shape, c.dtype) for c in first]
     shapes += [((length, *y.shape), y.dtype) for y in body.results]
     if history:
         shapes += [((length, *c.shape), c.dtype) for c in first]
-    inputs, attrs = (*both, *closed.captured), (body, length, reverse, history)
+    inputs, attrs = (*both, *traced.captured), (body, length, reverse, history)
     with pause():
         outputs = apply_multi(LOOP, inputs, attrs, shapes)
     if tapes:
-        note(tapes, functools.partial(_loop_vjp, closed), inputs, outputs, attrs)
+        note(tapes, functools.partial(_loop_vjp, traced), inputs, outputs, attrs)
     count = len(first)
     return list(outputs[:count]), list(outputs[count : count + len(body.results)])
 

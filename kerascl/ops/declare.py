@@ -62,7 +62,7 @@ def as_array(value: Any, dtype: DType | None = None) -> Array:
         array = inner
     elif isinstance(value, list | tuple) and _holds_array(value):
         arrays, _ = convert(value)
-        arrays, shape = spread(arrays)
+        arrays, shape = broadcast(arrays)
         arrays = [reshape_to(expand_to(x, shape), (1, *shape)) for x in arrays]
         array = concat(arrays, 0)
     else:
@@ -223,7 +223,7 @@ def _cast_vjp(g: Array, y: Array, x: Array) -> Gradients:
 CAST = register(Op("cast", Kind.POINTWISE, "{0}", vjp=_cast_vjp, cost=0))
 
 
-def spread(arrays: Sequence[Array]) -> tuple[list[Array], tuple[int, ...]]:
+def broadcast(arrays: Sequence[Array]) -> tuple[list[Array], tuple[int, ...]]:
     """Broadcast arrays against each other; constants stay scalars."""
     first = arrays[0]._node.shape
     if all(x._node.shape == first for x in arrays):
@@ -404,7 +404,7 @@ def pointwise(
                     return apply(op, args, (), shape, result)  # type: ignore[arg-type]  # checked
         arrays, common = convert(args, working)
         op, _, result = plans[common]
-        arrays, shape = spread(arrays)
+        arrays, shape = broadcast(arrays)
         return apply(op, tuple(arrays), (), shape, result)
 
     function.__name__ = function.__qualname__ = name

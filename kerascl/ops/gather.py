@@ -195,7 +195,7 @@ def _report(indices: Array, size: int, name: str) -> None:
     """Raise IndexError for indices out of range, where a user asked for such checks."""
     if not (current.checks_indices or config.debug()) or not indices.size:
         return
-    if current.trace is not None or current.lanes:
+    if current.trace is not None or current.tracers:
         return
     host = indices.numpy()
     low, high = host.min(), host.max()

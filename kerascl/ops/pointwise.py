@@ -17,6 +17,7 @@ from kerascl.ops import clibrary
 from kerascl.ops.declare import (
     Elementwise,
     as_array,
+    broadcast,
     cast_to,
     comparison,
     convert,
@@ -30,7 +31,6 @@ from kerascl.ops.declare import (
     python_dtype,
     same,
     scalar,
-    spread,
 )
 from kerascl.ops.views import expand_to
 
@@ -620,7 +620,7 @@ def make_complex(re: ArrayLike, im: ArrayLike) -> Array:
     (a, b), common = convert((re, im))
     dtype = common.complex
     a, b = cast_to(a, dtype.real), cast_to(b, dtype.real)
-    arrays, shape = spread((a, b))
+    arrays, shape = broadcast((a, b))
     return apply(_MAKE, tuple(arrays), (), shape, dtype)
 
 
@@ -674,7 +674,7 @@ def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> Array:
         x, y = scalar(x, dtype), scalar(y, dtype)
     else:
         (x, y), dtype = convert((x, y))
-    arrays, shape = spread((condition, x, y))
+    arrays, shape = broadcast((condition, x, y))
     return apply(_where_op, tuple(arrays), (), shape, dtype)
 
 

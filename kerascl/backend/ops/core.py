@@ -36,8 +36,8 @@ from kerascl.backend.ops.conversion import (
     random_seed_dtype,
     shape,
 )
-from kerascl.core import closed
 from kerascl.core import tape as tapes
+from kerascl.core import traced
 from kerascl.core.array import Array
 from kerascl.core.errors import CaptureError
 from kerascl.core.overlay import placeholder
@@ -307,7 +307,7 @@ def remat(f: Callable) -> Callable:
     @functools.wraps(f)
     def wrapped(*args, **kwargs):
         if get_stateless_scope() is None:
-            return closed.remat(f)(*args, **kwargs)
+            return traced.remat(f)(*args, **kwargs)
         variables = []
 
         def pure(*args, **kwargs):
@@ -316,7 +316,7 @@ def remat(f: Callable) -> Callable:
             variables[:] = [variable for variable, _ in updates.values()]
             return result, [value for _, value in updates.values()]
 
-        result, values = closed.remat(pure)(*args, **kwargs)
+        result, values = traced.remat(pure)(*args, **kwargs)
         for variable, value in zip(variables, values, strict=True):
             get_stateless_scope().add_update((variable, value))
         return result

@@ -35,6 +35,6 @@ def formula_of(node: Node, info) -> Formula | None:
         for k, x in enumerate(node.inputs)
     ]
     # whoever compiles may be tracing, recording or mapping something else
-    with current.replaced(trace=Overlay(), labels=None, tapes=(), lanes=()):
+    with current.replaced(trace=Overlay(), labels=None, tapes=(), tracers=()):
         results = record.formula(*arguments, *node.attrs)
     return Formula([x._node for x in arguments], [y._node for y in results])

@@ -13,10 +13,10 @@ from kerascl.compiler import library
 from kerascl.compiler.graph.formula import Formula, formula_of
 from kerascl.compiler.graph.symbolic import strides_of
 from kerascl.compiler.graph.views import storage
-from kerascl.core.closed import BARRIER
 from kerascl.core.node import Node, const, identity, topological
 from kerascl.core.op import CONST, COPY, PICK, Kind, Op
 from kerascl.core.tape import ALIAS
+from kerascl.core.traced import BARRIER
 from kerascl.dtypes import DType
 from kerascl.ops.views import EXPAND, PAD, PERMUTE, RESHAPE, SLICE
 

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kerascl.compiler.graph.symbolic import LOOP_INDEX, ZERO, Expr, linear, number, unravel
-from kerascl.core.closed import BARRIER
 from kerascl.core.node import Node
 from kerascl.core.op import Op
 from kerascl.core.tape import ALIAS
+from kerascl.core.traced import BARRIER
 from kerascl.ops.control import LOOP_SLICE
 from kerascl.ops.views import EXPAND, FLIP, PAD, PERMUTE, RESHAPE, SLICE
 

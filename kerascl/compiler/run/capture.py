@@ -131,7 +131,7 @@ class Captured:
         ]
         arrays = [self._own(x, taken) for x in outputs if isinstance(x, Array)]
         wanted = [v._node for _, v in written] + [x._node for x in arrays]
-        self._settle_outside(wanted, trace.start)
+        self._materialize_outside(wanted, trace.start)
         nodes = topological(wanted)
         self.device: Any = next((n.device for n in nodes if n.device is not None), None)
         if self.device is None:
@@ -151,7 +151,7 @@ class Captured:
         taken.add(id(storage))
         return value
 
-    def _settle_outside(self, wanted: list[Node], start: int) -> None:
+    def _materialize_outside(self, wanted: list[Node], start: int) -> None:
         """Evaluate what was computed before the trace began; it becomes constant."""
         outside = [
             n
@@ -185,7 +185,7 @@ class Captured:
         self.arguments = [by_node.get(position.get(id(a._node), -2)) for a in arguments]
         self.argument_buffers: list = [None] * len(arguments)
         for state in self.states:
-            state.settle()
+            state.materialize()
         state_slot = {}
         for k, slot in enumerate(program.slots):
             if slot.kind != "input":
@@ -201,7 +201,7 @@ class Captured:
         self.written = [state for state, _ in written]
         for state, value in written:
             if state.place is None:
-                state.settle()
+                state.materialize()
             slot = by_node.get(position[id(views.storage(value._node))])
             if slot is None:
                 continue  # no elements
@@ -304,10 +304,10 @@ class Captured:
             self.torn = True
             for state in self.states:
                 if state.pending is not None:
-                    state.settle()
+                    state.materialize()
             for state in self.written:
                 if state.pending is not None:
-                    state.settle()
+                    state.materialize()
                 if state.lease is not None:
                     state.vacate()
             for k, (slot, leaf) in enumerate(zip(self.arguments, leaves, strict=True)):

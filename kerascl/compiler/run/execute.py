@@ -12,7 +12,7 @@ from kerascl.core.errors import CaptureError
 from kerascl.core.lease import Lease
 from kerascl.core.lock import LOCK
 from kerascl.core.node import Node, identity, topological
-from kerascl.core.op import ARGUMENT, CONST, DATA, LANE, Kind
+from kerascl.core.op import ARGUMENT, BATCHED, CONST, DATA, Kind
 from kerascl.kernels.contract.plan import Counters
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
@@ -112,7 +112,7 @@ class Engine:
         key = (structure(graph, roots), device)
         program = self.programs.get(key)
         if program is None:
-            if any(n.op is ARGUMENT or n.op is LANE for n in graph):
+            if any(n.op is ARGUMENT or n.op is BATCHED for n in graph):
                 raise CaptureError(
                     "an array from inside a captured function, a loop or a vectorized map is used "
                     "outside of it; return it as a result instead"

@@ -1,7 +1,7 @@
 """Functions traced once: a graph from inputs to outputs, which can be run again and differentiated.
 
-The derivative of a `Closed` is another `Closed`, made by taking gradients symbolically along what
-the trace recorded; so derivatives of one's own inside it count, to any order.
+The derivative of a `TracedFunction` is another one, made by taking gradients symbolically along
+what the trace recorded; so derivatives of one's own inside it count, to any order.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from kerascl.core import node as graph
 from kerascl.core.array import Array, State, apply, apply_multi
-from kerascl.core.batch import as_lanes, note
+from kerascl.core.batch import as_batched, note
 from kerascl.core.context import P, R, current
 from kerascl.core.errors import CaptureError
 from kerascl.core.node import Node
@@ -26,7 +26,7 @@ from kerascl.core.types import Gradients, Outputs, Tape
 BARRIER = register(Op("barrier", Kind.VIEW, vjp=lambda g, y, x: (g,)))
 
 
-class Closed:
+class TracedFunction:
     """A traced function.
 
     Attributes:
@@ -51,7 +51,7 @@ class Closed:
         self._start = start
         self.nodes, self.captured = self._inside()
         self.found: list[bool] = []
-        self._gradient: Closed | None = None
+        self._gradient: TracedFunction | None = None
 
     def _inside(self) -> tuple[list[Node], list[Array]]:
         """The nodes to run, inputs first, and the Arrays from outside that they read."""
@@ -101,7 +101,7 @@ class Closed:
                     value[id(node)] = apply(node.op, read, node.attrs, node.shape, node.dtype)
         return [value[id(y._node)] for y in self.outputs]
 
-    def gradient(self) -> Closed:
+    def gradient(self) -> TracedFunction:
         """From the inputs and an upstream gradient for each floating output to the gradients of
         the inputs and of the captured Arrays; `found` tells which of these there are."""
         if self._gradient is None:
@@ -115,14 +115,14 @@ class Closed:
                 return backward(self.records, smooth, list(upstream), sources)
 
             grads, _ = _apart(run, tapes)
-            closed = Closed(
+            traced = TracedFunction(
                 [*self.arguments, *upstream],
                 [g for g in grads if g is not None],
                 tape.records,
                 self._start,
             )
-            closed.found = [g is not None for g in grads]
-            self._gradient = closed
+            traced.found = [g is not None for g in grads]
+            self._gradient = traced
         return self._gradient
 
     def call(
@@ -150,7 +150,7 @@ class Closed:
         with pause():
             outputs = [stop_gradient(y) for y in self.replay(inputs, captured)]
             known = (*inputs, *reads)
-            outputs = as_lanes((*known, *context), outputs)
+            outputs = as_batched((*known, *context), outputs)
         if tapes and outputs:
             smooth = [is_smooth(y) for y in outputs]
 
@@ -158,12 +158,12 @@ class Closed:
                 if again:
                     arrays = tuple([apply(BARRIER, (x,), (), x.shape, x.dtype) for x in arrays])
                 upstream = [d for d, used in zip(g, smooth, strict=True) if used]
-                closed = self.gradient()
+                traced = self.gradient()
                 inner = {id(c._node): x for c, x in
                          zip(self.captured, arrays[len(inputs) :], strict=True)}  # fmt: skip
-                grads = closed.call([*arrays[: len(inputs)], *upstream], inner)
+                grads = traced.call([*arrays[: len(inputs)], *upstream], inner)
                 made = iter(grads if finish is None else [finish(d) for d in grads])
-                return tuple([next(made) if found else None for found in closed.found])
+                return tuple([next(made) if found else None for found in traced.found])
 
             note(tapes, vjp, known, tuple(outputs))
         return outputs
@@ -186,7 +186,7 @@ def _handle(node: Node) -> Array:
 
 def _argument(like: Array) -> Array:
     node = like._node
-    return Array(Node(ARGUMENT, (), ("closed",), node.shape, node.dtype, node.device))
+    return Array(Node(ARGUMENT, (), ("traced",), node.shape, node.dtype, node.device))
 
 
 def _apart(
@@ -194,20 +194,20 @@ def _apart(
 ) -> tuple[R, dict[int, tuple[State, Array]]]:
     """`run()` in a trace of its own, with tapes of its own, and what it assigned."""
     # elements of batches outside are inputs here
-    with current.replaced(tapes=private, lanes=()), Overlay() as overlay:
+    with current.replaced(tapes=private, tracers=()), Overlay() as overlay:
         return run(), overlay.written
 
 
 def trace(
     function: Callable[[list[Array]], Sequence[Array]], inputs: Sequence[Array]
-) -> tuple[Closed, list[State]]:
-    """A `Closed` of `function(list of Arrays) -> list of Arrays`, for inputs of these shapes.
+) -> tuple[TracedFunction, list[State]]:
+    """The trace of `function(list of Arrays) -> list of Arrays`, for inputs of these shapes.
 
     It can be differentiated where tapes are active.
 
     Returns:
-        The Closed, whose last outputs are the values that the function assigned to States; and
-        these States.
+        The `TracedFunction`, whose last outputs are the values that the function assigned to
+        States; and these States.
 
     Raises:
         CaptureError: when the function needs a value on the host.
@@ -217,8 +217,8 @@ def trace(
     tape, tapes = private_tapes(current.tapes)
     outputs, written = _apart(lambda: function(arguments), tapes)
     outputs = [*outputs, *(value for _, value in written.values())]
-    closed = Closed(arguments, outputs, tape.records, start)
-    return closed, [state for state, _ in written.values()]
+    traced = TracedFunction(arguments, outputs, tape.records, start)
+    return traced, [state for state, _ in written.values()]
 
 
 def remat(function: Callable[P, R]) -> Callable[P, R]:
@@ -248,10 +248,10 @@ def remat(function: Callable[P, R]) -> Callable[P, R]:
             return [y for y in results if isinstance(y, Array)]
 
         try:
-            closed, states = trace(plain, inputs)
+            traced, states = trace(plain, inputs)
         except CaptureError:
             return function(*args, **kwargs)
-        outputs = closed.call(inputs, again=True)
+        outputs = traced.call(inputs, again=True)
         split = len(outputs) - len(states)
         for state, value in zip(states, outputs[split:], strict=True):
             state.assign(value)

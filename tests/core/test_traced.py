@@ -5,7 +5,7 @@ import gc
 import numpy as np
 
 import kerascl as kc
-from kerascl.core import closed
+from kerascl.core import traced
 
 
 def weights(rng, count=8, size=128):
@@ -153,7 +153,7 @@ def test_a_function_that_reads_values_runs_as_it_is():
 def test_a_closed_function_knows_what_it_reads():
     w, x = kc.array([2.0, 3.0]), kc.array([1.0, 1.0])
     with kc.GradientTape():
-        made, states = closed.trace(lambda arrays: [arrays[0] * w], [x])
+        made, states = traced.trace(lambda arrays: [arrays[0] * w], [x])
     assert len(made.captured) == 1 and made.captured[0] is w and states == []
     (y,) = made.call([kc.array([5.0, 7.0])])
     np.testing.assert_array_equal(y.numpy(), [10, 21])
