@@ -1,0 +1,96 @@
+"""The text of generated kernels: what is read, computed and stored; no device."""
+
+import re
+
+import pytest
+
+import kerascl as kc
+from kerascl.compiler.fuse.group import group
+from kerascl.compiler.generate.emit import Scope, Writer, literal
+from kerascl.compiler.generate.folds import fold_kernels
+from kerascl.compiler.generate.maps import map_kernel
+from kerascl.compiler.graph.symbolic import variable
+from kerascl.dtypes import bfloat16, bool_, float32, int32, int64
+from tests.compiler.graphs import CPU, argument, epilogues_only, nodes_of
+
+
+def kernels(*arrays, generic=False):
+    """The generated kernels of a graph in one cluster."""
+    roots = [x._node for x in arrays]
+    (cluster,), stored = group(nodes_of(*arrays), roots, epilogues_only)
+    make = map_kernel if cluster.kind == "map" else fold_kernels
+    return make(cluster, stored, CPU, generic)
+
+
+def text(*arrays, generic=False) -> str:
+    (launch,) = kernels(*arrays, generic=generic).launches
+    return launch.source.body
+
+
+@pytest.mark.parametrize(
+    "value, dtype, expected",
+    [
+        (1, int32, "(1)"), (-(2**31), int32, "(-2147483647-1)"), (3, int64, "(3L)"),
+        (0.1, float32, "(0.1f)"), (float("inf"), float32, "(INFINITY)"), (True, bool_, "1"),
+        (-0.0, float32, "(-0.0f)"),
+    ],
+)  # fmt: skip
+def test_literals(value, dtype, expected):
+    assert literal(value, dtype) == expected
+
+
+def test_a_value_that_is_read_twice_is_loaded_once():
+    x = argument(64)
+    assert text(kc.exp(x) * x + x).count("buf0[") == 1
+
+
+def test_equal_places_are_one_variable():
+    node = kc.exp(argument(8, 4))._node
+    scope = Scope(Writer(False, False))
+    place = (variable("x0", 8), variable("x1", 4))
+    first = scope.value(node, place, (), {id(node.inputs[0])})
+    assert scope.value(node, place, (), {id(node.inputs[0])}) == first
+    turned = (variable("x1", 4), variable("x0", 4))
+    assert scope.value(node, turned, (), {id(node.inputs[0])}) != first
+
+
+def test_stores_come_after_all_reads():
+    x = argument(64)
+    y = kc.tanh(x)
+    body = text(y, kc.reshape(y, (8, 8)) + kc.reshape(x, (8, 8)))
+    stored = [m.start() for m in re.finditer(r"buf\d\[[^]]*\] = ", body)]
+    read = [m.start() for m in re.finditer(r"= buf\d\[", body)]
+    assert len(stored) == 2 and max(read) < min(stored)
+
+
+def test_views_are_index_arithmetic():
+    x = argument(6, 4)
+    assert "%" not in text(kc.reshape(kc.exp(x), (24,)))
+    assert re.search(r"buf\d\[\(?4\*x1\+x0\)?\]", text(kc.transpose(x, (1, 0)) + 1))
+
+
+def test_padding_guards_its_reads():
+    body = text(kc.pad(argument(6), ((1, 1),), constant_values=7))
+    assert ">= 0" in body and "< 6" in body and "7.0f" in body
+
+
+def test_eager_kernels_take_sizes_as_arguments():
+    x = argument(37, 5)
+    assert "185" in text(kc.exp(x)) and "185" not in text(kc.exp(x), generic=True)
+    wide, narrow = (kernels(kc.exp(argument(n)), generic=True).launches[0] for n in (640, 64))
+    assert wide.source.body == narrow.source.body and wide.args != narrow.args
+
+
+def test_a_reductions_result_stays_in_registers_for_its_row():
+    x = argument(64, 8)
+    total = kc.sum(x, 1, keepdims=True)
+    body = text(x / total)
+    assert len(re.findall(r"buf\d\[[^]]*\] = ", body)) == 1  # the quotient alone is stored
+    assert len(re.findall(r"buf\d\[[^]]*\] = ", text(x / total, total))) == 2
+
+
+def test_16_bit_values_are_rounded_where_they_are_fused():
+    x = argument(64, dtype=bfloat16)
+    fused = bfloat16.round.split("{v}")[0]
+    assert text(kc.exp(x) * 2).count(fused) >= 1
+    assert fused not in text(kc.exp(argument(64)) * 2)

@@ -1,0 +1,153 @@
+"""Which values get memory, and which share a kernel; no device."""
+
+import pytest
+
+import kerascl as kc
+from kerascl.compiler.fuse.rules import Part
+from kerascl.compiler.fuse.targets import RECOMPUTE_ONE_LIMIT, choose_targets, reads_of
+from kerascl.ops.nn import moments
+from tests.compiler.graphs import argument, epilogues_only, grouped, names, nodes_of
+
+
+def targets(*arrays):
+    return [n.op.name for n in choose_targets(nodes_of(*arrays), [x._node for x in arrays])[0]]
+
+
+def everything(head, part):
+    return True
+
+
+# -- targets ------------------------------------------------------------------
+def test_only_results_of_elementwise_operations_lie_in_memory():
+    x = argument(64)
+    assert targets(kc.exp(x) * 2 + 1) == ["add"]
+
+
+def test_what_is_cheap_is_computed_again_what_is_dear_is_stored():
+    x = argument(64)
+    cheap = x * 2
+    assert targets(cheap + 1, cheap - 1) == ["add", "subtract"]
+    dear = kc.tanh(x)
+    assert dear._node.op.cost > RECOMPUTE_ONE_LIMIT
+    assert targets(dear + 1, dear - 1) == ["tanh", "add", "subtract"]
+
+
+def test_reductions_products_and_their_operands_lie_in_memory():
+    x, w = argument(8, 16), argument(16, 4)
+    assert targets(kc.sum(kc.exp(x), 1) + 1) == ["sum", "add"]
+    assert targets(kc.exp(x) @ w) == ["exp", "matmul"]
+    assert targets(kc.transpose(x, (1, 0)) @ kc.exp(argument(8, 3))) == ["exp", "matmul"]
+
+
+def test_how_a_target_reads():
+    x = kc.tanh(argument(8, 16))
+    stored = {id(x._node)}
+
+    def how(y):
+        return reads_of(y._node, stored).how[id(x._node)]
+
+    assert how(kc.reshape(x, (128,)) + 1) == {"same"}
+    assert how(kc.transpose(x, (1, 0)) + 1) == {"other"}
+    assert how(kc.pad(x, 1) + 1) == {"other"}
+    wide = kc.broadcast_to(kc.reshape(x, (8, 1, 16)), (8, 5, 16))
+    assert how(wide + argument(8, 5, 16)) == {("row", (8, 5, 16), (1,))}
+
+
+# -- maps ---------------------------------------------------------------------
+def test_values_of_one_size_share_a_map():
+    x = argument(8, 4)
+    y = kc.tanh(x)
+    assert names(grouped(y, y + x, kc.reshape(y, (32,)) * 2)) == [
+        ["map", "tanh", "add", "multiply"]
+    ]
+    assert names(grouped(y, kc.transpose(y, (1, 0)) + 1)) == [["map", "tanh"], ["map", "add"]]
+
+
+def test_neighbours_that_read_the_same_array_share_a_map():
+    x = argument(64)
+    assert names(grouped(kc.tanh(x), kc.sin(x))) == [["map", "tanh", "sin"]]
+    assert names(grouped(kc.tanh(x), kc.sin(argument(64)))) == [["map", "tanh"], ["map", "sin"]]
+
+
+def test_clusters_never_wait_for_each_other():
+    x = argument(8, 8)
+    y = kc.tanh(x)
+    z = kc.sum(kc.transpose(y, (1, 0)), 1)  # reads y elsewhere
+    last = y + kc.reshape(z, (8, 1))
+    order = grouped(y, last)
+    place = {id(m): k for k, c in enumerate(order) for m in c.members}
+    assert place[id(y._node)] < place[id(z._node.inputs[0])] <= place[id(last._node)]
+
+
+# -- reductions ---------------------------------------------------------------
+def test_a_map_that_is_reduced_at_once_is_stored_on_the_way():
+    y = kc.tanh(argument(64, 8))
+    (cluster,) = grouped(y, kc.sum(y, 1))
+    assert names([cluster]) == [["fold", "tanh", "sum"]]
+    assert cluster.axes == (1,) and cluster.rows == 64 and not cluster.staged
+
+
+def test_what_follows_a_reduction_shares_its_kernel():
+    x = argument(64, 8)
+    assert names(grouped(kc.sum(x, 1) * 2)) == [["fold", "sum", "multiply"]]
+    assert names(grouped(kc.sum(x, 1), kc.max(x, 1))) == [["fold", "sum", "max"]]
+    assert names(grouped(kc.sum(x, 1), kc.sum(x, 0))) == [["fold", "sum"], ["fold", "sum"]]
+
+
+def test_a_row_that_is_read_again_stays_with_its_work_group():
+    x = argument(64, 8)
+    (cluster,) = grouped(x / kc.sum(x, 1, keepdims=True))
+    assert cluster.staged and names([cluster]) == [["fold", "sum", "divide"]]
+    # not a column, nor a row longer than a work-group goes through
+    assert len(grouped(x / kc.sum(x, 0, keepdims=True))) == 2
+    long = argument(2, 1 << 14)
+    assert len(grouped(long / kc.sum(long, 1, keepdims=True), busy_rows=8)) == 2
+    assert len(grouped(long / kc.sum(long, 1, keepdims=True), busy_rows=2)) == 1
+
+
+# -- library operations -------------------------------------------------------
+def test_elementwise_operations_follow_a_product():
+    x, w, b = argument(64, 8), argument(8, 16), argument(16)
+    assert names(grouped(kc.tanh(x @ w + b))) == [["family", "matmul", "tanh"]]
+    assert names(grouped(kc.transpose(x @ w, (1, 0)) + 1)) == [["family", "matmul"], ["map", "add"]]
+
+
+def test_unless_its_record_takes_none():
+    x, w = argument(64, 8), argument(8, 16)
+    assert len(grouped(kc.tanh(x @ w), accepts=lambda head, part: False)) == 2
+    places = kc.argsort(x, 1)
+    assert names(grouped(places + 1)) == [["family", "sort", "pick"], ["map", "add_int"]]
+
+
+def test_the_update_of_a_large_state_is_a_pass_of_its_own():
+    x, w, state = argument(64, 8), argument(8, 16), argument(64, 16)
+    assert len(grouped(state + x @ w)) == 1
+    assert len(grouped(state + x @ w, update_limit=64 * 16)) == 2
+
+
+@pytest.mark.parametrize("accepts", [everything, epilogues_only])
+def test_moments_of_columns_follow_a_product_that_takes_them(accepts):
+    y = argument(64, 8) @ argument(8, 16) + argument(16)
+    mean, variance = moments(y, (0,))
+    found = grouped(y, mean, variance, accepts=accepts)
+    assert len(found) == (1 if accepts is everything else 2)
+    if accepts is everything:
+        assert found[0].axes == (0,) and found[0].rows == 16
+
+
+def test_a_sum_without_a_variance_is_no_moment():
+    y = argument(64, 8) @ argument(8, 16)
+    assert len(grouped(y, kc.sum(y, 0), accepts=everything)) == 2
+
+
+def test_records_are_asked_for_moments_only_where_they_would_serve():
+    asked = []
+
+    def accepts(head, part):
+        asked.append(part)
+        return True
+
+    y = argument(64, 8) @ argument(8, 16)
+    mean, variance = moments(kc.tanh(y), (0,))  # no shift of a column
+    grouped(mean, variance, accepts=accepts)
+    assert Part.MOMENTS not in asked

@@ -1,0 +1,122 @@
+"""What rewriting simplifies; no device."""
+
+import pytest
+
+import kerascl as kc
+from kerascl.core.closed import BARRIER
+from kerascl.core.op import COPY
+from kerascl.dtypes import int32
+from kerascl.ops.control import LOOP
+from kerascl.ops.convolution import CONV, DATA_GRAD
+from kerascl.ops.views import PAD, PERMUTE, RESHAPE, SLICE
+from tests.compiler.graphs import argument, nodes_of, simplified
+
+
+def test_equal_values_are_computed_once():
+    x = argument(4)
+    (y,) = simplified(kc.exp(x) * kc.exp(x))
+    assert y.inputs[0] is y.inputs[1]
+    (y,) = simplified(kc.exp(x) * kc.expm1(x))
+    assert y.inputs[0] is not y.inputs[1]
+
+
+def test_zeros_of_both_signs_stay_apart():
+    x = argument(4)
+    (y,) = simplified(kc.maximum(x, 0.0) * kc.maximum(x, 0.0))
+    assert y.inputs[0] is y.inputs[1]
+    (y,) = simplified(kc.maximum(x, 0.0) * kc.maximum(x, -0.0))
+    assert y.inputs[0] is not y.inputs[1]
+
+
+def test_neutral_numbers_leave_the_other_input():
+    x, k = argument(4), argument(4, dtype=int32)
+    for y in (x + -0.0, -0.0 + x, x - 0, x * 1, 1 * x, x / 1, k + 0, 0 + k, k * 1):
+        (found,) = simplified(y)  # a root has memory of its own
+        assert found.op is COPY and found.inputs[0] in (x._node, k._node)
+    for y in (0 - x, 1 / x, x + 1, x * 0, x + 0.0):  # -0.0 + 0.0 is 0.0
+        assert simplified(y)[0].op is y._node.op
+
+
+def test_reshapes_of_reshapes_are_one():
+    x = kc.exp(argument(4, 6))
+    (y,) = simplified(kc.reshape(kc.reshape(x, (6, 4)), (2, 12)))
+    assert y.op is RESHAPE and y.inputs[0].op is x._node.op
+    (y,) = simplified(kc.reshape(kc.reshape(x, (24,)), (4, 6)))
+    assert y.op is x._node.op
+
+
+def test_permutations_of_permutations_are_one():
+    x = kc.exp(argument(2, 3, 4))
+    (y,) = simplified(kc.transpose(kc.transpose(x, (1, 2, 0)), (2, 0, 1)) + 1)
+    assert y.inputs[0].op is x._node.op
+    (y,) = simplified(kc.transpose(kc.transpose(x, (1, 2, 0)), (1, 0, 2)) + 1)
+    assert y.inputs[0].op is PERMUTE and y.inputs[0].attrs == ((2, 1, 0),)
+
+
+def test_moving_an_axis_of_one_is_a_reshape():
+    (y,) = simplified(kc.transpose(kc.exp(argument(1, 3, 4)), (1, 2, 0)) + 1)
+    assert y.inputs[0].op is RESHAPE
+
+
+def test_a_convolution_pads_itself():
+    x, w = argument(2, 8, 8, 3), argument(3, 3, 3, 4)
+    (y,) = simplified(kc.conv(kc.pad(x, ((0, 0), (1, 2), (0, 1), (0, 0))), w))
+    assert y.op is CONV and y.inputs[0] is x._node
+    assert y.attrs[1] == ((1, 2), (0, 1))
+
+
+@pytest.mark.parametrize(
+    "pads, value",
+    [(((0, 0), (1, 1), (1, 1), (0, 0)), 1.0), (((0, 0), (1, 1), (1, 1), (1, 0)), 0.0)],
+    ids=["ones", "channels"],
+)
+def test_but_not_with_ones_nor_channels(pads, value):
+    x = argument(2, 8, 8, 3)
+    padded = kc.pad(x, pads, constant_values=value)
+    (y,) = simplified(kc.conv(padded, argument(3, 3, padded.shape[-1], 4)))
+    assert y.inputs[0].op is PAD
+
+
+def test_a_part_of_an_images_gradient_is_all_that_is_computed():
+    x, w = argument(2, 8, 8, 3), argument(3, 3, 3, 4)
+
+    def loss(x):
+        return kc.sum(kc.conv(kc.pad(x, ((0, 0), (1, 1), (1, 1), (0, 0))), w))
+
+    gradient = kc.grad(loss)(x)
+    assert any(n.op is SLICE for n in nodes_of(gradient))
+    (y,) = simplified(gradient)
+    assert y.op is DATA_GRAD and y.shape == x.shape and y.attrs[1] == ((1, 1), (1, 1))
+
+
+def test_a_loop_over_a_padded_array_keeps_its_padding():
+    x = kc.pad(argument(3, 4), ((1, 0), (0, 0)))
+    y, _ = kc.scan(lambda carry, row: (carry + row, row), argument(4), x)
+    (node,) = simplified(y)
+    loop = next(n for n in nodes_of(y) if n.op is LOOP)
+    assert any(x.op is PAD for x in loop.inputs) and node.shape == (4,)
+
+
+def test_barriers_keep_equal_values_apart():
+    x = kc.exp(argument(4))
+    kept = kc.remat(lambda x: kc.exp(x))
+
+    def loss(x):
+        return kc.sum(kept(x))
+
+    (y,) = simplified(kc.grad(loss)(x))
+    assert any(n.op is BARRIER for n in _below(y))
+
+
+def _below(node):
+    found, stack = [], [node]
+    while stack:
+        found.append(stack.pop())
+        stack.extend(found[-1].inputs)
+    return found
+
+
+def test_roots_have_memory_of_their_own():
+    x = kc.exp(argument(4))
+    a, b = simplified(x, kc.reshape(x, (2, 2)))
+    assert a.op is x._node.op and b.op is COPY
