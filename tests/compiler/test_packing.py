@@ -9,7 +9,7 @@ from kerascl import dtypes
 from kerascl.compiler.program import packing
 from kerascl.compiler.program.program import Slot, Step, Use, value_of
 from kerascl.kernels.contract.plan import Ref
-from kerascl.kernels.hopper.pack import pack_launch, packed_step
+from kerascl.kernels.hopper.pack import Matrix, pack_launch, packed_step
 from kerascl.runtime.launch import bind
 
 SHAPES = [(5, 7), (64, 64), (130, 70), (1, 200), (200, 3), (33, 129)]
@@ -21,8 +21,9 @@ def pack_step(
     """The Step that lays out a matrix in slot `source`: of (k, n), which it turns, or (n, k)."""
     names = {"b": source, "high": out, "low": low}
     strides = (1, n) if turned else (k, 1)
+    matrix = Matrix("b", n, k, *strides)
     launch = pack_launch(
-        dtypes.float32, "int", "b", "high", "low" if low is not None else None, n, k, 0, *strides
+        matrix, dtypes.float32, "int", "high", "low" if low is not None else None
     )
     args = [Use(names[a.slot]) if isinstance(a, Ref) else value_of(a) for a in launch.args]
     step = Step(launch.source, launch.name, launch.options, args, launch.global_size,

@@ -24,7 +24,7 @@ from kerascl.kernels.hopper import (
 from kerascl.kernels.hopper import conv as hopper_conv
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import probe as hopper_probe
-from kerascl.kernels.hopper.pack import pack_launch, packed_step
+from kerascl.kernels.hopper.pack import Matrix, pack_launch, packed_step
 from kerascl.kernels.hopper.ptx import sm_90a
 from kerascl.kernels.hopper.tma import map_words
 from kerascl.kernels.matmul import solvers as matmul
@@ -241,10 +241,9 @@ def test_packing(dev, turned, high, rng):
     view = data.swapaxes(-1, -2) if turned else data
     step = packed_step(dtypes.float32, k)
     assert step == 48
-    launch = pack_launch(
-        dtypes.float32, "int", "a", "out" if high else "ws0", "ws0" if high else "out", rows, k,
-        0, row, depth, batch, steps[:3],
-    )  # fmt: skip
+    matrix = Matrix("a", rows, k, row, depth, 0, batch, steps[:3])
+    outputs = ("out", "ws0") if high else ("ws0", "out")
+    launch = pack_launch(matrix, dtypes.float32, "int", *outputs)
     out = poisoned((*batch, rows, step), dtypes.float32)
     got = run_plan(Plan([launch], [out.nbytes]), {"a": data}, out, dev)
     assert not got[..., k:].any()

@@ -78,10 +78,11 @@ class _Launches:
 
     def _pack(self, slot, x, lanes, count, k, lane_stride, k_stride, outer, heads):
         buffer = Ref(f"ws{len(self.workspace)}")
-        launch, nbytes, steps = cpu.packing(
-            self.p.index, lanes, count, k, Ref(slot), buffer, x.dtype, float32, x.offset,
-            lane_stride, k_stride, (self.p.batch, heads, 1), (*outer, 0),
+        operand = cpu.Operand(
+            Ref(slot), x.dtype, count, k, lane_stride, k_stride, x.offset,
+            (self.p.batch, heads, 1), (*outer, 0),
         )  # fmt: skip
+        launch, nbytes, steps = cpu.packing(operand, lanes, float32, self.p.index, buffer)
         self.launches.append(launch)
         self.workspace.append(nbytes)
         return buffer, steps[:2]

@@ -92,6 +92,15 @@ class Launch:
     role: Role = Role.MAIN
 
 
+class Workspace(list[int]):
+    """Bytes of a plan's workspace, in order of demand."""
+
+    def room(self, nbytes: int) -> str:
+        """The slot of so many bytes more."""
+        self.append(nbytes)
+        return f"ws{len(self) - 1}"
+
+
 @dataclass
 class Plan:
     """Launches in order, over slots "a", "b", … (inputs in the problem's order), "ws<k>" (workspace

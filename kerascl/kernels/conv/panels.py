@@ -61,11 +61,11 @@ class PanelConv(Solver):
             if p.channels_first
             else p.w_shape[-3] * g.channels * max(1, p.a.itemsize // p.acc.itemsize)
         )
-        pack, nbytes, _ = cpu.packing(
-            index, micro.nr, g.n, taps * g.channels, Ref("b"), Ref("ws0"), p.b, p.acc, 0,
-            column_stride, depth_stride, (1, 1, p.groups), (0, 0, filters // p.groups),
-            (g.channels, p.w_shape[-2] * filters), zeros or 1,
+        weights = cpu.Operand(
+            Ref("b"), p.b, g.n, taps * g.channels, column_stride, depth_stride, 0,
+            (1, 1, p.groups), (0, 0, filters // p.groups), (g.channels, p.w_shape[-2] * filters),
         )  # fmt: skip
+        pack, nbytes, _ = cpu.packing(weights, micro.nr, p.acc, index, Ref("ws0"), zeros or 1)
         row_panels = ceil_div(g.m, micro.mr)
         others = ceil_div(g.n, micro.nr) * p.groups * g.classes
         work = micro.mr * micro.nr * g.k
@@ -96,11 +96,11 @@ class PanelConv(Solver):
         if not direct:
             image_step, pixel_step, filter_step = image_strides(p.y_shape, p.channels_first)
             operand = "ws0"
-            pack, nbytes, _ = cpu.packing(
-                index, micro.nr, g.n, images * pixels, Ref("b"), Ref(operand), p.b, p.acc, 0,
-                filter_step, pixel_step, (1, 1, p.groups), (0, 0, g.n * filter_step),
-                (pixels, image_step),
+            dy = cpu.Operand(
+                Ref("b"), p.b, g.n, images * pixels, filter_step, pixel_step, 0,
+                (1, 1, p.groups), (0, 0, g.n * filter_step), (pixels, image_step),
             )  # fmt: skip
+            pack, nbytes, _ = cpu.packing(dy, micro.nr, p.acc, index, Ref(operand))
             launches.append(pack)
             workspace.append(nbytes)
         tiles = math.prod(p.w_shape[:-2]) * ceil_div(channels, micro.mr)

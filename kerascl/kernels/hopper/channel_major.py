@@ -22,11 +22,11 @@ from dataclasses import dataclass
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue, VectorStore
 from kerascl.kernels.contract.parameters import Params
-from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, Scalar
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, Scalar, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.conv.problem import FILTER_GRAD, ConvProblem, conv_index, geometry
-from kerascl.kernels.hopper.kernel import Run, Workspace
+from kerascl.kernels.hopper.kernel import Run
 from kerascl.kernels.hopper.pack import COPY_RATE
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import HopperSolver

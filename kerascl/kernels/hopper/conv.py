@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 
 from kerascl.kernels.contract.epilogue import Epilogue
-from kerascl.kernels.contract.plan import Launch, Plan
+from kerascl.kernels.contract.plan import Launch, Plan, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.conv.problem import (
     DATA_GRAD,
@@ -22,8 +22,8 @@ from kerascl.kernels.conv.problem import (
     conv_index,
     geometry,
 )
-from kerascl.kernels.hopper.kernel import Run, Workspace
-from kerascl.kernels.hopper.pack import pack_launch, pack_time
+from kerascl.kernels.hopper.kernel import Run
+from kerascl.kernels.hopper.pack import Matrix, pack_launch, pack_time
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import MomentsSolver
 from kerascl.kernels.hopper.tiles import (
@@ -136,7 +136,7 @@ class HopperConv(MomentsSolver):
             a_low = workspace.room(math.prod(gathered) * size)
             pixels = math.prod(gathered[:-1])
             launches.append(
-                pack_launch(p.a, index, "a", None, a_low, pixels, channels, 0, channels, 1)
+                pack_launch(Matrix("a", pixels, channels, channels, 1), p.a, index, low=a_low)
             )
         b = weights(p, shape, index, workspace, launches)
         tiles_m, bn_, bh, bw = box(*grid(p), shape.bm)
@@ -202,10 +202,10 @@ def weights(
     if taps_inner:
         # [taps * c][f] -> [f][taps * c]
         slot, low_slot = room(nbytes), room(nbytes) if low_parts(p) else None
-        launches.append(pack_launch(p.a, index, "b", slot, low_slot, f, taps * c, 0, 1, f))
+        launches.append(pack_launch(Matrix("b", f, taps * c, 1, f), p.a, index, slot, low_slot))
     elif low_parts(p):
         low_slot = room(nbytes)
-        launches.append(pack_launch(p.a, index, "b", None, low_slot, taps * c, f, 0, f, 1))
+        launches.append(pack_launch(Matrix("b", taps * c, f, f, 1), p.a, index, low=low_slot))
     turned = p.kind == FORWARD and not taps_inner
     if taps_inner:
         sizes, steps, b_box = (c, taps, f), (c * size, taps * c * size), (deep, 1, shape.bn)

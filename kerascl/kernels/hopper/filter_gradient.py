@@ -11,12 +11,12 @@ import functools
 import math
 
 from kerascl.kernels.contract.epilogue import Epilogue
-from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.contract.plan import Plan, Workspace
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.conv.problem import FILTER_GRAD, ConvProblem, conv_index, geometry
 from kerascl.kernels.hopper import tiles
 from kerascl.kernels.hopper.conv import MAX_STRIDE
-from kerascl.kernels.hopper.kernel import Run, Workspace
+from kerascl.kernels.hopper.kernel import Run
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import HopperSolver
 from kerascl.kernels.hopper.tiles import Shape, reduction_time, slice_counts, tiles_time

@@ -14,12 +14,12 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from kerascl.kernels.contract.epilogue import Epilogue
-from kerascl.kernels.contract.plan import Launch, Plan, Ref
+from kerascl.kernels.contract.plan import Launch, Plan, Ref, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.conv.problem import FORWARD, ConvProblem, conv_index, geometry
 from kerascl.kernels.hopper import conv as hopper_conv
 from kerascl.kernels.hopper.conv import grid, low_parts, sides, weights
-from kerascl.kernels.hopper.kernel import Args, Run, Workspace
+from kerascl.kernels.hopper.kernel import Args, Run
 from kerascl.kernels.hopper.pack import pack_time
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import MomentsSolver

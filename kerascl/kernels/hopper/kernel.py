@@ -9,7 +9,7 @@ from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue, VectorStore
 from kerascl.kernels.contract.parameters import Params
-from kerascl.kernels.contract.plan import Arg, Counters, Launch, Ref, Scalar
+from kerascl.kernels.contract.plan import Arg, Counters, Launch, Ref, Scalar, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, prelude
 from kerascl.kernels.hopper.ptx import CONVERSIONS, KINDS, REWRITE, instruction
@@ -175,15 +175,6 @@ class Run:
             tiles_n = ceil_div(self.columns, self.shape.bn)
             most = max(most // tiles_n, 1) * tiles_n
         return min(tiles, most)
-
-
-class Workspace(list):
-    """Bytes of a plan's workspace, in order of demand."""
-
-    def room(self, nbytes: int) -> str:
-        """The slot of so many bytes more."""
-        self.append(nbytes)
-        return f"ws{len(self) - 1}"
 
 
 def partial(split_step: int, index: str, slot: str) -> Epilogue:

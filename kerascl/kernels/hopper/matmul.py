@@ -8,10 +8,10 @@ from typing import Any
 
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.parameters import Params
-from kerascl.kernels.contract.plan import Launch, Plan
+from kerascl.kernels.contract.plan import Launch, Plan, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, index_type
-from kerascl.kernels.hopper.kernel import Run, Workspace
-from kerascl.kernels.hopper.pack import pack_launch, pack_time, packed_step
+from kerascl.kernels.hopper.kernel import Run
+from kerascl.kernels.hopper.pack import Matrix, pack_launch, pack_time, packed_step
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import MomentsSolver
 from kerascl.kernels.hopper.tiles import (
@@ -208,12 +208,11 @@ class HopperMatmul(MomentsSolver):
             copy_slot = room(nbytes) if copied else None
             low_slot = room(nbytes) if low else None
             if copied or low:
-                launches.append(
-                    pack_launch(
-                        p.a, index, slot, copy_slot, low_slot, side.rows, side.k, side.offset,
-                        side.row, side.depth, side.distinct, side.steps,
-                    )
+                matrix = Matrix(
+                    slot, side.rows, side.k, side.row, side.depth, side.offset, side.distinct,
+                    side.steps,
                 )  # fmt: skip
+                launches.append(pack_launch(matrix, p.a, index, copy_slot, low_slot))
             sides.append(packed if copied else side)
             slots.append(copy_slot or slot)
             lows.append(low_slot)

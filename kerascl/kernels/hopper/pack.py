@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
@@ -15,24 +16,35 @@ SIDE = 64  # SIDE of wgmma_pack.cl
 COPY_RATE = 4.0e6  # bytes a microsecond that a pass over memory reads and writes
 
 
+@dataclass(frozen=True)
+class Matrix:
+    """An operand in memory, or a batch of them, with strides in elements.
+
+    Attributes:
+        slot: the buffer that holds it.
+        rows, k: its size.
+        row, depth: elements from row to row, and along k.
+        offset: of its first element.
+        batch, steps: sizes and strides of the batch dimensions.
+    """
+
+    slot: str
+    rows: int
+    k: int
+    row: int
+    depth: int
+    offset: int = 0
+    batch: tuple[int, ...] = (1, 1, 1)
+    steps: tuple[int, int, int] = (0, 0, 0)
+
+
 def pack_launch(
-    dtype: DType,
-    index: str,
-    source: str,
-    out: str | None,
-    low: str | None,
-    rows: int,
-    k: int,
-    offset: int,
-    row: int,
-    depth: int,
-    batch: tuple[int, int, int] = (1, 1, 1),
-    steps: tuple[int, int, int] = (0, 0, 0),
+    matrix: Matrix, dtype: DType, index: str, out: str | None = None, low: str | None = None
 ) -> Launch:
     """Copies an operand to out[batch][row][k] with rows of `packed_step` elements, and what tf32
-    loses of it to `low`; either may be None."""
-    step = packed_step(dtype, k)
-    along_k = abs(depth) <= abs(row) or rows == 1
+    loses of it to `low`; only one of both slots may be None."""
+    m, step = matrix, packed_step(dtype, matrix.k)
+    along_k = abs(m.depth) <= abs(m.row) or m.rows == 1
     text = (
         f"#define INDEX_T {index}\n#define WORD {'uint' if dtype.itemsize == 4 else 'ushort'}\n"
         f"#define ALONG_K {int(along_k)}\n#define HIGH {int(out is not None)}\n"
@@ -40,11 +52,11 @@ def pack_launch(
     )
     first = out or low or ""
     args: tuple[Arg, ...] = (
-        Ref(source), Ref(first), Ref(low or first),
-        *(Scalar("int", v) for v in (rows, k, step, *batch[1:])),
-        *(Scalar(index, v) for v in (offset, row, depth, *steps)),
+        Ref(m.slot), Ref(first), Ref(low or first),
+        *(Scalar("int", v) for v in (m.rows, m.k, step, *m.batch[1:])),
+        *(Scalar(index, v) for v in (m.offset, m.row, m.depth, *m.steps)),
     )  # fmt: skip
-    groups = ceil_div(step, SIDE) * ceil_div(rows, SIDE) * batch[0] * batch[1] * batch[2]
+    groups = ceil_div(step, SIDE) * ceil_div(m.rows, SIDE) * math.prod(m.batch)
     return Launch(text, NAME, args, (groups * 256,), (256,), role=Role.PACK)
 
 

@@ -16,14 +16,14 @@ from dataclasses import dataclass
 
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.parameters import Params
-from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, Scalar
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, Scalar, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, index_type, round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.conv.problem import FILTER_GRAD, FORWARD, ConvProblem, conv_index
 from kerascl.kernels.hopper import conv as hopper_conv
 from kerascl.kernels.hopper import filter_gradient
 from kerascl.kernels.hopper.filter_gradient import BLOCK
-from kerascl.kernels.hopper.kernel import Run, Workspace
+from kerascl.kernels.hopper.kernel import Run
 from kerascl.kernels.hopper.pack import pack_time
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import HopperSolver, MomentsSolver

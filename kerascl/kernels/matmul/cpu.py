@@ -79,45 +79,67 @@ def best(
     return min(narrow or fitting, key=lambda s: s.work(m, n))
 
 
+@dataclass(frozen=True)
+class Operand:
+    """An operand in memory, with strides in elements.
+
+    Attributes:
+        source, dtype: its buffer and what that holds.
+        count, k: rows (or columns), and depth.
+        stride, k_stride: from row to row (or column), and along the depth.
+        offset: of its first element.
+        batch, batch_strides: sizes and strides of the batch dimensions.
+        inner: (length, outer stride) when the depth has two levels; `k_stride` is the inner one.
+    """
+
+    source: Ref
+    dtype: DType
+    count: int
+    k: int
+    stride: int
+    k_stride: int
+    offset: int = 0
+    batch: tuple[int, ...] = (1, 1, 1)
+    batch_strides: tuple[int, ...] = (0, 0, 0)
+    inner: tuple[int, int] | None = None
+
+
 def packing(
-    index: str, lanes: int, count: int, k: int, source: Ref, target: Ref, dtype: DType, acc: DType,
-    offset: int, lane_stride: int, k_stride: int, batch: tuple[int, int, int],
-    batch_strides: tuple[int, int, int], inner: tuple[int, int] | None = None, zeros: int = 0,
-) -> tuple[Launch, int, tuple[int, int, int]]:  # fmt: skip
-    """The launch that packs one operand into panels [batch][panel][k][lanes] of accumulators.
+    operand: Operand, lanes: int, acc: DType, index: str, target: Ref, zeros: int = 0
+) -> tuple[Launch, int, tuple[int, int, int]]:
+    """The launch that packs an operand into panels [batch][panel][k][lanes] of accumulators; a last
+    partial panel is filled with zeros.
 
     Args:
-        count: rows (columns) of the operand; a last partial panel is filled with zeros.
-        inner: (length, outer stride) when the depth has two levels; `k_stride` is the inner one.
         zeros: so many zero accumulators are wanted after the panels of each batch entry.
 
     Returns:
         The launch, the bytes of `target`, and the strides between batch entries there (0 where
         the operand is repeated: that is packed once).
     """
-    panels = ceil_div(count, lanes) + (1 if zeros else 0)
-    sizes = tuple(n if s else 1 for n, s in zip(batch, batch_strides))
-    one = panels * k * lanes
+    m = operand
+    panels = ceil_div(m.count, lanes) + (1 if zeros else 0)
+    sizes = tuple(n if s else 1 for n, s in zip(m.batch, m.batch_strides))
+    one = panels * m.k * lanes
     steps = (sizes[1] * sizes[2] * one, sizes[2] * one, one)
-    length, outer = inner or (k, 0)
+    length, outer = m.inner or (m.k, 0)
     # Lanes that lie side by side are read row by row, as far as they go; others panel by panel.
-    block, run = (16, ceil_div(2**14, 16 * lanes)) if lane_stride == 1 else (256, 1)
-    vector = math.gcd(lanes, 16)
+    block, run = (16, ceil_div(2**14, 16 * lanes)) if m.stride == 1 else (256, 1)
     text = (
-        prelude(index, B=dtype, ACC=acc)
-        + f"#define PACK\n#define LANES {lanes}\n#define VL {vector}\n"
-        + f"#define SAME_TYPE {int(dtype.storage == acc.compute)}\n"
+        prelude(index, B=m.dtype, ACC=acc)
+        + f"#define PACK\n#define LANES {lanes}\n#define VL {math.gcd(lanes, 16)}\n"
+        + f"#define SAME_TYPE {int(m.dtype.storage == acc.compute)}\n"
         + cl_source("matmul/gemm_cpu.cl")
     )
-    ints = (count, k, length, zeros, block, panels, run, sizes[1], sizes[2])
+    ints = (m.count, m.k, length, zeros, block, panels, run, sizes[1], sizes[2])
     args: tuple[Arg, ...] = (
-        source, target, *(Scalar("int", v) for v in ints),
-        *(Scalar(index, v) for v in (offset, lane_stride, k_stride, outer, *batch_strides)),
+        m.source, target, *(Scalar("int", v) for v in ints),
+        *(Scalar(index, v) for v in (m.offset, m.stride, m.k_stride, outer, *m.batch_strides)),
     )  # fmt: skip
-    size = (ceil_div(k, block), ceil_div(panels, run), math.prod(sizes))
+    size = (ceil_div(m.k, block), ceil_div(panels, run), math.prod(sizes))
     launch = Launch(text, "gemm_pack", args, size, (1, 1, 1), role=Role.PACK)
     nbytes = math.prod(sizes) * one * acc.itemsize
-    first, second, third = (step if s else 0 for step, s in zip(steps, batch_strides))
+    first, second, third = (step if s else 0 for step, s in zip(steps, m.batch_strides))
     return launch, nbytes, (first, second, third)
 
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from dataclasses import dataclass
+
+from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue
-from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar, Workspace
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.matmul import cpu
 from kerascl.kernels.matmul.cpu import Micro
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, usable
@@ -14,6 +18,62 @@ from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, 
 
 # B_MODE of gemm_cpu.cl.
 _DIRECT, _OWN, _PACKED = range(3)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """An operand as the kernel reads it.
+
+    Attributes:
+        matrix: where it lies.
+        buffer, dtype, offset: of what is read.
+        mode: A_MODE or B_MODE.
+        direct: whether it is read where it lies.
+        panel: elements from panel to panel.
+        strides: those that `matrix` has, as kernels take them: rows and k of a, k and columns of b.
+        steps: between batch entries.
+    """
+
+    matrix: cpu.Operand
+    buffer: Ref
+    dtype: DType
+    mode: int | None
+    direct: bool
+    offset: int
+    panel: int
+    strides: tuple[int, int]
+    steps: tuple[int, ...]
+
+    def packed(self, buffer: Ref, lanes: int, acc: DType, steps: tuple[int, ...]) -> _Operand:
+        """The same in panels."""
+        left = self.mode is None
+        return dataclasses.replace(
+            self, buffer=buffer, dtype=acc, mode=1 if left else self.mode, direct=False, offset=0,
+            panel=self.matrix.k * lanes, strides=(1, lanes) if left else (lanes, 1), steps=steps,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """How a product is shared out.
+
+    Attributes:
+        splits, slice: slices of the depth, and how deep they are.
+        depth: what is read at a time.
+        chunk, group: row panels, and tiles, that are taken together.
+        tiles, per, items: tiles in all, of one work-item, and work-items.
+        scratch: bytes of workspace that the kernel uses as it likes.
+    """
+
+    splits: int
+    slice: int
+    depth: int
+    chunk: int
+    group: int
+    tiles: int
+    per: int
+    items: int
+    scratch: tuple[int, ...]
 
 
 class PanelMatmul(Solver):
@@ -95,93 +155,111 @@ class PanelMatmul(Solver):
         return p.k <= 128 and memory > 2**21 and p.k * p.n * p.acc.itemsize <= self.ROW_BYTES
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
-        p = problem
-        index = problem_index(p)
+        p, index = problem, problem_index(problem)
         by_rows = self._by_rows(p, epilogue)
         micro = self._shape(p, info, by_rows)
-        mr, nr = micro.mr, micro.nr
         launches: list[Launch] = []
-        workspace: list[int] = []
-        b0, b1, b2 = p.batch
+        workspace = Workspace()
+        a, b = self._left(p, micro, info), self._right(p, micro, by_rows)
+        operands = []
+        for given, lanes, packed in (
+            (a, micro.mr, a.mode is None),
+            (b, micro.nr, b.mode == _PACKED),
+        ):
+            if packed:
+                target = Ref(f"ws{len(workspace)}")
+                launch, nbytes, steps = cpu.packing(given.matrix, lanes, p.acc, index, target)
+                launches.append(launch)
+                workspace.room(nbytes)
+                given = given.packed(target, lanes, p.acc, steps)
+            operands.append(given)
+        a, b = operands
+        cut = self._cut(p, micro, info, a, b, by_rows)
+        scratch = [Ref(workspace.room(nbytes)) for nbytes in cut.scratch]
+        inner, slot = epilogue, ""
+        if cut.splits > 1:
+            slot = workspace.room(cut.splits * p.total * p.acc.itemsize)
+            inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", slot)
+        source = self._source(p, index, micro, info, a, b, cut, inner)
+        ints = (
+            p.m, p.n, p.k, cut.splits, cut.slice, cut.depth, cut.chunk, cut.group, cut.tiles,
+            cut.per, *p.batch[1:],
+        )  # fmt: skip
+        longs = (a.offset, b.offset, a.panel, *a.strides, b.panel, *b.strides, *a.steps, *b.steps)
+        args: tuple[Arg, ...] = (
+            a.buffer, b.buffer, *scratch, *(Scalar("int", v) for v in ints),
+            *(Scalar(index, v) for v in longs), *inner.args,
+        )  # fmt: skip
+        launches.append(Launch(source, "gemm_cpu", args, (cut.items,), (1,)))
+        if slot:
+            launches.append(reduction_launch(p.total, cut.splits, p.acc, index, epilogue, slot))
+        return Plan(launches, workspace)
 
-        def work(nbytes: int) -> Ref:
-            workspace.append(nbytes)
-            return Ref(f"ws{len(workspace) - 1}")
+    def _left(self, p: MatmulProblem, micro: Micro, info) -> _Operand:
+        """The left operand where it lies; without a mode where it must be packed."""
+        *steps, row, k = p.a_strides
+        matrix = cpu.Operand(Ref("a"), p.a, p.m, p.k, row, k, p.a_offset, p.batch, p.a_strides[:3])
+        mode = self._mode_a(p, micro, info)
+        return _Operand(
+            matrix, Ref("a"), p.a, mode, True, p.a_offset, micro.mr * row, (row, k), tuple(steps)
+        )
 
-        def pack(slot: str, dtype, lanes, count, offset, lane_stride, k_stride, batch_strides):
-            target = Ref(f"ws{len(workspace)}")
-            launch, nbytes, steps = cpu.packing(
-                index, lanes, count, p.k, Ref(slot), target, dtype, p.acc, offset, lane_stride,
-                k_stride, (b0, b1, b2), batch_strides,
-            )  # fmt: skip
-            launches.append(launch)
-            return work(nbytes), steps
+    def _right(self, p: MatmulProblem, micro: Micro, by_rows: bool) -> _Operand:
+        """The right operand where it lies."""
+        *steps, k, column = p.b_strides
+        matrix = cpu.Operand(
+            Ref("b"), p.b, p.n, p.k, column, k, p.b_offset, p.batch, p.b_strides[:3]
+        )
+        mode, panel = self._mode_b(p, micro, by_rows), micro.nr * column
+        return _Operand(
+            matrix, Ref("b"), p.b, mode, True, p.b_offset, panel, (k, column), tuple(steps)
+        )
 
-        (*a_steps, a_row, a_k), (*b_steps, b_k, b_n) = p.a_strides, p.b_strides
-        mode_a, mode_b = self._mode_a(p, micro, info), self._mode_b(p, micro, by_rows)
-        a, a_offset, a_panel, a_type, direct_a = Ref("a"), p.a_offset, mr * a_row, p.a, True
-        if mode_a is None:
-            a, a_steps = pack("a", p.a, mr, p.m, a_offset, a_row, a_k, p.a_strides[:3])
-            a_offset, a_panel, a_row, a_k, a_type = 0, p.k * mr, 1, mr, p.acc
-            mode_a, direct_a = 1, False
-        b, b_offset, b_panel, b_type = Ref("b"), p.b_offset, nr * b_n, p.b
-        if mode_b == _PACKED:
-            b, b_steps = pack("b", p.b, nr, p.n, b_offset, b_n, b_k, p.b_strides[:3])
-            b_offset, b_panel, b_k, b_n, b_type = 0, p.k * nr, nr, 1, p.acc
-
-        row_panels, panels = ceil_div(p.m, mr), ceil_div(p.n, nr)
-        tiles = row_panels * panels * p.batches
+    def _cut(
+        self, p: MatmulProblem, micro: Micro, info, a: _Operand, b: _Operand, by_rows: bool
+    ) -> _Cut:
+        """How the product is shared out."""
+        mr, nr, nbytes = micro.mr, micro.nr, p.acc.itemsize
+        row_panels = ceil_div(p.m, mr)
+        tiles = row_panels * ceil_div(p.n, nr) * p.batches
         splits, slice_ = self._splits(p, info, tiles, mr * nr)
         tiles *= splits
         per = _share(tiles, mr * nr * slice_, info)
         items = ceil_div(tiles, per)
-        apart = mode_b == _DIRECT or (direct_a and mode_a == 1)
-        own = self.CACHED_BYTES // (nr * p.acc.itemsize)
-        most = self.DEPTH_APART if apart else own if mode_b == _OWN else self.DEPTH
+        apart = b.mode == _DIRECT or (a.direct and a.mode == 1)
+        own = self.CACHED_BYTES // (nr * nbytes)
+        most = self.DEPTH_APART if apart else own if b.mode == _OWN else self.DEPTH
         depth = ceil_div(slice_, ceil_div(slice_, most))
-        blocks = ceil_div(row_panels * mr * depth * p.acc.itemsize, self.ROW_BYTES)
+        blocks = ceil_div(row_panels * mr * depth * nbytes, self.ROW_BYTES)
         chunk = 1 if by_rows else ceil_div(row_panels, min(blocks, row_panels))
-        tile_bytes = mr * nr * p.acc.itemsize
-        group = per
-        scratch = []
-        if stepwise := depth < slice_:
-            group = min(per, max(1, self.CACHED_BYTES // (tile_bytes * chunk)) * chunk)
-            scratch.append(work(items * group * tile_bytes))
-        if mode_b == _OWN:
-            scratch.append(work(items * depth * nr * p.acc.itemsize))
+        group, scratch = per, []
+        if depth < slice_:
+            group = min(per, max(1, self.CACHED_BYTES // (mr * nr * nbytes * chunk)) * chunk)
+            scratch.append(items * group * mr * nr * nbytes)
+        if b.mode == _OWN:
+            scratch.append(items * depth * nr * nbytes)
+        return _Cut(splits, slice_, depth, chunk, group, tiles, per, items, tuple(scratch))
+
+    def _source(
+        self, p: MatmulProblem, index: str, micro: Micro, info, a: _Operand, b: _Operand,
+        cut: _Cut, epilogue: Epilogue,
+    ) -> str:  # fmt: skip
         # Small operands are cached anyway.
-        fetch = mode_b == _DIRECT and p.k * p.n * p.b.itemsize > 2**17
-        inner = epilogue
-        if splits > 1:
-            partial = work(splits * p.total * p.acc.itemsize)
-            inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", partial.slot)
+        fetch = b.mode == _DIRECT and p.k * p.n * p.b.itemsize > 2**17
         names = dict(
-            A_MODE=mode_a, A_DIRECT=int(direct_a), B_MODE=mode_b, STEPWISE=int(stepwise),
-            FETCH=ceil_div(micro.nv, chunk) if fetch else 0,
+            A_MODE=a.mode, A_DIRECT=int(a.direct), B_MODE=b.mode,
+            STEPWISE=int(cut.depth < cut.slice),
+            FETCH=ceil_div(micro.nv, cut.chunk) if fetch else 0,
             SAME_TYPE=int(p.b.storage == p.acc.compute),
         )  # fmt: skip
-        source = (
-            prelude(index, A=a_type, B=b_type, ACC=p.acc)
-            + micro.source(p.acc, info, depth)
-            + inner.defines
+        return (
+            prelude(index, A=a.dtype, B=b.dtype, ACC=p.acc)
+            + micro.source(p.acc, info, cut.depth)
+            + epilogue.defines
             + "#define PRODUCT\n"
-            + "".join(f"#define {k} {v}\n" for k, v in names.items())
+            + defines(**names)
             + cl_source("matmul/gemm_cpu.cl")
         )
-        ints = (
-            p.m, p.n, p.k, splits, slice_, depth, chunk, group, tiles, per, *p.batch[1:],
-        )  # fmt: skip
-        longs = (
-            a_offset, b_offset, a_panel, a_row, a_k, b_panel, b_k, b_n, *a_steps, *b_steps,
-        )  # fmt: skip
-        args = (
-            a, b, *scratch, *(Scalar("int", v) for v in ints), *(Scalar(index, v) for v in longs),
-            *inner.args,
-        )  # fmt: skip
-        launches.append(Launch(source, "gemm_cpu", args, (items,), (1,)))
-        if splits > 1:
-            launches.append(reduction_launch(p.total, splits, p.acc, index, epilogue, partial.slot))
-        return Plan(launches, workspace)
 
     def _splits(self, p: MatmulProblem, info, tiles: int, tile: int) -> tuple[int, int]:
         """(number of slices, depth of one): several only where threads would idle for longer than

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from math import prod
 
 from kerascl.dtypes import DType
@@ -33,6 +34,133 @@ _INPUTS = {
 }
 
 
+@dataclass(frozen=True)
+class _Geometry:
+    """A problem in three spatial dimensions, of which those that it lacks have one element.
+
+    Attributes:
+        planes, channels: what windows lie in, and the channels that lie side by side.
+        window, strides, lows: elements of each dimension, `lows` the padding before them.
+        inside, pooled: spatial sizes of x and y.
+        flat: whether a dimension was added.
+    """
+
+    planes: int
+    channels: int
+    window: tuple[int, ...]
+    strides: tuple[int, ...]
+    lows: tuple[int, ...]
+    inside: tuple[int, ...]
+    pooled: tuple[int, ...]
+    flat: bool
+
+    @staticmethod
+    def of(p: PoolProblem) -> _Geometry:
+        missing = 3 - len(p.window)
+        ones = (1,) * missing
+        images, channels = p.x_shape[0], p.x_shape[-1]
+        return _Geometry(
+            planes=images * channels if p.channels_first else images,
+            channels=1 if p.channels_first else channels,
+            window=(*ones, *p.window),
+            strides=(*ones, *p.strides),
+            lows=(*(0,) * missing, *(low for low, _ in p.pads)),
+            inside=(*ones, *p.x_shape[1:-1]),
+            pooled=(*ones, *p.y_shape[1:-1]),
+            flat=missing > 0,
+        )
+
+    @property
+    def whole(self) -> bool:
+        """Whether no window sticks out: then their element count is a constant."""
+        axes = zip(self.lows, self.pooled, self.strides, self.window, self.inside, strict=True)
+        return all(
+            low == 0 and (count - 1) * stride + size <= extent
+            for low, count, stride, size, extent in axes
+        )
+
+    @property
+    def cells(self) -> tuple[int, ...]:
+        """Cells of x, as large as the strides, in each dimension."""
+        axes = zip(self.inside, self.lows, self.strides, strict=True)
+        return tuple((size - 1 + low) // step - low // step + 1 for size, low, step in axes)
+
+    def extents(self, domain: str) -> tuple[int, ...]:
+        """Work-items of each dimension, for one channel."""
+        return {"x": self.inside, "y": self.pooled, "cells": self.cells}[domain]
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers that kernels take."""
+        return (self.planes, self.channels, *self.inside, *self.pooled, *self.lows)
+
+    @property
+    def defines(self) -> str:
+        """The windows' macros."""
+        return "".join(
+            defines(**{f"K{axis}": size, f"S{axis}": step})
+            for axis, size, step in zip("DHW", self.window, self.strides, strict=True)
+        )
+
+
+@dataclass(frozen=True)
+class _Access:
+    """How a work-item reads and writes.
+
+    Attributes:
+        lanes: neighbouring channels that it takes.
+        one_load: whether it has them with one instruction, in aligned memory.
+    """
+
+    lanes: int
+    one_load: bool
+
+    @staticmethod
+    def of(channels: int, dtype: DType, info) -> _Access:
+        # On GPUs neighbouring work-items coalesce, four channels each with one instruction.
+        if info.kind != "cpu" and channels % 4 == 0 and compute_bytes(dtype) <= 4:
+            return _Access(4, True)
+        return _Access(vector_width(info, channels, dtype), False)
+
+    def mask(self, dtype: DType) -> str:
+        """The type of a comparison of compute values (of vectors: as wide as their elements)."""
+        if self.lanes == 1:
+            return "int"
+        wide = dtype.compute.removeprefix("u")
+        return f"{ {'float': 'int', 'double': 'long'}.get(dtype.compute, wide) }{self.lanes}"
+
+    def defines(self, dtype: DType) -> str:
+        """The macros that load and store elements' numbers in their windows, and compare."""
+        lanes, mask = self.lanes, self.mask(dtype)
+        if lanes == 1:
+            load, store = "(p)[i]", "(p)[i] = v"
+        elif self.one_load:
+            load = f"*(const __global {_PLACE}4*)((p) + (i))"
+            store = f"*(__global {_PLACE}4*)((p) + (i)) = convert_{_PLACE}4(v)"
+        else:
+            load = f"vload{lanes}(0, (p) + (i))"
+            store = f"vstore{lanes}(convert_{_PLACE}{lanes}(v), 0, (p) + (i))"
+        places = {"LOAD_PLACES(p, i)": f"convert_{mask}({load})", "STORE_PLACES(v, p, i)": store}
+        return defines(
+            **places, PLACE_T=_PLACE, MASK_T=mask, ALL_LANES=1 if lanes == 1 else -1,
+            ACC_SPILL="A_SPILL",
+        )  # fmt: skip
+
+
+def _work_items(
+    depth: int, height: int, width: int, info
+) -> tuple[tuple[int, ...], tuple[int, ...] | None]:
+    """Global and local sizes for so many work-items."""
+    if info.kind == "cpu":
+        return (width, height, depth), None
+    total = group_size(info, 256)
+    across = min(total, next_power(width))
+    down = min(total // across, next_power(height))
+    deep = min(total // across // down, 64, next_power(depth))
+    groups = min(ceil_div(depth, deep), _MAX_GROUPS)
+    return (round_up(width, across), round_up(height, down), groups * deep), (across, down, deep)
+
+
 class _Pool(Solver):
     def applies(self, problem: PoolProblem, info) -> bool:
         if problem.kind not in _INPUTS or not 1 <= len(problem.window) <= 3:
@@ -52,101 +180,31 @@ class _Pool(Solver):
     ) -> Launch:
         """One kernel pool_<kind> over the `domain` "y", "x" or "cells" (of x, as large as the
         strides)."""
-        dtype = problem.dtype
-        missing = 3 - len(problem.window)
-        window = (1,) * missing + tuple(problem.window)
-        strides = (1,) * missing + tuple(problem.strides)
-        lows = (0,) * missing + tuple(low for low, _ in problem.pads)
-        inside = (1,) * missing + tuple(problem.x_shape[1:-1])
-        pooled = (1,) * missing + tuple(problem.y_shape[1:-1])
-        # No window sticks out: then their element count is a constant.
-        whole = all(
-            low == 0 and (count - 1) * stride + size <= extent
-            for low, count, stride, size, extent in zip(
-                lows, pooled, strides, window, inside, strict=True
-            )
-        )
-        planes, channels = problem.x_shape[0], problem.x_shape[-1]
-        if problem.channels_first:
-            planes, channels = planes * channels, 1
-        lanes = vector_width(info, channels, dtype)
-        # On GPUs neighbouring work-items coalesce, four channels each with one instruction.
-        vectors = info.kind != "cpu" and channels % 4 == 0 and compute_bytes(dtype) <= 4
-        lanes = 4 if vectors else lanes
-        mask = _mask_type(dtype, lanes)
-        vector = "" if lanes == 1 else lanes
-        if lanes == 1:
-            place, put = "(p)[i]", "(p)[i] = v"
-        elif vectors:
-            place, put = (
-                f"*({space}{_PLACE}4*)((p) + (i))" for space in ("const __global ", "__global ")
-            )
-            put += f" = convert_{_PLACE}4(v)"
-        else:
-            place = f"vload{lanes}(0, (p) + (i))"
-            put = f"vstore{lanes}(convert_{_PLACE}{lanes}(v), 0, (p) + (i))"
+        dtype, g = problem.dtype, _Geometry.of(problem)
+        access = _Access.of(g.channels, dtype, info)
+        index = index_type(prod(problem.x_shape), prod(problem.y_shape))
         source = (
-            prelude(
-                index_type(prod(problem.x_shape), prod(problem.y_shape)),
-                A=dtype,
-                ACC=dtype.accumulator,
-            )
-            + vector_macros(lanes, vectors, A=dtype)
+            prelude(index, A=dtype, ACC=dtype.accumulator)
+            + vector_macros(access.lanes, access.one_load, A=dtype)
             + limit_macros(dtype.accumulator)
+            + defines(**{f"POOL_{kind.upper()}": 1})
+            + access.defines(dtype)
             + defines(
-                **{
-                    f"POOL_{kind.upper()}": 1,
-                    "LOAD_PLACES(p, i)": f"convert_{mask}({place})",
-                    "STORE_PLACES(v, p, i)": put,
-                },
-                ACC_SPILL="A_SPILL",
-                PLACE_T=_PLACE,
-                WHOLE=int(whole),
-                COUNT_PAD=int(problem.count_include_pad or whole),
-                MASK_T=mask,
-                ALL_LANES=-1 if vector else 1,
-                FLAT=int(missing > 0),
+                WHOLE=int(g.whole),
+                COUNT_PAD=int(problem.count_include_pad or g.whole),
+                FLAT=int(g.flat),
             )
-            + "".join(
-                defines(**{f"K{axis}": window[k], f"S{axis}": strides[k]})
-                for k, axis in enumerate("DHW")
-            )
+            + g.defines
             + (epilogue.defines if epilogue else "")
             + cl_source("pool/pool.cl")
             + (cl_source("pool/pool_cell.cl") if domain == "cells" else "")
         )
-        sizes = (planes, channels, *inside, *pooled, *lows)
-        cells = tuple(
-            (size - 1 + low) // step - low // step + 1
-            for size, low, step in zip(inside, lows, strides, strict=True)
-        )
-        depth, height, width = {"x": inside, "y": pooled, "cells": cells}[domain]
-        width *= channels // lanes
-        slabs = planes * depth
-        if info.kind == "cpu":
-            global_size, local_size = (width, height, slabs), None
-        else:
-            total = group_size(info, 256)
-            across = min(total, next_power(width))
-            down = min(total // across, next_power(height))
-            deep = min(total // across // down, 64, next_power(slabs))
-            local_size = (across, down, deep)
-            global_size = (
-                round_up(width, across),
-                round_up(height, down),
-                min(ceil_div(slabs, deep), _MAX_GROUPS) * deep,
-            )
-        return Launch(
-            source,
-            f"pool_{kind}",
-            (
-                *buffers,
-                *(Scalar("int", size) for size in sizes),
-                *(epilogue.args if epilogue else ()),
-            ),
-            global_size,
-            local_size,
-        )
+        depth, height, width = g.extents(domain)
+        vectors = width * (g.channels // access.lanes)
+        global_size, local_size = _work_items(g.planes * depth, height, vectors, info)
+        numbers = (Scalar("int", size) for size in g.sizes)
+        args = (*buffers, *numbers, *(epilogue.args if epilogue else ()))
+        return Launch(source, f"pool_{kind}", args, global_size, local_size)
 
 
 class WindowPool(_Pool):
@@ -234,14 +292,6 @@ class CellPool(PlacePool):
     def gather(self, problem: PoolProblem, info, epilogue: Epilogue) -> Launch:
         buffers = (Ref("ws0"), Ref("c"))
         return self.launch(problem, info, "max_cell_gather", buffers, "cells", epilogue)
-
-
-def _mask_type(dtype: DType, lanes: int) -> str:
-    """The type of a comparison of two compute values (of vectors: as wide as their elements)."""
-    if lanes == 1:
-        return "int"
-    signed = {"float": "int", "double": "long"}.get(dtype.compute, dtype.compute.removeprefix("u"))
-    return f"{signed}{lanes}"
 
 
 SOLVERS: tuple[Solver, ...] = (WindowPool(), PlacePool(), CellPool())
