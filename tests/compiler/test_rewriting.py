@@ -3,8 +3,8 @@
 import pytest
 
 import kerascl as kc
-from kerascl.core.closed import BARRIER
 from kerascl.core.op import COPY
+from kerascl.core.traced import BARRIER
 from kerascl.dtypes import int32
 from kerascl.ops.control import LOOP
 from kerascl.ops.convolution import CONV, DATA_GRAD
