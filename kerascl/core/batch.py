@@ -86,7 +86,7 @@ class BatchTracer:
     def apply(
         self, op: Op, inputs: tuple[Array, ...], attrs: Attrs, results: Results
     ) -> tuple[Array, ...]:
-        """An operation some of whose inputs are batched arrays of this call; see `core.array.apply`."""
+        """An operation on batched arrays of this call, among others; see `core.array.apply`."""
         rule = op.batch or _of_kind.get(op.kind) or _fallback[0]
         inside = [tape for tape in current.tapes if self in tape.tracers]
         with current.replaced(
@@ -109,7 +109,7 @@ class BatchTracer:
         outputs: Outputs,
         attrs: Attrs,
     ) -> None:
-        """Note a derivative that is no operation's, of batched arrays, on tapes inside and outside."""
+        """Note a derivative of batched arrays that is no operation's, on tapes inside and outside."""
         outside = []
         for tape in tapes:
             if self in tape.tracers:
