@@ -109,7 +109,7 @@ class BatchTracer:
         outputs: Outputs,
         attrs: Attrs,
     ) -> None:
-        """Note a derivative of batched arrays that is no operation's, on tapes inside and outside."""
+        """Note a derivative that is no operation's, of batched arrays, on tapes inside and out."""
         outside = []
         for tape in tapes:
             if self in tape.tracers:

@@ -20,7 +20,7 @@ NEIGHBOURS = 8  # clusters that read the same value and are looked at, the lates
 class Grouping:
     """Builds clusters greedily, in topological order, keeping the order of clusters acyclic."""
 
-    def __init__(self, stored: set[int], now: Context):
+    def __init__(self, stored: set[int], now: Context) -> None:
         self.stored = stored
         self.now = now
         self.clusters: list[Cluster] = []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kerascl.compiler.graph import views
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
@@ -53,7 +55,7 @@ class Statements:
         self._of[id(node)] = found
         return len(found)
 
-    def _moved(self, x: Node, place) -> frozenset[int]:
+    def _moved(self, x: Node, place: Any) -> frozenset[int]:
         return frozenset([hash((statement, place)) for statement in self._of[id(x)]])
 
     def largest(self, node: Node) -> list[Node]:

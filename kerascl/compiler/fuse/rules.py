@@ -11,6 +11,7 @@ import enum
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kerascl.compiler.fuse.targets import Reads
 from kerascl.compiler.generate.moments import RESULTS
@@ -98,12 +99,12 @@ def join(cluster: Cluster, node: Node, reads: Reads, inside: set[int], now: Cont
     return _beside_reduction(cluster, own, now)
 
 
-def _all_same(own: dict[int, set]) -> bool:
+def _all_same(own: dict[int, set[Any]]) -> bool:
     return all(how == {"same"} for how in own.values())
 
 
 def _epilogue(
-    cluster: Cluster, node: Node, own: dict[int, set], reads: Reads, now: Context
+    cluster: Cluster, node: Node, own: dict[int, set[Any]], reads: Reads, now: Context
 ) -> Join | None:
     """An elementwise target behind a library operation."""
     if not own or cluster.size != node.size or not _all_same(own):
@@ -116,7 +117,7 @@ def _epilogue(
     return Join() if now.accepts(cluster.head, Part.EPILOGUE) else None
 
 
-def _beside_reduction(cluster: Cluster, own: dict[int, set], now: Context) -> Join | None:
+def _beside_reduction(cluster: Cluster, own: dict[int, set[Any]], now: Context) -> Join | None:
     """An elementwise target over the full space of a reduction."""
     staged = _reads_rows(cluster, own)
     if staged is None or (staged and not _can_stage(cluster, now)):
@@ -126,7 +127,9 @@ def _beside_reduction(cluster: Cluster, own: dict[int, set], now: Context) -> Jo
     return Join(staged=staged)
 
 
-def _reduced_map(cluster: Cluster, node: Node, own: dict[int, set], now: Context) -> Join | None:
+def _reduced_map(
+    cluster: Cluster, node: Node, own: dict[int, set[Any]], now: Context
+) -> Join | None:
     """A map whose result is reduced at once: reduce and store in one pass."""
     x = node.inputs[0]
     if not own or x.size != cluster.size or not _all_same(own):
@@ -137,7 +140,7 @@ def _reduced_map(cluster: Cluster, node: Node, own: dict[int, set], now: Context
 
 
 def _second_reduction(
-    cluster: Cluster, node: Node, own: dict[int, set], now: Context
+    cluster: Cluster, node: Node, own: dict[int, set[Any]], now: Context
 ) -> Join | None:
     """A reduction beside others over the same axes, or of what follows from their results."""
     if cluster.shape != node.inputs[0].shape or cluster.axes != node.attrs[0]:
@@ -148,7 +151,7 @@ def _second_reduction(
     return Join(row=True, staged=staged)
 
 
-def _moments(cluster: Cluster, node: Node, own: dict[int, set], now: Context) -> Join | None:
+def _moments(cluster: Cluster, node: Node, own: dict[int, set[Any]], now: Context) -> Join | None:
     """A sum or a variance over the rows of a product, which follow from its columns' moments.
 
     Sums beside a variance only: alone they stay finite or infinite where a mean becomes NaN.
@@ -167,7 +170,7 @@ def _moments(cluster: Cluster, node: Node, own: dict[int, set], now: Context) ->
     return Join(row=True, axes=tuple(range(len(cluster.shape) - 1)))
 
 
-def _reads_rows(cluster: Cluster, own: dict[int, set]) -> bool | None:
+def _reads_rows(cluster: Cluster, own: dict[int, set[Any]]) -> bool | None:
     """Whether the cluster's values are read through its rows' results; None if one is read at an
     index other than the reader's own."""
     rows = False
@@ -181,13 +184,13 @@ def _reads_rows(cluster: Cluster, own: dict[int, set]) -> bool | None:
     return rows
 
 
-def _is_row_read(cluster: Cluster, how) -> bool:
+def _is_row_read(cluster: Cluster, how: Any) -> bool:
     """Whether a row's result is read by the elements of that row."""
     if not isinstance(how, tuple):
         return False
     _, shape, axes = how
     reduced = tuple(a for a in cluster.axes if cluster.shape[a] != 1)
-    return shape == cluster.shape and axes == reduced
+    return bool(shape == cluster.shape and axes == reduced)
 
 
 def _can_stage(cluster: Cluster, now: Context) -> bool:

@@ -6,6 +6,7 @@ Everything else is computed inline where it is used.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from kerascl.compiler import library
 from kerascl.compiler.fuse.inline import Statements
@@ -35,11 +36,11 @@ class Reads:
     linear index), "row" (through a broadcast along `axes`), or "other".
     """
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
-        self.how: dict[int, set] = {}
+        self.how: dict[int, set[Any]] = {}
 
-    def add(self, node: Node, how) -> None:
+    def add(self, node: Node, how: Any) -> None:
         self.nodes[id(node)] = node
         self.how.setdefault(id(node), set()).add(how)
 
@@ -47,10 +48,10 @@ class Reads:
 def reads_of(target: Node, stored: set[int]) -> Reads:
     """Walk the inline expression of a target."""
     reads = Reads()
-    seen: set[tuple] = set()
+    seen: set[tuple[Any, ...]] = set()
     stack: list[tuple[Node, object]] = []
 
-    def push_inputs(node: Node, how) -> None:
+    def push_inputs(node: Node, how: Any) -> None:
         kind = node.op.kind
         if kind is Kind.VIEW and not views.keeps_order(node):
             if node.op is EXPAND and how == "same":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from kerascl import dtypes
 from kerascl.compiler.generate.emit import Scope, Writer
@@ -13,6 +14,7 @@ from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.contract.source import Source
 from kerascl.ops.views import RESHAPE
+from kerascl.runtime.device import DeviceInfo
 
 
 @dataclass
@@ -20,7 +22,7 @@ class Generated:
     """A kernel launch whose buffers are still nodes."""
 
     source: Source
-    args: list
+    args: list[Any]
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
 
@@ -76,7 +78,7 @@ def power_of_two(n: int) -> int:
 class Builder:
     """State shared by the three schedules."""
 
-    def __init__(self, cluster: Cluster, stored: set[int], info, generic: bool):
+    def __init__(self, cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bool) -> None:
         self.cluster = cluster
         self.info = info
         self.generic = generic
@@ -91,7 +93,13 @@ class Builder:
         return Writer(self.generic, self.wide)
 
     def store(
-        self, scope: Scope, node: Node, index: Expr, value: str, condition: str = "", exact=True
+        self,
+        scope: Scope,
+        node: Node,
+        index: Expr,
+        value: str,
+        condition: str = "",
+        exact: bool = True,
     ) -> None:
         """Store an element; it happens at `scope.flush()`, after everything has been read.
 

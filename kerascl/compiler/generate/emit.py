@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.symbolic import (
@@ -26,6 +27,7 @@ from kerascl.kernels.contract.source import Source
 from kerascl.ops.declare import CAST
 from kerascl.ops.movement import IOTA
 from kerascl.ops.views import CONCAT, PAD
+from kerascl.runtime.device import DeviceInfo
 
 # A double as a float that rounds further as the double itself would: cut off, and where something
 # was lost the last bit set (rounding to odd, Boldo and Melquiond 2008).
@@ -63,11 +65,11 @@ class Writer:
     program serves every shape; otherwise they are literals.
     """
 
-    def __init__(self, generic: bool, wide: bool):
+    def __init__(self, generic: bool, wide: bool) -> None:
         self.generic = generic
         self.index_type = "long" if wide else "int"
         self.params: list[str] = []
-        self.args: list = []
+        self.args: list[Any] = []
         self.helpers: dict[str, None] = {}
         self.members: set[int] = set()  # storage nodes that this kernel itself computes
         self.indices: list[Expr] = []  # every index expression used, for merging dimensions
@@ -75,7 +77,7 @@ class Writer:
         self.options: tuple[str, ...] = ()
         self._buffers: dict[int, str] = {}
         self._numbers: dict[int, str] = {}
-        self._scalars: dict[tuple, str] = {}
+        self._scalars: dict[tuple[Any, ...], str] = {}
         self._names = 0
 
     def name(self, prefix: str = "val") -> str:
@@ -104,7 +106,7 @@ class Writer:
         self.args.append(WorkArg(index))
         return name
 
-    def counters(self, count: int, info) -> tuple[str, str]:
+    def counters(self, count: int, info: DeviceInfo) -> tuple[str, str]:
         """Parameters of arrival counters: their pointer, and the first that is this kernel's."""
         self.params += ["volatile __global uint* arrivals", "int arrival"]
         self.args += [Counters(count), Scalar("int", 0)]
@@ -123,7 +125,7 @@ class Writer:
             self.args.append(Scalar(self.index_type, value))
         return self._numbers[value]
 
-    def constant(self, value, dtype: DType) -> str:
+    def constant(self, value: Any, dtype: DType) -> str:
         """A scalar in the compute type of `dtype`."""
         ctype = self.ctype(dtype)
         if dtype.is_complex:
@@ -172,7 +174,7 @@ class Writer:
         sign = "/" if isinstance(atom, Quotient) else "%"
         return f"({self._index(atom.top)}{sign}{self.number(atom.by)})"
 
-    def condition(self, guards: tuple) -> str:
+    def condition(self, guards: tuple[Any, ...]) -> str:
         """C text that holds where every guard does."""
         tests = []
         for expr, size in guards:
@@ -195,7 +197,7 @@ class Writer:
         return Source(name, tuple(self.params), body, helpers, self.uses_double, self.options)
 
 
-def literal(value, dtype: DType) -> str:
+def literal(value: Any, dtype: DType) -> str:
     """A C literal in the compute type of `dtype`."""
     if dtype.is_complex:
         parts = (literal(p, dtype.real) for p in (value.real, value.imag))
@@ -248,13 +250,13 @@ class Scope:
 
     def __init__(
         self, writer: Writer, parent: Scope | None = None, own: Iterable[str] | None = None
-    ):
+    ) -> None:
         self.writer = writer
         self.parent = parent
         self.own = None if own is None else set(own)
         self.lines: list[str] = []
         self.stores: list[str] = []
-        self.memo: dict[tuple, str] = {}
+        self.memo: dict[tuple[Any, ...], str] = {}
 
     def text(self, indent: int = 1) -> str:
         return "".join("  " * indent + line + "\n" for line in self.lines)
@@ -264,7 +266,7 @@ class Scope:
         self.lines.extend(self.stores)
         self.stores.clear()
 
-    def find(self, key: tuple) -> str | None:
+    def find(self, key: tuple[Any, ...]) -> str | None:
         scope: Scope | None = self
         while scope is not None:
             if key in scope.memo:
@@ -279,7 +281,7 @@ class Scope:
             self.own.add(name)
         return name
 
-    def _varies(self, coords: Iterable[Expr], guards: tuple) -> bool:
+    def _varies(self, coords: Iterable[Expr], guards: tuple[Any, ...]) -> bool:
         """Whether an element at `coords` may differ from one run of this block to the next."""
         if self.own is None:
             return True
@@ -297,7 +299,7 @@ class Scope:
         """
         self.memo[id(node),] = name
 
-    def element(self, node: Node, index: Expr, guards: tuple) -> str:
+    def element(self, node: Node, index: Expr, guards: tuple[Any, ...]) -> str:
         """The element of a storage node at a linear index."""
         if self.parent is not None and not self._varies((index,), guards):
             return self.parent.element(node, index, guards)
@@ -314,7 +316,9 @@ class Scope:
         self.memo[key] = name
         return name
 
-    def value(self, node: Node, coords: tuple[Expr, ...], guards: tuple, stored: set[int]) -> str:
+    def value(
+        self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
+    ) -> str:
         """The C variable holding a node's element at `coords`.
 
         `stored` are the ids of storage nodes that lie in memory (or are
@@ -327,7 +331,9 @@ class Scope:
             return self.element(node, linear(coords, node.shape), guards)
         return self.compute(node, coords, guards, stored)
 
-    def compute(self, node: Node, coords: tuple[Expr, ...], guards: tuple, stored: set[int]) -> str:
+    def compute(
+        self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
+    ) -> str:
         """Like `value`, for a node that is computed here even if it gets memory too."""
         op = node.op
         if op is CONST:
@@ -349,7 +355,9 @@ class Scope:
         self.memo[key] = name
         return name
 
-    def _view(self, node: Node, coords, guards, stored) -> str:
+    def _view(
+        self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
+    ) -> str:
         if node.op is CONCAT:
             return self._concat(node, coords, guards, stored)
         if not node.inputs[0].size:  # `pad` makes elements from none, other views have none
@@ -365,7 +373,9 @@ class Scope:
             writer.ctype(node.dtype), f"({writer.condition(extra)}) ? {value} : {other}"
         )
 
-    def _concat(self, node: Node, coords, guards, stored) -> str:
+    def _concat(
+        self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
+    ) -> str:
         (axis,) = node.attrs
         writer = self.writer
         start, tests, values = 0, [], []
@@ -382,7 +392,9 @@ class Scope:
             text = f"({test} ? {value} : {text})"
         return self.define(writer.ctype(node.dtype), text)
 
-    def _gather(self, node: Node, coords, guards, stored) -> str:
+    def _gather(
+        self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
+    ) -> str:
         (spec,) = node.attrs
         x, *indices = node.inputs
         fill = node.op.extra.get("fill")
@@ -408,9 +420,7 @@ class Scope:
             wide = own if own in ("long", "ulong", "uint") else ctype
             if own == "uint" and ctype == "long":
                 wide = ctype
-            name = self.define(
-                ctype, f"({ctype})clamp(({wide}){value}, ({wide})0, ({wide}){top})"
-            )
+            name = self.define(ctype, f"({ctype})clamp(({wide}){value}, ({wide})0, ({wide}){top})")
             place.append(Expr(((Var(name, 0, size - 1), 1),), 0))
         found = self.value(x, tuple(place), guards, stored)
         if fill is None:
@@ -419,7 +429,9 @@ class Scope:
         other = writer.constant(fill(node.dtype), node.dtype)
         return self.define(writer.ctype(node.dtype), f"({' && '.join(inside)}) ? {found} : {other}")
 
-    def _pointwise(self, node: Node, coords, guards, stored) -> str:
+    def _pointwise(
+        self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
+    ) -> str:
         writer = self.writer
         op = node.op
         args = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from kerascl.compiler.generate import blocked, space
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
@@ -15,6 +16,7 @@ from kerascl.core.node import Node
 from kerascl.core.op import FoldSpec, Kind
 from kerascl.kernels.contract import arrival
 from kerascl.ops.views import SUM_OP
+from kerascl.runtime.device import DeviceInfo
 
 # Elements of a fold that a work-item of a GPU reads at once; twice as many of up to 4 bytes.
 TOGETHER = 4
@@ -38,7 +40,7 @@ class _Shape:
 
 
 def _layout(
-    rows: int, length: int, lanes_first: bool, whole: bool, info, turns: int = 0
+    rows: int, length: int, lanes_first: bool, whole: bool, info: DeviceInfo, turns: int = 0
 ) -> _Shape:
     """
     Args:
@@ -79,7 +81,7 @@ def _layout(
     return _Shape(outs, lanes, splits, lanes_first)
 
 
-def _in_registers(rows: int, length: int, most: int, info, turns: int) -> _Shape | None:
+def _in_registers(rows: int, length: int, most: int, info: DeviceInfo, turns: int) -> _Shape | None:
     """The layout where a row is read once, if it is short enough and there are many rows.
 
     On GPUs fewer lanes take fewer steps and barriers to agree on a sum, and eight neighbours still
@@ -102,7 +104,7 @@ def _in_registers(rows: int, length: int, most: int, info, turns: int) -> _Shape
 class _Fold:
     """Generates the kernels of a fold cluster."""
 
-    def __init__(self, cluster: Cluster, stored: set[int], info, generic: bool):
+    def __init__(self, cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bool) -> None:
         self.build = Builder(cluster, stored, info, generic)
         self.cluster = cluster
         self.info = info
@@ -186,7 +188,9 @@ class _Fold:
         """Whether so many elements may be written out one after the other."""
         return copies < 2 or copies * self.cluster.statements <= STATEMENTS
 
-    def _write(self, dims, marks, layout: _Shape) -> tuple[Kernels, list[Expr]]:
+    def _write(
+        self, dims: tuple[int, ...], marks: Any, layout: _Shape
+    ) -> tuple[Kernels, list[Expr]]:
         writer = self.build.writer()
         writer.members = self.folds
         outer = Scope(writer)
@@ -306,7 +310,7 @@ class _Fold:
             spec = _SUM  # first; see _about_mean
         return spec, self._registers(scope, fold, spec.states)
 
-    def _registers(self, scope: Scope, fold: Node, wanted) -> list[tuple[str, str]]:
+    def _registers(self, scope: Scope, fold: Node, wanted: Any) -> list[tuple[str, str]]:
         writer = scope.writer
         acc = writer.ctype(fold.inputs[0].dtype.accumulator)
         made = []
@@ -317,7 +321,16 @@ class _Fold:
             made.append((ctype, name))
         return made
 
-    def _loop(self, outer: Scope, folds, side, registers, place, layout, first: bool) -> None:
+    def _loop(
+        self,
+        outer: Scope,
+        folds: list[Node],
+        side: Any,
+        registers: Any,
+        place: Any,
+        layout: _Shape,
+        first: bool,
+    ) -> None:
         """Over the row: take its elements into `folds` and store those of `side`."""
         sums = {}
         for fold in folds:
@@ -347,7 +360,7 @@ class _Fold:
         for own in sums.values():
             outer.lines += own.finish()
 
-    def _blocked(self, outer: Scope, fold: Node, register, layout: _Shape) -> Blocked:
+    def _blocked(self, outer: Scope, fold: Node, register: Any, layout: _Shape) -> Blocked:
         """Declare what a loop needs beside a fold's registers."""
         spec, states = register
         made = self._registers(outer, fold, spec.scratch)
@@ -362,10 +375,10 @@ class _Fold:
         """How many elements of a row a work-item reads."""
         return self.length // (layout.splits * layout.lanes)
 
-    def _in_turn(self, outer: Scope, element, place, layout: _Shape, first: bool) -> None:
+    def _in_turn(self, outer: Scope, element: Any, place: Any, layout: _Shape, first: bool) -> None:
         """Without a loop: what one stage has read or computed the next ones know."""
         ctype, lanes = outer.writer.index_type, layout.lanes
-        steps: list = []
+        steps: list[Any] = []
         for copy in range(layout.turns):
             r, full, _, decode = place(copy)
             # lanes beyond the row's end repeat its end, and leave it out
@@ -381,9 +394,18 @@ class _Fold:
         outer.lines += steps
         outer.flush()
 
-    def _about_mean(self, outer: Scope, fold, registers, place, layout, local_lines) -> None:
+    def _about_mean(
+        self,
+        outer: Scope,
+        fold: Node,
+        registers: Any,
+        place: Any,
+        layout: _Shape,
+        local_lines: list[str],
+    ) -> None:
         """Go through a row in registers once more, if the fold's sum is the first of two passes."""
         x = fold.inputs[0]
+        assert fold.op.fold is not None
         spec = fold.op.fold(x.dtype).about_mean
         if spec is None:
             return
@@ -405,7 +427,9 @@ class _Fold:
         finish = rename(spec.finish, [], names)
         registers[id(fold)] = (replace(spec, finish=finish), states)
 
-    def _in_loops(self, outer: Scope, element, place, layout: _Shape, sums: list[Blocked]) -> None:
+    def _in_loops(
+        self, outer: Scope, element: Any, place: Any, layout: _Shape, sums: list[Blocked]
+    ) -> None:
         ctype, lanes = outer.writer.index_type, layout.lanes
 
         def elements(count: int) -> list[str]:
@@ -459,7 +483,7 @@ class _Fold:
                 found.append(node)
         return found
 
-    def _combine(self, scope: Scope, register, layout: _Shape, local_lines: list[str]) -> None:
+    def _combine(self, scope: Scope, register: Any, layout: _Shape, local_lines: list[str]) -> None:
         """Merge the registers of a row's lanes; all lanes then hold the result."""
         if layout.lanes == 1:
             return
@@ -488,7 +512,15 @@ class _Fold:
             f"{name} = {a}[{base}];" for a, (_, name) in zip(arrays, states, strict=True)
         ]
 
-    def _complete(self, scope: Scope, fold, register, row: Expr, layout, local_lines) -> None:
+    def _complete(
+        self,
+        scope: Scope,
+        fold: Node,
+        register: Any,
+        row: Expr,
+        layout: _Shape,
+        local_lines: list[str],
+    ) -> None:
         """Merge a fold's lanes and know its result."""
         self._combine(scope, register, layout, local_lines)
         spec, states = register
@@ -524,7 +556,16 @@ class _Fold:
         outer.lines.extend("  " + line for line in inner.lines)
         outer.lines.append("}")
 
-    def _partial(self, outer, folds, registers, writer, layout, local_lines, result) -> list[str]:
+    def _partial(
+        self,
+        outer: Scope,
+        folds: list[Node],
+        registers: Any,
+        writer: Writer,
+        layout: _Shape,
+        local_lines: list[str],
+        result: Any,
+    ) -> list[str]:
         """Each split leaves its registers in workspace; gives the pointers."""
         ctype = writer.index_type
         pointers = []
@@ -539,7 +580,15 @@ class _Fold:
                 outer.lines.append(f"if ({self._owner(layout)}) {{ {pointer}[{place}] = {name}; }}")
         return pointers
 
-    def _arrive(self, outer: Scope, folds, pointers, row: Expr, layout, local_lines) -> None:
+    def _arrive(
+        self,
+        outer: Scope,
+        folds: list[Node],
+        pointers: list[str],
+        row: Expr,
+        layout: _Shape,
+        local_lines: list[str],
+    ) -> None:
         """The last group of each row goes on with all splits."""
         writer = outer.writer
         groups = -(-self.rows // layout.outs)
@@ -554,7 +603,14 @@ class _Fold:
         outer.lines.append("}")
 
     def _gather(
-        self, scope: Scope, folds, pointers, row: Expr, layout, splits: int, local_lines
+        self,
+        scope: Scope,
+        folds: list[Node],
+        pointers: list[str],
+        row: Expr,
+        layout: _Shape,
+        splits: int,
+        local_lines: list[str],
     ) -> None:
         """Combine what the splits left, finish, and compute what follows."""
         writer = scope.writer
@@ -617,6 +673,6 @@ def _sizeof(ctype: str) -> int:
     return 16 if ctype == "double2" else 8 if ctype in ("long", "ulong", "double", "float2") else 4
 
 
-def fold_kernels(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:
+def fold_kernels(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bool) -> Kernels:
     """Reductions, with what feeds them and what follows."""
     return _Fold(cluster, stored, info, generic).kernels()

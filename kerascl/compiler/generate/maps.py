@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kerascl.compiler.generate import moments, space
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, power_of_two
@@ -12,6 +14,7 @@ from kerascl.compiler.graph.symbolic import Expr, linear, unravel, variable
 from kerascl.core.node import Node
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
 from kerascl.kernels.contract.plan import Ref
+from kerascl.runtime.device import DeviceInfo
 
 # Elements of a map that a work-item of a GPU reads at once, of 16 bits and of more: the memory is
 # busy only while enough bytes are under way.
@@ -34,7 +37,7 @@ class _Laid:
     stride: int
 
 
-def map_kernel(cluster: Cluster, stored: set[int], info, generic: bool) -> Kernels:
+def map_kernel(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bool) -> Kernels:
     """A work-item for each element or, on GPUs, for a few that lie apart."""
     build = Builder(cluster, stored, info, generic)
     total = cluster.size
@@ -154,12 +157,12 @@ def _matching(columns: int, local: int, most: int) -> int:
 class _Beside(Scope):
     """An epilogue's statements; what they read at the result's own index is listed instead."""
 
-    def __init__(self, writer: Writer, index: Expr):
+    def __init__(self, writer: Writer, index: Expr) -> None:
         super().__init__(writer)
         self.index = index
         self.loads: list[VectorLoad] = []
 
-    def element(self, node: Node, index: Expr, guards: tuple) -> str:
+    def element(self, node: Node, index: Expr, guards: tuple[Any, ...]) -> str:
         apart = guards or index != self.index or node.dtype.itemsize > 8
         if apart or id(node) in self.writer.members or self.find((id(node), index, ())):
             return super().element(node, index, guards)
@@ -170,7 +173,13 @@ class _Beside(Scope):
         return name
 
 
-def epilogue(cluster: Cluster, stored: set[int], info, generic: bool, slot_of) -> Epilogue:
+def epilogue(
+    cluster: Cluster,
+    stored: set[int],
+    info: DeviceInfo,
+    generic: bool,
+    slot_of: Callable[[Node], str],
+) -> Epilogue:
     """What follows a heavy kernel, as the statements it runs on each result.
 
     `slot_of(node)` names the slot of a node's memory.

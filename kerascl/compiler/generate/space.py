@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 from kerascl.compiler.graph.symbolic import Expr, Var, variable, variables
 
@@ -81,7 +82,7 @@ def merge(dims: tuple[int, ...], joined: list[bool]) -> tuple[int, ...]:
 
 
 def decode(
-    index: str, dims: tuple[int, ...], variable_names: list[str], number, ctype: str
+    index: str, dims: tuple[int, ...], variable_names: list[str], number: Any, ctype: str
 ) -> list[str]:
     """C statements that set each dimension's variable from a linear index."""
     live = [(n, v) for n, v in zip(dims, variable_names, strict=True) if n > 1]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Any
 
 from kerascl.core.node import Node
 
@@ -30,7 +31,7 @@ class Cluster:
     axes: tuple[int, ...] = ()
     members: list[Node] = field(default_factory=list)
     row: set[int] = field(default_factory=set)
-    how: dict[int, set] = field(default_factory=dict)
+    how: dict[int, set[Any]] = field(default_factory=dict)
     streamed: set[int] = field(default_factory=set)
     staged: bool = False
     stores: list[Node] = field(default_factory=list)

@@ -10,6 +10,7 @@ from kerascl.core.context import current
 from kerascl.core.node import Node
 from kerascl.core.op import ARGUMENT
 from kerascl.core.overlay import Overlay
+from kerascl.runtime.device import DeviceInfo
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,7 @@ class Formula:
     results: list[Node]
 
 
-def formula_of(node: Node, info) -> Formula | None:
+def formula_of(node: Node, info: DeviceInfo) -> Formula | None:
     """The formula of a node that the kernels of a device should not compute, else None."""
     record = library.record(node.op)
     if record is None or record.formula is None or record.preferred(node, info):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable
+from typing import Any
 
 from kerascl.compiler import library
 from kerascl.compiler.graph.formula import Formula, formula_of
@@ -17,12 +18,14 @@ from kerascl.core.node import Node, const, identity, topological
 from kerascl.core.op import CONST, COPY, PICK, Kind, Op
 from kerascl.core.tape import ALIAS
 from kerascl.core.traced import BARRIER
+from kerascl.core.types import Attrs, Shape
 from kerascl.dtypes import DType
 from kerascl.ops.views import EXPAND, PAD, PERMUTE, RESHAPE, SLICE
+from kerascl.runtime.device import DeviceInfo
 
 
 def rewrite(
-    nodes: list[Node], roots: list[Node], info
+    nodes: list[Node], roots: list[Node], info: DeviceInfo
 ) -> tuple[list[Node], list[Node], dict[int, int]]:
     """A simpler graph with the same values.
 
@@ -53,7 +56,7 @@ def rewrite(
 
 
 class _Rewriter:
-    def __init__(self, nodes: list[Node], info):
+    def __init__(self, nodes: list[Node], info: DeviceInfo) -> None:
         self.info = info
         self.new: dict[int, Node] = {}
         self.origin: dict[int, int] = {}
@@ -101,7 +104,14 @@ class _Rewriter:
         else:
             self.single.discard(id(result))
 
-    def make(self, op: Op, inputs: tuple, attrs: tuple, shape: tuple, dtype: DType) -> Node:
+    def make(
+        self,
+        op: Op,
+        inputs: tuple[Any, ...],
+        attrs: tuple[Any, ...],
+        shape: tuple[Any, ...],
+        dtype: DType,
+    ) -> Node:
         """A node, or the equal one made before."""
         key = identity(op, tuple([id(x) for x in inputs]), attrs, shape, dtype)
         found = self.known.get(key)
@@ -110,7 +120,9 @@ class _Rewriter:
             self.known[key] = found
         return found
 
-    def _simplify(self, op: Op, inputs, attrs, shape, dtype) -> Node:
+    def _simplify(
+        self, op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType
+    ) -> Node:
         if op.kind is Kind.VIEW and len(inputs) == 1:
             return self._view(op, inputs[0], attrs, shape, dtype)
         if op.kind is Kind.POINTWISE:
@@ -122,7 +134,7 @@ class _Rewriter:
             inputs, attrs = _without_padding(op, inputs, attrs)
         return self.make(op, inputs, attrs, shape, dtype)
 
-    def _view(self, op: Op, x: Node, attrs, shape, dtype) -> Node:
+    def _view(self, op: Op, x: Node, attrs: Attrs, shape: Shape, dtype: DType) -> Node:
         if op is ALIAS:
             return x
         if op is BARRIER:  # never the same as another: what follows is computed again
@@ -152,7 +164,7 @@ class _Rewriter:
         return self.make(op, (x,), attrs, shape, dtype)
 
 
-def _without_padding(op: Op, inputs: tuple[Node, ...], attrs: tuple) -> tuple:
+def _without_padding(op: Op, inputs: tuple[Node, ...], attrs: tuple[Any, ...]) -> tuple[Any, ...]:
     """The inputs and attributes of a library operation whose kernels add zeros themselves."""
     record = library.record(op)
     own = record.padded(attrs, inputs[0]) if record else None

@@ -11,6 +11,7 @@ import functools
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Expr:
 
     __slots__ = ("terms", "const", "lo", "hi", "_hash")
 
-    def __init__(self, terms: tuple[tuple[Atom, int], ...], const: int):
+    def __init__(self, terms: tuple[tuple[Atom, int], ...], const: int) -> None:
         self.terms = terms
         self.const = const
         lo = hi = const
@@ -77,7 +78,7 @@ class Expr:
     def __hash__(self) -> int:
         return self._hash
 
-    def __eq__(self, other) -> bool:
+    def __eq__(self, other: object) -> bool:
         return self is other or (
             isinstance(other, Expr)
             and self._hash == other._hash
@@ -173,7 +174,7 @@ def _coarse(r: Expr, d: int) -> tuple[int, Expr, Expr]:
     return 1, r, ZERO
 
 
-def _sort_key(term: tuple[Atom, int]):
+def _sort_key(term: tuple[Atom, int]) -> Any:
     atom, k = term
     return (-abs(k), atom.name if isinstance(atom, Var) else "~" + repr(atom))
 

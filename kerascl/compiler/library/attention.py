@@ -11,6 +11,7 @@ from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.attention.problem import AttentionProblem, Tensor
 from kerascl.kernels.contract.plan import Plan
 from kerascl.ops.attention import ATTENTION, ATTENTION_GRAD, formula, gradient_formula
+from kerascl.runtime.device import DeviceInfo
 
 _STATISTICS = frozenset((4, 5))  # inputs of the gradient that its kernels read contiguous
 
@@ -51,7 +52,7 @@ def _plan(call: Call) -> Plan:
     return attention.plan(_problem(call.node, call.reads), call.info, call.epilogue)
 
 
-def _preferred(node: Node, info) -> bool:
+def _preferred(node: Node, info: DeviceInfo) -> bool:
     contiguous = [Operand(x, strides_of(x.shape)) for x in node.inputs]
     return attention.preferred(_problem(node, contiguous), info)
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import Any
 
+from kerascl.compiler.graph.operands import Operand
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import ConvProblem
 from kerascl.ops.convolution import CONV, DATA_GRAD, FILTER_GRAD
+from kerascl.runtime.device import DeviceInfo
 
 
 def channels_last(shape: tuple[int, ...], channels_first: bool) -> tuple[int, ...]:
@@ -52,7 +55,7 @@ def _plan(call: Call) -> Plan:
     return conv.plan(_problem(call.node), call.info, call.epilogue)
 
 
-def _takes_moments(node: Node, reads, info) -> bool:
+def _takes_moments(node: Node, reads: list[Operand], info: DeviceInfo) -> bool:
     return conv.takes_moments(_problem(node), info)
 
 
@@ -66,7 +69,7 @@ def _images(rank: int, channels_first: bool) -> range:
     return range(2, rank) if channels_first else range(1, rank - 1)
 
 
-def _padded(attrs: tuple, x: Node) -> tuple | None:
+def _padded(attrs: tuple[Any, ...], x: Node) -> tuple[Any, ...] | None:
     """Zeros around the pixels of an input become the convolution's own."""
     strides, pads, dilation, groups, first, precision = attrs
     low, gap, value = x.attrs
@@ -79,7 +82,9 @@ def _padded(attrs: tuple, x: Node) -> tuple | None:
     return strides, pads, dilation, groups, first, precision
 
 
-def _cropped(node: Node, starts: tuple, steps: tuple, shape: tuple) -> tuple | None:
+def _cropped(
+    node: Node, starts: tuple[Any, ...], steps: tuple[Any, ...], shape: tuple[Any, ...]
+) -> tuple[Any, ...] | None:
     """A part of the pixels of an input's gradient: pixels beyond are padding, which has none."""
     strides, pads, dilation, groups, first, precision = node.attrs
     if any(s != 1 for s in steps):

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from kerascl.compiler.graph.operands import Operand
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem
 from kerascl.ops.contraction import MATMUL
+from kerascl.runtime.device import DeviceInfo
 
 
-def _problem(node: Node, reads) -> MatmulProblem:
+def _problem(node: Node, reads: list[Operand]) -> MatmulProblem:
     a, b = reads
     *batch, m, n = node.shape
     return MatmulProblem(
@@ -37,7 +39,7 @@ def _flops(node: Node) -> int:
     return 2 * node.size * node.inputs[0].shape[-1]
 
 
-def _takes_moments(node: Node, reads, info) -> bool:
+def _takes_moments(node: Node, reads: list[Operand], info: DeviceInfo) -> bool:
     return matmul.takes_moments(_problem(node, reads), info)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kerascl.compiler.graph.operands import Operand
 from kerascl.core.array import Array
@@ -11,6 +12,7 @@ from kerascl.core.node import Node
 from kerascl.core.op import Op
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
+from kerascl.runtime.device import DeviceInfo
 
 
 @dataclass(frozen=True)
@@ -61,12 +63,12 @@ class LibraryOperation:
     strided: frozenset[int] = frozenset()
     outputs: Callable[[Node], tuple[str, ...]] | None = None
     spare_bytes: Callable[[Node], int] | None = None
-    takes_moments: Callable[[Node, list[Operand], object], bool] = lambda *_: False
+    takes_moments: Callable[[Node, list[Operand], DeviceInfo], bool] = lambda *_: False
     flops: Callable[[Node], int] = lambda node: 0
-    padded: Callable[[tuple, Node], tuple | None] = lambda *_: None
-    cropped: Callable[..., tuple | None] = lambda *_: None
+    padded: Callable[[tuple[Any, ...], Node], tuple[Any, ...] | None] = lambda *_: None
+    cropped: Callable[..., tuple[Any, ...] | None] = lambda *_: None
     formula: Callable[..., Sequence[Array]] | None = None
-    preferred: Callable[[Node, object], bool] = lambda node, info: True
+    preferred: Callable[[Node, DeviceInfo], bool] = lambda node, info: True
 
     @property
     def takes_epilogue(self) -> bool:

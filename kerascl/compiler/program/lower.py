@@ -7,6 +7,7 @@ import math
 import string
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -28,6 +29,7 @@ from kerascl.kernels.contract.plan import Ref, Role
 from kerascl.kernels.contract.source import Source, unit
 from kerascl.ops.control import LOOP
 from kerascl.ops.views import CONCAT
+from kerascl.runtime.device import DeviceInfo
 
 # Elements of a product from which its update runs in a kernel of its own, by kind of device.
 UPDATE_LIMIT = {"gpu": 1 << 20}
@@ -40,7 +42,7 @@ UNIT_BYTES = 24 << 10
 def lower(
     nodes: list[Node],
     roots: list[Node],
-    info,
+    info: DeviceInfo,
     generic: bool,
     streamed: frozenset[int] = frozenset(),
     labels: Labels | None = None,
@@ -77,7 +79,7 @@ def lower(
     return program.finish()
 
 
-def _accepts(info, generic: bool) -> Callable[[Node, Part], bool]:
+def _accepts(info: DeviceInfo, generic: bool) -> Callable[[Node, Part], bool]:
     """What the kernels of library operations take beside their problems on a device."""
 
     @functools.cache
@@ -93,7 +95,14 @@ def _accepts(info, generic: bool) -> Callable[[Node, Part], bool]:
 
 
 class _Lowering:
-    def __init__(self, position, roots, stored, info, generic):
+    def __init__(
+        self,
+        position: dict[int, Any],
+        roots: list[Node],
+        stored: set[int],
+        info: DeviceInfo,
+        generic: bool,
+    ) -> None:
         self.info = info
         self.stored = stored
         self.generic = generic
@@ -295,7 +304,7 @@ class _Lowering:
             step.name = final.name
             step.source, step.options = place[final.name]
 
-    def _loop_step(self, template: Step, slots: dict[int, int], index) -> Step:
+    def _loop_step(self, template: Step, slots: dict[int, int], index: Any) -> Step:
         args = []
         for arg in template.args:
             if type(arg) is Use:
@@ -308,7 +317,15 @@ class _Lowering:
             writes = frozenset(slots[w] for w in template.writes if w in slots)
         return replace(template, args=args, writes=writes)
 
-    def _loop_slots(self, body, inner: Program, nodes, roots, inputs, places):
+    def _loop_slots(
+        self,
+        body: Any,
+        inner: Program,
+        nodes: list[Node],
+        roots: list[Node],
+        inputs: list[int],
+        places: Any,
+    ) -> Any:
         """The outer slot of each slot of the body's program, and copies that end each step."""
         carries, slices = len(body.carry), len(body.slices)
         outside = {id(n): places[k] for k, n in enumerate(body.carry)}

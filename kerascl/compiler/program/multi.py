@@ -10,6 +10,7 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from kerascl.compiler.program import schedule
 from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.kernels.contract.plan import Counters
 from kerascl.kernels.contract.source import Source
+from kerascl.runtime.device import DeviceInfo
 
 MOST_SEGMENTS = 48
 MOST_ITEMS = 1 << 21  # larger launches gain nothing from company
@@ -30,7 +32,7 @@ def merge(
     generated: list[tuple[Step, Source]],
     slots: list[Slot],
     aliases: set[tuple[int, int]],
-    info,
+    info: DeviceInfo,
 ) -> tuple[list[Step], list[tuple[Step, Source]]]:
     """Merge independent steps that run the same generated kernel.
 
@@ -48,7 +50,7 @@ def merge(
     seen: dict[int, int] = {}
     for step in steps:
         seen[id(step)] = seen.get(id(step), 0) + 1
-    kinds: dict[tuple, list[int]] = {}
+    kinds: dict[tuple[Any, ...], list[int]] = {}
     for k, step in enumerate(steps):
         source = source_of.get(id(step))
         if source is None or seen[id(step)] > 1 or not _can_join(step):
@@ -83,7 +85,7 @@ def _can_join(step: Step) -> bool:
 class _Memory:
     """What lives when, as steps are put off: what dies with them has to live on."""
 
-    def __init__(self, steps: list[Step], slots: list[Slot]):
+    def __init__(self, steps: list[Step], slots: list[Slot]) -> None:
         known = schedule.lives(steps, slots)
         self.during, self.peak = known.during, known.peak
         self.dying: list[int] = []
@@ -106,7 +108,7 @@ class _Memory:
         return True
 
 
-def _capacity(step: Step, info) -> int:
+def _capacity(step: Step, info: DeviceInfo) -> int:
     room = (info.max_parameter_bytes - 64) // (8 * max(1, len(step.args)))
     return max(1, min(MOST_SEGMENTS, room))
 
@@ -173,7 +175,9 @@ def _contract(group: list[int], before: list[int]) -> None:
             before[k] = needed | combined | bits
 
 
-def _rebuild(steps, groups, before, source_of, aliases):
+def _rebuild(
+    steps: list[Step], groups: Any, before: Any, source_of: Any, aliases: Any
+) -> tuple[list[Step], list[tuple[Step, Source]]]:
     joined = {m for group in groups for m in group}
     units = [(k,) for k in range(len(steps)) if k not in joined] + [tuple(g) for g in groups]
     waiting = sorted(units, key=max)
@@ -272,7 +276,7 @@ def _joined(parts: list[Step], source: Source) -> tuple[Step, Source]:
     return step, joined
 
 
-def _arguments(part: Step, k: int, parts: int) -> list:
+def _arguments(part: Step, k: int, parts: int) -> list[Any]:
     """The arguments of the k-th of so many parts, each with arrival counters of its own."""
     args = list(part.args)
     for place, arg in enumerate(part.args):

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.kernels.hopper import pack
+from kerascl.runtime.device import DeviceInfo
 
 MOST_JOBS = 16  # matrices in one launch: all of them take memory until the last is used
 MOST_BYTES = 8 << 20  # larger ones gain nothing from company
 
 
-def gather(steps: list[Step], slots: list[Slot], info) -> list[Step]:
+def gather(steps: list[Step], slots: list[Slot], info: DeviceInfo) -> list[Step]:
     """Join the packing of weights of the same kind, in groups, where the first of each group was;
     and that of neighbours.
 
@@ -74,7 +75,8 @@ def _is_weight(step: Step, slots: list[Slot]) -> bool:
     if not _can_join(step):
         return False
     source, out, _ = step.args[:3]
-    return slots[source.index].kind == "input" and slots[out.index].nbytes <= MOST_BYTES
+    read, written = slots[source.index], slots[out.index]
+    return bool(read.kind == "input" and written.nbytes <= MOST_BYTES)
 
 
 def _joined(group: list[Step]) -> Step:

@@ -47,7 +47,7 @@ class Step:
     source: str
     name: str
     options: tuple[str, ...]
-    args: list
+    args: list[Any]
     global_size: tuple[int, ...]
     local_size: tuple[int, ...] | None
     label: str = ""
@@ -56,7 +56,7 @@ class Step:
     layer: str = ""
     flops: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.source = sys.intern(self.source)
 
     @property
@@ -83,7 +83,7 @@ class Program:
     last: list[int] = field(default_factory=list)
     counters: int = 0
 
-    def __post_init__(self):
+    def __post_init__(self) -> None:
         self.first = [-1] * len(self.slots)
         self.last = [-1] * len(self.slots)
         self.counters = 0
@@ -164,7 +164,7 @@ def copy_many(sizes: tuple[int, ...]) -> tuple[str, int]:
     return f"__kernel void copy_many({', '.join(params)}) {{\n{body}\n}}\n", first
 
 
-def value_of(arg):
+def value_of(arg: Any) -> Any:
     """A by-value argument in the form the runtime takes."""
     if isinstance(arg, Scalar):
         return arg.host

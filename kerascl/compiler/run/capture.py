@@ -15,7 +15,7 @@ import numpy as np
 from kerascl.compiler.graph import views
 from kerascl.compiler.program import memory
 from kerascl.compiler.program.lower import lower
-from kerascl.compiler.program.program import Use, copy_many
+from kerascl.compiler.program.program import Program, Use, copy_many
 from kerascl.compiler.run.execute import Engine, structure
 from kerascl.core import context
 from kerascl.core import node as graph
@@ -27,7 +27,7 @@ from kerascl.core.lock import LOCK
 from kerascl.core.node import Node, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, COPY, Kind
 from kerascl.core.structure import exact, flatten
-from kerascl.dtypes import as_dtype, host_array
+from kerascl.dtypes import DType, as_dtype, host_array
 from kerascl.kernels.contract.plan import Counters
 from kerascl.runtime.errors import OutOfDeviceMemory
 from kerascl.runtime.replay import Note, Replay
@@ -43,7 +43,7 @@ LARGE_GRAPH = 400  # nodes; one so large takes a dozen programs and more
 class Trace:
     """What a function does while traced: its arguments, its reads and writes of States."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self.start = graph.new_serial()
         self.count = 0
         self.labels = Labels()
@@ -52,7 +52,7 @@ class Trace:
         self.current: dict[int, Array] = {}
         self.written: dict[int, None] = {}
 
-    def argument(self, shape: tuple[int, ...], dtype, device) -> Array:
+    def argument(self, shape: tuple[int, ...], dtype: DType, device: Any) -> Array:
         """A new argument of the captured function."""
         node = Node(ARGUMENT, (), (self.count,), shape, dtype, device)
         self.count += 1
@@ -96,7 +96,14 @@ class Captured:
     """
 
     @context.steady
-    def __init__(self, function: Callable, leaves: list, kinds: list, rebuild_args, engine: Engine):
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        leaves: list[Any],
+        kinds: list[str],
+        rebuild_args: Any,
+        engine: Engine,
+    ) -> None:
         self.engine = engine
         self.uploads: dict[int, Upload] = {}  # of each argument that was a NumPy array once
         self.torn = False  # an exception may have come before `uploads` noted their use
@@ -117,8 +124,8 @@ class Captured:
             result = function(*args, **kwargs)
         self._compile(trace, arguments, result)
 
-    def _compile(self, trace: Trace, arguments: list[Array], result) -> None:
-        outputs: list = []
+    def _compile(self, trace: Trace, arguments: list[Array], result: Any) -> None:
+        outputs: list[Any] = []
         _, self.rebuild = flatten(result, outputs)
         self.constants = [None if isinstance(x, Array) else x for x in outputs]
         self.is_array = [isinstance(x, Array) for x in outputs]
@@ -162,7 +169,7 @@ class Captured:
             needed = {id(x) for n in topological(wanted) if n.serial >= start for x in n.inputs}
             self.engine.evaluate([n for n in outside if id(n) in needed])
 
-    def _program(self, nodes: list[Node], wanted: list[Node], labels: Labels) -> tuple:
+    def _program(self, nodes: list[Node], wanted: list[Node], labels: Labels) -> tuple[Any, ...]:
         """The graph's Program, and what its steps were built into."""
         key = (structure(nodes, wanted), self.device, "captured")
         program = self.engine.programs.get(key)
@@ -175,15 +182,23 @@ class Captured:
 
     # -- memory
 
-    def _bind(self, program, nodes, arguments, leaf_of, written, arrays) -> None:
+    def _bind(
+        self,
+        program: Program,
+        nodes: list[Node],
+        arguments: Any,
+        leaf_of: Any,
+        written: Any,
+        arrays: Any,
+    ) -> None:
         self.program = program
         device = self.device
         allocate = device.buffers.allocate
         position = {id(n): k for k, n in enumerate(nodes)}
         by_node = {slot.node: k for k, slot in enumerate(program.slots) if slot.node >= 0}
-        buffers: list = [None] * len(program.slots)
+        buffers: list[Any] = [None] * len(program.slots)
         self.arguments = [by_node.get(position.get(id(a._node), -2)) for a in arguments]
-        self.argument_buffers: list = [None] * len(arguments)
+        self.argument_buffers: list[Any] = [None] * len(arguments)
         for state in self.states:
             state.materialize()
         state_slot = {}
@@ -192,36 +207,37 @@ class Captured:
                 continue
             node = nodes[slot.node]
             if node.op is not ARGUMENT:
+                assert node.lease is not None
                 buffers[k] = self._fixed(node.lease)
             elif id(node) in leaf_of:
                 state = leaf_of[id(node)]
                 buffers[k] = state.place
                 state_slot[id(state)] = k
-        copies: list[tuple] = []
+        copies: list[tuple[Any, ...]] = []
         self.written = [state for state, _ in written]
         for state, value in written:
             if state.place is None:
                 state.materialize()
-            slot = by_node.get(position[id(views.storage(value._node))])
-            if slot is None:
+            place = by_node.get(position[id(views.storage(value._node))])
+            if place is None:
                 continue  # no elements
-            if program.may_overwrite(state_slot.get(id(state)), slot):
-                buffers[slot] = state.place
+            if program.may_overwrite(state_slot.get(id(state)), place):
+                buffers[place] = state.place
             else:
-                copies.append((slot, state))
-        self.outputs: list[tuple] = []
+                copies.append((place, state))
+        self.outputs: list[tuple[Any, ...]] = []
         for array in arrays:
-            slot = by_node.get(position[id(views.storage(array._node))])
-            self.outputs.append((slot, array.shape, array.dtype, array.nbytes))
+            found = by_node.get(position[id(views.storage(array._node))])
+            self.outputs.append((found, array.shape, array.dtype, array.nbytes))
         out_slots = {slot for slot, *_ in self.outputs}
         for k in out_slots:
             if k is not None:
                 buffers[k] = allocate(program.slots[k].nbytes)
-        for k, slot in enumerate(self.arguments):
-            if slot is not None:
-                buffers[slot] = self.argument_buffers[k] = allocate(program.slots[slot].nbytes)
-        for slot, _ in copies:
-            buffers[slot] = allocate(program.slots[slot].nbytes)
+        for k, given in enumerate(self.arguments):
+            if given is not None:
+                buffers[given] = self.argument_buffers[k] = allocate(program.slots[given].nbytes)
+        for place, _ in copies:
+            buffers[place] = allocate(program.slots[place].nbytes)
         self._plan_memory(buffers)
         launches: list[Any] = []
         self.uses: dict[Any, Any] = {}
@@ -257,16 +273,18 @@ class Captured:
         self.replay = Replay(device, launches, order, notes)
         self.kernels = len(launches)
         self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]
-        self.out_leases: list = [_nothing for _ in self.outputs]  # weak, of the results given last
+        self.out_leases: list[Any] = [
+            _nothing for _ in self.outputs
+        ]  # weak, of the results given last
 
-    def _fixed(self, lease: Lease):
+    def _fixed(self, lease: Lease) -> Any:
         """The memory of a constant, which nobody may write to from now on."""
         if lease.tenure == LENT:
             lease.move(self.engine.copy_buffer(lease.buffer, self.device))
         lease.tenure = FIXED
         return lease.buffer
 
-    def _plan_memory(self, buffers: list) -> None:
+    def _plan_memory(self, buffers: list[Any]) -> None:
         """Memory for every temporary, reused as soon as a value is dead."""
         program = self.program
         free = [k for k, b in enumerate(buffers) if b is None and program.first[k] >= 0]
@@ -286,16 +304,16 @@ class Captured:
         for k, place in zip(free, places, strict=True):
             buffers[k] = blocks[place]
 
-    def _view(self, buffer, offset: int):
+    def _view(self, buffer: Any, offset: int) -> Any:
         return buffer.view(offset, buffer.nbytes - offset) if offset else buffer
 
-    def _rebind(self, slot: int, buffer) -> None:
+    def _rebind(self, slot: int, buffer: Any) -> None:
         for launch, place, offset in self.uses.get(slot, ()):
             self.replay.rebind(launch, place, self._view(buffer, offset))
 
     # -- running
 
-    def __call__(self, leaves: list):
+    def __call__(self, leaves: list[Any]) -> Any:
         """Replay with new arguments (Arrays or NumPy arrays, in order of tracing)."""
         device = self.device
         with LOCK:
@@ -345,7 +363,7 @@ class Captured:
                 results.append(Array(graph.data(lease, shape, dtype, device)))
         return self.rebuild(iter(results))
 
-    def _give_argument(self, k: int, slot: int, leaf) -> None:
+    def _give_argument(self, k: int, slot: int, leaf: Any) -> None:
         if isinstance(leaf, Array):
             leaf.evaluate()
             node = leaf._node
@@ -359,7 +377,7 @@ class Captured:
             upload = self.uploads[k] = Upload(self.device, self.program.slots[slot].nbytes)
         self._bind_argument(k, slot, upload.send(host_array(leaf)))
 
-    def _bind_argument(self, k: int, slot: int, buffer) -> None:
+    def _bind_argument(self, k: int, slot: int, buffer: Any) -> None:
         if buffer is not self.argument_buffers[k]:
             self.argument_buffers[k] = None  # should an interrupt leave it half bound
             self._rebind(slot, buffer)
@@ -369,10 +387,10 @@ class Captured:
 class Jit(Generic[P, R]):
     """The callable that `jit` makes; see there."""
 
-    def __init__(self, function: Callable[P, R], engine: Engine):
+    def __init__(self, function: Callable[P, R], engine: Engine) -> None:
         self._function = function
         self._engine = engine
-        self._captured: OrderedDict[tuple, Captured] = OrderedDict()
+        self._captured: OrderedDict[tuple[Any, ...], Captured] = OrderedDict()
         self._lock = threading.RLock()
         functools.update_wrapper(self, function)
 
@@ -388,7 +406,7 @@ class Jit(Generic[P, R]):
         with self._lock:
             return self._find(args, kwargs)[0]
 
-    def _find(self, args, kwargs) -> tuple[Captured, list]:
+    def _find(self, args: Any, kwargs: Any) -> tuple[Captured, list[Any]]:
         """The compiled form for these arguments, and those of them that are arrays."""
         try:
             key, leaves, kinds, rebuild = _signature(args, kwargs)
@@ -422,7 +440,7 @@ class Jit(Generic[P, R]):
         """Forget every signature."""
         self._captured.clear()
 
-    def _endless(self, args: tuple, kwargs: dict) -> ValueError:
+    def _endless(self, args: tuple[Any, ...], kwargs: dict[Any, Any]) -> ValueError:
         """The error of arguments whose parts have no end."""
         name = getattr(self._function, "__qualname__", repr(self._function))
         try:
@@ -441,10 +459,11 @@ class Jit(Generic[P, R]):
         return ValueError(f"jit: arguments of {name} are nested too deeply")
 
 
-def _signature(args, kwargs):
-    leaves: list = []
+def _signature(args: Any, kwargs: Any) -> Any:
+    leaves: list[Any] = []
     described, rebuild = flatten((list(args), kwargs), leaves)
-    kinds, parts = [], []
+    kinds: list[str] = []
+    parts: list[Any] = []
     for k, leaf in enumerate(leaves):
         if isinstance(leaf, np.generic):
             leaf = leaves[k] = np.asarray(leaf)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 import numpy as np
 
 from kerascl.compiler.graph import views
@@ -23,13 +25,11 @@ from kerascl.runtime.recent import Recent
 MOST_KERNELS = 2048
 
 
-def structure(nodes: list[Node], roots: list[Node]) -> tuple:
+def structure(nodes: list[Node], roots: list[Node]) -> tuple[Any, ...]:
     """A key that is equal for graphs that compile to the same Program."""
     position = {id(node): k for k, node in enumerate(nodes)}
     parts = [
-        identity(
-            n.op, tuple([position[id(x)] for x in n.inputs]), n.attrs, n.shape, n.dtype
-        )
+        identity(n.op, tuple([position[id(x)] for x in n.inputs]), n.attrs, n.shape, n.dtype)
         for n in nodes
     ]
     return tuple(parts), tuple([position[id(r)] for r in roots])
@@ -50,7 +50,7 @@ class Engine:
     def find_device(self, name: str) -> Device:
         return devices.get(name)
 
-    def from_host(self, value: np.ndarray, device: Device):
+    def from_host(self, value: np.ndarray, device: Device) -> Any:
         buffer = device.buffers.allocate(value.nbytes)
         device.queue.write(buffer, value)
         return buffer
@@ -74,12 +74,12 @@ class Engine:
             read.wait()
         return hosts
 
-    def copy_buffer(self, buffer, device: Device):
+    def copy_buffer(self, buffer: Any, device: Device) -> Any:
         copy = device.buffers.allocate(buffer.nbytes)
         device.queue.copy(buffer, copy)
         return copy
 
-    def copy_into(self, source, target, device: Device) -> None:
+    def copy_into(self, source: Any, target: Any, device: Device) -> None:
         device.queue.copy(source, target)
 
     def evaluate(self, nodes: list[Node]) -> None:
@@ -110,7 +110,7 @@ class Engine:
 
     def _program(self, graph: list[Node], roots: list[Node], device: Device) -> Program:
         key = (structure(graph, roots), device)
-        program = self.programs.get(key)
+        program: Program | None = self.programs.get(key)
         if program is None:
             if any(n.op is ARGUMENT or n.op is BATCHED for n in graph):
                 raise CaptureError(
@@ -140,7 +140,7 @@ class Engine:
         if program.steps and program.steps[-1].kernel is None:
             self._make_kernels(program, device)
         slots = program.slots
-        buffers: list = [None] * len(slots)
+        buffers: list[Any] = [None] * len(slots)
         outputs: dict[int, object] = {}
         launch = device.queue.launch
         for position, step in enumerate(program.steps):
@@ -192,10 +192,10 @@ def _live_roots(graph: list[Node], wanted: list[Node]) -> list[Node]:
 def _device_of_graph(graph: list[Node]) -> Device:
     for node in graph:
         if node.device is not None:
-            return node.device
-    return context.device()
+            return device_of(node)
+    return cast(Device, context.device())
 
 
 def device_of(node: Node) -> Device:
     """The device a node lies on or will lie on."""
-    return node.device if node.device is not None else context.device()
+    return cast(Device, context.device() if node.device is None else node.device)
