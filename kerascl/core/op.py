@@ -27,7 +27,7 @@ class Kind(enum.IntEnum):
     FOLD = 3  # a reduction over axes, kept with size 1
     VIEW = 4  # an index map
     GATHER = 5  # a load at computed positions
-    FAMILY = 6  # a hand-written kernel of kernels/
+    LIBRARY = 6  # a hand-written kernel of kernels/
     PICK = 7  # one result of an operation that has several
 
 

@@ -19,8 +19,8 @@ from kerascl.ops.declare import (
     as_array,
     cast_to,
     convert,
-    family,
     floating,
+    library_operation,
 )
 from kerascl.ops.movement import iota, transpose
 from kerascl.ops.nn import softmax
@@ -170,10 +170,10 @@ def _vjp(g: Array, y: Array, query: Array, key: Array, value: Array, *rest: Any)
 # Attributes: (scale, causal, has_bias, precision).  Results: the heads' outputs, and a statistic of
 # each row (batch, heads, length): log2 of the sum of 2^logit, with logits times log2(e).
 # Which device computes it by a kernel and which by `formula` is for the compiler to choose.
-ATTENTION = family("attention", _vjp, outputs=2, batch=more_rows)
+ATTENTION = library_operation("attention", _vjp, outputs=2, batch=more_rows)
 # Inputs: query, key, value, gradient of the output, statistic, sum of gradient times output for
 # each row (batch, length, heads), then bias and mask.  Results: gradients of query, key, value.
-ATTENTION_GRAD = family("attention_grad", outputs=3, batch=more_rows)
+ATTENTION_GRAD = library_operation("attention_grad", outputs=3, batch=more_rows)
 
 
 def _heads(x: Array, heads: int) -> Array:

@@ -15,7 +15,7 @@ from kerascl.dtypes import DType, DTypeLike, int32
 from kerascl.ops import reduction
 from kerascl.ops.batched import as_batches, merge
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import cast_to, convert, family, numeric, scalar
+from kerascl.ops.declare import cast_to, convert, library_operation, numeric, scalar
 from kerascl.ops.gather import take
 from kerascl.ops.movement import concatenate, diagonal, iota, moveaxis, ravel
 from kerascl.ops.pointwise import conjugate, imag, make_complex, multiply, not_equal, real
@@ -58,7 +58,7 @@ def _matmul_batch(
     return [reshape_to(flat, (size, *shape))]
 
 
-MATMUL = family("matmul", _matmul_vjp, batch=_matmul_batch)
+MATMUL = library_operation("matmul", _matmul_vjp, batch=_matmul_batch)
 
 
 def _batched(a: Array, b: Array, dtype: DType, precision: str | None = None) -> Array:

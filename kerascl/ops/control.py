@@ -20,7 +20,7 @@ from kerascl.core.traced import TracedFunction, is_smooth
 from kerascl.core.types import Attrs, Gradients, Results, Shape
 from kerascl.dtypes import DType
 from kerascl.ops.batched import as_batches
-from kerascl.ops.declare import as_array, family, scalar
+from kerascl.ops.declare import as_array, library_operation, scalar
 from kerascl.ops.movement import moveaxis
 from kerascl.ops.pointwise import add
 from kerascl.ops.views import expand_to
@@ -274,7 +274,7 @@ def _loop_batch(
 
 
 # `loop` records its derivative
-LOOP = family("loop", outputs=2, batch=_loop_batch)
+LOOP = library_operation("loop", outputs=2, batch=_loop_batch)
 
 
 def loop(

@@ -10,7 +10,7 @@ from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Op
 from kerascl.core.types import Attrs, Gradients, Results
 from kerascl.ops.batched import as_batches, merge
-from kerascl.ops.declare import convert, family
+from kerascl.ops.declare import convert, library_operation
 from kerascl.ops.movement import moveaxis
 from kerascl.ops.views import permute, reshape_to
 
@@ -82,9 +82,9 @@ def _images(
     return [reshape_to(flat, (size, *shape))]
 
 
-CONV = family("conv", _conv_vjp, batch=_conv_batch)
-DATA_GRAD = family("conv_data_grad", _data_grad_vjp, batch=_conv_batch)
-FILTER_GRAD = family("conv_filter_grad", _filter_grad_vjp, batch=_conv_batch)
+CONV = library_operation("conv", _conv_vjp, batch=_conv_batch)
+DATA_GRAD = library_operation("conv_data_grad", _data_grad_vjp, batch=_conv_batch)
+FILTER_GRAD = library_operation("conv_filter_grad", _filter_grad_vjp, batch=_conv_batch)
 
 
 def _forward(x: Array, w: Array, shape: tuple[int, ...], attrs: tuple[Any, ...]) -> Array:

@@ -1,4 +1,4 @@
-"""How operations are declared: `pointwise`, `fold` and `family`, and argument conversion."""
+"""How operations are declared: `pointwise`, `fold`, `library_operation`; argument conversion."""
 
 from __future__ import annotations
 
@@ -461,7 +461,9 @@ def fold_function(op: Op, dtype: DTypeRule, *, positions: bool = False) -> Reduc
 SUM = fold_function(SUM_OP, numeric)
 
 
-def family(name: str, vjp: Vjp | None = None, outputs: int = 1, batch: Rule | None = None) -> Op:
+def library_operation(
+    name: str, vjp: Vjp | None = None, outputs: int = 1, batch: Rule | None = None
+) -> Op:
     """Declare an operation that hand-written kernels compute; a record of `compiler/library/` says
     how.
 
@@ -470,4 +472,4 @@ def family(name: str, vjp: Vjp | None = None, outputs: int = 1, batch: Rule | No
         outputs: how many results there are.
         batch: see `Op`; without it batches are taken element by element.
     """
-    return register(Op(name, Kind.FAMILY, vjp=vjp, batch=batch, outputs=outputs))
+    return register(Op(name, Kind.LIBRARY, vjp=vjp, batch=batch, outputs=outputs))

@@ -16,7 +16,7 @@ from kerascl.core.op import Kind, Op, register
 from kerascl.core.types import Attrs, Gradients, Results
 from kerascl.dtypes import DType, int32, int64, positions, promote
 from kerascl.ops.batched import as_batches, element_by_element, merge
-from kerascl.ops.declare import as_array, cast_to, family, scalar
+from kerascl.ops.declare import as_array, cast_to, library_operation, scalar
 from kerascl.ops.movement import iota, strided
 from kerascl.ops.pointwise import equal, greater_equal, less, logical_and, where
 from kerascl.ops.views import EXPAND, expand_to, reshape_to
@@ -159,7 +159,7 @@ def _scatter_batch(
     return [reshape_to(apply(op, merged, attrs, (size * rows, *shape[1:]), dtype), (size, *shape))]
 
 
-SCATTER = family("scatter", _scatter_vjp, batch=_scatter_batch)
+SCATTER = library_operation("scatter", _scatter_vjp, batch=_scatter_batch)
 
 
 def scatter_rows(base: Array, indices: Array, updates: Array, mode: str) -> Array:

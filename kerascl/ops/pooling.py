@@ -13,7 +13,7 @@ from kerascl.core.types import Gradients
 from kerascl.ops.batched import more_rows
 from kerascl.ops.convolution import join_shape, spatial, split_shape, window_counts, window_pads
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import as_array, cast_to, family, floating
+from kerascl.ops.declare import as_array, cast_to, floating, library_operation
 from kerascl.ops.gather import take
 from kerascl.ops.pointwise import where
 from kerascl.ops.reduction import max as largest
@@ -46,11 +46,11 @@ def _average_grad_vjp(g: Array, result: Array, dy: Array, *attrs: Any) -> Gradie
     return (apply(AVERAGE, (g,), attrs, dy.shape, dy.dtype),)
 
 
-MAX = family("pool_max", _max_vjp, batch=more_rows)
-MAX_GRAD = family("pool_max_grad", _max_grad_vjp, batch=more_rows)
-MAX_SELECT = family("pool_max_select", _max_select_vjp, batch=more_rows)
-AVERAGE = family("pool_average", _average_vjp, batch=more_rows)
-AVERAGE_GRAD = family("pool_average_grad", _average_grad_vjp, batch=more_rows)
+MAX = library_operation("pool_max", _max_vjp, batch=more_rows)
+MAX_GRAD = library_operation("pool_max_grad", _max_grad_vjp, batch=more_rows)
+MAX_SELECT = library_operation("pool_max_select", _max_select_vjp, batch=more_rows)
+AVERAGE = library_operation("pool_average", _average_vjp, batch=more_rows)
+AVERAGE_GRAD = library_operation("pool_average_grad", _average_grad_vjp, batch=more_rows)
 
 
 def _pool(

@@ -20,7 +20,7 @@ from kerascl.core.types import Gradients, Shape
 from kerascl.dtypes import DType, bool_
 from kerascl.ops.contraction import matmul
 from kerascl.ops.control import Body, BodyTrace, is_zero
-from kerascl.ops.declare import cast_to, family, scalar
+from kerascl.ops.declare import cast_to, library_operation, scalar
 from kerascl.ops.movement import transpose
 from kerascl.ops.pointwise import add, where
 from kerascl.ops.reduction import sum
@@ -70,7 +70,7 @@ class Recurrence:
     reverse: bool
 
 
-RECURRENCE = family("recurrence", outputs=2)
+RECURRENCE = library_operation("recurrence", outputs=2)
 
 
 @dataclass

@@ -9,7 +9,7 @@ from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.types import Gradients
 from kerascl.dtypes import DTypeLike, as_dtype
 from kerascl.ops.batched import more_rows
-from kerascl.ops.declare import as_array, cast_to, family, floating
+from kerascl.ops.declare import as_array, cast_to, floating, library_operation
 from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import iota
 from kerascl.ops.pointwise import LARGEST, clip, equal, exp, isnan, log, not_equal, where
@@ -95,7 +95,7 @@ def _next_start(total: Array, start: Array, reverse: bool) -> Array:
     return where(found, picked, 0)
 
 
-SCAN = family("scan", _scan_vjp, batch=more_rows)
+SCAN = library_operation("scan", _scan_vjp, batch=more_rows)
 
 
 def _scan(x: Array, kind: str, reverse: bool, exclusive: bool) -> Array:

@@ -18,7 +18,15 @@ from kerascl.dtypes import DType, as_dtype, int32, positions
 from kerascl.ops import host
 from kerascl.ops.batched import more_rows
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import as_array, cast_to, convert, family, floating, numeric, scalar
+from kerascl.ops.declare import (
+    as_array,
+    cast_to,
+    convert,
+    floating,
+    library_operation,
+    numeric,
+    scalar,
+)
 from kerascl.ops.gather import scatter_rows, take, take_along_axis
 from kerascl.ops.indexing import selected
 from kerascl.ops.movement import concatenate, iota, moveaxis, ravel, repeat_evenly
@@ -58,7 +66,7 @@ def _sort_vjp(g: Array, y: Array, x: Array, descending: bool, k: int) -> Gradien
     return (reshape_to(back, x.shape),)
 
 
-SORT = family("sort", _sort_vjp, outputs=2, batch=more_rows)
+SORT = library_operation("sort", _sort_vjp, outputs=2, batch=more_rows)
 
 
 def _sorted_rows(x: Array, descending: bool, k: int) -> tuple[Array, Array]:
@@ -131,7 +139,7 @@ def in_top_k(targets: ArrayLike, predictions: ArrayLike, k: int) -> Array:
 
 
 # -- searching ----------------------------------------------------------------
-SEARCH = family("search", batch=more_rows)
+SEARCH = library_operation("search", batch=more_rows)
 
 
 def searchsorted(sorted_sequence: ArrayLike, values: ArrayLike, side: str = "left") -> Array:

@@ -79,6 +79,13 @@ def test_clusters_never_wait_for_each_other():
     assert place[id(y._node)] < place[id(z._node.inputs[0])] <= place[id(last._node)]
 
 
+def test_nor_joins_a_target_what_must_run_before_something_it_reads():
+    y = kc.tanh(argument(8, 8))
+    z = kc.sum(kc.transpose(y, (1, 0))[:4], 1)  # reads y, and last reads it
+    last = y + kc.reshape(z[:1], (1, 1))
+    assert names(grouped(y, last)) == [["map", "tanh"], ["fold", "sum"], ["map", "add"]]
+
+
 # -- reductions ---------------------------------------------------------------
 def test_a_map_that_is_reduced_at_once_is_stored_on_the_way():
     y = kc.tanh(argument(64, 8))
@@ -105,18 +112,25 @@ def test_a_row_that_is_read_again_stays_with_its_work_group():
     assert len(grouped(long / kc.sum(long, 1, keepdims=True), busy_rows=2)) == 1
 
 
+def test_a_rows_result_is_no_columns():
+    x = argument(8, 8)
+    assert len(grouped(x / kc.reshape(kc.sum(x, 1), (8, 1)))) == 1
+    assert len(grouped(x / kc.reshape(kc.sum(x, 1), (1, 8)))) == 2
+
+
 # -- library operations -------------------------------------------------------
 def test_elementwise_operations_follow_a_product():
     x, w, b = argument(64, 8), argument(8, 16), argument(16)
-    assert names(grouped(kc.tanh(x @ w + b))) == [["family", "matmul", "tanh"]]
-    assert names(grouped(kc.transpose(x @ w, (1, 0)) + 1)) == [["family", "matmul"], ["map", "add"]]
+    assert names(grouped(kc.tanh(x @ w + b))) == [["library", "matmul", "tanh"]]
+    turned = kc.transpose(x @ w, (1, 0))
+    assert names(grouped(turned + 1)) == [["library", "matmul"], ["map", "add"]]
 
 
 def test_unless_its_record_takes_none():
     x, w = argument(64, 8), argument(8, 16)
     assert len(grouped(kc.tanh(x @ w), accepts=lambda head, part: False)) == 2
     places = kc.argsort(x, 1)
-    assert names(grouped(places + 1)) == [["family", "sort", "pick"], ["map", "add_int"]]
+    assert names(grouped(places + 1)) == [["library", "sort", "pick"], ["map", "add_int"]]
 
 
 def test_the_update_of_a_large_state_is_a_pass_of_its_own():

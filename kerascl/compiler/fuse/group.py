@@ -30,8 +30,8 @@ class Grouping:
 
     def add(self, node: Node) -> None:
         kind = node.op.kind
-        if kind is Kind.FAMILY:
-            self._open(Cluster("family", node.shape), node, self._operands(node), Join())
+        if kind is Kind.LIBRARY:
+            self._open(Cluster("library", node.shape), node, self._operands(node), Join())
             return
         if kind is Kind.PICK:
             self.of[id(node)] = self.of[id(node.inputs[0])]
@@ -71,7 +71,7 @@ class Grouping:
         self.reads[id(node)] = set(reads.nodes)
         for key, how in reads.how.items():
             cluster.how.setdefault(key, set()).update(how)
-        if cluster.kind != "family":
+        if cluster.kind != "library":
             for key in reads.nodes:
                 self._readers.setdefault(key, []).append(cluster)
         extra = 0

@@ -85,12 +85,12 @@ def join(cluster: Cluster, node: Node, reads: Reads, inside: set[int], now: Cont
         return None
     own = {key: how for key, how in reads.how.items() if key in inside}
     if node.op.kind is Kind.FOLD:
-        rule = {"map": _reduced_map, "fold": _second_reduction, "family": _moments}[cluster.kind]
+        rule = {"map": _reduced_map, "fold": _second_reduction, "library": _moments}[cluster.kind]
         return rule(cluster, node, own, now)
     if cluster.row and node.size == cluster.rows:
         among_rows = all(how == {"same"} and key in cluster.row for key, how in own.items())
         return Join(row=True) if own and among_rows else None
-    if cluster.kind == "family":
+    if cluster.kind == "library":
         return _epilogue(cluster, node, own, reads, now)
     if node.size != cluster.size:
         return None

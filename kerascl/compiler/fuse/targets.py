@@ -100,7 +100,7 @@ def choose_targets(
     for node in roots:
         target.add(id(views.storage(node)))
     for node in nodes:
-        if node.op.kind is Kind.FAMILY:
+        if node.op.kind is Kind.LIBRARY:
             for read in library.operands(node):
                 target.add(id(read.base))
     cost: dict[int, int] = {}
@@ -122,7 +122,7 @@ def choose_targets(
                 whole[key] = frozenset()
             cost[key] = 0
             continue
-        if kind in (Kind.FAMILY, Kind.PICK):
+        if kind in (Kind.LIBRARY, Kind.PICK):
             target.add(key)
         elif kind is Kind.FOLD:
             target.add(key)

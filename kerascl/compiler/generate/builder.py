@@ -45,7 +45,7 @@ def _is_wide(cluster: Cluster, outside: set[int]) -> bool:
             return True
         if id(node) not in seen and id(node) not in outside:
             seen.add(id(node))
-            if node.op.kind is not Kind.FAMILY:
+            if node.op.kind is not Kind.LIBRARY:
                 stack.extend(node.inputs)
     return cluster.size > dtypes.NARROW_POSITIONS
 
@@ -61,7 +61,7 @@ def _shapes(cluster: Cluster, stored: set[int]) -> list[tuple[int, ...]]:
         if id(node) in seen or (id(node) in stored and id(node) not in members):
             continue
         seen.add(id(node))
-        if node.op.kind is Kind.FAMILY:
+        if node.op.kind is Kind.LIBRARY:
             found.setdefault(node.shape)
             continue
         found.setdefault(node.shape)

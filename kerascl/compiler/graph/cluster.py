@@ -14,7 +14,7 @@ class Cluster:
     """Targets computed by one kernel.
 
     Attributes:
-        kind: "map", "fold" or "family".
+        kind: "map", "fold" or "library".
         shape: the full index space; for folds the shape before reducing.
         axes: reduced axes of a fold cluster, or of the folds beside a product.
         members: targets in order of computation.

@@ -84,7 +84,7 @@ class _Rewriter:
             result = self.formulas[id(node.inputs[0])].results[node.attrs[0]]
             self.new[id(node)] = self.new[id(result)]
             return
-        formula = formula_of(node, self.info) if node.op.kind is Kind.FAMILY else None
+        formula = formula_of(node, self.info) if node.op.kind is Kind.LIBRARY else None
         if formula is not None:
             self.formulas[id(node)] = formula
             for argument, x in zip(formula.arguments, node.inputs, strict=True):
@@ -130,7 +130,7 @@ class _Rewriter:
             same = _unchanged(op, inputs)
             if same is not None and same.shape == shape and same.dtype is dtype:
                 return same
-        elif op.kind is Kind.FAMILY and inputs and inputs[0].op is PAD:
+        elif op.kind is Kind.LIBRARY and inputs and inputs[0].op is PAD:
             inputs, attrs = _without_padding(op, inputs, attrs)
         return self.make(op, inputs, attrs, shape, dtype)
 

@@ -132,8 +132,8 @@ class _Lowering:
         return len(self.slots) - 1
 
     def add(self, cluster: Cluster) -> None:
-        if cluster.kind == "family":
-            self._family(cluster)
+        if cluster.kind == "library":
+            self._library(cluster)
         else:
             self._generated(cluster)
         self._note_aliases(cluster)
@@ -200,7 +200,7 @@ class _Lowering:
             self.generated.append((step, text))
             self.steps.append(step)
 
-    def _family(self, cluster: Cluster) -> None:
+    def _library(self, cluster: Cluster) -> None:
         node = cluster.head
         reads = library.operands(node)
         if node.op is LOOP:
