@@ -179,7 +179,9 @@ def _launch(launch: Launch, exact: bool, late: bool) -> Launch:
         text = text.replace("as_uint(as_float(x) * 1.00035222f)", "(x)")
     assert not re.search(r"\basm\b", re.sub("//.*", "", text)), "PTX that is not emulated"
     macros, kernel = text.split("__kernel ")
-    kind = re.search(r'#define MMA_TYPE "(\w+)"', head)[1]
+    kind = re.search(r"mma\.sync\S+\.(\w+)\.f32 ", head)[1]
+    head, instructions = re.subn(r"(?m)^#define MMA\(.*\\\n(?:.*\\\n)*.*\n", "", head)
+    assert instructions == 1
     modes = f"#define EMU_MASK 0xffff{'ffff' if exact else 'e000'}u\n#define EMU_LATE {int(late)}\n"
     return dataclasses.replace(
         launch, source=head + macros + modes + _VALUES[kind] + _TILE + "__kernel " + kernel,

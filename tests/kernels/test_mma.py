@@ -14,6 +14,7 @@ from kerascl.kernels.conv.problem import normalise_conv
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.units import matmul as unit_matmul
+from kerascl.kernels.units import nv_sm80
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.conv import FragmentConv, _divisor
 from kerascl.kernels.units.matmul import FragmentMatmul, gemm_side
@@ -37,7 +38,7 @@ CONV = (FragmentConv(unit_tile.TILES[1]), FragmentConv(unit_tile.TILES[3], split
 @pytest.fixture(scope="module")
 def dev():
     """A device with matrix units, else a CPU that emulates them."""
-    found = sorted(devices().values(), key=lambda d: d.info.matrix not in unit_tile.UNITS)
+    found = sorted(devices().values(), key=lambda d: d.info.matrix not in nv_sm80.MATRIX)
     return found[0]
 
 
@@ -56,7 +57,7 @@ def of_a_card(info):
 
 def run(solver, problem, inputs, shape, dev, late=False):
     """What a solver computes, or None where it does not apply; `late` is the emulator's."""
-    real = dev.info.matrix in unit_tile.UNITS
+    real = dev.info.matrix in nv_sm80.MATRIX
     info = dev.info if real else of_a_card(dev.info)
     if not solver.applies(problem, info):
         return None
@@ -136,7 +137,7 @@ def test_rounding_to_tf32_is_to_nearest_in_the_mean(dev, rng):
 )  # fmt: skip
 def test_the_emulator_sees(late, right, wrong, dev, rng, monkeypatch):
     """Copies that are not waited for, and one into a stage that is still read."""
-    if dev.info.matrix in unit_tile.UNITS:
+    if dev.info.matrix in nv_sm80.MATRIX:
         pytest.skip("the device needs no emulator")
     text, plain = cl_source("units/mma_tile.cl"), cl_source
     assert right in text

@@ -18,7 +18,7 @@ from kerascl.kernels.attention.problem import AttentionProblem
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.sizes import round_up
 from kerascl.kernels.contract.source import cl_source
-from kerascl.kernels.units.tile import UNITS
+from kerascl.kernels.units.nv_sm80 import MATRIX
 from kerascl.runtime import device as devices
 from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
@@ -59,7 +59,7 @@ BACKWARD = ((64, FragmentBlock(4, 1, 32)), (64, FragmentBlock(2, 1, 32)))
 @functools.cache
 def available(info: DeviceInfo) -> bool:
     """Whether the device has the units and the kernels pass their self-test on it."""
-    if info.matrix not in UNITS:
+    if info.matrix not in MATRIX:
         return False
     module = "kerascl.kernels.units.attention_selftest"
     return not selftest.kept(

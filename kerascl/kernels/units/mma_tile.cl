@@ -3,7 +3,7 @@
 //
 // Shared by GEMM and by convolution as an implicit GEMM.  The including source defines
 //   EB                    bytes of an element: 4 (float, multiplied as TF32) or 2
-//   MMA_TYPE              "tf32", "bf16" or "f16"
+//   MMA(d, a, b)          the instruction (fragment.py)
 //   BM BN BK WM WN STAGES tile, depth of a stage (32 or 64 bytes times 2), warp tile, stages
 //   A_ALONG_K B_ALONG_K   whether a tile is stored as rows of k (else as rows of m or n)
 //   A_CE B_CE             elements of one copy, neighbours along that axis
@@ -73,16 +73,6 @@
 #define LDS4(d0, d1, d2, d3, at) \
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" \
                : "=r"(d0), "=r"(d1), "=r"(d2), "=r"(d3) : "r"(at) : "memory")
-#if EB == 4
-#define MMA_SHAPE "m16n8k8"
-#else
-#define MMA_SHAPE "m16n8k16"
-#endif
-#define MMA(d, a, b) \
-  asm volatile("mma.sync.aligned." MMA_SHAPE ".row.col.f32." MMA_TYPE "." MMA_TYPE \
-               ".f32 {%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \
-               : "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3]) \
-               : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), "r"((b)[0]), "r"((b)[1]))
 
 #if EB == 4
 // The matrix units take the upper 19 bits.  Before that cut, half a unit of the last bit kept is

@@ -16,7 +16,7 @@ from kerascl.dtypes import DType
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import prelude
+from kerascl.kernels.contract.source import defines, prelude
 from kerascl.kernels.matmul.split_k import (
     MAX_PARTIAL_BYTES,
     partial_epilogue,
@@ -24,11 +24,9 @@ from kerascl.kernels.matmul.split_k import (
     vector_reduction_launch,
 )
 from kerascl.kernels.tuning.costs import fixed_time
+from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
-UNITS = ("mma80", "wgmma90")  # values of DeviceInfo.matrix that offer mma.sync
-
-_TYPES = {dtypes.float32: "tf32", dtypes.bfloat16: "bf16", dtypes.float16: "f16"}
 
 
 @dataclass(frozen=True)
@@ -137,7 +135,7 @@ def widest_copy(dtype: DType, *multiples: int) -> int:
 
 def takes(dtype: DType, other: DType, acc: DType, precision: str) -> bool:
     """Whether the kernels multiply such inputs as exactly as asked."""
-    if dtype is not other or acc is not dtypes.float32 or dtype not in _TYPES:
+    if dtype is not other or acc is not dtypes.float32 or dtype not in FRAGMENTS:
         return False
     return dtype is not dtypes.float32 or precision == "high"
 
@@ -146,13 +144,13 @@ def operand_defines(tile: FragmentTile, dtype: DType, a: Side, b: Side, m_fast: 
     size = dtype.itemsize
     names = dict(
         BM=tile.bm, BN=tile.bn, BK=tile.bk(dtype), WM=tile.wm, WN=tile.wn, STAGES=tile.stages,
-        EB=size, ELEMENT="float" if size == 4 else "ushort", MMA_TYPE=f'"{_TYPES[dtype]}"',
+        EB=size, ELEMENT="float" if size == 4 else "ushort",
         A_ALONG_K=int(a.along_k), B_ALONG_K=int(b.along_k), A_CE=a.copy, B_CE=b.copy,
         A_COPY=f"{a.style}{a.copy * size}", B_COPY=f"{b.style}{b.copy * size}",
         A_WHOLE=int(a.style == "FULL"), B_WHOLE=int(b.style == "FULL"),
         M_FAST=int(m_fast),
     )  # fmt: skip
-    return "".join(f"#define {k} {v}\n" for k, v in names.items())
+    return defines(**names) + FRAGMENTS[dtype].macro
 
 
 class FragmentSolver(Solver):
@@ -165,7 +163,7 @@ class FragmentSolver(Solver):
 
     def applies(self, problem, info) -> bool:
         p, tile = problem, self.tile
-        if info.matrix not in UNITS or not takes(p.a, p.b, p.acc, p.precision):
+        if info.matrix not in MATRIX or not takes(p.a, p.b, p.acc, p.precision):
             return False
         # Narrow copies need registers that large tiles do not leave.
         narrow = min(side.copy * p.a.itemsize for side in self._sides(p))

@@ -1,0 +1,44 @@
+"""mma.sync of NVIDIA's matrix units (compute capability 8.0 and more).
+
+Layouts are those of the PTX ISA, "Matrix Fragments for mma.m16n8k8" and "... mma.m16n8k16".
+"""
+
+from __future__ import annotations
+
+from kerascl import dtypes
+from kerascl.dtypes import DType
+from kerascl.kernels.units.fragment import Fragment, Layout
+
+MATRIX = ("mma80", "wgmma90")  # values of DeviceInfo.matrix that offer it
+
+
+def _fragment(dtype: DType, name: str) -> Fragment:
+    wide = 4 // dtype.itemsize  # elements of a word, neighbours along k
+    k = 8 * wide
+    far, near = (0, 4 * wide), range(wide)
+    mnemonic = f"mma.sync.aligned.m16n8k{k}.row.col.f32.{name}.{name}.f32"
+    macro = (
+        "#define MMA(d, a, b) \\\n"
+        f'  asm volatile("{mnemonic} {{%0,%1,%2,%3}},{{%4,%5,%6,%7}},{{%8,%9}},'
+        '{%0,%1,%2,%3};" \\\n'
+        '               : "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3]) \\\n'
+        '               : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), '
+        '"r"((b)[0]), "r"((b)[1]))\n'
+    )
+    return Fragment(
+        dtype, 16, 8, k, 32,
+        a=Layout(
+            4, (1, 0), (0, wide), tuple((r, c + w) for c in far for r in (0, 8) for w in near)
+        ),
+        b=Layout(4, (0, 1), (wide, 0), tuple((r + w, 0) for r in far for w in near)),
+        d=Layout(4, (1, 0), (0, 2), ((0, 0), (0, 1), (8, 0), (8, 1))),
+        macro=macro,
+    )  # fmt: skip
+
+
+FRAGMENTS = {
+    dtype: _fragment(dtype, name)
+    for dtype, name in (
+        (dtypes.float32, "tf32"), (dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"),
+    )
+}  # fmt: skip
