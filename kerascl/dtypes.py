@@ -79,22 +79,27 @@ class DType:
 
     @property
     def is_float(self) -> bool:
+        """Whether it is a floating dtype, float8 included."""
         return self.kind == "f"
 
     @property
     def is_integer(self) -> bool:
+        """Whether it is an integer dtype, signed or not; bool is none."""
         return self.kind in "iu"
 
     @property
     def is_bool(self) -> bool:
+        """Whether it is bool."""
         return self.kind == "b"
 
     @property
     def is_complex(self) -> bool:
+        """Whether it is complex64 or complex128."""
         return self.kind == "c"
 
     @property
     def is_float8(self) -> bool:
+        """Whether it is one of the two floats of one byte."""
         return self.kind == "f" and self.itemsize == 1
 
     @property

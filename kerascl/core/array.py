@@ -51,22 +51,27 @@ class Array(Methods, Differentiable):
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The size of each axis."""
         return self._node.shape
 
     @property
     def dtype(self) -> DType:
+        """The dtype of the elements."""
         return self._node.dtype
 
     @property
     def ndim(self) -> int:
+        """How many axes there are."""
         return len(self._node.shape)
 
     @property
     def size(self) -> int:
+        """How many elements there are."""
         return self._node.size
 
     @property
     def nbytes(self) -> int:
+        """Bytes that the elements take on the device."""
         return self._node.nbytes
 
     @property

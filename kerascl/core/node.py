@@ -81,6 +81,7 @@ class Node:
 
     @property
     def size(self) -> int:
+        """How many elements the value has."""
         count = 1
         for n in self.shape:
             count *= n
@@ -88,6 +89,7 @@ class Node:
 
     @property
     def nbytes(self) -> int:
+        """Bytes that it takes in memory."""
         return self.size * self.dtype.itemsize
 
     @property

@@ -234,23 +234,28 @@ def broadcast(arrays: Sequence[Array]) -> tuple[list[Array], tuple[int, ...]]:
 
 # dtype rules: from the dtypes of all inputs to (dtype of the inputs, dtype of the result)
 def same(dtype: DType) -> tuple[DType, DType]:
+    """The result has the inputs' dtype."""
     return dtype, dtype
 
 
 def floating(dtype: DType) -> tuple[DType, DType]:
+    """Integers and bools are computed in float32."""
     dtype = dtype if dtype.is_float or dtype.is_complex else float32
     return dtype, dtype
 
 
 def comparison(dtype: DType) -> tuple[DType, DType]:
+    """The result is bool."""
     return dtype, bool_
 
 
 def logical(dtype: DType) -> tuple[DType, DType]:
+    """Inputs and result are bool."""
     return bool_, bool_
 
 
 def numeric(dtype: DType) -> tuple[DType, DType]:
+    """The result has the inputs' dtype; bools are computed in int32."""
     dtype = int32 if dtype.is_bool else dtype
     return dtype, dtype
 
