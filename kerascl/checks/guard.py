@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from kerascl.runtime.device import DeviceInfo
 from kerascl.runtime.errors import DeviceError
+from kerascl.runtime.programs import kernel_names
 
 PLAIN = "-cl-opt-disable"
 # Verdicts: right; right with optimisation off; nobody knows.  Any other says what is wrong.
@@ -26,14 +27,15 @@ _NAMES = {
     "attention": r"attention_|gemm_pack",
     "recurrent": r"recurrent",
 }
-_PATTERNS = {kind: re.compile(rf"\bvoid\s+(?:{n})\w*\s*\(") for kind, n in _NAMES.items()}
+_PATTERNS = {kind: re.compile(names) for kind, names in _NAMES.items()}
 _RANDOM = "kcl_threefry("  # in the text of a kernel of whatever name
 KINDS = (*_NAMES, "random")
 
 
 def kinds_of(source: str) -> set[str]:
     """The kinds that a program's kernels belong to."""
-    found = {kind for kind, name in _PATTERNS.items() if name.search(source)}
+    names = kernel_names(source)
+    found = {kind for kind, name in _PATTERNS.items() if any(map(name.match, names))}
     return found | ({"random"} if _RANDOM in source else set())
 
 
@@ -55,6 +57,8 @@ class Guard:
         Raises:
             DeviceError: the driver does not compute a kind of its kernels rightly.
         """
+        if not (self.plain or self.refused):
+            return ()
         kinds = kinds_of(source)
         for kind in sorted(kinds.intersection(self.refused)):
             raise DeviceError(

@@ -120,8 +120,10 @@ def _alike(index: Array, axis: int) -> bool:
 def _scatter_vjp(
     g: Array, y: Array, base: Array, indices: Array, updates: Array, mode: str
 ) -> Gradients:
+    inside = logical_and(greater_equal(indices, 0), less(indices, base.shape[0]))
+    inside = reshape_to(inside, (indices.shape[0], 1))  # updates outside have been dropped
     if mode == "add":
-        return g, None, take_rows(g, indices)
+        return g, None, where(inside, take_rows(g, indices), 0)
     if mode == "set":
         hit = scatter_rows(
             expand_to(scalar(0, positions(indices.shape[0] + 1)), (base.shape[0], 1)),
@@ -134,11 +136,24 @@ def _scatter_vjp(
         return kept, None, where(last, take_rows(g, indices), 0)
     if mode in ("max", "min"):
         won = cast_to(equal(y, base), g.dtype)
-        hit = cast_to(equal(take_rows(y, indices), updates), g.dtype)
+        hit = logical_and(inside, equal(take_rows(y, indices), updates))
+        hit = cast_to(hit, g.dtype)
         count = won + scatter_rows(expand_to(scalar(0, g.dtype), g.shape), indices, hit, "add")
         share = g / where(count == 0, 1, count)
         return share * won, None, take_rows(share, indices) * hit
-    return (g * y / base, None, take_rows(g * y, indices) / updates)
+    # The product of the others, which a division by zero does not give.
+    zero = equal(updates, 0)
+    safe = where(zero, 1, updates)
+    product = scatter_rows(expand_to(scalar(1, y.dtype), y.shape), indices, safe, "mul")
+    zeros = expand_to(scalar(0, y.dtype), y.shape)
+    zeros = scatter_rows(zeros, indices, cast_to(zero, y.dtype), "add")
+    others = take_rows(g * base * product, indices) / safe
+    alone = equal(take_rows(zeros, indices), cast_to(zero, y.dtype))
+    return (
+        g * where(equal(zeros, 0), product, 0),
+        None,
+        where(logical_and(inside, alone), others, 0),
+    )
 
 
 def _positions(indices: Array) -> Array:

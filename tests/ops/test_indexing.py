@@ -128,3 +128,27 @@ def test_take_along_axis_sends_gradients_where_it_read(shape, indices, axis):
         source[axis] = index[place]
         expected[tuple(source)] += weight[place]
     np.testing.assert_allclose(tape.gradient(total, x).numpy(), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_gradients_of_products_at_zeros(captured):
+    def loss(x, v):
+        return kc.sum(x.at[np.array([0, 1, 1, 1, 2, 2])].multiply(v) * weights)
+
+    x = np.array([0.0, 3.0, 2.0, 5.0], "float32")
+    v = np.array([4.0, 0.0, 2.0, 7.0, 0.0, 0.0], "float32")
+    weights = np.array([1.0, 10.0, 100.0, 1000.0], "float32")
+    gradient = kc.grad(loss, argnums=(0, 1))
+    in_x, in_v = (kc.jit(gradient) if captured else gradient)(kc.array(x), kc.array(v))
+    np.testing.assert_array_equal(in_x.numpy(), [4.0, 0.0, 0.0, 1000.0])
+    np.testing.assert_array_equal(in_v.numpy(), [0.0, 10 * 3 * 14, 0.0, 0.0, 0.0, 0.0])
+
+
+def test_updates_that_were_dropped_have_no_gradient(rng):
+    ids = np.array([0, 5, 2, -1, 2])
+    x = kc.array(rng.standard_normal((5, 3)).astype("float32"))
+    weights = rng.standard_normal((3, 3)).astype("float32")
+    found = kc.grad(lambda x: kc.sum(kc.segment_sum(x, ids, 3) * weights))(x)
+    inside = (ids >= 0) & (ids < 3)
+    expected = np.where(inside[:, None], weights[np.clip(ids, 0, 2)], 0)
+    np.testing.assert_array_equal(found.numpy(), expected)
