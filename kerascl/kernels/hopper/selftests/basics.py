@@ -14,9 +14,11 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.run import enqueue
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
-from kerascl.kernels.hopper import conv as hopper_conv
-from kerascl.kernels.hopper import filter_gradient, register_blocked
-from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.hopper.conv import HopperConv
+from kerascl.kernels.hopper.filter_gradient import FilterGradient
+from kerascl.kernels.hopper.matmul import HopperMatmul
+from kerascl.kernels.hopper.register_blocked import RegisterBlockedFilterGradient
+from kerascl.kernels.hopper.solver import HopperSolver
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.runtime import device, selftest_child
 
@@ -73,9 +75,7 @@ def products(dev: device.Device) -> None:
             wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
             want = (wide_a.T if turn_a else wide_a) @ (wide_b.T if turn_b else wide_b)
             got = np.empty((m, n), np.float32)
-            plan = hopper_matmul.HopperMatmul().plan(
-                problem, dev.info, store_epilogue(dtypes.float32)
-            )
+            plan = HopperMatmul().plan(problem, dev.info, store_epilogue(dtypes.float32))
             run(plan, {"a": a, "b": b}, got, dev)
             check(f"a product of {name} ({precision})", got, want, bound)
 
@@ -88,12 +88,15 @@ def convolutions(dev: device.Device) -> None:
     """
     rng = np.random.default_rng()
     for dtype in (dtypes.float32, dtypes.bfloat16):
-        filter_grad = register_blocked if dtype is dtypes.float32 else filter_gradient
-        rooms = {FORWARD: hopper_conv, DATA_GRAD: hopper_conv, FILTER_GRAD: filter_grad}
-        for kind, room in rooms.items():
+        wide = dtype is dtypes.float32
+        solvers: dict[str, HopperSolver] = {
+            FORWARD: HopperConv(), DATA_GRAD: HopperConv(),
+            FILTER_GRAD: RegisterBlockedFilterGradient() if wide else FilterGradient(),
+        }  # fmt: skip
+        for kind, solver in solvers.items():
             problem, inputs, want = convolution(rng, kind, (3, 13, 13, 40, 24, 3, 1, 1, 1), dtype)
             got = np.empty(want.shape, np.float32)
-            plan = room.Wgmma().plan(problem, dev.info, store_epilogue(dtypes.float32))
+            plan = solver.plan(problem, dev.info, store_epilogue(dtypes.float32))
             run(plan, inputs, got, dev)
             check(f"{kind} of {dtype.name}", got, want, 1e-3)
 

@@ -1,0 +1,37 @@
+"""Self-tests of matrix units plan what they say: one that fails for Python's reasons tells of no
+device, and would leave its kernels unused in silence."""
+
+import runpy
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from kerascl.kernels.hopper import probe
+from kerascl.runtime import selftest_child
+
+MODULES = [probe.self_test(family) for family in probe.SELF_TESTS]
+
+
+@pytest.mark.parametrize("module", [*MODULES, "kerascl.kernels.units.attention_selftest"])
+def test_self_tests_reach_their_end(module, hopper_info, monkeypatch):
+    tests, runs, checks = [], [], []
+    monkeypatch.setattr(selftest_child, "main", lambda *given: tests.extend(given))
+    names = runpy.run_module(module, run_name="__main__")
+
+    def run(plan, inputs, out=None, dev=None, **more):
+        runs.append(plan)
+        assert plan.launches
+        for result in (out, *more.values()):
+            if result is not None:
+                result.fill(0)
+
+    def check(name, got, want, bound):
+        checks.append(name)
+        assert got.shape == want.shape and np.isfinite(want).all() and 0 < bound < 0.1
+
+    names["run"], names["check"] = run, check
+    for test in tests:
+        test.__globals__.update(run=run, check=check)
+        test(SimpleNamespace(info=hopper_info))
+    assert runs and len(checks) >= len(runs)
