@@ -18,13 +18,14 @@ STEPS = {
     "square": lambda m, x, y: m.square(x),
     "negative": lambda m, x, y: -x,
     "absolute": lambda m, x, y: m.absolute(x),
-    "maximum": lambda m, x, y: m.maximum(x, y),
-    "minimum": lambda m, x, y: m.minimum(x, y),
+    "maximum": lambda m, x, y: m.maximum(x, y) if m is kc else _first(x > y, x, y),
+    "minimum": lambda m, x, y: m.minimum(x, y) if m is kc else _first(x < y, x, y),
     "where": lambda m, x, y: m.where(x > y, x, y),
     "clip": lambda m, x, y: m.clip(x, _one(m, x, -1.5), _one(m, x, 2)),
     "floor": lambda m, x, y: m.floor(x),
     "trunc": lambda m, x, y: m.trunc(x),
-    "sign": lambda m, x, y: m.sign(x),
+    # that of ml_dtypes keeps the sign of a zero, unlike NumPy's own
+    "sign": lambda m, x, y: m.sign(x) if m is kc else np.sign(x.astype("float32")),
     "root": lambda m, x, y: m.sqrt(m.absolute(x)),
     "scalar": lambda m, x, y: x * _one(m, x, 1.1) + _one(m, x, 0.3),
     "wide": lambda m, x, y: _cast(m, _cast(m, x, "float32") + _cast(m, y, "float32"), x.dtype),
@@ -40,6 +41,11 @@ def _cast(m, x, dtype):
     if m is kc:
         return kc.cast(x, dtype)
     return x.astype(DTYPES.get(str(dtype), dtype))
+
+
+def _first(better, x, y):
+    """Of zeros of two signs the second, as documented nowhere in NumPy, whose dtypes differ."""
+    return np.where(better | (x != x), x, y)
 
 
 def _one(m, x, value):
