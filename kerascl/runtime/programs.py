@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from kerascl import config
-from kerascl.runtime import addresses, build_apart, build_notes, compilers, negations
+from kerascl.runtime import addresses, build_apart, build_notes, compilers, integers
 from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.errors import LOST, CompileError
@@ -30,7 +30,7 @@ _Program = tuple[str, Sequence[str]]
 #: binary through the function and builds the result (NVIDIA: text of PTX in, text of PTX out).
 REWRITES: dict[str, Callable[[bytes], bytes]] = {
     addresses.REWRITE: addresses.plain,
-    negations.REWRITE: negations.plain,
+    integers.REWRITE: integers.plain,
 }
 
 _REWRITE_OPTION = "--rewrite="
@@ -154,7 +154,7 @@ class Programs:
         self._always = (*((EXACT_DIVISION,) if exact else ()), *_conversions(device.info))
         # After those that a program asks for; memory objects become addresses last of all.
         self._rewrites = (
-            *((negations.REWRITE,) if "loses_negations" in device.info.quirks else ()),
+            *((integers.REWRITE,) if "confuses_extremes" in device.info.quirks else ()),
             *((addresses.REWRITE,) if device.addresses is not None else ()),
         )
         self._guard_lock = threading.RLock()

@@ -125,8 +125,9 @@ TABLE = (
         },
     ),
     Quirk(
-        "loses_negations",
-        "its assembler drops a minus of max(max(a, -b), -c) of integers (580.159, CUDA 13.0)",
+        "confuses_extremes",
+        "its assembler drops a minus of max(max(a, -b), -c) of integers, and takes max(a, b) == b "
+        "of 16 bits for a >= b (580.159, CUDA 13.0)",
         lambda info: _nvidia(info) and (info.nvidia_capability or (0, 0)) >= (9, 0),
     ),
     Quirk("no_binaries", "program binaries of a simulator are not reloaded", _oclgrind),
