@@ -198,7 +198,13 @@ _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
 # these are instructions (KCL_HALF_MEMORY), else by whole numbers.  KCL_CVT_BF16 stands for an
 # instruction of PTX.  float8 (arXiv:2209.05433): e4m3fn has no infinities, too large becomes NaN;
 # values below the smallest normal number are found by adding one whose last place is theirs.
+# KCL_ZERO hides a constant NaN from compilers that take built-in functions of it for undefined.
 PRELUDE = """\
+#ifdef KCL_HIDE_NAN
+#define KCL_ZERO ((uint)(get_global_id(0) >> (8 * sizeof(size_t) - 1)))
+#else
+#define KCL_ZERO 0u
+#endif
 inline float kcl_from_bf16(ushort x) { return as_float((uint)x << 16); }
 #ifdef KCL_CVT_BF16
 inline uint kcl_bf16_bits(float v) {

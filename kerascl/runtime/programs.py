@@ -127,12 +127,14 @@ class Kernel:
 
 
 def _conversions(info: DeviceInfo) -> tuple[str, ...]:
-    """Which of `dtypes.PRELUDE`'s ways to round floats to 16 bits serve best."""
+    """Which of `dtypes.PRELUDE`'s ways to round floats to 16 bits, and to write NaN, serve best."""
     options = ["-DKCL_HALF"] if info.fp16 else []
     if not info.fp16 and "converts_halves" in info.quirks:
         options.append("-DKCL_HALF_MEMORY")
     if "converts_bfloat16" in info.quirks:
         options.append("-DKCL_CVT_BF16")
+    if "poisons_nan" in info.quirks:
+        options.append("-DKCL_HIDE_NAN")
     return tuple(options)
 
 

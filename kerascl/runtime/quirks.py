@@ -62,6 +62,12 @@ TABLE = (
         {"fp16": False},
     ),
     Quirk(
+        "poisons_nan",
+        "PoCL's floor, and other functions, of a constant NaN are undefined (3.1 and 5.0): "
+        "clip(floor(NaN - x), -1, 2) gave what lay in memory",
+        _pocl,
+    ),
+    Quirk(
         "no_matrix",
         "kernels with inline PTX are written for NVIDIA's own driver",
         lambda info: info.nvidia_capability is not None and not _nvidia(info),

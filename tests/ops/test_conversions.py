@@ -9,6 +9,7 @@ import pytest
 
 import kerascl as kc
 from kerascl.dtypes import ALL
+from kerascl.runtime import device
 
 INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"]
 
@@ -176,3 +177,24 @@ def test_sign_of_nan():
     for dtype in ("float16", "float32", "float64", "bfloat16"):
         host = np.array(nans).astype(kc.zeros((), dtype).dtype.numpy)
         np.testing.assert_array_equal(kc.signbit(kc.array(host)).numpy(), np.signbit(host))
+
+
+@pytest.mark.parametrize("special", [np.nan, -np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_functions_of_constants_that_are_no_numbers(special, dtype):
+    """Compilers may know a constant's value, and must not make it undefined."""
+    if dtype == "float64" and not device.default().info.fp64:
+        pytest.skip("the device has no float64")
+    x = np.linspace(-3, 3, 40).astype(dtype)
+    names = ("floor", "ceil", "trunc", "round", "sqrt", "exp", "sin", "tanh", "absolute")
+
+    def run(m, a):
+        c = np.dtype(dtype).type(special) if m is np else float(special)
+        return [m.clip(getattr(m, name)(c - a), -1, 2) for name in names]
+
+    with np.errstate(invalid="ignore"):
+        expected = run(np, x)
+    for call in (lambda a: run(kc, a), kc.jit(lambda a: run(kc, a))):
+        for name, found, right in zip(names, call(kc.array(x)), expected, strict=True):
+            rtol = 2e-3 if dtype == "float16" else 1e-6
+            np.testing.assert_allclose(found.numpy(), right, rtol=rtol, err_msg=name)

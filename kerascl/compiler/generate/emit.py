@@ -220,7 +220,7 @@ def literal(value: Any, dtype: DType) -> str:
     if value != value:
         first = "f" if math.copysign(1, value) < 0 else "7"  # the sign of NAN is a driver's choice
         bits = f"float(0x{first}fc00000u" if suffix else f"double(0x{first}ff8000000000000UL"
-        return f"(as_{bits}))"
+        return f"(as_{bits} - KCL_ZERO))"
     if math.isinf(value):
         return f"({cast}{'-' if value < 0 else ''}INFINITY)"
     return f"({value!r}{suffix})"
