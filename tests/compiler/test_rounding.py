@@ -44,7 +44,7 @@ def _cast(m, x, dtype):
 
 
 def _first(better, x, y):
-    """Of zeros of two signs the second, as documented nowhere in NumPy, whose dtypes differ."""
+    """Of zeros of both signs the second: which one, NumPy leaves open and varies by dtype."""
     return np.where(better | (x != x), x, y)
 
 

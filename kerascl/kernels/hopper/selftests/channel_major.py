@@ -18,7 +18,7 @@ from kerascl.kernels.hopper.selftests.basics import check, convolution, run
 from kerascl.runtime import device, selftest_child
 
 
-def planes(dev: device.Device) -> None:
+def filter_gradients(dev: device.Device) -> None:
     """Filter gradients with strides and dilations, sizes no tile divides, every tile of "highest".
 
     Batches of many sizes: TMA faults where a shift by pixels is no multiple of 16 bytes.
@@ -48,4 +48,4 @@ def planes(dev: device.Device) -> None:
 
 
 if __name__ == "__main__":
-    selftest_child.main(planes)
+    selftest_child.main(filter_gradients)

@@ -16,7 +16,7 @@ from kerascl.kernels.hopper.selftests.basics import check, convolution, run
 from kerascl.runtime import device, selftest_child
 
 
-def taps(dev: device.Device) -> None:
+def filter_gradients(dev: device.Device) -> None:
     """Filter gradients of every box, sizes that no box or tile divides, several tiles and slices.
 
     Raises:
@@ -35,4 +35,4 @@ def taps(dev: device.Device) -> None:
 
 
 if __name__ == "__main__":
-    selftest_child.main(taps)
+    selftest_child.main(filter_gradients)

@@ -51,7 +51,7 @@ def products(dev: device.Device) -> None:
         plan = transposed.TransposedMatmul(tile, splits).plan(
             problem, dev.info, store_epilogue(out)
         )
-        name = f"a turned product ({tile.name if tile else (batch, m, n, k)})"
+        name = f"a transposed product ({tile.name if tile else (batch, m, n, k)})"
         for _ in range(TIMES):
             run(plan, {"a": a, "b": b}, got, dev)
             check(name, got.astype(np.float64), want, BOUND if out is float32 else 4e-3)
