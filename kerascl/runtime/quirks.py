@@ -123,11 +123,13 @@ TABLE = (
         "miscompiles",
         "its compiler never sets the register of ones for NOT of a maximum in scalar code that it "
         "turns into vectors, and subtracts the lanes of a subtracting loop from each other where a "
-        "narrower vector takes the loop's remainder; without these two passes both are right",
+        "narrower vector takes the loop's remainder; where it computes a value again behind a "
+        "barrier it may end the process (signal 11); without these passes all is right",
         _intel_cpu_2026_2,
         {
             "compiler_options": "-disable-x86-scalar-to-vector "
-            "-vplan-enable-non-masked-vectorized-remainder=false"
+            "-vplan-enable-non-masked-vectorized-remainder=false "
+            "-sycl-barrier-copy-instruction-threshold=0"
         },
     ),
     Quirk(

@@ -98,3 +98,19 @@ def test_results_are_right_where_opencl_was_in_use_before(tmp_path):
     assert done.returncode == 0, done.stderr
     warned = "built without optimisation" in done.stderr
     assert warned == ("miscompiles" in device.default().info.quirks)
+
+
+def test_a_value_read_by_several_loops_behind_a_barrier(rng):
+    """Intel's compiler died of this one, and the process with it."""
+
+    def run(x):
+        mean, total = kc.mean(x), kc.logsumexp(x)
+        low = kc.minimum(kc.isnan(x).astype("float32"), total)
+        weights = kc.exp(low - kc.max(low))
+        return mean, weights / kc.sum(weights)
+
+    x = rng.standard_normal(45).astype("f4")
+    low = np.minimum(0.0, np.log(np.sum(np.exp(x.astype("f8")))))
+    mean, weights = kc.jit(run)(kc.array(x))
+    assert low <= 0 and abs(mean.numpy() - x.mean(dtype="f8")) < 1e-6
+    np.testing.assert_allclose(weights.numpy(), np.full(45, 1 / 45), 1e-6)
