@@ -5,9 +5,8 @@ from __future__ import annotations
 import argparse
 import sys
 
-from rich.console import Console
-
 from kerascl.commands import bench, check, devices, profile, tune
+from kerascl.runtime.tables import console
 
 COMMANDS = {
     "devices": devices, "check": check, "bench": bench, "profile": profile, "tune": tune,
@@ -26,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
         )
         module.add_arguments(command)
     options = parser.parse_args(arguments)
-    return COMMANDS[options.command].run(options, Console())
+    return COMMANDS[options.command].run(options, console())
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
 | KERASCL_WGMMA | 1 | 0 leaves out the kernels for NVIDIA's warpgroup matrix instructions |
 | KERASCL_ADDRESSES | 1 | 0 passes memory objects to kernels also where addresses are cheaper (NVIDIA) |
-| KERASCL_SOLVERS | none | beginnings of solvers' names, with commas, that come first where they apply, or with a minus in front last (for comparisons) |
+| KERASCL_SOLVERS | none | comma-separated name prefixes: matching solvers are preferred where they apply, or avoided with a leading minus (for comparisons) |
 | KERASCL_BUILD_THREADS | number of cores | threads that build OpenCL programs |
 """
 
@@ -83,12 +83,12 @@ def addresses() -> int:
 
 
 def solvers() -> tuple[str, ...]:
-    """Beginnings of the names of solvers that come before cost models and tuning records."""
+    """Prefixes of solver names that are preferred to cost models and tuning records."""
     return tuple(part for part in _solvers() if not part.startswith("-"))
 
 
 def avoided_solvers() -> tuple[str, ...]:
-    """Beginnings of the names of solvers that are taken only where no other applies."""
+    """Prefixes of solver names that are taken only where no other solver applies."""
     return tuple(part[1:] for part in _solvers() if part.startswith("-"))
 
 

@@ -24,7 +24,7 @@ ROOMS = {
     "checks": {"config", "dtypes", "core", "ops", "compiler", "runtime"},
     "": {"config", "dtypes", "core", "ops", "compiler", "runtime", "checks"},
     "commands": {"", "config", "dtypes", "kernels", "runtime", "checks"},
-    "__main__": {"commands"},
+    "__main__": {"commands", "runtime.tables"},
 }
 # `tune` builds networks of keras.applications.
 IMPORTERS = {"pyopencl": {"runtime"}, "keras": {"backend", "commands"}}

@@ -21,6 +21,7 @@ from kerascl.runtime import peaks as rates
 from kerascl.runtime.device import Device
 from kerascl.runtime.peaks import Peaks
 from kerascl.runtime.profile import profile
+from kerascl.runtime.tables import table as new_table
 
 # (m, k, n): squares, the products inside convolutions, sizes that divide by nothing.
 PRODUCTS = (
@@ -89,7 +90,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _print_peaks(device: Device, peaks: Peaks, console: Console) -> None:
-    table = Table(title=f"{device.info.name}, best rates", show_header=False)
+    table = new_table(f"{device.info.name}, best rates", ("",), ("",))
+    table.show_header = False
     for name, rate in peaks.flops.items():
         table.add_row(f"{name} multiply-adds", f"{rate / 1e12:.2f} TFLOP/s")
     table.add_row("memory, read and written", f"{peaks.bandwidth / 1e9:.0f} GB/s")
@@ -131,10 +133,7 @@ def _error(found, wanted: np.ndarray) -> float:
 
 
 def _table(title: str) -> Table:
-    table = Table(title=title)
-    for name in ("problem", "dtype", "us", "TFLOP/s", "GB/s", "of peak", "error"):
-        table.add_column(name, justify="left" if name == "problem" else "right")
-    return table
+    return new_table(title, ("problem", "dtype"), ("us", "TFLOP/s", "GB/s", "of peak", "error"))
 
 
 def _add(table, rows, peaks, name: str, dtype: str, seconds, flops, nbytes, error) -> None:

@@ -13,12 +13,12 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-from rich.table import Table
 
 from kerascl.checks import first, kinds
 from kerascl.checks.guard import FINE, MENDED, OK, UNTOLD, name_of
 from kerascl.checks.trial import Result
 from kerascl.runtime import device as devices
+from kerascl.runtime.tables import table as new_table
 
 _WORDS = {
     OK: "[green]ok[/]",
@@ -72,15 +72,11 @@ def run(options: argparse.Namespace, console: Console) -> int:
 
 
 def _print(results: list[Result], verdicts: dict[str, str], console: Console) -> None:
-    table = Table()
-    table.add_column("kind")
-    table.add_column("cases", justify="right")
-    table.add_column("wrong", justify="right")
-    table.add_column("result", overflow="fold")
+    table = new_table(None, ("kind", "result"), ("cases", "wrong"))
     for kind, verdict in verdicts.items():
         own = [result for result in results if result.kind == kind]
         wrong = [result for result in own if result.problem]
-        table.add_row(kind, str(len(own)), str(len(wrong)), _WORDS.get(verdict, "[red]wrong[/]"))
+        table.add_row(kind, _WORDS.get(verdict, "[red]wrong[/]"), str(len(own)), str(len(wrong)))
     console.print(table)
     for kind in verdicts:
         wrong = [result for result in results if result.kind == kind and result.problem]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Iterator
 
 from rich.console import Console
-from rich.table import Table
 
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.runtime import children, probe
@@ -37,8 +37,6 @@ def _size(nbytes: int) -> str:
 
 def _matrix(info: devices.DeviceInfo, run_probe: bool) -> str:
     """What of the device's matrix units is used, or why not."""
-    if not info.matrix:
-        return ""
     if not hopper_probe.capable(info) or not run_probe:
         return info.matrix
     verdicts = hopper_probe.verdicts(info)
@@ -49,12 +47,31 @@ def _matrix(info: devices.DeviceInfo, run_probe: bool) -> str:
     return ", no ".join((info.matrix, *missing))
 
 
+def _description(
+    index: int, info: devices.DeviceInfo, problem: str, run_probe: bool
+) -> Iterator[tuple[str, str]]:
+    """The lines about a device, each with its style."""
+    yield f"{index}  {info.name} ({info.kind})", "bold"
+    state = problem or ("works" if run_probe else "not tried")
+    yield f"   {state}", "red" if problem else "green" if run_probe else ""
+    version = ".".join(map(str, info.opencl_version))
+    yield f"   {info.platform}, driver {info.driver_version}, OpenCL {version}", ""
+    types = [name for name, has in (("fp16", info.fp16), ("fp64", info.fp64)) if has]
+    facts = (
+        f"{info.compute_units} compute units",
+        f"{_size(info.global_mem_bytes)} of memory",
+        f"{_size(info.local_mem_bytes)} of local memory",
+        *types,
+    )
+    yield "   " + ", ".join(facts), ""
+    if info.matrix:
+        yield f"   matrix units: {_matrix(info, run_probe)}", ""
+    if info.quirks:
+        yield f"   quirks: {', '.join(sorted(info.quirks))}", ""
+
+
 def list_devices(run_probe: bool, console: Console) -> int:
-    """Print the table; returns how many devices can be used."""
-    table = Table(title="OpenCL devices, best first")
-    for name in ("", "kind", "device", "platform, driver", "OpenCL", "units", "memory", "types"):
-        table.add_column(name, overflow="fold")
-    table.add_column("state", overflow="fold")
+    """Print what there is, some lines a device; returns how many devices can be used."""
     usable = 0
     others = []
     index = 0
@@ -65,29 +82,16 @@ def list_devices(run_probe: bool, console: Console) -> int:
         info = found.device.info
         problem = _probe(index, 60) if run_probe else ""
         usable += not problem
-        types = [name for name, has in (("fp16", info.fp16), ("fp64", info.fp64)) if has]
-        state = f"[red]{problem}[/]" if problem else "[green]works[/]" if run_probe else "found"
-        table.add_row(
-            str(index),
-            info.kind,
-            info.name,
-            f"{info.platform}, {info.driver_version}",
-            f"{info.opencl_version[0]}.{info.opencl_version[1]}",
-            str(info.compute_units),
-            f"{_size(info.global_mem_bytes)}, {_size(info.local_mem_bytes)} local",
-            " ".join(filter(None, (*types, _matrix(info, run_probe)))),
-            state + (f" ({', '.join(sorted(info.quirks))})" if info.quirks else ""),
-        )
+        if index == 0:
+            console.print("OpenCL devices, best first\n")
+        for line, style in _description(index, info, problem, run_probe):
+            console.print(line, style=style, highlight=False, markup=False)
+        console.print()
         index += 1
-    if index:
-        console.print(table)
     if others:
-        table = Table(title="Not used")
-        table.add_column("where", overflow="fold")
-        table.add_column("why", overflow="fold")
+        console.print("Not used\n")
         for found in others:
-            table.add_row(found.where, found.problem)
-        console.print(table)
+            console.print(f"{found.where}\n   {found.problem}\n", highlight=False, markup=False)
     if not usable:
         console.print(f"No device can be used: {devices.HINT}.")
         return usable

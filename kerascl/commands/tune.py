@@ -33,6 +33,7 @@ from kerascl.kernels.tuning.trial import plan as plan_of
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
 from kerascl.runtime.errors import CompileError, DeviceError
+from kerascl.runtime.tables import table as new_table
 
 KINDS = {"gemm": matmul, "conv": conv}
 # A candidate must beat the present choice by this much: less is noise.
@@ -119,9 +120,8 @@ def _run_network(options: argparse.Namespace) -> None:
 
 
 def _tune(dev: Device, problems: list, options: argparse.Namespace, console: Console) -> None:
-    table = Table(title=f"Tuned on {dev.info.name}")
-    for name in ("problem", "before", "us", "fastest", "us", "gain", "tried", "wrong"):
-        table.add_column(name, overflow="fold")
+    texts, numbers = ("problem", "before", "fastest", "wrong"), ("us before", "us", "gain", "tried")
+    table = new_table(f"Tuned on {dev.info.name}", texts, numbers)
     end = time.monotonic() + options.seconds
     times: dict[str, dict[str, float]] = {}
     kept = True
@@ -191,8 +191,8 @@ def _tune_one(
     fastest = min(times, key=lambda name: times[name])
     best = times[fastest]
     table.add_row(
-        f"{kind} {database.key(problem)}", present.name, f"{before * 1e6:.1f}", fastest,
-        f"{best * 1e6:.1f}", f"{before / best:.2f}", str(len(times) - 1), " ".join(wrong),
+        f"{kind} {database.key(problem)}", present.name, fastest, " ".join(wrong),
+        f"{before * 1e6:.1f}", f"{best * 1e6:.1f}", f"{before / best:.2f}", str(len(times) - 1),
     )  # fmt: skip
     found = fastest if before / best >= _GAIN else ""
     return found, {name: round(seconds * 1e6, 2) for name, seconds in times.items()}

@@ -10,12 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from kerascl.runtime import device as devices
 from kerascl.runtime.errors import DeviceError
 from kerascl.runtime.opencl import cl
 from kerascl.runtime.replay import Note
+from kerascl.runtime.tables import console as standard_console
+from kerascl.runtime.tables import table as new_table
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
@@ -158,12 +159,11 @@ class Profile:
         """
         totals = self.totals(by)
         all_ns = sum(total.nanoseconds for total in totals) or 1
-        table = Table(title=f"{self.device.info.name}: {all_ns / 1e6:.3f} ms in {len(self.spans)}")
-        table.add_column("command" if by == "name" else "layer", overflow="fold")
-        for name in ("count", "total ms", "%", "mean us", "min us", "max us", "GFLOP/s", "GB/s"):
-            table.add_column(name, justify="right")
+        numbers = ["count", "total ms", "%", "mean us", "min us", "max us", "GFLOP/s", "GB/s"]
         if peaks is not None:
-            table.add_column("of peak", justify="right")
+            numbers.append("of peak")
+        title = f"{self.device.info.name}: {len(self.spans)} commands in {all_ns / 1e6:.3f} ms"
+        table = new_table(title, ["command" if by == "name" else "layer"], numbers)
         for total in totals[:rows]:
             ns, count = total.nanoseconds, len(total.times)
             cells = [
@@ -184,7 +184,7 @@ class Profile:
             table.add_row(*cells)
         if len(totals) > rows:
             table.caption = f"and {len(totals) - rows} more"
-        (console or Console()).print(table)
+        (console or standard_console()).print(table)
 
     def chrome_trace(self, path: str | Path) -> None:
         """Write the spans for chrome://tracing or ui.perfetto.dev (times in microseconds).

@@ -1,11 +1,15 @@
 """`python -m kerascl …`: what each command prints and writes."""
 
+import io
 import json
 import os
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
+
+from kerascl.runtime import device, tables
 
 SCRIPT = """
 import keras, numpy as np, sys
@@ -54,6 +58,33 @@ def test_bench_measures_and_keeps_the_peaks(tmp_path):
     peaks = json.loads(report.read_text())["peaks"]
     assert peaks["flops"]["float32"] > 0 and peaks["bandwidth"] > 0 and peaks["launch"] > 0
     assert list((tmp_path / "peaks").rglob("*.bin"))
+
+
+def test_devices_through_a_pipe_keeps_names_whole():
+    info = device.default().info
+    done = subprocess.run(
+        [sys.executable, "-m", "kerascl", "devices", "--no-probe"],
+        capture_output=True, text=True, env={k: v for k, v in os.environ.items() if k != "COLUMNS"},
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert f"{info.name} ({info.kind})\n" in done.stdout
+    assert f"{info.platform}, driver {info.driver_version}, OpenCL" in done.stdout
+
+
+def test_tables_are_as_wide_as_their_cells(capsys, monkeypatch):
+    monkeypatch.delenv("COLUMNS", raising=False)
+    name = "a problem with a name of many words " * 5
+    made = tables.table("title", ["problem"], ["us"])
+    made.add_row(name, "12.5")
+    tables.console().print(made)
+    printed = capsys.readouterr().out
+    assert name.strip() in printed
+    assert max(map(len, printed.splitlines())) < len(name) + 20
+
+    narrow = Console(width=40, file=io.StringIO())
+    narrow.print(made)
+    assert " 12.5" in narrow.file.getvalue()
+    assert max(map(len, narrow.file.getvalue().splitlines())) <= 40
 
 
 @pytest.mark.parametrize("command", ["devices", "bench", "profile"])
