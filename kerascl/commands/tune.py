@@ -131,7 +131,7 @@ def _tune(dev: Device, problems: list, options: argparse.Namespace, console: Con
     )
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     progress = Progress(*columns, console=console, transient=True)
-    with progress, dev.programs.builders():
+    with progress, dev.programs.compiler_processes():
         task = progress.add_task("tuning", total=len(todo))
         for number, (kind, problem) in enumerate(todo):
             if time.monotonic() > end:

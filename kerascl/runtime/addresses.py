@@ -41,7 +41,7 @@ def plain(binary: bytes) -> bytes:
 
 def usable(info: DeviceInfo, index: int | None) -> bool:
     """Whether kernels on the device (number `index` of all) are to take addresses."""
-    if "dear_arguments" not in info.quirks or RAW is None or not config.addresses():
+    if "slow_memory_arguments" not in info.quirks or RAW is None or not config.addresses():
         return False
     return config.addresses() > 1 or _verdict(info, index) == ""
 

@@ -168,7 +168,7 @@ class Allocator:
         if self.limit is None and info.kind == "cpu":
             # A CPU driver hands out more than there is, and the system kills the process later.
             self.limit = int(min(info.global_mem_bytes, _container_limit()) * 0.9)
-        self._touch = "lazy_buffers" in info.quirks
+        self._touch = "lazy_allocation" in info.quirks
         self._addresses = device.addresses
 
     def allocate(self, nbytes: int) -> Buffer:

@@ -15,7 +15,6 @@ import numpy as np
 
 from kerascl import config
 from kerascl.runtime.buffers import Buffer
-from kerascl.runtime.companion import Companion
 from kerascl.runtime.errors import (
     LOST,
     ContextLost,
@@ -25,6 +24,7 @@ from kerascl.runtime.errors import (
 )
 from kerascl.runtime.opencl import POINTER_SIZE, RAW, SIZES, cl, code_name
 from kerascl.runtime.programs import Kernel
+from kerascl.runtime.progress_thread import ProgressThread
 from kerascl.runtime.staging import Slot, Staging
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ class Queue:
         self.recorder: Profile | None = None
         self.staging = Staging(device) if device.info.staged_copies else None
         self._ahead: cl.CommandQueue | None = None  # a second queue for `write_ahead`
-        self._companion = Companion() if "waiting_works" in device.info.quirks else None
+        self._progress_thread = ProgressThread() if "host_must_wait" in device.info.quirks else None
         self._since = 0
         self._marks: collections.deque[cl.Event] = collections.deque()
         self._held: collections.deque[cl.Event] = collections.deque()
@@ -239,10 +239,10 @@ class Queue:
         except cl.Error as error:
             raise self.failure(error.code, "a kernel") from error
 
-    def accompany(self) -> None:
-        """See to it that somebody waits for everything enqueued so far, where that is of use."""
-        if self._companion is not None:
-            self._companion.wait_for(self.mark())
+    def drive_progress(self) -> None:
+        """Have the progress thread, where there is one, wait for everything enqueued so far."""
+        if self._progress_thread is not None:
+            self._progress_thread.wait_for(self.mark())
 
     def end(self) -> None:
         """Finish, and wait for the threads that use this queue.
@@ -253,8 +253,8 @@ class Queue:
         try:
             self.finish()
         finally:
-            if self._companion is not None:
-                self._companion.end()
+            if self._progress_thread is not None:
+                self._progress_thread.end()
 
     # Copies
 

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from kerascl import config
-from kerascl.runtime import addresses, build_apart, build_notes, compilers, integers
+from kerascl.runtime import addresses, compilers, integers, manifest, out_of_process
 from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.errors import LOST, CompileError
@@ -129,11 +129,11 @@ class Kernel:
 def _conversions(info: DeviceInfo) -> tuple[str, ...]:
     """Which of `dtypes.PRELUDE`'s ways to round floats to 16 bits, and to write NaN, serve best."""
     options = ["-DKCL_HALF"] if info.fp16 else []
-    if not info.fp16 and "converts_halves" in info.quirks:
+    if not info.fp16 and "native_half_conversion" in info.quirks:
         options.append("-DKCL_HALF_MEMORY")
-    if "converts_bfloat16" in info.quirks:
+    if "native_bfloat16_conversion" in info.quirks:
         options.append("-DKCL_CVT_BF16")
-    if "poisons_nan" in info.quirks:
+    if "undefined_constant_nan" in info.quirks:
         options.append("-DKCL_HIDE_NAN")
     return tuple(options)
 
@@ -149,14 +149,14 @@ class Programs:
         kept = int(device.info.global_mem_bytes * _KEPT_PART) // _PROGRAM_BYTES
         self._built = Recent(min(max(kept, _FEWEST), _MOST))
         self._lock = threading.Lock()
-        self._builders: build_apart.Builders | None = None
+        self._processes: out_of_process.CompilerProcesses | None = None
         self.keep_on_disk(True)
         # Division is approximate by default on GPUs; NumPy's and the host's is not.
         exact = device.info.exact_division and device.info.kind == "gpu"
         self._always = (*((EXACT_DIVISION,) if exact else ()), *_conversions(device.info))
         # After those that a program asks for; memory objects become addresses last of all.
         self._rewrites = (
-            *((integers.REWRITE,) if "confuses_extremes" in device.info.quirks else ()),
+            *((integers.REWRITE,) if "miscompiles_integer_minmax" in device.info.quirks else ()),
             *((addresses.REWRITE,) if device.addresses is not None else ()),
         )
         self._guard_lock = threading.RLock()
@@ -210,7 +210,7 @@ class Programs:
                 todo.append(key)
             else:
                 held.append(built)
-        held += self._build_apart(todo)
+        held += self._build_out_of_process(todo)
         threads = min(config.build_threads(), len(todo))
         if threads <= 1:
             return held + [self._make(*key) for key in todo]
@@ -223,76 +223,77 @@ class Programs:
         return held + [future.result() for future in futures]
 
     @contextlib.contextmanager
-    def builders(self, many: bool = True, graph: object = None) -> Iterator[_Build]:
-        """Begin the processes now that `build` will want within, so that they are ready by then.
+    def compiler_processes(self, many: bool = True, graph: object = None) -> Iterator[_Build]:
+        """Start the processes that `build` uses inside the block, so that they are ready by then.
 
-        Nothing is begun where threads do, or if all is on disk that was built for the graph before.
+        None is started where threads serve as well, or if everything that was built for this graph
+        before is on disk.
 
         Args:
-            many: whether so many programs are expected that processes pay.
-            graph: what they are for, with the same repr in every process; None: they are new, and
-                built in several goes.
+            many: whether enough programs are expected to be worth starting processes for.
+            graph: what the programs are for, with the same repr in every process; None: `build` is
+                called several times, with programs that are probably new.
 
         Yields:
-            `build`; that of a graph is called once, and notes for the next process what it took.
+            `build`; for a graph it is to be called once, and keeps a manifest of the programs.
         """
-        if not (many and self._takes_turns) or self._builders:
+        if not (many and self._compiles_serially) or self._processes:
             yield self.build
             return
-        note = None if graph is None else build_notes.Note(self._disk, graph)
+        known = None if graph is None else manifest.Manifest(self._disk, graph)
 
         def build(programs: Iterable[_Program]) -> list[Built]:
             programs = list(programs)
             built = self.build(programs)
-            if note is not None:
-                note.keep(self._key(s, self._guarded(s, options)) for s, options in programs)
+            if known is not None:
+                known.keep(self._key(s, self._guarded(s, options)) for s, options in programs)
             return built
 
-        if note is not None and note.complete():
+        if known is not None and known.complete():
             yield build
             return
-        made = self._builders = self._begin(self._most_processes(), graph is not None)
+        made = self._processes = self._begin(self._most_processes(), graph is not None)
         try:
             yield build
         finally:
-            self._builders = None
+            self._processes = None
             made.close()
 
-    def _begin(self, count: int, once: bool) -> build_apart.Builders:
+    def _begin(self, count: int, once: bool) -> out_of_process.CompilerProcesses:
         modules = sorted({rewrite.__module__ for rewrite in REWRITES.values()})
         index = self._device.index
         assert index is not None
-        return build_apart.Builders(index, count, modules, once)
+        return out_of_process.CompilerProcesses(index, count, modules, once)
 
     @property
-    def _takes_turns(self) -> bool:
-        """Whether threads would take turns, and other processes can leave binaries on disk."""
+    def _compiles_serially(self) -> bool:
+        """Whether threads would compile in turn, and other processes can leave binaries on disk."""
         device = self._device
-        apart = "builds_in_turn" in device.info.quirks and device.index is not None
-        return apart and self._disk is not None and self._disk.writable
+        serially = "serial_compilation" in device.info.quirks and device.index is not None
+        return serially and self._disk is not None and self._disk.writable
 
     def _most_processes(self) -> int:
-        fit = self._device.info.global_mem_bytes // build_apart.CONTEXT_BYTES
+        fit = self._device.info.global_mem_bytes // out_of_process.CONTEXT_BYTES
         return max(1, min(config.build_threads(), fit))
 
-    def _build_apart(self, todo: list[_Key]) -> list[Built]:
+    def _build_out_of_process(self, todo: list[_Key]) -> list[Built]:
         """Have other processes build what is not on disk, and load each as soon as it is there.
 
         Returns:
             What was loaded.
         """
         loaded: list[Built] = []
-        if not self._takes_turns:
+        if not self._compiles_serially:
             return loaded
         missing = [key for key in todo if not self._disk.path(self._key(*key)).exists()]
-        if len(missing) < (2 if self._builders else build_apart.FEWEST):
+        if len(missing) < (2 if self._processes else out_of_process.FEWEST):
             return loaded
         with contextlib.ExitStack() as stack:
-            builders = self._builders
-            if builders is None:
-                builders = self._begin(min(self._most_processes(), len(missing) // 2), True)
-                stack.callback(builders.close)
-            builders.build(missing, functools.partial(self._load, loaded))
+            processes = self._processes
+            if processes is None:
+                processes = self._begin(min(self._most_processes(), len(missing) // 2), True)
+                stack.callback(processes.close)
+            processes.build(missing, functools.partial(self._load, loaded))
         return loaded
 
     def _load(self, loaded: list[Built], key: _Key, seconds: float) -> None:
@@ -300,7 +301,7 @@ class Programs:
         source, options = key
         if config.debug():
             names = ", ".join(kernel_names(source)) or "?"
-            print(f"kerascl: {names} built apart in {seconds:.2f} s", file=sys.stderr)
+            print(f"kerascl: {names} built in another process in {seconds:.2f} s", file=sys.stderr)
         if self._disk.path(self._key(source, options)).exists():
             loaded.append(self._make(source, options))
 
@@ -387,7 +388,7 @@ class Programs:
                 names = ", ".join(rewrites)
                 raise CompileError(f"rewriting ({names}) gave no program: {error}") from error
         self.built_from_source += 1
-        light = "sources_weigh" in self._device.info.quirks
+        light = "retains_compiler_memory" in self._device.info.quirks
         binary = _binary(program) if light or key is not None else b""
         if binary and key is not None:
             self._disk.put(key, binary)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quirk:
-    """One oddity: its name, why it is here, whom it concerns, what it overrides."""
+    """One row: a name, the reason, which devices have it, and which facts it overrides."""
 
     name: str
     why: str
@@ -62,7 +62,7 @@ TABLE = (
         {"fp16": False},
     ),
     Quirk(
-        "poisons_nan",
+        "undefined_constant_nan",
         "PoCL's floor, and other functions, of a constant NaN are undefined (3.1 and 5.0): "
         "clip(floor(NaN - x), -1, 2) gave what lay in memory",
         _pocl,
@@ -80,43 +80,43 @@ TABLE = (
         {"subgroups": False, "simd_width": 32},
     ),
     Quirk(
-        "lazy_buffers",
-        "the memory is taken at a buffer's first use, so allocation must touch it",
+        "lazy_allocation",
+        "a buffer gets its memory at its first use, so the allocator touches it",
         lambda info: info.kind == "gpu",
     ),
     Quirk(
-        "converts_halves",
-        "the functions that convert float16 in memory are instructions, without cl_khr_fp16 too",
+        "native_half_conversion",
+        "vload_half and vstore_half are single instructions, also without cl_khr_fp16",
         _nvidia,
     ),
     Quirk(
-        "converts_bfloat16",
-        "an instruction of PTX rounds to bfloat16",
+        "native_bfloat16_conversion",
+        "PTX has an instruction that rounds to bfloat16",
         lambda info: _nvidia(info) and (info.nvidia_capability or (0, 0)) >= (8, 0),
     ),
     Quirk(
-        "dear_arguments",
-        "each memory object among a kernel's arguments costs every launch 0.4 us of the host's",
+        "slow_memory_arguments",
+        "each memory object among a kernel's arguments costs the host 0.4 us per launch",
         _nvidia,
     ),
     Quirk(
-        "builds_in_turn",
-        "one process compiles one program at a time, whatever its threads do",
+        "serial_compilation",
+        "a process compiles one program at a time, however many threads ask",
         _nvidia,
     ),
     Quirk(
         "simulator",
-        "a simulator: never chosen by itself, and no binaries of it are kept",
+        "a simulator: only used when asked for by name",
         _oclgrind,
     ),
     Quirk(
-        "sources_weigh",
-        "a program built from source holds 3 MiB of its compiler's, one from a binary 0.5 MiB",
+        "retains_compiler_memory",
+        "a program from source keeps 3 MiB of the compiler's memory, one from a binary 0.5 MiB",
         _intel_cpu,
     ),
     Quirk(
-        "waiting_works",
-        "one core works for the device only while some thread of the host waits for it",
+        "host_must_wait",
+        "one core works for the device only while a host thread waits for the device",
         _intel_cpu,
     ),
     Quirk(
@@ -133,12 +133,12 @@ TABLE = (
         },
     ),
     Quirk(
-        "confuses_extremes",
+        "miscompiles_integer_minmax",
         "its assembler drops a minus of max(max(a, -b), -c) of integers, and takes max(a, b) == b "
         "of 16 bits for a >= b (580.159, CUDA 13.0)",
         lambda info: _nvidia(info) and (info.nvidia_capability or (0, 0)) >= (9, 0),
     ),
-    Quirk("no_binaries", "program binaries of a simulator are not reloaded", _oclgrind),
+    Quirk("no_binaries", "program binaries of a simulator are not loaded again", _oclgrind),
 )
 
 

@@ -120,7 +120,7 @@ class Replay:
                         rest = None
             if interrupt is not None:
                 raise interrupt
-            queue.accompany()
+            queue.drive_progress()
 
     def rebind(self, launch: int, argument: int, value: Argument) -> None:
         """Give one argument of one launch another Buffer, NumPy scalar or LocalMemory."""

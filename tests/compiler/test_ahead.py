@@ -10,7 +10,7 @@ import pytest
 
 import kerascl as kc
 from kerascl.compiler.run import capture
-from kerascl.runtime import build_apart
+from kerascl.runtime import out_of_process
 from kerascl.runtime.programs import Programs
 
 
@@ -26,7 +26,7 @@ def in_turn(dev, tmp_path, monkeypatch):
     """The device, as if its driver compiled one program at a time, and nothing on disk."""
     if "no_binaries" in dev.info.quirks:
         pytest.skip("a simulator, whose binaries are not kept")
-    taken = dataclasses.replace(dev.info, quirks=dev.info.quirks | {"builds_in_turn"})
+    taken = dataclasses.replace(dev.info, quirks=dev.info.quirks | {"serial_compilation"})
     monkeypatch.setattr(dev, "info", taken)
     monkeypatch.setenv("KERASCL_BUILD_THREADS", "2")
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
@@ -36,13 +36,13 @@ def in_turn(dev, tmp_path, monkeypatch):
 def test_processes_begin_with_the_first_compilation(in_turn, monkeypatch):
     count, lower, begun = 0, capture.lower, []
 
-    class Counted(build_apart.Builders):
+    class Counted(out_of_process.CompilerProcesses):
         def __init__(self, *args):
             nonlocal count
             count += 1
             super().__init__(*args)
 
-    monkeypatch.setattr(build_apart, "Builders", Counted)
+    monkeypatch.setattr(out_of_process, "CompilerProcesses", Counted)
     monkeypatch.setattr(
         capture, "lower", lambda *args, **names: begun.append(count) or lower(*args, **names)
     )
@@ -70,7 +70,7 @@ from pathlib import Path
 import kerascl as kc
 import numpy as np
 from kerascl.compiler.run import capture
-from kerascl.runtime.build_notes import Note
+from kerascl.runtime.manifest import Manifest
 from kerascl.runtime.diskcache import DiskCache
 
 def step(x, seed):
@@ -83,7 +83,7 @@ def step(x, seed):
 known = capture.structure
 def structure(*args):
     found = known(*args)
-    print(Note(DiskCache(Path("none"), ""), found)._key, len(found[0]))
+    print(Manifest(DiskCache(Path("none"), ""), found)._key, len(found[0]))
     return found
 capture.structure = structure
 kc.jit(step)(np.ones((4, 4), np.float32), kc.random.key(3))

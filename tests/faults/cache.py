@@ -22,8 +22,8 @@ from rich.progress import track
 from kerascl.checks import first
 from kerascl.kernels.tuning import database
 from kerascl.runtime import device, icd, peaks, selftest
-from kerascl.runtime.build_notes import Note
 from kerascl.runtime.diskcache import DiskCache, _header
+from kerascl.runtime.manifest import Manifest
 from kerascl.runtime.programs import Programs
 
 STRANGER = 65534
@@ -75,7 +75,7 @@ def kinds(dev: device.Device) -> list[Kind]:
     def note(n: int) -> None:
         disk = cache("programs")
         keys = [disk.key("of", str(n), str(k)) for k in range(3)]
-        found = Note(disk, f"graph {n}")
+        found = Manifest(disk, f"graph {n}")
         if found._found not in (None, sorted(keys)):
             raise AssertionError(f"the note says {found._found}")
         found.complete()

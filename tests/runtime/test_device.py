@@ -152,7 +152,7 @@ def test_facts_make_sense(dev):
 def test_quirks():
     nvidia = fake("gpu", "H", platform="NVIDIA CUDA", subgroups=True).info
     assert not quirks.apply(nvidia).subgroups
-    assert "lazy_buffers" in quirks.apply(nvidia).quirks
+    assert "lazy_allocation" in quirks.apply(nvidia).quirks
     pocl = fake("cpu", "P", platform="Portable Computing Language", fp16=True)
     old = quirks.apply(dataclasses.replace(pocl.info, driver_version="3.0-rc2"))
     assert "no_fma16" in old.quirks and not old.fp16

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from kerascl.runtime import build_apart, diskcache, programs
+from kerascl.runtime import diskcache, out_of_process, programs
 from kerascl.runtime.errors import CompileError
 from kerascl.runtime.programs import Programs
 
@@ -268,7 +268,7 @@ def in_turn(dev, cache, monkeypatch):
     """The device, as if its driver compiled one program at a time in a process."""
     if "no_binaries" in dev.info.quirks:
         pytest.skip("a simulator, whose binaries are not kept")
-    taken = dataclasses.replace(dev.info, quirks=dev.info.quirks | {"builds_in_turn"})
+    taken = dataclasses.replace(dev.info, quirks=dev.info.quirks | {"serial_compilation"})
     monkeypatch.setattr(dev, "info", taken)
     monkeypatch.setenv("KERASCL_BUILD_THREADS", "3")
     return dev
@@ -279,7 +279,9 @@ def begun(monkeypatch):
     """The processes that are begun."""
     begun, popen = [], subprocess.Popen
     monkeypatch.setattr(
-        build_apart.subprocess, "Popen", lambda *a, **k: begun.append(popen(*a, **k)) or begun[-1]
+        out_of_process.subprocess,
+        "Popen",
+        lambda *a, **k: begun.append(popen(*a, **k)) or begun[-1],
     )
     return begun
 
@@ -291,8 +293,8 @@ def different(count):
 @pytest.mark.parametrize("ahead", [False, True])
 def test_other_processes_build_what_is_not_on_disk(in_turn, begun, ahead):
     store = Programs(in_turn)
-    wanted = different(build_apart.FEWEST)
-    with store.builders(many=ahead) as build:
+    wanted = different(out_of_process.FEWEST)
+    with store.compiler_processes(many=ahead) as build:
         assert len(begun) == 3 * ahead
         with pytest.raises(CompileError, match="undeclared_name"):
             build([*wanted, (BROKEN, ())])
@@ -306,10 +308,10 @@ def test_other_processes_build_what_is_not_on_disk(in_turn, begun, ahead):
 
 
 def test_processes_that_die_leave_their_work(in_turn, begun, monkeypatch):
-    monkeypatch.setattr(build_apart.sys, "executable", "false")
+    monkeypatch.setattr(out_of_process.sys, "executable", "false")
     store = Programs(in_turn)
-    store.build(different(build_apart.FEWEST))
-    assert len(begun) == 3 and store.built_from_source == build_apart.FEWEST
+    store.build(different(out_of_process.FEWEST))
+    assert len(begun) == 3 and store.built_from_source == out_of_process.FEWEST
 
 
 def test_processes_go_on_while_a_program_loads(in_turn):
@@ -324,24 +326,24 @@ def test_processes_go_on_while_a_program_loads(in_turn):
             time.sleep(0.01)
         seen.append((program, [path.exists() for path in paths]))
 
-    builders = build_apart.Builders(in_turn.index, 1, ["kerascl.runtime.addresses"])
+    processes = out_of_process.CompilerProcesses(in_turn.index, 1, ["kerascl.runtime.addresses"])
     try:
-        builders.build(wanted, ended)
+        processes.build(wanted, ended)
         with pytest.raises(ZeroDivisionError):
-            builders.build(wanted, lambda *_: 1 / 0)
+            processes.build(wanted, lambda *_: 1 / 0)
     finally:
-        builders.close()
+        processes.close()
     assert sorted(program for program, _ in seen) == wanted
     assert all(all(there) for _, there in seen)
 
 
 @pytest.mark.parametrize("graph", [None, "graph"])
 def test_processes_end_when_nothing_will_follow(in_turn, begun, graph):
-    with Programs(in_turn).builders(graph=graph) as build:
-        build(different(build_apart.FEWEST))
+    with Programs(in_turn).compiler_processes(graph=graph) as build:
+        build(different(out_of_process.FEWEST))
         if graph is None:
             assert all(process.poll() is None for process in begun)
-            build(different(2 * build_apart.FEWEST))
+            build(different(2 * out_of_process.FEWEST))
             assert all(process.poll() is None for process in begun)
         else:
             assert all(process.wait(60) is not None for process in begun)
@@ -349,10 +351,10 @@ def test_processes_end_when_nothing_will_follow(in_turn, begun, graph):
 
 
 def test_processes_know_rewrites_and_import_little(in_turn, begun):
-    with Programs(in_turn).builders():
+    with Programs(in_turn).compiler_processes():
         text = begun[0].args[-1]
-    assert "build_process.main(" in text
-    text = text.replace("build_process.main", "print") + PROBE
+    assert "compiler_process.main(" in text
+    text = text.replace("compiler_process.main", "print") + PROBE
     told = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     known, rooms, keras = ast.literal_eval(told.stdout.splitlines()[-1])
     assert known == sorted(programs.REWRITES) and len(known) > 1
@@ -369,10 +371,10 @@ print((sorted(REWRITES), sorted(rooms), "keras" in sys.modules))
 
 def test_processes_begun_ahead_end_with_a_failure(in_turn, begun):
     store = Programs(in_turn)
-    with pytest.raises(ZeroDivisionError), store.builders():
+    with pytest.raises(ZeroDivisionError), store.compiler_processes():
         raise ZeroDivisionError
     assert len(begun) == 3 and all(process.poll() is not None for process in begun)
-    store.build(different(build_apart.FEWEST - 1))
+    store.build(different(out_of_process.FEWEST - 1))
     assert len(begun) == 3
 
 
@@ -380,7 +382,7 @@ def test_processes_are_begun_ahead_for_graphs_not_met_before(in_turn, begun, cac
     def meet(graph, wanted):
         """How many processes a new store begins for a graph before it knows the programs."""
         before = len(begun)
-        with Programs(in_turn).builders(graph=graph) as build:
+        with Programs(in_turn).compiler_processes(graph=graph) as build:
             count = len(begun) - before
             build(wanted)
         return count
@@ -401,9 +403,12 @@ def test_processes_are_begun_ahead_for_graphs_not_met_before(in_turn, begun, cac
     assert meet("graph", different(4)) == 0
 
 
-def test_a_failed_build_leaves_no_note(in_turn, begun):
+def test_a_failed_build_leaves_no_manifest(in_turn, begun):
     for _ in range(2):
-        with pytest.raises(CompileError), Programs(in_turn).builders(graph="broken") as build:
+        with (
+            pytest.raises(CompileError),
+            Programs(in_turn).compiler_processes(graph="broken") as build,
+        ):
             build([(BROKEN, ())])
     assert len(begun) == 6
 
@@ -413,17 +418,17 @@ def test_no_processes_where_nothing_can_be_left_on_disk(in_turn, begun, cache, m
     (cache / "file").write_text("")
     monkeypatch.setenv("KERASCL_CACHE_DIR", folder and str(cache / folder))
     store = Programs(in_turn)
-    with store.builders(graph="graph") as build:
-        build(different(build_apart.FEWEST))
-    assert not begun and store.built_from_source == build_apart.FEWEST
+    with store.compiler_processes(graph="graph") as build:
+        build(different(out_of_process.FEWEST))
+    assert not begun and store.built_from_source == out_of_process.FEWEST
 
 
 def test_few_programs_are_built_here(in_turn, begun):
-    few = different(build_apart.FEWEST)
+    few = different(out_of_process.FEWEST)
     Programs(in_turn).build(few[1:])
     store = Programs(in_turn)
     store.build(few)  # all but one are on disk
-    with store.builders(many=False, graph="few"):
+    with store.compiler_processes(many=False, graph="few"):
         pass
     assert not begun
 
@@ -538,7 +543,7 @@ def test_a_light_program_takes_the_place_of_a_heavy_one(dev, monkeypatch):
     if "no_binaries" in dev.info.quirks:
         pytest.skip("its binaries are not reloaded")
     monkeypatch.setenv("KERASCL_CACHE_DIR", "")
-    quirks = dev.info.quirks | {"sources_weigh"}
+    quirks = dev.info.quirks | {"retains_compiler_memory"}
     monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, quirks=quirks))
     made = []
     original = Programs._from_binary

@@ -174,7 +174,9 @@ class Captured:
         key = (structure(nodes, wanted), self.device, "captured")
         program = self.engine.programs.get(key)
         if program is None:
-            with self.device.programs.builders(len(nodes) >= LARGE_GRAPH, key[0]) as build:
+            with self.device.programs.compiler_processes(
+                len(nodes) >= LARGE_GRAPH, key[0]
+            ) as build:
                 program = lower(nodes, wanted, self.device.info, generic=False, labels=labels)
                 self.engine.programs.setdefault(key, program)
                 return program, build(step.program for step in program.steps)

@@ -1,4 +1,4 @@
-"""A thread that waits for the device where those who wait do its work.
+"""A thread that waits for the device, for drivers whose waiting threads do its work.
 
 Intel's CPU runtime has a thread for each core but one: the last core belongs to the host and works
 for the device only while the host waits for it.  During a training step the host is elsewhere,
@@ -14,7 +14,7 @@ import threading
 from kerascl.runtime.opencl import cl
 
 
-class Companion:
+class ProgressThread:
     """Waits for events, the last of those given, in a thread that begins with the first."""
 
     def __init__(self) -> None:
@@ -24,7 +24,7 @@ class Companion:
     def wait_for(self, event: cl.Event) -> None:
         """Begin to wait; returns at once.  Failures are left to those who need the results."""
         if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name="kerascl-companion", daemon=True)
+            self._thread = threading.Thread(target=self._run, name="kerascl-progress", daemon=True)
             self._thread.start()
         self._events.put(event)
 

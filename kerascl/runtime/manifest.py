@@ -13,7 +13,7 @@ from kerascl.runtime.diskcache import DiskCache
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")  # an object's in its repr
 
 
-class Note:
+class Manifest:
     """The keys of the programs that a graph took, kept in the disk cache of the programs.
 
     A guess: code that has changed since, or a graph that differs in an object without a repr of its

@@ -1,4 +1,4 @@
-"""What one of the processes of `build_apart` does."""
+"""A process that `out_of_process` starts."""
 
 from __future__ import annotations
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from kerascl.runtime import device, quirks
-from kerascl.runtime.companion import Companion
 from kerascl.runtime.opencl import cl
+from kerascl.runtime.progress_thread import ProgressThread
 from kerascl.runtime.replay import Replay
 
 SECONDS = 20
@@ -31,12 +31,12 @@ class Event:
 
 
 def test_the_last_event_is_awaited():
-    companion = Companion()
+    progress_thread = ProgressThread()
     first, skipped, last = Event(), Event(), Event()
-    companion.wait_for(first)
+    progress_thread.wait_for(first)
     assert first.begun.wait(SECONDS)
-    companion.wait_for(skipped)
-    companion.wait_for(last)
+    progress_thread.wait_for(skipped)
+    progress_thread.wait_for(last)
     first.over.set()
     assert last.begun.wait(SECONDS)
     assert not skipped.begun.is_set()
@@ -44,22 +44,22 @@ def test_the_last_event_is_awaited():
 
 
 def test_it_goes_on_after_a_failure():
-    companion = Companion()
+    progress_thread = ProgressThread()
     for _ in range(3):
         event = Event(fails=True)
         event.over.set()
-        companion.wait_for(event)
+        progress_thread.wait_for(event)
         assert event.begun.wait(SECONDS)
 
 
 def test_it_ends_after_its_last_wait():
-    companion = Companion()
-    companion.end()  # nothing has begun
+    progress_thread = ProgressThread()
+    progress_thread.end()  # nothing has begun
     event = Event()
-    companion.wait_for(event)
+    progress_thread.wait_for(event)
     assert event.begun.wait(SECONDS)
-    thread = companion._thread
-    ending = threading.Thread(target=companion.end)
+    thread = progress_thread._thread
+    ending = threading.Thread(target=progress_thread.end)
     ending.start()
     assert thread.is_alive()
     event.over.set()
@@ -83,11 +83,11 @@ print("over", flush=True)
 
 
 @pytest.mark.parametrize("of_use", [False, True])
-def test_replays_are_accompanied(dev, monkeypatch, of_use):
+def test_replays_are_waited_for_where_the_driver_needs_it(dev, monkeypatch, of_use):
     waited = []
-    monkeypatch.setattr(Companion, "wait_for", lambda self, event: waited.append(event))
-    names = {"waiting_works"} if of_use else set()
-    info = dataclasses.replace(dev.info, quirks=dev.info.quirks - {"waiting_works"} | names)
+    monkeypatch.setattr(ProgressThread, "wait_for", lambda self, event: waited.append(event))
+    names = {"host_must_wait"} if of_use else set()
+    info = dataclasses.replace(dev.info, quirks=dev.info.quirks - {"host_must_wait"} | names)
     twin = device.Device(dev.handle, info)
     memory = twin.buffers.allocate(16)
     twin.queue.write(memory, np.arange(4, dtype=np.int32))
@@ -107,6 +107,6 @@ def test_who_needs_it():
         info = dataclasses.replace(device.default().info, quirks=frozenset(), **facts)
         return quirks.apply(info).quirks
 
-    assert "waiting_works" in names(platform="Intel(R) OpenCL", kind="cpu")
-    assert "waiting_works" not in names(platform="Intel(R) OpenCL Graphics", kind="gpu")
-    assert "waiting_works" not in names(platform="Portable Computing Language", kind="cpu")
+    assert "host_must_wait" in names(platform="Intel(R) OpenCL", kind="cpu")
+    assert "host_must_wait" not in names(platform="Intel(R) OpenCL Graphics", kind="gpu")
+    assert "host_must_wait" not in names(platform="Portable Computing Language", kind="cpu")

@@ -1,4 +1,5 @@
-"""Programs built in several processes at once, for drivers that compile one at a time in each.
+"""Out-of-process compilation: several programs at once, for drivers that compile one at a time in
+each process.
 
 Each process leaves its binaries in the disk cache (and the driver its own in the driver's), where
 the process that asked finds them.
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from kerascl.runtime import children
 
-FEWEST = 6  # programs from which processes pay: one takes a second to begin
+FEWEST = 6  # programs that are worth starting processes for: one takes a second to start
 SECONDS = 300  # that all of them may take
 CONTEXT_BYTES = 1 << 30  # of the device's memory for each process: its context takes part of it
 
@@ -29,21 +30,21 @@ _PROCESS = """
 import sys, types
 package = sys.modules["kerascl"] = types.ModuleType("kerascl")
 package.__path__ = [{folder!r}]
-from kerascl.runtime import build_process
+from kerascl.runtime import compiler_process
 import {modules}
-build_process.main({index!r})
+compiler_process.main({index!r})
 """
 
 
-class Builders:
-    """Processes that build programs for one device; each begins its first in a second or two.
+class CompilerProcesses:
+    """Processes that build programs for one device; each is ready within a second or two.
 
     Args:
         index: of the device in the order of `find_devices`.
         count: how many processes.
-        modules: that make known the rewrites which programs may ask for.
-        once: each ends as soon as nothing is left for it to build, since nothing will follow; what
-            a process has to give back then goes beside the others' work.
+        modules: to import there: they register the binary rewrites that programs may ask for.
+        once: `build` is called once: a process ends as soon as nothing is left for it to build,
+            while the others still work.
     """
 
     def __init__(self, index: int, count: int, modules: Iterable[str], once: bool = False):
