@@ -5,19 +5,24 @@ from kerascl.checks import first as _first
 from kerascl.compiler.run import execute as _execute
 from kerascl.compiler.run.capture import jit as jit
 from kerascl.core import context as _context
+from kerascl.core import tape as _tape
 from kerascl.core.array import Array as Array
 from kerascl.core.array import State as State
 from kerascl.core.context import device_scope as device_scope
 from kerascl.core.context import precision_scope as precision_scope
 from kerascl.core.context import set_precision as set_precision
+from kerascl.core.derivatives import grad as grad
+from kerascl.core.derivatives import hessian as hessian
+from kerascl.core.derivatives import jacobian as jacobian
+from kerascl.core.derivatives import jvp as jvp
+from kerascl.core.derivatives import value_and_grad as value_and_grad
+from kerascl.core.derivatives import vjp as vjp
 from kerascl.core.errors import CaptureError as CaptureError
 from kerascl.core.errors import DeviceMismatchError as DeviceMismatchError
 from kerascl.core.errors import KerasclError as KerasclError
 from kerascl.core.tape import GradientTape as GradientTape
 from kerascl.core.tape import custom_gradient as custom_gradient
-from kerascl.core.tape import grad as grad
 from kerascl.core.tape import stop_gradient as stop_gradient
-from kerascl.core.tape import value_and_grad as value_and_grad
 from kerascl.core.traced import remat as remat
 from kerascl.dtypes import bfloat16 as bfloat16
 from kerascl.dtypes import bool_ as bool_
@@ -61,6 +66,15 @@ from kerascl.ops.reduction import *
 from kerascl.ops.scan import *
 from kerascl.ops.sorting import *
 from kerascl.runtime import programs as _programs
+
+# What may have nothing to do gives an Array of its own all the same: what is assigned to its
+# elements stays there.
+_MAY_GIVE_BACK = """
+    array array_split bitcast broadcast_arrays broadcast_to cast clip concatenate conj conjugate
+    copy diff flip flipud hsplit hstack max meshgrid min nan_to_num pad prod ravel real reshape
+    roll rot90 round sort split squeeze sum transpose view vsplit vstack"""
+for _name in _MAY_GIVE_BACK.split():
+    globals()[_name] = _tape.distinct(globals()[_name])
 
 __version__ = "0.1.0"
 engine = _execute.Engine()

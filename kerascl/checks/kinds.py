@@ -13,7 +13,7 @@ import numpy as np
 
 from kerascl.compiler.run.capture import jit
 from kerascl.core.array import Array
-from kerascl.core.tape import value_and_grad
+from kerascl.core.derivatives import value_and_grad
 from kerascl.dtypes import as_dtype
 from kerascl.ops import random
 from kerascl.ops.attention import dot_product_attention

@@ -14,6 +14,7 @@ from kerascl.core import node as graph
 from kerascl.core.context import current, device
 from kerascl.core.errors import CaptureError
 from kerascl.core.foreign import Differentiable
+from kerascl.core.holders import enrol
 from kerascl.core.lease import LENT, OWN, Lease
 from kerascl.core.lock import LOCK
 from kerascl.core.methods import Methods
@@ -46,6 +47,11 @@ class Array(Methods, Differentiable):
     __array_priority__ = 1000
 
     def __init__(self, node: Node):
+        self._node = node
+        node.handle = weakref.ref(self)
+
+    def stand_for(self, node: Node) -> None:
+        """Take the value of another node; see `core.holders.rebind`."""
         self._node = node
         node.handle = weakref.ref(self)
 
@@ -163,10 +169,10 @@ class Array(Methods, Differentiable):
         return format(self.item(), spec) if self.ndim == 0 else format(repr(self), spec)
 
     def __deepcopy__(self, memo: object) -> Array:
-        return self  # arrays never change
+        return self.copy()
 
     def __copy__(self) -> Array:
-        return self
+        return self.copy()
 
     def __reduce__(self) -> tuple[Callable[[np.ndarray], Array], tuple[np.ndarray]]:
         return _rebuild, (self.numpy(),)
@@ -260,6 +266,12 @@ class State:
         # of the value in `place`, once it was given: its lease, and a node
         self.lease: weakref.ref[Lease] | None = None
         self._leaf: weakref.ref[Node] | None = None
+        enrol(self)
+
+    def swap(self, array: Array, other: Array) -> None:
+        """Hold `other` where `array` stood; see `core.holders`."""
+        if self.pending is array:
+            self.pending = other
 
     @property
     def value(self) -> Array:
@@ -329,6 +341,15 @@ class State:
             if lease is not None and lease.buffer is self.place:
                 lease.move(current.engine.copy_buffer(self.place, self.device))
             self.lease = self._leaf = None
+
+    def __copy__(self) -> State:
+        return State(self.value, self.name)
+
+    def __deepcopy__(self, memo: object) -> State:
+        return State(self.value, self.name)
+
+    def __reduce__(self) -> tuple[Callable[[Array, str], State], tuple[Array, str]]:
+        return State, (self.value, self.name)
 
     def __repr__(self) -> str:
         return f"<State {self.name} shape={self.shape} dtype={self.dtype.name}>"

@@ -18,7 +18,7 @@ from typing import Any
 from kerascl.core.array import Array, State, innermost
 from kerascl.core.context import current
 from kerascl.core.errors import CaptureError
-from kerascl.core.node import Node
+from kerascl.core.node import Node, new_serial
 from kerascl.core.op import BATCHED, Kind, Op
 from kerascl.core.overlay import Overlay
 from kerascl.core.types import Attrs, Gradients, Outputs, Results, Tape, Vjp
@@ -50,13 +50,15 @@ class BatchTracer:
     Attributes:
         size: how many elements the batch has.
         serial: later ones are further inside.
+        start: nodes that are made inside have a larger serial.
     """
 
-    __slots__ = ("size", "serial")
+    __slots__ = ("size", "serial", "start")
 
     def __init__(self, size: int):
         self.size = size
         self.serial = next(_serial)
+        self.start = new_serial()
 
     def __repr__(self) -> str:
         return f"<batch tracer of {self.size}>"

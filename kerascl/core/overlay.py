@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from kerascl.core.array import Array, State
 from kerascl.core.context import Trace, current
-from kerascl.core.node import Node, is_closed
+from kerascl.core.holders import enrol
+from kerascl.core.node import Node, is_closed, new_serial
 from kerascl.core.op import ARGUMENT
 from kerascl.dtypes import DType
 
@@ -22,13 +23,22 @@ class Overlay:
 
     Attributes:
         guessed: whether unknown dimensions have made-up sizes.
+        start: nodes of what is traced have a larger serial.
     """
 
     guessed = False
 
-    def __init__(self) -> None:
+    def __init__(self, start: int | None = None) -> None:
         self.outer: Trace | None = None
         self.written: dict[int, tuple[State, Array]] = {}
+        self.start = new_serial() if start is None else start
+        enrol(self)
+
+    def swap(self, array: Array, other: Array) -> None:
+        """Hold `other` where `array` stood; see `core.holders`."""
+        for key, (state, value) in self.written.items():
+            if value is array:
+                self.written[key] = (state, other)
 
     def __enter__(self) -> Overlay:
         self.outer = current.trace

@@ -11,12 +11,14 @@ import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from kerascl.core.array import Array, State, apply
 from kerascl.core.batch import as_batched, note
 from kerascl.core.context import P, R, current
+from kerascl.core.holders import enrol
 from kerascl.core.labels import GRADIENT
+from kerascl.core.node import new_serial
 from kerascl.core.op import Kind, Op, register
 from kerascl.core.types import Attrs, Gradients, Outputs, Shape, Tape, Vjp
 
@@ -44,7 +46,9 @@ class GradientTape:
 
     Every differentiable operation inside the `with` block is recorded, whatever it reads: arrays,
     States, Keras variables, trainable or not. Nothing has to be watched. Gradients are taken after
-    the block, or inside it, for higher derivatives with another tape around.
+    the block, or inside it, for higher derivatives with another tape around. Where elements of a
+    source were assigned, `x[key] = value`, its gradient is that of the value that it has at the
+    end of the block.
 
     Args:
         persistent: whether more than one `gradient`, `jacobian` or `batch_jacobian` may be asked
@@ -58,17 +62,32 @@ class GradientTape:
         self._persistent = persistent
         self._watched: list[Array] | None = None if watch_accessed_variables else []
         self._spent = False
+        self._open = False
+        # sources whose elements were assigned after the block, with what they were at its end
+        self._moved: dict[int, tuple[Array, Array]] = {}
         self.tracers: tuple[Any, ...] = ()  # inside which vmaps it records
+        enrol(self)
 
     def __enter__(self) -> GradientTape:
         if any(tape is self for tape in current.tapes):
             raise ValueError("this tape is recording already")
         self.tracers = current.tracers
         current.tapes = (*current.tapes, self)
+        self._open = True
+        self._moved = {}
         return self
 
     def __exit__(self, *exception: object) -> None:
         current.tapes = tuple(tape for tape in current.tapes if tape is not self)
+        self._open = False
+
+    def swap(self, array: Array, other: Array) -> None:
+        """Hold `other` where `array` stood; see `core.holders`."""
+        found = swap_records(self._records, array, other)
+        if self._watched is not None:
+            self._watched = [other if x is array else x for x in self._watched]
+        if found and not self._open:
+            self._moved.setdefault(id(array), (array, other))
 
     def record(self, vjp: Vjp, inputs: tuple[Array, ...], attrs: Attrs, outputs: Outputs) -> None:
         """Note one operation; `outputs` is an Array or a tuple of them."""
@@ -91,7 +110,7 @@ class GradientTape:
             TypeError: for something else, and for arrays that are not floating.
         """
         flat: list[Array] = []
-        _flatten(tensor, flat)
+        flatten_sources(tensor, flat)
         for x in flat:
             if not (x.dtype.is_float or x.dtype.is_complex):
                 raise TypeError(f"watch: an array has dtype {x.dtype.name}; it must be floating")
@@ -138,18 +157,18 @@ class GradientTape:
         """
         zero = _zero_wanted(unconnected_gradients)
         targets: list[Array] = []
-        _flatten(target, targets)
+        flatten_sources(target, targets)
         if output_gradients is None:
             seeds: list[Array | None] = [None] * len(targets)
         else:
             seeds = []
-            _flatten(output_gradients, seeds, lambda x: None if x is None else as_source(x))
+            flatten_sources(output_gradients, seeds, lambda x: None if x is None else as_source(x))
             if len(seeds) != len(targets):
                 raise ValueError(
                     f"output_gradients has {len(seeds)} entries for {len(targets)} targets"
                 )
         flat: list[Array] = []
-        structure = _flatten(sources, flat)
+        structure = flatten_sources(sources, flat)
         with _without(self):
             results = self._backward(targets, seeds, flat)
             self._spend()
@@ -172,7 +191,7 @@ class GradientTape:
         zero = _zero_wanted(unconnected_gradients)
         target = as_source(target)
         flat: list[Array] = []
-        structure = _flatten(sources, flat)
+        structure = flatten_sources(sources, flat)
         with _without(self):
             rows = self._rows(target, flat, target.size, target.shape)
             found = [None if g is None else g.reshape((*target.shape, *x.shape))
@@ -224,6 +243,8 @@ class GradientTape:
                 "this tape's gradients were taken before, and what it recorded was forgotten; "
                 "use kerascl.GradientTape(persistent=True) to take several"
             )
+        sources = [self._moved[id(x)][1] if id(x) in self._moved else x for x in sources]
+        targets = [self._moved[id(x)][1] if id(x) in self._moved else x for x in targets]
         found = backward(self._records, targets, seeds, sources)
         if self._watched is not None:
             known = _downstream(self._records, self._watched)
@@ -284,20 +305,32 @@ def _downstream(records: list[Record], roots: list[Array]) -> set[int]:
     return known
 
 
-def _flatten(
+def flatten_sources(
     value: Any, flat: list[Any], leaf: Callable[[Any], Any] | None = None
 ) -> Callable[[Iterator[Any]], Any]:
     """Append the arrays of a nested structure to `flat`; gives a function that rebuilds it."""
     if isinstance(value, dict):
-        parts = {k: _flatten(v, flat, leaf) for k, v in value.items()}
+        parts = {k: flatten_sources(v, flat, leaf) for k, v in value.items()}
         return lambda items: {k: part(items) for k, part in parts.items()}
     if isinstance(value, list | tuple):
-        rebuilds = [_flatten(v, flat, leaf) for v in value]
+        rebuilds = [flatten_sources(v, flat, leaf) for v in value]
         kind = type(value)
         make = kind._make if hasattr(kind, "_make") else kind
         return lambda items: make([rebuild(items) for rebuild in rebuilds])
     flat.append((leaf or as_source)(value))
     return next
+
+
+def from_number(value: Any) -> Array:
+    """An Array from what is none: a number, or an array of NumPy."""
+    array: Array = _arithmetic["as_array"](value)
+    return array
+
+
+def ones_like(x: Array) -> Array:
+    """Ones of an Array's shape and dtype."""
+    array: Array = _arithmetic["ones_like"](x)
+    return array
 
 
 def as_source(value: Any) -> Array:
@@ -310,6 +343,23 @@ def as_source(value: Any) -> Array:
             raise TypeError(f"cannot take a gradient with respect to {value!r}")
         value = inner
     return value
+
+
+def swap_records(records: list[Record], array: Array, other: Array) -> bool:
+    """Put `other` wherever `array` stands in records; gives whether it stood there."""
+    found = False
+
+    def changed(x: Array) -> Array:
+        return other if x is array else x
+
+    for k, (vjp, inputs, attrs, outputs) in enumerate(records):
+        several = outputs if isinstance(outputs, tuple) else (outputs,)
+        if any(x is array for x in (*inputs, *several)):
+            made = tuple(map(changed, several))
+            now = made if isinstance(outputs, tuple) else made[0]
+            records[k] = (vjp, tuple(map(changed, inputs)), attrs, now)
+            found = True
+    return found
 
 
 class NullTape:
@@ -399,6 +449,33 @@ def stop_gradient(x: Array) -> Array:
     return apply(ALIAS, (x,), (), x.shape, x.dtype)
 
 
+def another(x: Array) -> Array:
+    """`x` as another Array with the same derivative: elements assigned to one stay as they are in
+    the other."""
+    y = stop_gradient(x)
+    if current.tapes:
+        note(current.tapes, lambda g, y, x: (g,), (x,), y)
+    return y
+
+
+def distinct(function: Callable[P, R]) -> Callable[P, R]:
+    """A function whose results are new Arrays, also where it gives back what it was given."""
+
+    @functools.wraps(function)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
+        start = new_serial()
+        result = function(*args, **kwargs)
+        if isinstance(result, list | tuple):
+            return type(result)([_fresh(x, start) for x in result])
+        return _fresh(result, start)
+
+    return wrapped
+
+
+def _fresh(x: Any, start: int) -> Any:
+    return another(x) if isinstance(x, Array) and x._node.serial < start else x
+
+
 def custom_gradient(
     function: Callable[P, tuple[R, Callable[..., Any]]],
 ) -> Callable[P, R]:
@@ -440,42 +517,5 @@ def custom_gradient(
 
         note(tapes, vjp, tuple(arrays), outputs)
         return list(fresh) if type(output) is list else outputs
-
-    return wrapped
-
-
-def value_and_grad(
-    function: Callable[P, R], argnums: int | Sequence[int] = 0, has_aux: bool = False
-) -> Callable[P, tuple[R, Any]]:
-    """A function that gives `(function(*args), gradient)`.
-
-    The gradient is with respect to argument `argnums` (a tuple of gradients
-    for a sequence); an argument may be a nested structure of arrays.  With
-    `has_aux` the function returns `(loss, anything)`.
-    """
-
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> tuple[R, Any]:
-        with GradientTape() as tape:
-            output = function(*args, **kwargs)
-        loss = cast(Any, output)[0] if has_aux else output
-        single = isinstance(argnums, int)
-        sources = [args[k] for k in ([argnums] if isinstance(argnums, int) else argnums)]
-        grads = tape.gradient(loss, sources)
-        return output, (grads[0] if single else tuple(grads))
-
-    return wrapped
-
-
-def grad(
-    function: Callable[P, Any], argnums: int | Sequence[int] = 0, has_aux: bool = False
-) -> Callable[P, Any]:
-    """The gradient of a function with a scalar result; see `value_and_grad`."""
-    both = value_and_grad(function, argnums, has_aux)
-
-    @functools.wraps(function)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Any:
-        output, gradient = both(*args, **kwargs)
-        return (gradient, output[1]) if has_aux else gradient
 
     return wrapped

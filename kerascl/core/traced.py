@@ -15,11 +15,12 @@ from kerascl.core.array import Array, State, apply, apply_multi
 from kerascl.core.batch import as_batched, note
 from kerascl.core.context import P, R, current
 from kerascl.core.errors import CaptureError
+from kerascl.core.holders import enrol
 from kerascl.core.node import Node
 from kerascl.core.op import ARGUMENT, CONST, PICK, Kind, Op, register
 from kerascl.core.overlay import Overlay
 from kerascl.core.structure import flatten
-from kerascl.core.tape import Record, backward, pause, private_tapes, stop_gradient
+from kerascl.core.tape import Record, backward, pause, private_tapes, stop_gradient, swap_records
 from kerascl.core.types import Gradients, Outputs, Tape
 
 # The same value; what is computed from it is not taken from what was computed without it.
@@ -49,6 +50,7 @@ class TracedFunction:
         self.outputs: list[Array] = list(outputs)
         self.records = records
         self._start = start
+        enrol(self)
         self.nodes, self.captured = self._inside()
         self.found: list[bool] = []
         self._gradient: TracedFunction | None = None
@@ -72,7 +74,13 @@ class TracedFunction:
                 stack.extend(node.inputs)
         nodes.sort(key=lambda n: n.serial)
         outside = sorted(captured.values(), key=lambda n: n.serial)
-        return nodes, [_handle(n) for n in outside]
+        return nodes, [handle(n) for n in outside]
+
+    def swap(self, array: Array, other: Array) -> None:
+        """Hold `other` where `array` stood; see `core.holders`."""
+        for held in (self.arguments, self.outputs, self.captured):
+            held[:] = [other if x is array else x for x in held]
+        swap_records(self.records, array, other)
 
     def _is_source(self, node: Node) -> bool:
         """Whether a gradient for a node from outside may be asked: of constants, if held."""
@@ -90,7 +98,7 @@ class TracedFunction:
         value |= {id(a._node): x for a, x in zip(self.arguments, inputs, strict=True)}
         for node in self.nodes:
             if node.op is CONST:
-                value[id(node)] = _handle(node)
+                value[id(node)] = handle(node)
             elif node.op is PICK:
                 value[id(node)] = value[id(node.inputs[0])][node.attrs[0]]
             else:
@@ -178,7 +186,7 @@ def _held(node: Node) -> Array | None:
     return node.handle() if node.handle is not None else None
 
 
-def _handle(node: Node) -> Array:
+def handle(node: Node) -> Array:
     """The Array of a node: the one in use, if there is one, since tapes know it."""
     array = _held(node)
     return Array(node) if array is None else array
@@ -190,11 +198,11 @@ def _argument(like: Array) -> Array:
 
 
 def _apart(
-    run: Callable[[], R], private: tuple[Tape, ...]
+    run: Callable[[], R], private: tuple[Tape, ...], start: int | None = None
 ) -> tuple[R, dict[int, tuple[State, Array]]]:
     """`run()` in a trace of its own, with tapes of its own, and what it assigned."""
     # elements of batches outside are inputs here
-    with current.replaced(tapes=private, tracers=()), Overlay() as overlay:
+    with current.replaced(tapes=private, tracers=()), Overlay(start) as overlay:
         return run(), overlay.written
 
 
@@ -214,8 +222,10 @@ def trace(
     """
     start = graph.new_serial()
     arguments = [_argument(x) for x in inputs]
+    places = [x._node for x in arguments]
     tape, tapes = private_tapes(current.tapes)
-    outputs, written = _apart(lambda: function(arguments), tapes)
+    outputs, written = _apart(lambda: function(arguments), tapes, start)
+    arguments = [handle(node) for node in places]  # the function may have assigned their elements
     outputs = [*outputs, *(value for _, value in written.values())]
     traced = TracedFunction(arguments, outputs, tape.records, start)
     return traced, [state for state, _ in written.values()]

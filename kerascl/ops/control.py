@@ -16,7 +16,7 @@ from kerascl.core.node import Node, identity, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
 from kerascl.core.structure import flatten
 from kerascl.core.tape import pause, private_tapes
-from kerascl.core.traced import TracedFunction, is_smooth
+from kerascl.core.traced import TracedFunction, handle, is_smooth
 from kerascl.core.types import Attrs, Gradients, Results, Shape
 from kerascl.dtypes import DType
 from kerascl.ops.batched import as_batches
@@ -132,6 +132,7 @@ def _trace(
     carry_in = [argument(c.shape, c.dtype, k) for k, c in enumerate(carry)]
     whole = [argument(x.shape, x.dtype, len(carry) + k) for k, x in enumerate(xs)]
     slices = [Array(Node(LOOP_SLICE, (x._node,), (), x.shape[1:], x.dtype, device)) for x in whole]
+    places = [x._node for x in (*carry_in, *slices)]
     tape, private = private_tapes(current.tapes)
     # what is outside, elements of batches too, is an input here
     with current.replaced(trace=trace, tracers=(), tapes=private):
@@ -148,7 +149,9 @@ def _trace(
         carry_out = [apply(KEEP, (c,), (), c.shape, c.dtype) for c in carry_out]
         results = [apply(KEEP, (y,), (), y.shape, y.dtype) for y in results]
     records = tape.records
-    traced = TracedFunction([*carry_in, *slices], [*carry_out, *results], records, trace.start)
+    # not `carry_in`: the function may have assigned elements of them
+    arguments = [handle(node) for node in places]
+    traced = TracedFunction(arguments, [*carry_out, *results], records, trace.start)
     body = _standing_alone(traced, len(carry), len(carry_out))
     return body, traced
 

@@ -6,6 +6,7 @@ import builtins
 import math
 import operator
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,7 @@ def argwhere(x: ArrayLike) -> Array:
 
 
 # -- x[key] -------------------------------------------------------------------
-class _Key:
+class Key:
     """An index expression, split into basic steps and advanced index arrays."""
 
     def __init__(self, shape: tuple[int, ...], key: Any) -> None:
@@ -187,15 +188,33 @@ def _mask_positions(mask: Array) -> list[Array]:
     return list(unravel_index(selected(mask, "boolean index"), mask.shape))
 
 
-def _basic(x: Array, parts: Sequence[Any]) -> tuple[Array, list[Any]]:
-    """Apply slices and integers; gives the view and the advanced parts by remaining axis."""
+@dataclass
+class Basic:
+    """What the slices and integers of a key say: one start, stop and positive step for each axis,
+    the axes to reverse afterwards and those to drop, and index arrays with their axes."""
+
+    starts: list[int]
+    stops: list[int]
+    steps: list[int]
+    reverse: tuple[int, ...]
+    drop: tuple[int, ...]
+    advanced: list[tuple[int, Array]]
+
+    def of(self, x: Array) -> Array:
+        """What they select, with the dropped axes kept at size 1."""
+        y = strided(x, self.starts, self.stops, self.steps)
+        return flip(y, self.reverse) if self.reverse else y
+
+
+def basic(shape: tuple[int, ...], parts: Sequence[Any]) -> Basic:
+    """What the parts of a `Key` say of an array's axes."""
     starts, stops, steps, reverse, drop = [], [], [], [], []
     advanced = []
     axis = 0
     for part in parts:
         if part is None:
             continue
-        n = x.shape[axis]
+        n = shape[axis]
         if isinstance(part, slice):
             start, stop, step = part.indices(n)
             if step < 0:
@@ -219,10 +238,21 @@ def _basic(x: Array, parts: Sequence[Any]) -> tuple[Array, list[Any]]:
             steps.append(1)
             drop.append(axis)
         axis += 1
-    y = strided(x, starts, stops, steps)
-    if reverse:
-        y = flip(y, tuple(reverse))
-    return y, [drop, advanced]
+    return Basic(starts, stops, steps, tuple(reverse), tuple(drop), advanced)
+
+
+def kept_shape(parts: Sequence[Any], found: Basic) -> tuple[int, ...]:
+    """The shape that a key without index arrays gives."""
+    shape, axis = [], 0
+    for part in parts:
+        if part is None:
+            shape.append(1)
+            continue
+        if axis not in found.drop:
+            start, stop, step = found.starts[axis], found.stops[axis], found.steps[axis]
+            shape.append(max(0, -(-(stop - start) // step)))
+        axis += 1
+    return tuple(shape)
 
 
 def getitem(x: Array, key: Any) -> Array:
@@ -235,19 +265,12 @@ def getitem(x: Array, key: Any) -> Array:
         IndexError: for integers and host arrays out of range, masks that do not fit, too many
             indices.
     """
-    parsed = _Key(x.shape, key)
-    y, (drop, advanced) = _basic(x, parsed.parts)
-    if not advanced:
-        shape, axis = [], 0
-        for part in parsed.parts:
-            if part is None:
-                shape.append(1)
-                continue
-            if axis not in drop:
-                shape.append(y.shape[axis])
-            axis += 1
-        return reshape_to(y, tuple(shape))
-    return _advanced(y, parsed.parts, advanced)
+    parts = Key(x.shape, key).parts
+    found = basic(x.shape, parts)
+    y = found.of(x)
+    if not found.advanced:
+        return reshape_to(y, kept_shape(parts, found))
+    return _advanced(y, parts, found.advanced)
 
 
 def _advanced(y: Array, parts: Sequence[Any], advanced: list[tuple[int, Array]]) -> Array:

@@ -10,6 +10,7 @@ from kerascl.core.array import Array
 from kerascl.core.types import Axes, ShapeLike
 from kerascl.dtypes import DTypeLike
 from kerascl.ops import (
+    assignment,
     batching,
     bits,
     contraction,
@@ -125,13 +126,11 @@ _METHODS: dict[str, Any] = {
     "__invert__": bits.bitwise_not,
     "__round__": lambda self, digits=0: pointwise.round(self, digits or 0),
     "__getitem__": indexing.getitem,
+    "__setitem__": assignment.setitem,
     "__iter__": _iterate,
     "astype": _astype,
     "reshape": _reshape,
     "transpose": _transpose,
-    "T": property(movement.transpose),
-    "real": property(pointwise.real),
-    "imag": property(pointwise.imag),
     "at": property(indexing.At),
     "flatten": movement.ravel,
     "conj": pointwise.conjugate,
@@ -154,6 +153,17 @@ for _room, _names in (
     for _name in _names.split():
         setattr(Array, _name, getattr(_room, _name))
 
+# What may have nothing to do gives an Array of its own all the same.
+_MAY_GIVE_BACK = """
+    __getitem__ __pos__ __round__ astype clip conj conjugate copy flatten max min prod ravel
+    reshape round squeeze sum transpose"""
+for _name in _MAY_GIVE_BACK.split():
+    setattr(Array, _name, tape.distinct(getattr(Array, _name)))
+for _name, _function in {
+    "T": movement.transpose, "real": pointwise.real, "imag": pointwise.imag
+}.items():
+    setattr(Array, _name, property(tape.distinct(_function), doc=_function.__doc__))
+
 tape.install_arithmetic(
     add=pointwise.add,
     zeros_like=lambda x: expand_to(scalar(0, x.dtype), x.shape),
@@ -163,5 +173,6 @@ tape.install_arithmetic(
     expand_to=expand_to,
     eye=lambda n, dtype: creation.eye(n, dtype=dtype),
     moveaxis=movement.moveaxis,
+    as_array=as_array,
     vmap=batching.vmap,
 )

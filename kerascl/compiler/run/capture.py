@@ -21,6 +21,7 @@ from kerascl.core import context
 from kerascl.core import node as graph
 from kerascl.core.array import Array, State
 from kerascl.core.context import P, R, current
+from kerascl.core.holders import enrol
 from kerascl.core.labels import Labels
 from kerascl.core.lease import FIXED, LENT, Lease
 from kerascl.core.lock import LOCK
@@ -51,6 +52,14 @@ class Trace:
         self.leaves: dict[int, Array] = {}  # of each state read: the argument that stands for it
         self.current: dict[int, Array] = {}
         self.written: dict[int, None] = {}
+        enrol(self)
+
+    def swap(self, array: Array, other: Array) -> None:
+        """Hold `other` where `array` stood; see `core.holders`."""
+        for held in (self.leaves, self.current):
+            for key, value in held.items():
+                if value is array:
+                    held[key] = other
 
     def argument(self, shape: tuple[int, ...], dtype: DType, device: Any) -> Array:
         """A new argument of the captured function."""
@@ -115,7 +124,7 @@ class Captured:
                 dtype = leaf.dtype if isinstance(leaf, Array) else as_dtype(leaf.dtype)
                 device = leaf.device if isinstance(leaf, Array) else context.device()
                 array = trace.argument(tuple(leaf.shape), dtype, device)
-                arguments.append(array)
+                arguments.append(array._node)
                 values.append(array)
             else:
                 values.append(leaf)
@@ -124,7 +133,7 @@ class Captured:
             result = function(*args, **kwargs)
         self._compile(trace, arguments, result)
 
-    def _compile(self, trace: Trace, arguments: list[Array], result: Any) -> None:
+    def _compile(self, trace: Trace, arguments: list[Node], result: Any) -> None:
         outputs: list[Any] = []
         _, self.rebuild = flatten(result, outputs)
         self.constants = [None if isinstance(x, Array) else x for x in outputs]
@@ -199,7 +208,7 @@ class Captured:
         position = {id(n): k for k, n in enumerate(nodes)}
         by_node = {slot.node: k for k, slot in enumerate(program.slots) if slot.node >= 0}
         buffers: list[Any] = [None] * len(program.slots)
-        self.arguments = [by_node.get(position.get(id(a._node), -2)) for a in arguments]
+        self.arguments = [by_node.get(position.get(id(a), -2)) for a in arguments]
         self.argument_buffers: list[Any] = [None] * len(arguments)
         for state in self.states:
             state.materialize()

@@ -1,0 +1,307 @@
+"""What people type in their first hour, line by line, and what NumPy says to it.
+
+In every line `x` and `y` are float32 of shape (3, 4), `v` and `w` float32 of shape (5,), `m` is
+float32 (3, 3) and well conditioned, `n` int32 of shape (6,), `b` bool of shape (3, 4), and `z`
+complex64 of shape (4,); fresh for each line, random in each run.
+"""
+
+# The same line for both: `xp` is kerascl, then NumPy.
+SAME = """
+x + 1
+1 - x
+x * y / 2
+x @ y.T
+v ** 2
+2 ** v
+n // 2
+n % 4
+-x
++x
+abs(x)
+x == y
+(x > 0) & (y > 0)
+~b
+b | (x < 0)
+n << 1
+divmod(n, 3)
+x[0]
+x[-1, 2]
+x[1:, ::2]
+x[:, None, :]
+x[..., 0]
+x[::-1]
+x[x > 0]
+x[[0, 2]]
+x[[0, 1, 2], [1, 2, 3]]
+x[b]
+x[xp.array([2, 0])]
+x[n[0] % 3]
+v[v.argsort()]
+x.shape
+x.ndim
+x.size
+x.T
+x.sum()
+x.sum(axis=0)
+x.sum(0, keepdims=True)
+x.mean(1)
+x.std(axis=1, ddof=1)
+x.var()
+x.max(axis=1)
+x.argmin(1)
+x.min(initial=-9)
+b.any(axis=0)
+b.all()
+x.cumsum(axis=1)
+v.cumprod()
+x.reshape(4, 3)
+x.reshape((2, -1))
+x.reshape(-1)
+x.ravel()
+x.flatten()
+x.transpose(1, 0)
+x.swapaxes(0, 1)
+x.squeeze()
+x.astype("int32")
+n.astype(xp.float32)
+x.astype(float).shape
+x.copy()
+x.clip(-0.5, 0.5)
+x.round(2)
+x.dot(v[:4])
+x.diagonal()
+m.trace()
+x.take([0, 1], axis=1)
+v.repeat(2)
+v.argmax()
+v.argsort()
+x.tolist()
+x[0, 0].item()
+v.nonzero()
+v.ptp() if hasattr(v, "ptp") else v.max() - v.min()
+len(x)
+[float(e) for e in v]
+[row.sum() for row in x]
+sum(v)
+max(v)
+float(v[0])
+int(n[0])
+bool(v[0] > 0)
+f"{v[0]:.3f}"
+v[1] = 5; v
+v[1:3] = 0; v
+v[v > 0] = 0; v
+v[-1] += 2; v
+x[0] = v[:4]; x
+x[:, 1] = 7; x
+x[1, 2] = -1.5; x
+x[b] = y[b]; x
+x[[0, 2]] = y[[1, 1]]; x
+x[..., -1] *= 2; x
+x[:] = 0; x
+x[...] = y; x
+x[::2, ::-1] = y[:2]; x
+n[2] = 3.7; n
+v += 1; v
+v -= v.mean(); v
+v *= 2; v
+v /= 2; v
+v **= 2; v
+n //= 2; n
+n %= 3; n
+n |= 1; n
+n <<= 2; n
+m @= m; m
+u = v.copy(); u[0] = 9; (u, v)
+u = v + 0; v[0] = 9; (u, v)
+xp.zeros((2, 3))
+xp.zeros(3)
+xp.ones((2, 3), dtype=xp.int32)
+xp.full((2, 2), 7.0)
+xp.empty((2, 3)).shape
+xp.eye(3)
+xp.eye(3, k=1)
+xp.identity(2)
+xp.arange(10)
+xp.arange(2, 10, 3)
+xp.arange(0.0, 1.0, 0.25)
+xp.linspace(0, 1, 5)
+xp.zeros_like(x)
+xp.ones_like(n)
+xp.full_like(x, 3)
+xp.array([[1, 2], [3, 4]])
+xp.array([1.5, 2.5], dtype=xp.float32)
+xp.array([True, False])
+xp.meshgrid(v, v[:3])
+xp.tril(m)
+xp.triu(m, 1)
+xp.diag(v)
+xp.diag(m)
+xp.concatenate([x, y])
+xp.concatenate([x, y], axis=1)
+xp.stack([v, v])
+xp.vstack([v, v])
+xp.hstack([v, v])
+xp.split(x, 2, axis=1)
+xp.array_split(v, 2)
+xp.tile(v, (2, 1))
+xp.repeat(x, 2, axis=1)
+xp.roll(v, 2)
+xp.flip(x, axis=0)
+xp.rot90(x)
+xp.pad(v, 2)
+xp.pad(x, ((1, 1), (0, 2)), constant_values=9)
+xp.pad(v, (1, 2), mode="edge")
+xp.expand_dims(v, 0)
+xp.squeeze(x[None])
+xp.moveaxis(x[None], 0, -1)
+xp.broadcast_to(v, (2, 5))
+xp.append(v, v)
+xp.sin(x) + xp.cos(y)
+xp.exp(x)
+xp.log(abs(x) + 1)
+xp.sqrt(abs(x))
+xp.tanh(x)
+xp.arctan2(x, y)
+xp.maximum(x, 0)
+xp.minimum(x, y)
+xp.where(x > 0, x, 0)
+xp.clip(x, 0, 1)
+xp.sign(x)
+xp.floor(x)
+xp.isnan(x)
+xp.isfinite(x)
+xp.isclose(x, x + 1e-9)
+xp.allclose(x, x)
+xp.nan_to_num(x)
+xp.sum(x)
+xp.sum(x, axis=(0, 1))
+xp.mean(x, axis=0)
+xp.std(x)
+xp.median(x)
+xp.percentile(v, 30)
+xp.quantile(v, [0.1, 0.9])
+xp.average(v, weights=abs(v))
+xp.cumsum(v)
+xp.diff(v)
+xp.prod(v)
+xp.max(x, axis=1)
+xp.argmax(x, axis=1)
+xp.any(b)
+xp.count_nonzero(b)
+xp.nanmean(x)
+xp.sort(x, axis=0)
+xp.argsort(v)
+xp.unique(n)
+xp.unique(n, return_counts=True)
+xp.searchsorted(xp.sort(v), 0.0)
+xp.digitize(v, [-1.0, 0.0, 1.0])
+xp.bincount(n)
+xp.histogram(v, bins=4)
+xp.histogram(v, bins=[-3.0, -1.0, 0.0, 1.0, 3.0], weights=abs(v))
+xp.nonzero(b)
+xp.argwhere(b)
+xp.isin(n, [1, 2])
+xp.dot(v, v)
+xp.matmul(x, y.T)
+xp.outer(v, v)
+xp.inner(v, v)
+xp.vdot(v, v)
+xp.einsum("ij,kj->ik", x, y)
+xp.tensordot(x, y, axes=([1], [1]))
+xp.trace(m)
+xp.kron(v[:2], v[:2])
+xp.cross(v[:3], v[1:4])
+xp.linalg.inv(m)
+xp.linalg.solve(m, v[:3])
+xp.linalg.det(m)
+xp.linalg.slogdet(m)
+xp.fft.fft(v)
+xp.fft.ifft(xp.fft.fft(v)).real
+xp.fft.rfft(v)
+z.conj()
+z.real + z.imag
+abs(z)
+xp.angle(z)
+xp.real(z * 1j)
+xp.bitwise_and(n, 3)
+xp.logical_and(b, x > 0)
+xp.power(v, 3)
+xp.mod(n, 3)
+xp.hypot(x, y)
+xp.deg2rad(v)
+xp.trapezoid(v)
+xp.cov(x)
+xp.corrcoef(x)
+x.dtype == xp.float32
+n.dtype == "int32"
+xp.take_along_axis(x, xp.argsort(x, axis=1), axis=1)
+xp.unravel_index(xp.array([5, 7]), (3, 4))
+xp.select([x > 0.5, x < -0.5], [x, -x], 0)
+"""
+
+# NumPy's own functions on arrays of kerascl: the same result, and it stays on the device.
+NUMPY = """
+x.numpy() + y
+x.numpy() @ y.T
+np.float32(2) * x
+np.sum(x, axis=0)
+np.mean(x)
+np.transpose(x)
+np.argmax(x, axis=1)
+np.split(x, 2, axis=1)
+"""
+
+# (a line of kerascl, the same in NumPy)
+PAIRS = [
+    # as JAX's users write
+    ("x.at[0].set(1.0)", "np.concatenate([np.ones((1, 4), 'f'), x[1:]])"),
+    ("v.at[jnp.array([0, 0])].add(1.0)", "v + np.eye(5, dtype='f')[0] * 2"),
+    ("jax.grad(lambda t: jnp.sum(t ** 3))(v)", "3 * v ** 2"),
+    ("jax.grad(lambda t: t ** 2)(2.0)", "np.float32(4)"),
+    ("jax.grad(jax.grad(lambda t: t ** 3))(2.0)", "np.float32(12)"),
+    ("jax.grad(lambda t: jnp.sum(t * v))(v)", "v"),
+    ("jax.value_and_grad(lambda t: jnp.sum(t * t))(v)", "(np.sum(v * v), 2 * v)"),
+    ("jax.grad(lambda a, c: jnp.sum(a * c), argnums=(0, 1))(v, w)", "(w, v)"),
+    ("jax.grad(lambda p: jnp.sum(p['a'] * p['c']))({'a': v, 'c': w})['a']", "w"),
+    ("jax.jit(lambda t: jnp.tanh(t) * 2)(v)", "np.tanh(v) * 2"),
+    ("jax.vmap(jnp.dot)(x, y)", "(x * y).sum(1)"),
+    ("jax.vmap(lambda a, c: a + c, in_axes=(0, None))(x, v[:4])", "x + v[:4]"),
+    ("jax.jacobian(lambda t: t ** 2)(v)", "np.diag(2 * v)"),
+    ("jax.hessian(lambda t: jnp.sum(t ** 3))(v)", "np.diag(6 * v)"),
+    ("jax.jvp(lambda t: jnp.sin(t), (v,), (w,))", "(np.sin(v), np.cos(v) * w)"),
+    ("jax.vjp(lambda t: jnp.sin(t), v)[1](w)[0]", "np.cos(v) * w"),
+    ("jax.scan(lambda c, e: (c + e, c * e), 0.0, v)[0]", "v.sum()"),
+    ("jax.stop_gradient(v)", "v"),
+    ("jax.grad(lambda t: jnp.sum(jax.stop_gradient(t) * t))(v)", "v"),
+    ("jax.random.normal(jax.random.key(0), (2, 3)).shape", "(2, 3)"),
+    ("jax.random.uniform(jax.random.key(0), (7,)).dtype.name", "'float32'"),
+    ("jax.random.bernoulli(jax.random.key(1), (3,), 1.0)", "np.ones(3, bool)"),
+    ("jax.nn.relu(x)", "np.maximum(x, 0)"),
+    ("jax.nn.softmax(x)", "np.exp(x) / np.exp(x).sum(-1, keepdims=True)"),
+    ("jax.nn.one_hot(n % 3, 3)", "np.eye(3, dtype='f')[n % 3]"),
+    ("jax.nn.sigmoid(x)", "1 / (1 + np.exp(-x))"),
+    ("jax.nn.tanh(x)", "np.tanh(x)"),
+    ("jax.block_until_ready(v + 1)", "v + 1"),
+    # as MLX's users write
+    ("kc.sigmoid(x)", "1 / (1 + np.exp(-x))"),
+    ("kc.logsumexp(v)", "np.log(np.exp(v).sum())"),
+    # as CuPy's users write
+    ("kc.rsqrt(abs(v))", "1 / np.sqrt(abs(v))"),
+    # at home in NumPy and Python
+    ("np.asarray(v)", "v"),
+    ("np.array(v, 'float64')", "v.astype('float64')"),
+    ("np.dtype(kc.float32)", "np.dtype('float32')"),
+    ("np.zeros(3, kc.int32)", "np.zeros(3, 'int32')"),
+    ("pickle.loads(pickle.dumps(v))", "v"),
+    ("pickle.loads(pickle.dumps(v.dtype)) is kc.float32", "True"),
+    ("pickle.loads(pickle.dumps(kc.State(v))).value", "v"),
+    ("copy.copy(v)", "v"),
+    ("copy.deepcopy([v])[0]", "v"),
+    ("copy.deepcopy(kc.State(v)).value", "v"),
+    ("list(v)[1]", "v[1]"),
+    ("dict(a=v)['a']", "v"),
+    ("kc.array(v)", "v"),
+    ("kc.array([v[0], v[1]])", "v[:2]"),
+    ("kc.array(range(4))", "np.arange(4)"),
+]
