@@ -16,8 +16,8 @@ OK, MENDED, UNTOLD = FINE = "ok", "mended", "untold"
 # Beginnings of the names of the kernels that each kind takes.
 _NAMES = {
     "map": r"(multi_)?map_",
-    "reduction": r"(multi_)?fold_",
-    "rows": r"(multi_)?fold_",
+    "reduction": r"(multi_)?reduction_",
+    "rows": r"(multi_)?reduction_",
     "product": r"gemm_|mma_|wgmma",
     "convolution": r"conv_|depthwise_|winograd_|stem_|gemm_|mma_|wgmma",
     "pooling": r"pool_",

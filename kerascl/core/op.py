@@ -24,7 +24,7 @@ class Kind(enum.IntEnum):
     LEAF = 0  # a buffer, a captured argument, a state
     CONST = 1  # one Python scalar
     POINTWISE = 2  # one C expression for each element
-    FOLD = 3  # a reduction over axes, kept with size 1
+    REDUCTION = 3  # a reduction over axes, kept with size 1
     VIEW = 4  # an index map
     GATHER = 5  # a load at computed positions
     LIBRARY = 6  # a hand-written kernel of kernels/
@@ -32,16 +32,16 @@ class Kind(enum.IntEnum):
 
 
 @dataclass(frozen=True)
-class FoldSpec:
+class ReductionSpec:
     """A reduction in four strings (map, combine, finish, accumulator), as registers.
 
     `states` lists (C type or "acc" or "index", initial value); `step` updates
     s0, s1 … with the element x at reduced linear position r; `combine` merges
     registers t0, t1 … into s0, s1 …; `finish` is the result.  `scratch` lists
     more registers u0, u1 … of `step`, which `close` empties into the states
-    when a lane has seen its last element.  `about_mean` is the same reduction
-    for where elements are at hand twice: its step knows their mean m, its
-    finish their number n.  `block`, for what rounds, is how many elements one set of
+    when a work-item has seen its last element.  `centred` is the same reduction
+    where elements can be read twice: its step knows their mean m, its finish
+    their number n.  `block`, for what rounds, is how many elements one set of
     registers may take before it is merged into another: 16 or 256, 0 for any number.
     """
 
@@ -51,7 +51,7 @@ class FoldSpec:
     finish: str = "s0"
     scratch: tuple[tuple[str, str], ...] = ()
     close: str = ""
-    about_mean: FoldSpec | None = None
+    centred: ReductionSpec | None = None
     block: int = 0
 
 
@@ -64,7 +64,7 @@ class Op:
             (output coordinates); {T} is the compute type of the result and
             {a0}, {a1}, … are attributes.
         helpers: C functions that `code` calls, emitted once a program.
-        fold: the reduction, for folds; a function of the input dtype.
+        reduction: its `ReductionSpec`, as a function of the input dtype.
         vjp: `vjp(g, y, *inputs, *attrs)` in array code; gives a gradient or None
             for each input.  None for operations that have no derivative.
         batch: how `vmap` carries it out on whole batches, a `core.batch.Rule`; None for the rule of
@@ -80,7 +80,7 @@ class Op:
     kind: Kind
     code: str = ""
     helpers: tuple[str, ...] = ()
-    fold: Callable[[DType], FoldSpec] | None = None
+    reduction: Callable[[DType], ReductionSpec] | None = None
     vjp: Vjp | None = None
     batch: Rule | None = None
     neutral: tuple[float | None, float | None] = (None, None)

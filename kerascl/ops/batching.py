@@ -4,7 +4,7 @@ where it is declared, or here for its kind:
 | operations | on batches |
 |---|---|
 | pointwise | the same, one axis more |
-| fold, view, gather | the same, with axes counted one further |
+| reduction, view, gather | the same, with axes counted one further |
 | scatter, scan, sort, search, attention | batches are more rows |
 | matmul | one more batch axis; with one shared matrix on the right, more rows |
 | conv and its gradients | batched images are more images; batched kernels are more groups |
@@ -115,7 +115,7 @@ def _pointwise(
     return [apply(op, tuple(arguments), attrs, wide, dtype)]
 
 
-def _fold(
+def _reduction(
     size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
 ) -> list[Array]:
     ((shape, dtype),) = results
@@ -125,7 +125,7 @@ def _fold(
 
 
 install_batching(
-    {Kind.POINTWISE: _pointwise, Kind.FOLD: _fold, Kind.VIEW: moved_view()},
+    {Kind.POINTWISE: _pointwise, Kind.REDUCTION: _reduction, Kind.VIEW: moved_view()},
     element_by_element,
     expand_to,
 )

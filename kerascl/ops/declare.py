@@ -1,4 +1,4 @@
-"""How operations are declared: `pointwise`, `fold`, `library_operation`; argument conversion."""
+"""How operations are declared: `pointwise`, `reduction`, `library_operation`; their arguments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, State, apply, from_host
 from kerascl.core.batch import Rule
 from kerascl.core.context import current, device
-from kerascl.core.op import CONST, FoldSpec, Kind, Op, register
+from kerascl.core.op import CONST, Kind, Op, ReductionSpec, register
 from kerascl.core.types import Axes, Gradients, Vjp
 from kerascl.dtypes import DType, bool_, float32, int32
 from kerascl.ops import clibrary
@@ -417,9 +417,9 @@ def pointwise(
     return elementwise(function, table["f"], count)
 
 
-def fold(
+def reduction(
     name: str,
-    spec: Callable[[DType], FoldSpec],
+    spec: Callable[[DType], ReductionSpec],
     dtype: DTypeRule = same,
     vjp: Vjp | None = None,
     *,
@@ -432,12 +432,12 @@ def fold(
         positions: whether it gives an element's position, which is 0 where nothing is reduced.
     """
     vjp = vjp and rounded_once(vjp)
-    op = register(Op(name, Kind.FOLD, fold=spec, vjp=vjp))
-    return fold_function(op, dtype, positions=positions)
+    op = register(Op(name, Kind.REDUCTION, reduction=spec, vjp=vjp))
+    return reduction_function(op, dtype, positions=positions)
 
 
-def fold_function(op: Op, dtype: DTypeRule, *, positions: bool = False) -> Reduction:
-    """The public function of a reduction: `f(x, axis=None, keepdims=False)`; see `fold`."""
+def reduction_function(op: Op, dtype: DTypeRule, *, positions: bool = False) -> Reduction:
+    """The public function of a reduction: `f(x, axis=None, keepdims=False)`; see `reduction`."""
     name = op.name
 
     def function(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
@@ -463,7 +463,7 @@ def fold_function(op: Op, dtype: DTypeRule, *, positions: bool = False) -> Reduc
     return made
 
 
-SUM = fold_function(SUM_OP, numeric)
+SUM = reduction_function(SUM_OP, numeric)
 
 
 def library_operation(

@@ -15,7 +15,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
 from kerascl.core.batch import note
 from kerascl.core.context import current
-from kerascl.core.op import FoldSpec
+from kerascl.core.op import ReductionSpec
 from kerascl.core.tape import pause
 from kerascl.core.types import Attrs, Axes, Gradients, Vjp
 from kerascl.dtypes import DType, DTypeLike, as_dtype, float16, float32, int32
@@ -25,10 +25,10 @@ from kerascl.ops.declare import (
     cast_to,
     convert,
     floating,
-    fold,
     in_float32,
     numeric,
     pointwise,
+    reduction,
     rounded_once,
     same,
 )  # fmt: skip
@@ -476,7 +476,7 @@ def binary_crossentropy(
 
 
 # -- normalisation ------------------------------------------------------------------
-def _deviations(d: DType) -> FoldSpec:
+def _deviations(d: DType) -> ReductionSpec:
     """Variance in one pass, as accurate as two and without a division for each element.
 
     Deviations from a shift (s3) and their squares are summed over blocks; blocks and lanes are
@@ -494,7 +494,7 @@ def _deviations(d: DType) -> FoldSpec:
         " s0 += gap * part; s2 += u2; s3 += s0; s0 -= s3 - shift;"
         " u0 = 0; u1 = 0; u2 = 0; u3 = s2 < 32 ? s2 : 32;"
     )
-    return FoldSpec(
+    return ReductionSpec(
         (("acc", "0"), ("acc", "0"), ("index", "0"), ("acc", "0")),
         f"{{ if (u2 == u3) {{ {block} }} if (s2 + u2 == 0) s3 = x;"
         f" const {real} own = x - s3; u0 += own; u1 += own * own; u2 += 1; }}",
@@ -504,8 +504,10 @@ def _deviations(d: DType) -> FoldSpec:
         f"s1 / ({real})s2",
         scratch=(("acc", "0"), ("acc", "0"), ("index", "0"), ("index", "1")),
         close=f"if (u2 > 0) {{ {block} }}",
-        about_mean=FoldSpec(
-            (("acc", "0"),), f"{{ const {real} own = x - m; s0 += own * own; }}", "s0 += t0;",
+        centred=ReductionSpec(
+            (("acc", "0"),),
+            f"{{ const {real} own = x - m; s0 += own * own; }}",
+            "s0 += t0;",
             "s0 / n",
         ),
         block=256,
@@ -518,7 +520,7 @@ def _variance_vjp(g: Array, y: Array, x: Array, axes: tuple[int, ...]) -> Gradie
     return ((x - mean) * (g * (2.0 / max(count, 1))),)
 
 
-_variance = fold("variance", _deviations, same, _variance_vjp)
+_variance = reduction("variance", _deviations, same, _variance_vjp)
 VARIANCE = _variance.op
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
-from kerascl.core.op import FoldSpec
+from kerascl.core.op import ReductionSpec
 from kerascl.core.tape import stop_gradient
 from kerascl.core.types import Axes, Gradients
 from kerascl.dtypes import DType, DTypeLike, as_dtype, int32, int64, positions
@@ -20,10 +20,10 @@ from kerascl.ops.declare import (
     cast_to,
     convert,
     floating,
-    fold,
-    fold_function,
     in_float32,
     numeric,
+    reduction,
+    reduction_function,
     same,
 )  # fmt: skip
 from kerascl.ops.pointwise import (
@@ -85,12 +85,14 @@ def _highest(d: DType) -> str:
     return f"{(1 << bits) - 1}{'U' if d.kind == 'u' else ''}{'L' if d.itemsize == 8 else ''}"
 
 
-def _extreme(sign: str, start: Callable[[DType], str]) -> Callable[[DType], FoldSpec]:
-    def spec(d: DType) -> FoldSpec:
+def _extreme(sign: str, start: Callable[[DType], str]) -> Callable[[DType], ReductionSpec]:
+    def spec(d: DType) -> ReductionSpec:
         # x != x keeps NaN, as NumPy does
         nan = " || {o} != {o}" if d.is_float else ""
         step = "if ({o} " + sign + " s0" + nan + ") s0 = {o};"
-        return FoldSpec((("acc", start(d)),), step.replace("{o}", "x"), step.replace("{o}", "t0"))
+        return ReductionSpec(
+            (("acc", start(d)),), step.replace("{o}", "x"), step.replace("{o}", "t0")
+        )
 
     return spec
 
@@ -100,8 +102,8 @@ def _extreme_vjp(g: Array, y: Array, x: Array, axes: tuple[int, ...]) -> Gradien
     return (hit * expand_to(divide(g, SUM(hit, axes, keepdims=True)), x.shape),)
 
 
-_max = fold("max", _extreme(">", _lowest), same, _extreme_vjp)
-_min = fold("min", _extreme("<", _highest), same, _extreme_vjp)
+_max = reduction("max", _extreme(">", _lowest), same, _extreme_vjp)
+_min = reduction("min", _extreme("<", _highest), same, _extreme_vjp)
 
 
 def _reduce_extreme(
@@ -140,8 +142,8 @@ def ptp(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     return max(x, axis, keepdims) - min(x, axis, keepdims)
 
 
-def _argument(sign: str, start: Callable[[DType], str]) -> Callable[[DType], FoldSpec]:
-    def spec(d: DType) -> FoldSpec:
+def _argument(sign: str, start: Callable[[DType], str]) -> Callable[[DType], ReductionSpec]:
+    def spec(d: DType) -> ReductionSpec:
         better = "({x} " + sign + " s0"
         if d.is_float:
             better += " || ({x} != {x} && s0 == s0)"
@@ -150,7 +152,7 @@ def _argument(sign: str, start: Callable[[DType], str]) -> Callable[[DType], Fol
         later = better.replace("{x}", "t0")
         tie = "((t0 == s0 || (t0 != t0 && s0 != s0)) && t1 < s1)"
         keep = " && !(s0 != s0)" if d.is_float else ""
-        return FoldSpec(
+        return ReductionSpec(
             (("acc", start(d)), ("index", "-1")),
             f"if {first} {{ s0 = x; s1 = r; }}",
             f"if (t1 >= 0 && (s1 < 0 || ({later}{keep}) || {tie})) {{ s0 = t0; s1 = t1; }}",
@@ -164,8 +166,8 @@ def _to_int(d: DType) -> tuple[DType, DType]:
     return d, int32
 
 
-_argmax = fold("argmax", _argument(">", _lowest), _to_int, positions=True)
-_argmin = fold("argmin", _argument("<", _highest), _to_int, positions=True)
+_argmax = reduction("argmax", _argument(">", _lowest), _to_int, positions=True)
+_argmin = reduction("argmin", _argument("<", _highest), _to_int, positions=True)
 
 
 def _position(x: ArrayLike, axis: Axes, keepdims: bool, find: Reduction, name: str) -> Array:
@@ -173,7 +175,7 @@ def _position(x: ArrayLike, axis: Axes, keepdims: bool, find: Reduction, name: s
     if not _count(x, axis):
         raise ValueError(f"{name} of an empty array of shape {x.shape}")
     if positions(_count(x, axis)) is not int32:
-        find = fold_function(find.op, lambda d: (d, int64))
+        find = reduction_function(find.op, lambda d: (d, int64))
     return find(x, axis, keepdims)
 
 
@@ -194,8 +196,8 @@ def argmin(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
 
 
 # -- logic --------------------------------------------------------------------
-_any = fold("any", lambda d: FoldSpec((("acc", "0"),), "s0 |= x;", "s0 |= t0;"))
-_all = fold("all", lambda d: FoldSpec((("acc", "1"),), "s0 &= x;", "s0 &= t0;"))
+_any = reduction("any", lambda d: ReductionSpec((("acc", "0"),), "s0 |= x;", "s0 |= t0;"))
+_all = reduction("all", lambda d: ReductionSpec((("acc", "1"),), "s0 &= x;", "s0 &= t0;"))
 
 
 def _truth(x: ArrayLike) -> Array:
@@ -237,7 +239,7 @@ def _prod_vjp(g: Array, y: Array, x: Array, axes: tuple[int, ...]) -> Gradients:
     return (where(zero, expand_to(one, x.shape), expand_to(none, x.shape) / where(zero, 1, x)),)
 
 
-def _times(d: DType) -> FoldSpec:
+def _times(d: DType) -> ReductionSpec:
     if d.is_complex:
         # lo and hi: "x" names the element
         text = "(s0.lo * {o}.lo - s0.hi * {o}.hi, s0.lo * {o}.hi + s0.hi * {o}.lo);"
@@ -247,10 +249,10 @@ def _times(d: DType) -> FoldSpec:
         text, init = "s0 *= {o};", "1"
         if d.kind == "i":  # wraps, also to the compiler
             text = f"s0 = ({d.compute})(({d.wrapping})s0 * ({d.wrapping}){{o}});"
-    return FoldSpec((("acc", init),), text.replace("{o}", "x"), text.replace("{o}", "t0"))
+    return ReductionSpec((("acc", init),), text.replace("{o}", "x"), text.replace("{o}", "t0"))
 
 
-_prod = fold("prod", _times, numeric, _prod_vjp)
+_prod = reduction("prod", _times, numeric, _prod_vjp)
 
 
 def prod(

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from kerascl.core.array import Array, apply
 from kerascl.core.batch import Rule
-from kerascl.core.op import FoldSpec, Kind, Op, register
+from kerascl.core.op import Kind, Op, ReductionSpec, register
 from kerascl.core.types import Attrs, Gradients, Results, Shape, Vjp
 from kerascl.dtypes import DType
 
@@ -22,15 +22,15 @@ def _plus(dtype: DType, other: str) -> str:
     return f"s0 = ({dtype.compute})(({dtype.wrapping})s0 + ({dtype.wrapping}){other});"
 
 
-def _sum_spec(dtype: DType) -> FoldSpec:
+def _sum_spec(dtype: DType) -> ReductionSpec:
     exact = dtype.is_integer or dtype.is_bool
     text = _plus(dtype, "x"), _plus(dtype, "t0")
-    return FoldSpec((("acc", "0"),), *text, block=0 if exact else 16)
+    return ReductionSpec((("acc", "0"),), *text, block=0 if exact else 16)
 
 
 SUM_OP = register(
     Op(
-        "sum", Kind.FOLD, fold=_sum_spec,
+        "sum", Kind.REDUCTION, reduction=_sum_spec,
         vjp=lambda g, y, x, axes: (expand_to(g, x.shape),),
     )
 )  # fmt: skip

@@ -75,7 +75,7 @@ def test_a_driver_that_is_right_is_used_in_silence(use, dev):
 
 def test_what_the_optimiser_spoils_is_built_without_it(use):
     for _ in range(2):  # checked, then as kept
-        done = use("fold_", NOTHING, True)
+        done = use("reduction_", NOTHING, True)
         assert done.stdout.splitlines() == RIGHT
         assert done.stderr.count("RuntimeWarning") == 1
         assert "reduction" in done.stderr and "optimisation off" in done.stderr
@@ -83,7 +83,7 @@ def test_what_the_optimiser_spoils_is_built_without_it(use):
 
 @pytest.mark.parametrize("fault", [NOTHING, CRASH], ids=["wrong", "crash"])
 def test_what_stays_wrong_is_refused(use, fault):
-    done = use("fold_", fault, False)
+    done = use("reduction_", fault, False)
     refused, rest = done.stdout.splitlines()
     assert refused.startswith("DeviceError") and "reduction" in refused
     assert "KERASCL_DEVICE" in refused and "KERASCL_CHECK=0" in refused
@@ -93,7 +93,7 @@ def test_what_stays_wrong_is_refused(use, fault):
 
 def test_what_does_not_build_says_so_itself(use):
     """That is no wrong number, and other kernels of its kind may build."""
-    done = use("fold_", " it is no C; ", False)
+    done = use("reduction_", " it is no C; ", False)
     failed, rest = done.stdout.splitlines()[0], done.stdout.splitlines()[-1]
     assert failed.startswith("CompileError") and rest == RIGHT[1] and done.stderr == ""
 
@@ -174,7 +174,7 @@ def test_a_guard_s_options():
     assert found("__kernel void scan_rows_serial(int a) {}") == ()
     assert found("__kernel void pool_max(int a) {}") == ()
     # One unit may hold kernels of several kinds.
-    both = "__kernel void fold_sum(int a) {}\n__kernel void map_add(int a) {}"
+    both = "__kernel void reduction_sum(int a) {}\n__kernel void map_add(int a) {}"
     assert found(both) == (PLAIN,)
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 import kerascl as kc
-from kerascl.compiler.generate import folds, maps
+from kerascl.compiler.generate import maps, reductions
 
 
 @pytest.fixture
@@ -25,8 +25,8 @@ def as_gpu(dev, monkeypatch):
 
 @pytest.fixture
 def launches(monkeypatch):
-    """Every launch of a map or fold that is generated: those of maps, those of folds."""
-    made = {"map_kernel": [], "fold_kernels": []}
+    """Every launch of a map or reduction that is generated: those of maps, those of reductions."""
+    made = {"map_kernel": [], "reduction_kernels": []}
 
     def noted(inner, seen):
         def make(*args):
@@ -36,6 +36,6 @@ def launches(monkeypatch):
 
         return make
 
-    for module, name in ((maps, "map_kernel"), (folds, "fold_kernels")):
+    for module, name in ((maps, "map_kernel"), (reductions, "reduction_kernels")):
         monkeypatch.setattr(module, name, noted(getattr(module, name), made[name]))
     return made

@@ -7,8 +7,8 @@ import pytest
 import kerascl as kc
 from kerascl.compiler.fuse.group import group
 from kerascl.compiler.generate.emit import Scope, Writer, literal
-from kerascl.compiler.generate.folds import fold_kernels
 from kerascl.compiler.generate.maps import map_kernel
+from kerascl.compiler.generate.reductions import reduction_kernels
 from kerascl.compiler.graph.symbolic import variable
 from kerascl.dtypes import bfloat16, bool_, float32, int32, int64
 from tests.compiler.graphs import CPU, argument, epilogues_only, nodes_of
@@ -18,7 +18,7 @@ def kernels(*arrays, generic=False):
     """The generated kernels of a graph in one cluster."""
     roots = [x._node for x in arrays]
     (cluster,), stored = group(nodes_of(*arrays), roots, epilogues_only)
-    make = map_kernel if cluster.kind == "map" else fold_kernels
+    make = map_kernel if cluster.kind == "map" else reduction_kernels
     return make(cluster, stored, CPU, generic)
 
 

@@ -43,14 +43,14 @@ def test_how_a_target_reads():
     x = kc.tanh(argument(8, 16))
     stored = {id(x._node)}
 
-    def how(y):
-        return reads_of(y._node, stored).how[id(x._node)]
+    def pattern(y):
+        return reads_of(y._node, stored).patterns[id(x._node)]
 
-    assert how(kc.reshape(x, (128,)) + 1) == {"same"}
-    assert how(kc.transpose(x, (1, 0)) + 1) == {"other"}
-    assert how(kc.pad(x, 1) + 1) == {"other"}
+    assert pattern(kc.reshape(x, (128,)) + 1) == {"same"}
+    assert pattern(kc.transpose(x, (1, 0)) + 1) == {"other"}
+    assert pattern(kc.pad(x, 1) + 1) == {"other"}
     wide = kc.broadcast_to(kc.reshape(x, (8, 1, 16)), (8, 5, 16))
-    assert how(wide + argument(8, 5, 16)) == {("row", (8, 5, 16), (1,))}
+    assert pattern(wide + argument(8, 5, 16)) == {("row", (8, 5, 16), (1,))}
 
 
 # -- maps ---------------------------------------------------------------------
@@ -83,28 +83,31 @@ def test_nor_joins_a_target_what_must_run_before_something_it_reads():
     y = kc.tanh(argument(8, 8))
     z = kc.sum(kc.transpose(y, (1, 0))[:4], 1)  # reads y, and last reads it
     last = y + kc.reshape(z[:1], (1, 1))
-    assert names(grouped(y, last)) == [["map", "tanh"], ["fold", "sum"], ["map", "add"]]
+    assert names(grouped(y, last)) == [["map", "tanh"], ["reduction", "sum"], ["map", "add"]]
 
 
 # -- reductions ---------------------------------------------------------------
 def test_a_map_that_is_reduced_at_once_is_stored_on_the_way():
     y = kc.tanh(argument(64, 8))
     (cluster,) = grouped(y, kc.sum(y, 1))
-    assert names([cluster]) == [["fold", "tanh", "sum"]]
+    assert names([cluster]) == [["reduction", "tanh", "sum"]]
     assert cluster.axes == (1,) and cluster.rows == 64 and not cluster.staged
 
 
 def test_what_follows_a_reduction_shares_its_kernel():
     x = argument(64, 8)
-    assert names(grouped(kc.sum(x, 1) * 2)) == [["fold", "sum", "multiply"]]
-    assert names(grouped(kc.sum(x, 1), kc.max(x, 1))) == [["fold", "sum", "max"]]
-    assert names(grouped(kc.sum(x, 1), kc.sum(x, 0))) == [["fold", "sum"], ["fold", "sum"]]
+    assert names(grouped(kc.sum(x, 1) * 2)) == [["reduction", "sum", "multiply"]]
+    assert names(grouped(kc.sum(x, 1), kc.max(x, 1))) == [["reduction", "sum", "max"]]
+    assert names(grouped(kc.sum(x, 1), kc.sum(x, 0))) == [
+        ["reduction", "sum"],
+        ["reduction", "sum"],
+    ]
 
 
 def test_a_row_that_is_read_again_stays_with_its_work_group():
     x = argument(64, 8)
     (cluster,) = grouped(x / kc.sum(x, 1, keepdims=True))
-    assert cluster.staged and names([cluster]) == [["fold", "sum", "divide"]]
+    assert cluster.staged and names([cluster]) == [["reduction", "sum", "divide"]]
     # not a column, nor a row longer than a work-group goes through
     assert len(grouped(x / kc.sum(x, 0, keepdims=True))) == 2
     long = argument(2, 1 << 14)

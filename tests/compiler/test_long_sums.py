@@ -1,4 +1,4 @@
-"""Sums of very many terms keep their digits, however a fold is laid out."""
+"""Sums of very many terms keep their digits, however a reduction is laid out."""
 
 import numpy as np
 import pytest

@@ -1,7 +1,6 @@
 """Statistics that a product's kernel computes, with a plain kernel that knows its columns' moments
 on whatever device there is (what the fast ones do is tests/kernels/test_wgmma_moments.py's)."""
 
-
 import numpy as np
 import pytest
 
@@ -120,7 +119,7 @@ def test_states_follow(plans, rng):
 
 
 def test_refused(plans, rng):
-    """A kernel that does not take them leaves a fold of its own."""
+    """A kernel that does not take them leaves a reduction of its own."""
     x, w = rng.normal(size=(37, 24)), rng.normal(size=(24, 65))
     function = kc.jit(lambda x, w: normalised(kc.matmul(x, w), (0,)))
     found = function(*(kc.array(v.astype(np.float32)) for v in (x, w)))
@@ -140,7 +139,7 @@ OTHERS = {
 
 
 @pytest.mark.parametrize("name", OTHERS)
-def test_other_folds(plans, rng, name):
+def test_other_reductions(plans, rng, name):
     """What does not follow from a column's moments is left alone."""
     x, w = (rng.normal(size=(24, 24)).astype(np.float32) for _ in range(2))
     function = kc.jit(lambda x, w: OTHERS[name](kc, kc.matmul(x, w), x))

@@ -114,7 +114,7 @@ def test_results_do_not_depend_on_what_is_fused(rng, name):
 
 @pytest.mark.parametrize("name", DTYPES)
 def test_products_folds_and_what_follows_them(rng, name):
-    """A product's result is rounded before its bias, a fold's before what reads it."""
+    """A product's result is rounded before its bias, a reduction's before what reads it."""
     dtype = DTYPES[name]
     x = kc.array(rng.integers(-8, 9, (24, 40)).astype(dtype))
     w = kc.array(rng.integers(-8, 9, (40, 32)).astype(dtype))

@@ -57,7 +57,7 @@ def encoded(m, truth):
 
 
 def lines(launches) -> list[int]:
-    made = [*launches["map_kernel"], *launches["fold_kernels"]]
+    made = [*launches["map_kernel"], *launches["reduction_kernels"]]
     return [x.source.text.count("\n") for x in made]
 
 
@@ -123,7 +123,7 @@ def test_many_values_over_one_space(rng, launches):
 
 
 def test_folds_of_long_values(rng, as_gpu, launches):
-    """Elements of a fold are written out several times only where they are short."""
+    """Elements of a reduction are written out several times only where they are short."""
     as_gpu(1)
     host = rng.normal(size=(4, 4096)).astype("float32")
 

@@ -132,7 +132,7 @@ def test_gradients_inside_and_outside(rng, name, which):
 
 
 def test_operations_have_a_rule_of_their_own_or_that_of_their_kind():
-    of_kind = {Kind.POINTWISE, Kind.FOLD, Kind.VIEW}
+    of_kind = {Kind.POINTWISE, Kind.REDUCTION, Kind.VIEW}
     for op in REGISTRY.values():
         if op.kind in (Kind.GATHER, Kind.LIBRARY):
             assert op.batch is not None or op is RECURRENCE, op

@@ -41,8 +41,8 @@ class Grouping:
         home, joined = self._home(node, reads) if node.size > 0 else (None, None)
         if home is not None and joined is not None:
             self._join(home, node, reads, joined)
-        elif kind is Kind.FOLD:
-            cluster = Cluster("fold", node.inputs[0].shape, node.attrs[0])
+        elif kind is Kind.REDUCTION:
+            cluster = Cluster("reduction", node.inputs[0].shape, node.attrs[0])
             self._open(cluster, node, reads, Join(row=True))
         else:
             self._open(Cluster("map", node.shape), node, reads, Join())
@@ -69,8 +69,8 @@ class Grouping:
         cluster.statements += self.now.length.get(id(node), 0)
         self.of[id(node)] = cluster
         self.reads[id(node)] = set(reads.nodes)
-        for key, how in reads.how.items():
-            cluster.how.setdefault(key, set()).update(how)
+        for key, patterns in reads.patterns.items():
+            cluster.patterns.setdefault(key, set()).update(patterns)
         if cluster.kind != "library":
             for key in reads.nodes:
                 self._readers.setdefault(key, []).append(cluster)
@@ -92,7 +92,7 @@ class Grouping:
         for key in reads.nodes:
             if key in self.of:
                 found.setdefault(self.of[key].index, self.of[key])
-        own_size = node.inputs[0].size if node.op.kind is Kind.FOLD else node.size
+        own_size = node.inputs[0].size if node.op.kind is Kind.REDUCTION else node.size
         for key, read in reads.nodes.items():  # neighbours that read the same large value
             if read.size >= own_size:
                 for cluster in self._readers.get(key, ())[-NEIGHBOURS:]:

@@ -48,7 +48,7 @@ class Statements:
             x = node.inputs[0]
             found = self._moved(x, (op.name, repr(node.attrs), x.shape, node.shape))
             found = found | own if op is PAD else found
-        elif op.kind is Kind.FOLD:
+        elif op.kind is Kind.REDUCTION:
             found = own | self._of[id(node.inputs[0])]
         else:
             found = own

@@ -83,12 +83,15 @@ def join(cluster: Cluster, node: Node, reads: Reads, inside: set[int], now: Cont
         return None
     if cluster.statements + now.length.get(id(node), 0) > KERNEL_LIMIT:
         return None
-    own = {key: how for key, how in reads.how.items() if key in inside}
-    if node.op.kind is Kind.FOLD:
-        rule = {"map": _reduced_map, "fold": _second_reduction, "library": _moments}[cluster.kind]
+    own = {key: patterns for key, patterns in reads.patterns.items() if key in inside}
+    if node.op.kind is Kind.REDUCTION:
+        rules = {"map": _reduced_map, "reduction": _second_reduction, "library": _moments}
+        rule = rules[cluster.kind]
         return rule(cluster, node, own, now)
     if cluster.row and node.size == cluster.rows:
-        among_rows = all(how == {"same"} and key in cluster.row for key, how in own.items())
+        among_rows = all(
+            patterns == {"same"} and key in cluster.row for key, patterns in own.items()
+        )
         return Join(row=True) if own and among_rows else None
     if cluster.kind == "library":
         return _epilogue(cluster, node, own, reads, now)
@@ -100,7 +103,7 @@ def join(cluster: Cluster, node: Node, reads: Reads, inside: set[int], now: Cont
 
 
 def _all_same(own: dict[int, set[Any]]) -> bool:
-    return all(how == {"same"} for how in own.values())
+    return all(patterns == {"same"} for patterns in own.values())
 
 
 def _epilogue(
@@ -136,7 +139,7 @@ def _reduced_map(
         return None
     if cluster.size // max(1, node.size) < 2:
         return None
-    return Join(row=True, kind="fold", shape=x.shape, axes=node.attrs[0])
+    return Join(row=True, kind="reduction", shape=x.shape, axes=node.attrs[0])
 
 
 def _second_reduction(
@@ -174,21 +177,21 @@ def _reads_rows(cluster: Cluster, own: dict[int, set[Any]]) -> bool | None:
     """Whether the cluster's values are read through its rows' results; None if one is read at an
     index other than the reader's own."""
     rows = False
-    for key, how in own.items():
+    for key, patterns in own.items():
         if key in cluster.row:
-            if not all(_is_row_read(cluster, h) for h in how):
+            if not all(_is_row_read(cluster, p) for p in patterns):
                 return None
             rows = True
-        elif how != {"same"}:
+        elif patterns != {"same"}:
             return None
     return rows
 
 
-def _is_row_read(cluster: Cluster, how: Any) -> bool:
+def _is_row_read(cluster: Cluster, pattern: Any) -> bool:
     """Whether a row's result is read by the elements of that row."""
-    if not isinstance(how, tuple):
+    if not isinstance(pattern, tuple):
         return False
-    _, shape, axes = how
+    _, shape, axes = pattern
     reduced = tuple(a for a in cluster.axes if cluster.shape[a] != 1)
     return bool(shape == cluster.shape and axes == reduced)
 

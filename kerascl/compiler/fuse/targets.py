@@ -32,17 +32,17 @@ VALUE_LIMIT = 256  # statements of a value beyond which its longest inputs are s
 class Reads:
     """What one target reads from memory, and how.
 
-    `how` maps a stored node's id to "same" (every read is at the reader's own
+    `patterns` maps a stored node's id to "same" (every read is at the reader's own
     linear index), "row" (through a broadcast along `axes`), or "other".
     """
 
     def __init__(self) -> None:
         self.nodes: dict[int, Node] = {}
-        self.how: dict[int, set[Any]] = {}
+        self.patterns: dict[int, set[Any]] = {}
 
-    def add(self, node: Node, how: Any) -> None:
+    def add(self, node: Node, pattern: Any) -> None:
         self.nodes[id(node)] = node
-        self.how.setdefault(id(node), set()).add(how)
+        self.patterns.setdefault(id(node), set()).add(pattern)
 
 
 def reads_of(target: Node, stored: set[int]) -> Reads:
@@ -51,38 +51,38 @@ def reads_of(target: Node, stored: set[int]) -> Reads:
     seen: set[tuple[Any, ...]] = set()
     stack: list[tuple[Node, object]] = []
 
-    def push_inputs(node: Node, how: Any) -> None:
+    def push_inputs(node: Node, pattern: Any) -> None:
         kind = node.op.kind
         if kind is Kind.VIEW and not views.keeps_order(node):
-            if node.op is EXPAND and how == "same":
+            if node.op is EXPAND and pattern == "same":
                 x = node.inputs[0]
                 axes = tuple(
                     a for a, (m, n) in enumerate(zip(x.shape, node.shape, strict=True)) if m != n
                 )
-                how = ("row", node.shape, axes)
+                pattern = ("row", node.shape, axes)
             else:
-                how = "other"
+                pattern = "other"
             for x in node.inputs:
-                stack.append((x, how))
+                stack.append((x, pattern))
             return
         if kind is Kind.GATHER:
             stack.append((node.inputs[0], "other"))
             for x in node.inputs[1:]:
-                stack.append((x, how))
+                stack.append((x, pattern))
             return
         for x in node.inputs:
-            stack.append((x, how))
+            stack.append((x, pattern))
 
     push_inputs(target, "same")
     while stack:
-        node, how = stack.pop()
-        if (id(node), how) in seen or node.op is CONST:
+        node, pattern = stack.pop()
+        if (id(node), pattern) in seen or node.op is CONST:
             continue
-        seen.add((id(node), how))
+        seen.add((id(node), pattern))
         if id(node) in stored:
-            reads.add(node, how)
+            reads.add(node, pattern)
         else:
-            push_inputs(node, how)
+            push_inputs(node, pattern)
     return reads
 
 
@@ -124,7 +124,7 @@ def choose_targets(
             continue
         if kind in (Kind.LIBRARY, Kind.PICK):
             target.add(key)
-        elif kind is Kind.FOLD:
+        elif kind is Kind.REDUCTION:
             target.add(key)
         inline = node.op.cost if kind is Kind.POINTWISE else 0
         sources: frozenset[int] = frozenset()
@@ -151,7 +151,7 @@ def choose_targets(
         if inline > INLINE_LIMIT and kind in (Kind.POINTWISE, Kind.GATHER):
             target.add(key)
         lines = statements.compute(node)
-        while lines > VALUE_LIMIT and kind is not Kind.FOLD:
+        while lines > VALUE_LIMIT and kind is not Kind.REDUCTION:
             *through, x = statements.largest(node)
             if statements.count(x) < 2:
                 break

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from kerascl.core.op import FoldSpec
+from kerascl.core.op import ReductionSpec
 
 BLOCK = 16
 # Elements of a work-item from which that is worth the code; partial results, from which it is.
@@ -19,11 +19,11 @@ PARTS_FROM = 2 * BLOCK
 
 @dataclass
 class Blocked:
-    """A fold's registers in a loop: elements go into those of the first level; each level's are
-    merged into the next one's, the last level's into `states`, when they hold as many elements as
-    its size says."""
+    """A reduction's registers in a loop: elements go into those of the first level; each level's
+    are merged into the next one's, the last level's into `states`, when they hold as many elements
+    as its size says."""
 
-    spec: FoldSpec
+    spec: ReductionSpec
     states: list[tuple[str, str]]
     scratch: dict[str, str]
     resets: list[tuple[str, str]]  # of the scratch, with initial values
@@ -65,25 +65,25 @@ class Blocked:
         return [line for size, _ in self.levels for line in self.merge(size)]
 
 
-def sizes(block: int, turns: int, least: int) -> list[int]:
-    """Of each level, how many elements its registers take, where a work-item has `turns`."""
+def sizes(block: int, length: int, least: int) -> list[int]:
+    """Of each level, how many elements its registers take, where a work-item reads `length`."""
     found = []
-    while block and turns >= max(least, 2 * block):
+    while block and length >= max(least, 2 * block):
         found.append(block)
         block *= BLOCK
     return found
 
 
-def loop(sums: list[Blocked], lanes: int, together: int, body: list[str], hint: str) -> list[str]:
-    """The loop over whole blocks, of `body` for `together` elements, from r on; none if no fold has
-    levels.  Less than a block is left."""
-    turns = BLOCK // together
+def loop(sums: list[Blocked], threads: int, together: int, body: list[str], hint: str) -> list[str]:
+    """The loop over whole blocks, of `body` for `together` elements, from r on; none if there are
+    no levels.  Less than a block is left."""
+    steps = BLOCK // together
     levels = sorted({size for own in sums for size, _ in own.levels})
     if not levels:
         return []
     lines = [
-        f"for (int block = 1; r_end - r > {(BLOCK - 1) * lanes}; ++block) {{",
-        f"  {hint}for (int turn = 0; turn < {turns}; ++turn, r += {together * lanes}) {{",
+        f"for (int block = 1; r_end - r > {(BLOCK - 1) * threads}; ++block) {{",
+        f"  {hint}for (int turn = 0; turn < {steps}; ++turn, r += {together * threads}) {{",
         *(f"    {line}" for line in body),
         "  }",
     ]
@@ -95,6 +95,6 @@ def loop(sums: list[Blocked], lanes: int, together: int, body: list[str], hint: 
 
 
 def rename(text: str, states: list[tuple[str, str]], others: dict[str, str]) -> str:
-    """Replace the registers s0, t0, u0, x … of a fold's text by variables; m and n, too."""
+    """Replace the registers s0, t0, u0, x … of a reduction's text by variables; m and n, too."""
     table = {f"s{k}": name for k, (_, name) in enumerate(states)} | others
     return re.sub(r"\b(s\d|t\d|u\d|[mnx])\b", lambda m: table.get(m.group(1), m.group(1)), text)

@@ -1,4 +1,4 @@
-"""What the generated kernels share: maps, folds and epilogues."""
+"""What the generated kernels share: maps, reductions and epilogues."""
 
 from __future__ import annotations
 

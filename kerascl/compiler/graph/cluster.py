@@ -14,14 +14,14 @@ class Cluster:
     """Targets computed by one kernel.
 
     Attributes:
-        kind: "map", "fold" or "library".
-        shape: the full index space; for folds the shape before reducing.
-        axes: reduced axes of a fold cluster, or of the folds beside a product.
+        kind: "map", "reduction" or "library".
+        shape: the full index space; for reductions the shape before reducing.
+        axes: reduced axes of a reduction cluster, or of the reductions beside a product.
         members: targets in order of computation.
         row: ids of members that live on the kept axes only.
-        how: how each value from memory is read, over all members.
+        patterns: the access patterns of each value from memory, over all members.
         streamed: ids of members stored at the place of the current loop step.
-        staged: members that need the folds' results over the full space exist.
+        staged: members that need the reductions' results over the full space exist.
         stores: members whose value must be written to memory.
         statements: about how many one element takes.
     """
@@ -31,7 +31,7 @@ class Cluster:
     axes: tuple[int, ...] = ()
     members: list[Node] = field(default_factory=list)
     row: set[int] = field(default_factory=set)
-    how: dict[int, set[Any]] = field(default_factory=dict)
+    patterns: dict[int, set[Any]] = field(default_factory=dict)
     streamed: set[int] = field(default_factory=set)
     staged: bool = False
     stores: list[Node] = field(default_factory=list)

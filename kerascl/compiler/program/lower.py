@@ -14,7 +14,7 @@ import numpy as np
 from kerascl.compiler import library
 from kerascl.compiler.fuse.group import group
 from kerascl.compiler.fuse.rules import Part
-from kerascl.compiler.generate import folds, maps
+from kerascl.compiler.generate import maps, reductions
 from kerascl.compiler.generate.emit import BufferArg, LoopStep, WorkArg
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
@@ -140,13 +140,13 @@ class _Lowering:
 
     def _note_aliases(self, cluster: Cluster) -> None:
         """Which leaves each stored member may overwrite in place."""
-        if cluster.kind == "fold" and (cluster.staged or cluster.rows == cluster.size):
+        if cluster.kind == "reduction" and (cluster.staged or cluster.rows == cluster.size):
             return
         for member in cluster.stores:
-            if cluster.kind == "fold" and id(member) not in cluster.row:
+            if cluster.kind == "reduction" and id(member) not in cluster.row:
                 continue
-            for key, how in cluster.how.items():
-                if how == {"same"} and key in self.slot_of:
+            for key, patterns in cluster.patterns.items():
+                if patterns == {"same"} and key in self.slot_of:
                     leaf = self.slots[self.slot_of[key]]
                     if leaf.kind == "input" and leaf.nbytes == member.nbytes:
                         self.aliases.add((self.slot_of[key], self.slot(member)))
@@ -172,7 +172,7 @@ class _Lowering:
     def _generated(self, cluster: Cluster) -> None:
         if self._joined(cluster):
             return
-        make = maps.map_kernel if cluster.kind == "map" else folds.fold_kernels
+        make = maps.map_kernel if cluster.kind == "map" else reductions.reduction_kernels
         kernels = make(cluster, self.stored, self.info, self.generic)
         work = [self.work(nbytes) for nbytes in kernels.workspace]
         for launch in kernels.launches:

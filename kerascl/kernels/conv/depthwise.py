@@ -73,8 +73,8 @@ class DepthwiseConv(Solver):
         launch = Launch(source, "depthwise_filter", args, (groups * splits * threads,), (threads,))
         if splits == 1:
             return Plan([launch])
-        fold = reduction_launch(p.total, splits, p.acc, index, epilogue)
-        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
+        reduction = reduction_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
 
 
 class DepthwiseLines(Solver):

@@ -189,18 +189,18 @@ __kernel __attribute__((reqd_work_group_size(ACROSS * DOWN, 1, 1))) void depthwi
 }
 #endif
 
-#if KIND_FOLD
-// part[split][total] -> dw[total]: FOLD_LANES work-items sum the splits of each result, in an order
+#if KIND_REDUCE
+// part[split][total] -> dw[total]: REDUCE_LANES work-items sum the splits of each result, in an order
 // that never changes.
-__kernel __attribute__((reqd_work_group_size(8 * FOLD_LANES, 1, 1))) void depthwise_strip_fold(
+__kernel __attribute__((reqd_work_group_size(8 * REDUCE_LANES, 1, 1))) void depthwise_strip_reduce(
     __global const float* restrict part, const int TOTAL, const int SPLITS EPILOGUE_PARAMS) {
-  __local float below_[8 * FOLD_LANES];
+  __local float below_[8 * REDUCE_LANES];
   const int tid = get_local_id(0), lane = tid / 8, to = (int)get_group_id(0) * 8 + tid % 8;
   float sum = 0;
   if (to < TOTAL)
-    for (int s = lane; s < SPLITS; s += FOLD_LANES) sum += part[s * TOTAL + to];
+    for (int s = lane; s < SPLITS; s += REDUCE_LANES) sum += part[s * TOTAL + to];
   below_[tid] = sum;
-  for (int half_ = FOLD_LANES / 2; half_ > 0; half_ /= 2) {
+  for (int half_ = REDUCE_LANES / 2; half_ > 0; half_ /= 2) {
     barrier(CLK_LOCAL_MEM_FENCE);
     if (lane < half_) below_[tid] += below_[tid + half_ * 8];
   }

@@ -20,7 +20,7 @@ from kerascl.kernels.contract.vectors import vector_macros
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, ConvProblem, conv_index, usable
 
 _GROUP = 256  # work-items of a group
-_FOLD_LANES = 32
+_REDUCE_LANES = 32
 _REGISTERS = 176  # words that a work-item's arrays may take
 _FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
@@ -29,7 +29,7 @@ class DepthwiseStrips(Solver):
     """Strips of `strip` columns, walked `rows` output rows at a time (None: what suits).
 
     A filter gradient splits the strips over about `groups` work-groups a compute unit; their
-    partial sums are folded in a fixed order.  As in every implicit GEMM here, what lies outside an
+    partial sums are added in a fixed order.  As in every implicit GEMM here, what lies outside an
     image counts as zero, so that an infinite weight next to padding gives NaN.
     """
 
@@ -135,8 +135,8 @@ class DepthwiseStrips(Solver):
         threads = across * down
         size = groups * splits * threads
         launch = Launch(source, "depthwise_strip_filter", args, (size,), (threads,))
-        fold = _fold(p.total, splits, epilogue)
-        return Plan([launch, fold], [4 * splits * p.total])
+        reduction = _reduction(p.total, splits, epilogue)
+        return Plan([launch, reduction], [4 * splits * p.total])
 
 
 def _rows(height: int, most: int, columns: int, info) -> int:
@@ -161,19 +161,19 @@ def _lanes(blocks: int, nbytes: int, local_bytes: int) -> tuple[int, int]:
     return across, last_power(max(1, most // across))
 
 
-def _fold(total: int, splits: int, epilogue: Epilogue) -> Launch:
+def _reduction(total: int, splits: int, epilogue: Epilogue) -> Launch:
     index = index_type(total * splits)
     source = (
         prelude(index, ACC=dtypes.float32)
         + vector_macros(1, A=dtypes.float32)
-        + defines(KIND_FOLD=1, FOLD_LANES=_FOLD_LANES)
+        + defines(KIND_REDUCE=1, REDUCE_LANES=_REDUCE_LANES)
         + epilogue.defines
         + cl_source("conv/depthwise_strip.cl")
     )
     args = (Ref("ws0"), Scalar("int", total), Scalar("int", splits), *epilogue.args)
-    group = 8 * _FOLD_LANES
+    group = 8 * _REDUCE_LANES
     size = ceil_div(total, 8) * group
-    return Launch(source, "depthwise_strip_fold", args, (size,), (group,), role=Role.REDUCE)
+    return Launch(source, "depthwise_strip_reduce", args, (size,), (group,), role=Role.REDUCE)
 
 
 SOLVERS: tuple[Solver, ...] = (DepthwiseStrips(),)

@@ -98,5 +98,5 @@ class TiledConv(Solver):
         launch = Launch(source, "gemm_tile", args, (groups * tile.threads,), (tile.threads,))
         if splits == 1:
             return Plan([launch])
-        fold = reduction_launch(p.total, splits, p.acc, index, epilogue)
-        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
+        reduction = reduction_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])

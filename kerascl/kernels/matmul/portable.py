@@ -115,8 +115,8 @@ class TiledMatmul(Solver):
         launch = Launch(source, "gemm_tile", args, (groups * tile.threads,), (tile.threads,))
         if splits == 1:
             return Plan([launch])
-        fold = reduction_launch(p.total, splits, p.acc, index, epilogue)
-        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
+        reduction = reduction_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
 
 
 def _loads(strides, offset: int, rows: int, k: int, row_axis: int, k_axis: int) -> tuple[bool, int]:
@@ -186,5 +186,5 @@ class SkinnyMatmul(Solver):
         launch = Launch(source, "gemm_skinny", args, (groups * splits * 256,), (256,))
         if splits == 1:
             return Plan([launch])
-        fold = reduction_launch(p.total, splits, p.acc, index, epilogue)
-        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
+        reduction = reduction_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])

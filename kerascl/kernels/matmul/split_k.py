@@ -35,12 +35,12 @@ def reduction_launch(
         "}",
     )
     size = round_up(total, GROUP)
-    return _reduction("gemm_fold", lines, total, splits, acc, index, epilogue, slot, size, GROUP)
+    return _reduction("gemm_reduce", lines, total, splits, acc, index, epilogue, slot, size, GROUP)
 
 
 def vector_reduction_latency(splits: int) -> float:
-    """Microseconds that `fold_vectors_launch` takes at least: a work-item reads 16 slices at once,
-    then waits for them."""
+    """Microseconds that `vector_reduction_launch` takes at least: a work-item reads 16 slices at
+    once, then waits for them."""
     return LAUNCH + 1.1 * ((splits - 1) // 16)
 
 
@@ -63,7 +63,7 @@ def vector_reduction_launch(
         "}",
     )
     size = round_up(total // 4, 128)
-    return _reduction("gemm_fold4", lines, total, splits, acc, index, epilogue, slot, size, 128)
+    return _reduction("gemm_reduce4", lines, total, splits, acc, index, epilogue, slot, size, 128)
 
 
 def _reduction(name, lines, total, splits, acc, index, epilogue, slot, size, group) -> Launch:

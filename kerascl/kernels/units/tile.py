@@ -213,5 +213,5 @@ class FragmentSolver(Solver):
         launch = launch_of(head, splits, slice_, inner)
         if splits == 1:
             return Plan([launch])
-        fold = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
-        return Plan([launch, fold], [splits * p.total * p.acc.itemsize])
+        reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
+        return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])

@@ -1,4 +1,4 @@
-"""Folds as they are laid out for GPUs, run on whatever device there is."""
+"""Reductions as they are laid out for GPUs, run on whatever device there is."""
 
 import ml_dtypes
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 
 import kerascl as kc
 
-FOLDS = {
+REDUCTIONS = {
     "sum": (kc.sum, np.sum),
     "mean": (kc.mean, np.mean),
     "max": (kc.max, np.max),
@@ -25,15 +25,15 @@ def gpu(as_gpu, request):
 
 @pytest.fixture
 def folds_made(launches):
-    """The launches of every fold that is generated."""
-    return launches["fold_kernels"]
+    """The launches of every reduction that is generated."""
+    return launches["reduction_kernels"]
 
 
 @pytest.mark.parametrize("shape, axes", PLACES)
-@pytest.mark.parametrize("name", FOLDS)
+@pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
-def test_folds(gpu, rng, shape, axes, name, captured):
-    ours, reference = FOLDS[name]
+def test_reductions(gpu, rng, shape, axes, name, captured):
+    ours, reference = REDUCTIONS[name]
     host = rng.normal(1, 0.01 if name == "prod" else 1, shape).astype(np.float32)
     function = (lambda x: ours(x, axes)) if not captured else kc.jit(lambda x: ours(x, axes))
     found = function(kc.array(host)).numpy()
@@ -98,7 +98,7 @@ def test_rows_that_are_read_again(gpu, rng):
     np.testing.assert_allclose(found, wide / wide.sum(1, keepdims=True), rtol=1e-5)
 
 
-def test_an_update_in_place_beside_its_fold(gpu, rng):
+def test_an_update_in_place_beside_its_reduction(gpu, rng):
     host = rng.normal(size=(900, 20)).astype(np.float32)
     state = kc.State(kc.array(host))
 

@@ -1,4 +1,4 @@
-"""Fold clusters to kernels: reductions, with what feeds them and what follows."""
+"""Kernels of reductions, with what feeds them and what follows."""
 
 from __future__ import annotations
 
@@ -13,96 +13,99 @@ from kerascl.compiler.generate.emit import Scope, Writer, rounded
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, linear, strides_of, unravel, variable
 from kerascl.core.node import Node
-from kerascl.core.op import FoldSpec, Kind
+from kerascl.core.op import Kind, ReductionSpec
 from kerascl.kernels.contract import arrival
 from kerascl.ops.views import SUM_OP
 from kerascl.runtime.device import DeviceInfo
 
-# Elements of a fold that a work-item of a GPU reads at once; twice as many of up to 4 bytes.
+# Elements of a reduction that a work-item of a GPU reads at once; twice as many of up to 4 bytes.
 TOGETHER = 4
 # Elements of a short row that a work-item keeps in registers (a power of two), and of all that it
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
 STATEMENTS = 1024  # of all elements that are written out one after the other
 
-_SUM = FoldSpec((("acc", "0"),), "s0 += x;", "s0 += t0;")
+_SUM = ReductionSpec((("acc", "0"),), "s0 += x;", "s0 += t0;")
 
 
 @dataclass
-class _Shape:
-    """How a fold is laid over work-items: `outs` rows by `lanes` a group, `splits` groups a row."""
+class _Layout:
+    """How work-items share a reduction: a group has `row_threads` for each of `group_rows` rows,
+    and a row has `splits` groups."""
 
-    outs: int
-    lanes: int
+    group_rows: int
+    row_threads: int
     splits: int
-    lanes_first: bool
-    turns: int = 0  # elements of a work-item, if it keeps them in registers
+    threads_first: bool
+    per_thread: int = 0  # elements that a work-item keeps in registers, if it does
 
 
 def _layout(
-    rows: int, length: int, lanes_first: bool, whole: bool, info: DeviceInfo, turns: int = 0
-) -> _Shape:
+    rows: int, length: int, threads_first: bool, whole: bool, info: DeviceInfo, per_thread: int = 0
+) -> _Layout:
     """
     Args:
-        lanes_first: whether neighbouring elements of memory belong to one row.
+        threads_first: whether neighbouring elements of memory belong to one row.
         whole: whether a row must not be split.
-        turns: how many elements a work-item may keep in registers, if rows are short.
+        per_thread: how many elements a work-item may keep in registers, if rows are short.
     """
     cpu = info.kind == "cpu"
     most = info.max_work_group_size
     if rows == 1:
-        lanes_first = True
-    if lanes_first:
+        threads_first = True
+    if threads_first:
         most = min(256, most)
         if cpu:
-            lanes = 16 if length >= 32 else 1
-            outs = 1 if lanes > 1 else min(64, power_of_two(rows))
+            threads = 16 if length >= 32 else 1
+            group_rows = 1 if threads > 1 else min(64, power_of_two(rows))
         else:
-            lanes = min(most, max(1, power_of_two(length) // 4))
-            outs = max(1, min(most // lanes, power_of_two(rows)))
-        kept = _in_registers(rows, length, most, info, turns)
+            threads = min(most, max(1, power_of_two(length) // 4))
+            group_rows = max(1, min(most // threads, power_of_two(rows)))
+        kept = _register_layout(rows, length, most, info, per_thread)
         if kept is not None:
             return kept
     elif cpu:
-        outs, lanes = min(64, power_of_two(rows)), 1
+        group_rows, threads = min(64, power_of_two(rows)), 1
     else:
         # 32 neighbours read whole lines of memory: a third faster than eight on an H200
         most = min(512, most)
-        outs = min(32, power_of_two(rows))
-        lanes = max(1, min(most // outs, power_of_two(length) // 4))
+        group_rows = min(32, power_of_two(rows))
+        threads = max(1, min(most // group_rows, power_of_two(length) // 4))
     splits = 1
     if not whole:
-        groups = -(-rows // outs)
+        groups = -(-rows // group_rows)
         wanted = info.compute_units * (4 if cpu else 8)
         if groups < wanted:
             # a second kernel costs a launch: split only where each part is long
-            shortest = lanes * 32
+            shortest = threads * 32
             splits = max(1, min(-(-wanted // groups), length // shortest))
-    return _Shape(outs, lanes, splits, lanes_first)
+    return _Layout(group_rows, threads, splits, threads_first)
 
 
-def _in_registers(rows: int, length: int, most: int, info: DeviceInfo, turns: int) -> _Shape | None:
+def _register_layout(
+    rows: int, length: int, most: int, info: DeviceInfo, per_thread: int
+) -> _Layout | None:
     """The layout where a row is read once, if it is short enough and there are many rows.
 
-    On GPUs fewer lanes take fewer steps and barriers to agree on a sum, and eight neighbours still
-    read a whole sector of memory.  On CPUs lanes are those of one or two vectors.
+    On GPUs fewer threads take fewer steps and barriers to agree on a sum, and eight neighbours
+    still read a whole sector of memory.  On CPUs a row has one or two vectors of threads.
     """
     if info.kind == "cpu":
-        lanes = 16 if length <= 256 else 32
-        count = -(-length // lanes)
-        fits = 2 <= count <= turns and lanes <= most
-        return _Shape(1, lanes, 1, True, count) if fits and rows >= 16 else None
-    while turns >= 4:
-        lanes = max(8, power_of_two(length) // turns)
-        outs = most // lanes
-        if outs and length > lanes and rows >= outs * 2 * info.compute_units:
-            return _Shape(outs, lanes, 1, True, -(-length // lanes))
-        turns //= 2
+        threads = 16 if length <= 256 else 32
+        count = -(-length // threads)
+        fits = 2 <= count <= per_thread and threads <= most
+        return _Layout(1, threads, 1, True, count) if fits and rows >= 16 else None
+    while per_thread >= 4:
+        threads = max(8, power_of_two(length) // per_thread)
+        group_rows = most // threads
+        if group_rows and length > threads and rows >= group_rows * 2 * info.compute_units:
+            return _Layout(group_rows, threads, 1, True, -(-length // threads))
+        per_thread //= 2
     return None
 
 
-class _Fold:
-    """Generates the kernels of a fold cluster."""
+class _Reduction:
+    """Generates the kernels of one cluster."""
 
     def __init__(self, cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bool) -> None:
         self.build = Builder(cluster, stored, info, generic)
@@ -111,14 +114,14 @@ class _Fold:
         self.shape = cluster.shape
         self.rows = cluster.rows
         self.length = math.prod(self.shape[a] for a in cluster.axes)
-        folds = {id(m) for m in cluster.members if m.op.kind is Kind.FOLD}
-        self.visible = self.build.outside | folds  # what is read by its index: memory and folds
-        self.folds = folds
-        self.results: dict[int, str] = {}  # of each fold, the variable that holds it
+        reductions = {id(m) for m in cluster.members if m.op.kind is Kind.REDUCTION}
+        self.visible = self.build.outside | reductions  # what is read by its index
+        self.reductions = reductions
+        self.results: dict[int, str] = {}  # of each reduction, the variable that holds it
         self.levels = self._levels()
 
     def _levels(self) -> dict[int, int]:
-        """How many fold stages must be complete before each member can be computed."""
+        """How many reduction stages must be complete before each member can be computed."""
         levels: dict[int, int] = {}
         available: dict[int, int] = {}
         for member in self.cluster.members:
@@ -135,7 +138,7 @@ class _Fold:
                 else:
                     stack.extend(node.inputs)
             levels[id(member)] = level
-            available[id(member)] = level + (member.op.kind is Kind.FOLD)
+            available[id(member)] = level + (member.op.kind is Kind.REDUCTION)
         return levels
 
     def _dims(self) -> tuple[tuple[int, ...], list[bool]]:
@@ -164,7 +167,7 @@ class _Fold:
             dims, marks = (1,), [True]
         inner_last = marks[-1]
         whole = self.cluster.staged or self.length == 0
-        layout = _layout(self.rows, self.length, inner_last, whole, self.info, self._turns())
+        layout = _layout(self.rows, self.length, inner_last, whole, self.info, self._per_thread())
         for _ in range(2):
             fixed = {d for d in range(len(dims) - 1) if marks[d] != marks[d + 1]}
             result, indices = self._write(dims, marks, layout)
@@ -175,24 +178,24 @@ class _Fold:
             dims = space.merge(dims, joined)
         return result
 
-    def _turns(self) -> int:
+    def _per_thread(self) -> int:
         """How many elements of a row a work-item may keep; 0 where each is read once anyway."""
         if self.build.generic or not self.cluster.staged or self.length == 0:
             return 0
-        turns, every = IN_REGISTERS["cpu" if self.info.kind == "cpu" else "gpu"]
-        while turns * len(self._read_whole()) > every or not self._is_short(turns):
-            turns //= 2
-        return turns
+        per_thread, every = IN_REGISTERS["cpu" if self.info.kind == "cpu" else "gpu"]
+        while per_thread * len(self._read_whole()) > every or not self._is_short(per_thread):
+            per_thread //= 2
+        return per_thread
 
     def _is_short(self, copies: int) -> bool:
         """Whether so many elements may be written out one after the other."""
         return copies < 2 or copies * self.cluster.statements <= STATEMENTS
 
     def _write(
-        self, dims: tuple[int, ...], marks: Any, layout: _Shape
+        self, dims: tuple[int, ...], marks: Any, layout: _Layout
     ) -> tuple[Kernels, list[Expr]]:
         writer = self.build.writer()
-        writer.members = self.folds
+        writer.members = self.reductions
         outer = Scope(writer)
         variables = space.axes(dims)
         names = space.names(len(dims))
@@ -220,11 +223,11 @@ class _Fold:
 
         result = Kernels()
         local_lines: list[str] = []
-        folds = [m for m in self.cluster.members if m.op.kind is Kind.FOLD]
+        reductions = [m for m in self.cluster.members if m.op.kind is Kind.REDUCTION]
         stages = 1 + max(self.levels[id(m)] for m in self.cluster.members)
-        registers: dict[int, tuple[FoldSpec, list[tuple[str, str]]]] = {}
+        registers: dict[int, tuple[ReductionSpec, list[tuple[str, str]]]] = {}
         for stage in range(stages):
-            now = [m for m in folds if self.levels[id(m)] == stage]
+            now = [m for m in reductions if self.levels[id(m)] == stage]
             side = [
                 m
                 for m in self.cluster.members
@@ -236,19 +239,21 @@ class _Fold:
                 self._loop(outer, now, side, registers, place, layout, stage == 0)
             if layout.splits > 1:
                 break
-            for fold in now:
-                if layout.turns:
-                    self._about_mean(outer, fold, registers, place, layout, local_lines)
-                self._complete(outer, fold, registers[id(fold)], row, layout, local_lines)
+            for reduction in now:
+                if layout.per_thread:
+                    self._centre(outer, reduction, registers, place, layout, local_lines)
+                self._complete(outer, reduction, registers[id(reduction)], row, layout, local_lines)
             self._row_members(outer, stage + 1, row, layout)
         arrives = layout.splits > 1 and arrival.supported(self.info)
         if layout.splits > 1:
-            places = self._partial(outer, folds, registers, writer, layout, local_lines, result)
+            places = self._partial(
+                outer, reductions, registers, writer, layout, local_lines, result
+            )
             if arrives:
-                self._arrive(outer, folds, places, row, layout, local_lines)
+                self._arrive(outer, reductions, places, row, layout, local_lines)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
-        size = layout.outs * layout.lanes
-        groups = -(-self.rows // layout.outs)
+        size = layout.group_rows * layout.row_threads
+        groups = -(-self.rows // layout.group_rows)
         launch = Generated(
             writer.source(self.build.name, body),
             writer.args,
@@ -258,28 +263,28 @@ class _Fold:
         result.launches.insert(0, launch)
         indices = writer.indices
         if layout.splits > 1 and not arrives:
-            kinds = [kind for fold in folds for kind, _ in registers[id(fold)][1]]
-            second, more = self._second(folds, layout, kinds)
+            kinds = [kind for reduction in reductions for kind, _ in registers[id(reduction)][1]]
+            second, more = self._second(reductions, layout, kinds)
             result.launches.append(second)
             # rows are decoded alike in both kernels
             indices = indices + more if len(kept_dims) == len(dims) else indices
         return result, indices
 
-    def _header(self, writer: Writer, layout: _Shape, rows: int, length: int) -> list[str]:
+    def _header(self, writer: Writer, layout: _Layout, rows: int, length: int) -> list[str]:
         ctype = writer.index_type
-        outs, lanes = layout.outs, layout.lanes
+        group_rows, threads = layout.group_rows, layout.row_threads
         lines = ["const int lid = get_local_id(0);"]
         # plain where they can be: compilers that see which neighbours read neighbours make vectors
-        if outs == 1:
+        if group_rows == 1:
             lines += ["const int rl = lid;", "const int ol = 0;"]
-        elif lanes == 1:
+        elif threads == 1:
             lines += ["const int rl = 0;", "const int ol = lid;"]
-        elif layout.lanes_first:
-            lines += [f"const int rl = lid % {lanes};", f"const int ol = lid / {lanes};"]
+        elif layout.threads_first:
+            lines += [f"const int rl = lid % {threads};", f"const int ol = lid / {threads};"]
         else:
-            lines += [f"const int ol = lid % {outs};", f"const int rl = lid / {outs};"]
-        lines.append(f"const {ctype} row = ({ctype})get_group_id(0) * {outs} + ol;")
-        if rows % outs:
+            lines += [f"const int ol = lid % {group_rows};", f"const int rl = lid / {group_rows};"]
+        lines.append(f"const {ctype} row = ({ctype})get_group_id(0) * {group_rows} + ol;")
+        if rows % group_rows:
             count = writer.number(rows)
             lines += [
                 f"const int live = row < {count};",
@@ -298,21 +303,21 @@ class _Fold:
             lines += [f"const {ctype} r_begin = 0;", f"const {ctype} r_end = {total};"]
         return lines
 
-    def _owner(self, layout: _Shape) -> str:
-        return "live" if layout.lanes == 1 else "live && rl == 0"
+    def _owner(self, layout: _Layout) -> str:
+        return "live" if layout.row_threads == 1 else "live && rl == 0"
 
     def _declare(
-        self, scope: Scope, fold: Node, layout: _Shape
-    ) -> tuple[FoldSpec, list[tuple[str, str]]]:
-        assert fold.op.fold is not None
-        spec = fold.op.fold(fold.inputs[0].dtype)
-        if layout.turns and spec.about_mean:
-            spec = _SUM  # first; see _about_mean
-        return spec, self._registers(scope, fold, spec.states)
+        self, scope: Scope, reduction: Node, layout: _Layout
+    ) -> tuple[ReductionSpec, list[tuple[str, str]]]:
+        assert reduction.op.reduction is not None
+        spec = reduction.op.reduction(reduction.inputs[0].dtype)
+        if layout.per_thread and spec.centred:
+            spec = _SUM  # first; see _centre
+        return spec, self._registers(scope, reduction, spec.states)
 
-    def _registers(self, scope: Scope, fold: Node, wanted: Any) -> list[tuple[str, str]]:
+    def _registers(self, scope: Scope, reduction: Node, wanted: Any) -> list[tuple[str, str]]:
         writer = scope.writer
-        acc = writer.ctype(fold.inputs[0].dtype.accumulator)
+        acc = writer.ctype(reduction.inputs[0].dtype.accumulator)
         made = []
         for kind, init in wanted:
             ctype = acc if kind == "acc" else writer.index_type if kind == "index" else kind
@@ -324,67 +329,69 @@ class _Fold:
     def _loop(
         self,
         outer: Scope,
-        folds: list[Node],
+        reductions: list[Node],
         side: Any,
         registers: Any,
         place: Any,
-        layout: _Shape,
+        layout: _Layout,
         first: bool,
     ) -> None:
-        """Over the row: take its elements into `folds` and store those of `side`."""
+        """Over the row: take its elements into `reductions` and store those of `side`."""
         sums = {}
-        for fold in folds:
-            registers[id(fold)] = self._declare(outer, fold, layout)
-            sums[id(fold)] = self._blocked(outer, fold, registers[id(fold)], layout)
+        for reduction in reductions:
+            registers[id(reduction)] = self._declare(outer, reduction, layout)
+            sums[id(reduction)] = self._blocked(outer, reduction, registers[id(reduction)], layout)
         if self.length == 0:
             return
         ctype = outer.writer.index_type
 
         def element(scope: Scope, copy: int, r: str, full: Expr, condition: str) -> list[str]:
-            """Read into `scope`; gives what then takes it into the folds."""
+            """Read into `scope`; gives what then takes it into the reductions."""
             steps = []
             for node in side:
                 value = scope.compute(node, unravel(full, node.shape), (), self.visible)
                 self.build.store(scope, node, full, value, condition)
-            for fold in folds:
-                x = fold.inputs[0]
+            for reduction in reductions:
+                x = reduction.inputs[0]
                 value = scope.value(x, unravel(full, x.shape), (), self.visible)
-                text = sums[id(fold)].step(value)
+                text = sums[id(reduction)].step(value)
                 steps.append(f"{{ const {ctype} r = {r}; {text} }}" if copy else text)
             return steps
 
-        if layout.turns:
-            self._in_turn(outer, element, place, layout, first)
+        if layout.per_thread:
+            self._unrolled(outer, element, place, layout, first)
         else:
             self._in_loops(outer, element, place, layout, list(sums.values()))
         for own in sums.values():
             outer.lines += own.finish()
 
-    def _blocked(self, outer: Scope, fold: Node, register: Any, layout: _Shape) -> Blocked:
-        """Declare what a loop needs beside a fold's registers."""
+    def _blocked(self, outer: Scope, reduction: Node, register: Any, layout: _Layout) -> Blocked:
+        """Declare what a loop needs beside a reduction's registers."""
         spec, states = register
-        made = self._registers(outer, fold, spec.scratch)
+        made = self._registers(outer, reduction, spec.scratch)
         scratch = {f"u{k}": name for k, (_, name) in enumerate(made)}
         resets = [(name, init) for (_, name), (_, init) in zip(made, spec.scratch, strict=True)]
-        turns = 0 if layout.turns else self._loop_turns(layout)
-        sizes = blocked.sizes(spec.block, turns, blocked.BLOCKS_FROM)
-        levels = [(size, self._registers(outer, fold, spec.states)) for size in sizes]
+        per_thread = 0 if layout.per_thread else self._loop_length(layout)
+        sizes = blocked.sizes(spec.block, per_thread, blocked.BLOCKS_FROM)
+        levels = [(size, self._registers(outer, reduction, spec.states)) for size in sizes]
         return Blocked(spec, states, scratch, resets, levels)
 
-    def _loop_turns(self, layout: _Shape) -> int:
+    def _loop_length(self, layout: _Layout) -> int:
         """How many elements of a row a work-item reads."""
-        return self.length // (layout.splits * layout.lanes)
+        return self.length // (layout.splits * layout.row_threads)
 
-    def _in_turn(self, outer: Scope, element: Any, place: Any, layout: _Shape, first: bool) -> None:
+    def _unrolled(
+        self, outer: Scope, element: Any, place: Any, layout: _Layout, first: bool
+    ) -> None:
         """Without a loop: what one stage has read or computed the next ones know."""
-        ctype, lanes = outer.writer.index_type, layout.lanes
+        ctype, threads = outer.writer.index_type, layout.row_threads
         steps: list[Any] = []
-        for copy in range(layout.turns):
+        for copy in range(layout.per_thread):
             r, full, _, decode = place(copy)
-            # lanes beyond the row's end repeat its end, and leave it out
-            beyond = copy == layout.turns - 1 and self.length % lanes != 0
+            # threads beyond the row's end repeat its end, and leave it out
+            beyond = copy == layout.per_thread - 1 and self.length % threads != 0
             if first:
-                at = f"rl + {copy * lanes}"
+                at = f"rl + {copy * threads}"
                 if beyond:
                     outer.lines.append(f"const int inside = {at} < r_end;")
                     at = f"inside ? {at} : r_end - 1"
@@ -394,27 +401,27 @@ class _Fold:
         outer.lines += steps
         outer.flush()
 
-    def _about_mean(
+    def _centre(
         self,
         outer: Scope,
-        fold: Node,
+        reduction: Node,
         registers: Any,
         place: Any,
-        layout: _Shape,
+        layout: _Layout,
         local_lines: list[str],
     ) -> None:
-        """Go through a row in registers once more, if the fold's sum is the first of two passes."""
-        x = fold.inputs[0]
-        assert fold.op.fold is not None
-        spec = fold.op.fold(x.dtype).about_mean
+        """Go through a row in registers once more, where the sum was the first of two passes."""
+        x = reduction.inputs[0]
+        assert reduction.op.reduction is not None
+        spec = reduction.op.reduction(x.dtype).centred
         if spec is None:
             return
         same = (m for m in self.cluster.members if m.op is SUM_OP and m.inputs[0] is x)
         total = next((self.results[id(m)] for m in same if id(m) in self.results), None)
-        if total is None:  # else the compiler drops this fold's own
-            self._combine(outer, registers[id(fold)], layout, local_lines)
-            total = registers[id(fold)][1][0][1]
-        states = self._registers(outer, fold, spec.states)
+        if total is None:  # else the compiler drops this reduction's own
+            self._combine(outer, registers[id(reduction)], layout, local_lines)
+            total = registers[id(reduction)][1][0][1]
+        states = self._registers(outer, reduction, spec.states)
         acc = states[0][0]
         names = {"n": f"(({acc}){self.length})"}
         names["m"] = outer.define(acc, f"{total} / {names['n']}")
@@ -423,14 +430,14 @@ class _Fold:
             value = scope.value(x, unravel(full, x.shape), (), self.visible)
             return [rename(spec.step, states, names | {"x": f"(({acc}){value})"})]
 
-        self._in_turn(outer, element, place, layout, False)
+        self._unrolled(outer, element, place, layout, False)
         finish = rename(spec.finish, [], names)
-        registers[id(fold)] = (replace(spec, finish=finish), states)
+        registers[id(reduction)] = (replace(spec, finish=finish), states)
 
     def _in_loops(
-        self, outer: Scope, element: Any, place: Any, layout: _Shape, sums: list[Blocked]
+        self, outer: Scope, element: Any, place: Any, layout: _Layout, sums: list[Blocked]
     ) -> None:
-        ctype, lanes = outer.writer.index_type, layout.lanes
+        ctype, threads = outer.writer.index_type, layout.row_threads
 
         def elements(count: int) -> list[str]:
             """The lines for so many elements: they are all read before the first is stored."""
@@ -439,7 +446,7 @@ class _Fold:
                 r, full, own, decode = place(copy)
                 inner = Scope(outer.writer, outer, own)
                 if copy:
-                    inner.lines.append(f"const {ctype} {r} = r + {copy * lanes};")
+                    inner.lines.append(f"const {ctype} {r} = r + {copy * threads};")
                 inner.lines.extend(decode)
                 steps += element(inner, copy, r, full, "live")
                 reads += inner.lines
@@ -447,25 +454,25 @@ class _Fold:
             return reads + steps + stores
 
         together = self._together(layout)
-        loops = [(together, f"r_end - r > {(together - 1) * lanes}")] if together > 1 else []
+        loops = [(together, f"r_end - r > {(together - 1) * threads}")] if together > 1 else []
         loops.append((1, "r < r_end"))
         bodies = [(elements(count), count, condition) for count, condition in loops]
         whole = elements(together) if any(own.levels for own in sums) else []
         # CPUs' compilers make better vectors of a loop that stays one
         hint = '_Pragma("nounroll") ' if self.info.kind == "cpu" else ""
         outer.lines += ["{", f"  {ctype} r = r_begin + rl;"]
-        outer.lines += [f"  {x}" for x in blocked.loop(sums, lanes, together, whole, hint)]
+        outer.lines += [f"  {x}" for x in blocked.loop(sums, threads, together, whole, hint)]
         for lines, count, condition in bodies:
-            outer.lines.append(f"  for (; {condition}; r += {count * lanes}) {{")
+            outer.lines.append(f"  for (; {condition}; r += {count * threads}) {{")
             outer.lines += [f"    {line}" for line in lines] + ["  }"]
         outer.lines.append("}")
 
-    def _together(self, layout: _Shape) -> int:
+    def _together(self, layout: _Layout) -> int:
         """How many elements a work-item reads before it goes on: a GPU's memory is busy only
         while several reads of each are under way."""
         width = sum(x.dtype.itemsize for x in self._read_whole())
         count = 2 * TOGETHER if width <= 4 else TOGETHER
-        busy = self.info.kind == "gpu" and self._loop_turns(layout) >= 2 * count
+        busy = self.info.kind == "gpu" and self._loop_length(layout) >= 2 * count
         return count if busy and self._is_short(count) else 1
 
     def _read_whole(self) -> list[Node]:
@@ -483,20 +490,22 @@ class _Fold:
                 found.append(node)
         return found
 
-    def _combine(self, scope: Scope, register: Any, layout: _Shape, local_lines: list[str]) -> None:
-        """Merge the registers of a row's lanes; all lanes then hold the result."""
-        if layout.lanes == 1:
+    def _combine(
+        self, scope: Scope, register: Any, layout: _Layout, local_lines: list[str]
+    ) -> None:
+        """Merge the registers of a row's threads; all threads then hold the result."""
+        if layout.row_threads == 1:
             return
         spec, states = register
-        size = layout.outs * layout.lanes
+        size = layout.group_rows * layout.row_threads
         arrays = []
         for ctype, name in states:
             local_lines.append(f"__local {ctype} l{name}[{size}];")
             arrays.append(f"l{name}")
-        stride = 1 if layout.lanes_first else layout.outs
+        stride = 1 if layout.threads_first else layout.group_rows
         scope.lines += [f"{a}[lid] = {name};" for a, (_, name) in zip(arrays, states, strict=True)]
         scope.lines.append("barrier(CLK_LOCAL_MEM_FENCE);")
-        scope.lines.append(f"for (int d = {layout.lanes // 2}; d > 0; d >>= 1) {{")
+        scope.lines.append(f"for (int d = {layout.row_threads // 2}; d > 0; d >>= 1) {{")
         scope.lines.append("  if (rl < d) {")
         others = {}
         for k, (a, (ctype, name)) in enumerate(zip(arrays, states, strict=True)):
@@ -515,30 +524,30 @@ class _Fold:
     def _complete(
         self,
         scope: Scope,
-        fold: Node,
+        reduction: Node,
         register: Any,
         row: Expr,
-        layout: _Shape,
+        layout: _Layout,
         local_lines: list[str],
     ) -> None:
-        """Merge a fold's lanes and know its result."""
+        """Merge a reduction's threads and know its result."""
         self._combine(scope, register, layout, local_lines)
         spec, states = register
-        value = rounded(rename(spec.finish, states, {}), fold.dtype)
-        name = scope.define(scope.writer.ctype(fold.dtype), value)
-        scope.hold(fold, name)
-        self.results[id(fold)] = name
+        value = rounded(rename(spec.finish, states, {}), reduction.dtype)
+        name = scope.define(scope.writer.ctype(reduction.dtype), value)
+        scope.hold(reduction, name)
+        self.results[id(reduction)] = name
 
-    def _row_members(self, outer: Scope, level: int, row: Expr, layout: _Shape) -> None:
-        """Store the folds that are complete at `level`, and the members over the kept axes that
-        can be computed now."""
-        folded = (m for m in self.cluster.members if m.op.kind is Kind.FOLD)
-        done = [m for m in folded if self.levels[id(m)] == level - 1 and id(m) in self.build.writes]
+    def _row_members(self, outer: Scope, level: int, row: Expr, layout: _Layout) -> None:
+        """Store the reductions that are complete at `level`, and the members over the kept axes
+        that can be computed now."""
+        found = (m for m in self.cluster.members if m.op.kind is Kind.REDUCTION)
+        done = [m for m in found if self.levels[id(m)] == level - 1 and id(m) in self.build.writes]
         ready = [
             m
             for m in self.cluster.members
             if id(m) in self.cluster.row
-            and m.op.kind is not Kind.FOLD
+            and m.op.kind is not Kind.REDUCTION
             and self.levels[id(m)] == level
             and id(m) in self.build.writes
         ]
@@ -559,19 +568,19 @@ class _Fold:
     def _partial(
         self,
         outer: Scope,
-        folds: list[Node],
+        reductions: list[Node],
         registers: Any,
         writer: Writer,
-        layout: _Shape,
+        layout: _Layout,
         local_lines: list[str],
         result: Any,
     ) -> list[str]:
         """Each split leaves its registers in workspace; gives the pointers."""
         ctype = writer.index_type
         pointers = []
-        for fold in folds:
-            self._combine(outer, registers[id(fold)], layout, local_lines)
-            _, states = registers[id(fold)]
+        for reduction in reductions:
+            self._combine(outer, registers[id(reduction)], layout, local_lines)
+            _, states = registers[id(reduction)]
             for kind, name in states:
                 pointer = writer.workspace(len(result.workspace), kind)
                 pointers.append(pointer)
@@ -583,45 +592,47 @@ class _Fold:
     def _arrive(
         self,
         outer: Scope,
-        folds: list[Node],
+        reductions: list[Node],
         pointers: list[str],
         row: Expr,
-        layout: _Shape,
+        layout: _Layout,
         local_lines: list[str],
     ) -> None:
         """The last group of each row goes on with all splits."""
         writer = outer.writer
-        groups = -(-self.rows // layout.outs)
+        groups = -(-self.rows // layout.group_rows)
         counters, first = writer.counters(groups, self.info)
         local_lines.append("__local int last_group;")
         counter = f"{counters} + {first} + get_group_id(0)"
         outer.lines.append(f"if (kcl_last_group({counter}, {layout.splits}, &last_group)) {{")
         inner = Scope(writer, outer)
         inner.lines += ["r_begin = 0;", f"r_end = {layout.splits};"]
-        self._gather(inner, folds, pointers, row, layout, layout.splits, local_lines)
+        self._gather(inner, reductions, pointers, row, layout, layout.splits, local_lines)
         outer.lines.extend("  " + line for line in inner.lines)
         outer.lines.append("}")
 
     def _gather(
         self,
         scope: Scope,
-        folds: list[Node],
+        reductions: list[Node],
         pointers: list[str],
         row: Expr,
-        layout: _Shape,
+        layout: _Layout,
         splits: int,
         local_lines: list[str],
     ) -> None:
         """Combine what the splits left, finish, and compute what follows."""
         writer = scope.writer
-        registers = {id(fold): self._declare(scope, fold, layout) for fold in folds}
-        ctype, lanes = writer.index_type, layout.lanes
+        registers = {
+            id(reduction): self._declare(scope, reduction, layout) for reduction in reductions
+        }
+        ctype, threads = writer.index_type, layout.row_threads
         pointer, sums = iter(pointers), []
         body = [f"const {ctype} p = r * {writer.number(self.rows)} + o;"]
-        for fold in folds:
-            spec, states = registers[id(fold)]
-            sizes = blocked.sizes(spec.block and BLOCK, splits // lanes, blocked.PARTS_FROM)
-            levels = [(size, self._registers(scope, fold, spec.states)) for size in sizes]
+        for reduction in reductions:
+            spec, states = registers[id(reduction)]
+            sizes = blocked.sizes(spec.block and BLOCK, splits // threads, blocked.PARTS_FROM)
+            levels = [(size, self._registers(scope, reduction, spec.states)) for size in sizes]
             own = Blocked(replace(spec, close=""), states, {}, [], levels)
             others = {}
             for k, (kind, name) in enumerate(states):
@@ -631,24 +642,24 @@ class _Fold:
             sums.append(own)
         scope.lines += [
             f"{ctype} r = r_begin + rl;",
-            *blocked.loop(sums, lanes, 1, body, ""),
-            f"for (; r < r_end; r += {lanes}) {{",
+            *blocked.loop(sums, threads, 1, body, ""),
+            f"for (; r < r_end; r += {threads}) {{",
             *(f"  {line}" for line in body),
             "}",
             *(line for own in sums for line in own.finish()),
         ]
-        for fold in folds:
-            self._complete(scope, fold, registers[id(fold)], row, layout, local_lines)
+        for reduction in reductions:
+            self._complete(scope, reduction, registers[id(reduction)], row, layout, local_lines)
         self._row_members(scope, 1, row, layout)
 
     def _second(
-        self, folds: list[Node], first: _Shape, kinds: list[str]
+        self, reductions: list[Node], first: _Layout, kinds: list[str]
     ) -> tuple[Generated, list[Expr]]:
         """Second of two kernels: combine the splits, finish, and compute what follows."""
         build, rows = self.build, self.rows
         layout = _layout(rows, first.splits, rows == 1, True, self.info)
         writer = build.writer()
-        writer.members = self.folds
+        writer.members = self.reductions
         dims: tuple[int, ...] = (rows,)
         outer = Scope(writer)
         outer.lines.extend(self._header(writer, layout, rows, first.splits))
@@ -661,10 +672,10 @@ class _Fold:
         row = linear(space.axes(dims), dims)
         local_lines: list[str] = []
         pointers = [writer.workspace(k, ctype) for k, ctype in enumerate(kinds)]
-        self._gather(outer, folds, pointers, row, layout, first.splits, local_lines)
+        self._gather(outer, reductions, pointers, row, layout, first.splits, local_lines)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
-        size = layout.outs * layout.lanes
-        groups = -(-rows // layout.outs)
+        size = layout.group_rows * layout.row_threads
+        groups = -(-rows // layout.group_rows)
         source = writer.source(build.name + "_2", body)
         return Generated(source, writer.args, (groups * size, 1), (size, 1)), writer.indices
 
@@ -673,6 +684,8 @@ def _sizeof(ctype: str) -> int:
     return 16 if ctype == "double2" else 8 if ctype in ("long", "ulong", "double", "float2") else 4
 
 
-def fold_kernels(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bool) -> Kernels:
+def reduction_kernels(
+    cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bool
+) -> Kernels:
     """Reductions, with what feeds them and what follows."""
-    return _Fold(cluster, stored, info, generic).kernels()
+    return _Reduction(cluster, stored, info, generic).kernels()
