@@ -25,6 +25,7 @@ from kerascl.core.tape import custom_gradient as custom_gradient
 from kerascl.core.tape import stop_gradient as stop_gradient
 from kerascl.core.traced import remat as remat
 from kerascl.dtypes import bfloat16 as bfloat16
+from kerascl.dtypes import bool_ as bool
 from kerascl.dtypes import bool_ as bool_
 from kerascl.dtypes import complex64 as complex64
 from kerascl.dtypes import complex128 as complex128
@@ -50,20 +51,39 @@ from kerascl.ops import random as random
 from kerascl.ops.attention import *
 from kerascl.ops.batching import *
 from kerascl.ops.bits import *
+from kerascl.ops.bits import bitwise_not as bitwise_invert
+from kerascl.ops.bits import left_shift as bitwise_left_shift
+from kerascl.ops.bits import right_shift as bitwise_right_shift
 from kerascl.ops.calculus import *
+from kerascl.ops.constants import *
 from kerascl.ops.contraction import *
 from kerascl.ops.control import loop as loop
 from kerascl.ops.control import scan as scan
 from kerascl.ops.convolution import *
 from kerascl.ops.creation import *
+from kerascl.ops.dlpack import *
+from kerascl.ops.dtype_functions import *
 from kerascl.ops.indexing import *
+from kerascl.ops.inspection import __array_namespace_info__ as __array_namespace_info__
 from kerascl.ops.movement import *
+from kerascl.ops.movement import concatenate as concat
+from kerascl.ops.movement import transpose as permute_dims
 from kerascl.ops.pointwise import *
 from kerascl.ops.pointwise import absolute as abs
+from kerascl.ops.pointwise import arccos as acos
+from kerascl.ops.pointwise import arccosh as acosh
+from kerascl.ops.pointwise import arcsin as asin
+from kerascl.ops.pointwise import arcsinh as asinh
+from kerascl.ops.pointwise import arctan as atan
+from kerascl.ops.pointwise import arctan2 as atan2
+from kerascl.ops.pointwise import arctanh as atanh
 from kerascl.ops.pointwise import conjugate as conj
+from kerascl.ops.pointwise import mod as remainder
+from kerascl.ops.pointwise import power as pow
 from kerascl.ops.pooling import *
 from kerascl.ops.reduction import *
 from kerascl.ops.scan import *
+from kerascl.ops.sets import *
 from kerascl.ops.sorting import *
 from kerascl.runtime import programs as _programs
 
@@ -77,6 +97,7 @@ for _name in _MAY_GIVE_BACK.split():
     globals()[_name] = _tape.distinct(globals()[_name])
 
 __version__ = "0.1.0"
+__array_api_version__ = "2024.12"
 engine = _execute.Engine()
 _context.Context.engine = engine
 _programs.first_use = _first.guard_for

@@ -111,6 +111,12 @@ class Array(Methods, Differentiable):
             )
         return current.engine.to_host(self._node)
 
+    def _shared_with_host(self) -> np.ndarray | None:
+        """The value where it lies, None where the host cannot read that; not to be written to."""
+        if current.trace is not None:
+            return None
+        return current.engine.shared_with_host(self._node)
+
     def item(self) -> Any:
         """The only element, as a Python scalar."""
         return self.numpy().item()
@@ -195,6 +201,13 @@ def from_host(value: npt.ArrayLike, on: Device | None = None) -> Array:
     on = device() if on is None else on
     lease = Lease(current.engine.from_host(value, on))
     return Array(graph.data(lease, value.shape, dtype, on))
+
+
+def on_device(value: np.ndarray, on: Device) -> Array:
+    """A copy of a NumPy array on one device, where `from_host` makes constants of scalars."""
+    value = dtypes.host_array(value)
+    lease = Lease(current.engine.from_host(value, on))
+    return Array(graph.data(lease, value.shape, dtypes.as_dtype(value.dtype), on))
 
 
 def innermost(arrays: Iterable[Array]) -> BatchTracer | None:

@@ -49,6 +49,12 @@ class Engine(Protocol):
     def find_device(self, name: str) -> Any:
         """A device by name."""
 
+    def devices(self) -> list[Any]:
+        """All devices that there are."""
+
+    def shared_with_host(self, node: Node) -> np.ndarray | None:
+        """A node's value in the memory that it lies in, None where the host cannot read that."""
+
     def let_go(self) -> None:
         """Free compiled graphs, built programs and memory that nothing in use holds."""
 

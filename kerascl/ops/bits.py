@@ -12,12 +12,21 @@ from kerascl.ops import clibrary
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, bitwise, broadcast, cast_to, convert, floating, pointwise
 from kerascl.ops.movement import iota
-from kerascl.ops.pointwise import equal, greater, isnan, logical_not, logical_or, not_equal, where
+from kerascl.ops.pointwise import (
+    equal,
+    greater,
+    isnan,
+    logical_not,
+    logical_or,
+    not_equal,
+    signbit,
+    where,
+)
 from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
-    "bitcast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "ldexp", "left_shift",
-    "nextafter", "right_shift", "view",
+    "bitcast", "bitwise_and", "bitwise_not", "bitwise_or", "bitwise_xor", "copysign", "ldexp",
+    "left_shift", "nextafter", "right_shift", "view",
 ]  # fmt: skip
 
 
@@ -121,6 +130,11 @@ def view(x: ArrayLike, dtype: DTypeLike) -> Array:
     return bitcast(total(left_shift(parts, place), -1), dtype)
 
 
+copysign = pointwise(
+    "copysign", "copysign({0}, {1})", floating,
+    lambda g, y, a, b: (where(equal(signbit(a), signbit(b)), g, -g), None), exact=True,
+    doc="The size of x1 with the sign of x2, also that of -0.0.",
+)  # fmt: skip
 _nextafter = pointwise("nextafter", "nextafter({0}, {1})", floating)
 
 

@@ -23,7 +23,7 @@ from kerascl.ops.views import expand_to, flip_axes, pad_with, permute, reshape_t
 
 __all__ = [
     "correlate", "cross", "dot", "einsum", "inner", "kron", "matmul", "outer", "tensordot", "trace",
-    "vdot",
+    "vdot", "vecdot",
 ]  # fmt: skip
 
 
@@ -186,6 +186,24 @@ def vdot(a: ArrayLike, b: ArrayLike, dtype: DType | None = None) -> Array:
     """Sum of products of two flattened arrays, the first one conjugated."""
     (a, b), dtype = _convert((a, b), dtype)
     return tensordot(conjugate(ravel(a)), ravel(b), 1, dtype)
+
+
+def vecdot(x1: ArrayLike, x2: ArrayLike, axis: int = -1) -> Array:
+    """Sum of products along one axis of both arrays, the first one conjugated; the others
+    broadcast.
+
+    Raises:
+        ValueError: when the sizes along the axis differ.
+    """
+    (a, b), dtype = _convert((x1, x2), None)
+    a, b = moveaxis(a, axis, -1), moveaxis(b, axis, -1)
+    n = a.shape[-1]
+    if n != b.shape[-1]:
+        raise ValueError(f"vecdot: sizes {n} and {b.shape[-1]} along axis {axis} differ")
+    lead = rules.broadcast(a.shape[:-1], b.shape[:-1])
+    rows = expand_to(reshape_to(conjugate(a), (*a.shape[:-1], 1, n)), (*lead, 1, n))
+    columns = expand_to(reshape_to(b, (*b.shape, 1)), (*lead, n, 1))
+    return reshape_to(_batched(rows, columns, dtype), lead)
 
 
 def kron(a: ArrayLike, b: ArrayLike) -> Array:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
-from typing import Any, Literal, overload
+from typing import Any, Literal, ParamSpec, cast, overload
 
 import numpy as np
 
 from kerascl.core import context, rules
-from kerascl.core.array import Array, ArrayLike, from_host
+from kerascl.core.array import Array, ArrayLike, on_device
 from kerascl.core.types import Device, ShapeLike
 from kerascl.dtypes import DType, DTypeLike, as_dtype, float32, float64, promote
 from kerascl.ops.declare import (
@@ -38,13 +39,33 @@ from kerascl.ops.pointwise import (
     square,
     where,
 )  # fmt: skip
-from kerascl.ops.views import expand_to, reshape_to
+from kerascl.ops.views import expand_to, reshape_to, same_value
 
 __all__ = [
-    "arange", "array", "bartlett", "blackman", "empty", "empty_like", "eye", "full", "full_like",
-    "geomspace", "hamming", "hanning", "identity", "kaiser", "linspace", "logspace", "ones",
-    "ones_like", "to_device", "tri", "vander", "zeros", "zeros_like",
+    "arange", "array", "asarray", "bartlett", "blackman", "empty", "empty_like", "eye", "full",
+    "full_like", "geomspace", "hamming", "hanning", "identity", "kaiser", "linspace", "logspace",
+    "ones", "ones_like", "to_device", "tri", "vander", "zeros", "zeros_like",
 ]  # fmt: skip
+
+
+_P = ParamSpec("_P")
+
+
+def placed(make: Callable[_P, Array]) -> Callable[_P, Array]:
+    """A function that makes an array, on the device that its argument `device` names."""
+
+    @functools.wraps(make)
+    def wrapped(*args: Any, device: Device | str | None = None, **options: Any) -> Array:
+        made = cast(Callable[..., Array], make)
+        if device is None:
+            return made(*args, **options)
+        usual = context.device()
+        with context.device_scope(device) as chosen:
+            x = made(*args, **options)
+        # what is not computed yet has no device of its own
+        return x if chosen is usual else to_device(x, chosen)
+
+    return cast(Callable[_P, Array], wrapped)
 
 
 def array(
@@ -68,64 +89,127 @@ def array(
         return as_array(data, dtype)
 
 
-def to_device(x: Array, device: Device | str) -> Array:
-    """A copy of `x` on another device; through the host."""
+@placed
+def asarray(
+    obj: ArrayLike,
+    dtype: DTypeLike | None = None,
+    device: Device | str | None = None,
+    copy: bool | None = None,
+) -> Array:
+    """`obj` as an Array; an Array of that dtype and device is given back as it is.
+
+    Args:
+        obj: an Array, a State, a NumPy array or what has a buffer, a Python scalar, nested lists.
+        dtype: of the result; by default that of `obj`, see `array`.
+        device: a device, or a name such as "gpu:0"; by default that of `obj` or the current one.
+        copy: True for an array that item assignment cannot change together with `obj`, False for
+            one that is `obj` itself.
+
+    Raises:
+        ValueError: for `copy=False`, where a copy is needed.
+        TypeError: for a dtype that kerascl does not have.
+    """
+    x = as_array(obj, None if dtype is None else as_dtype(dtype))
+    if copy is False and x is not obj:
+        raise ValueError(
+            "asarray: copy=False needs an Array of that dtype and device; other objects are copied"
+        )
+    return same_value(x) if copy else x
+
+
+def to_device(x: ArrayLike, device: Device | str) -> Array:
+    """`x` on another device, through the host; `x` itself where it lies on that device.
+
+    Args:
+        x: an array.
+        device: a device, or a name such as "gpu:0".
+    """
+    x = as_array(x)
     target = context.current.engine.find_device(device) if isinstance(device, str) else device
-    return x if x.device is target else from_host(np.asarray(x.numpy()), target)
+    return x if x.device is target else on_device(np.asarray(x.numpy()), target)
 
 
 # -- constants ----------------------------------------------------------------
-def full(shape: ShapeLike, value: ArrayLike, dtype: DTypeLike | None = None) -> Array:
-    """An array of one value."""
+@placed
+def full(
+    shape: ShapeLike,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    device: Device | str | None = None,
+) -> Array:
+    """An array of one value: `dtype` or that of the value, on `device` or the current one."""
     dtype = None if dtype is None else as_dtype(dtype)
-    x = scalar(value, dtype or python_dtype(value)) if is_scalar(value) else as_array(value, dtype)
+    if is_scalar(fill_value):
+        x = scalar(fill_value, dtype or python_dtype(fill_value))
+    else:
+        x = as_array(fill_value, dtype)
     return expand_to(x, rules.normalize_shape(shape))
 
 
-def zeros(shape: ShapeLike, dtype: DTypeLike = float32) -> Array:
-    """An array of zeros."""
-    return full(shape, 0, dtype)
+def zeros(
+    shape: ShapeLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+) -> Array:
+    """An array of zeros; float32 by default, on `device` or the current one."""
+    return full(shape, 0, dtype or float32, device)
 
 
-def ones(shape: ShapeLike, dtype: DTypeLike = float32) -> Array:
-    """An array of ones."""
-    return full(shape, 1, dtype)
+def ones(
+    shape: ShapeLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+) -> Array:
+    """An array of ones; float32 by default, on `device` or the current one."""
+    return full(shape, 1, dtype or float32, device)
 
 
-def empty(shape: ShapeLike, dtype: DTypeLike = float32) -> Array:
-    """An array whose values nobody relies on: zeros."""
-    return full(shape, 0, dtype)
+def empty(
+    shape: ShapeLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+) -> Array:
+    """An array whose values nobody relies on: zeros; see `zeros`."""
+    return full(shape, 0, dtype or float32, device)
 
 
-def full_like(x: ArrayLike, value: ArrayLike, dtype: DTypeLike | None = None) -> Array:
-    """An array of one value with the shape (and dtype) of `x`."""
+def full_like(
+    x: ArrayLike,
+    fill_value: ArrayLike,
+    dtype: DTypeLike | None = None,
+    device: Device | str | None = None,
+) -> Array:
+    """An array of one value with the shape of `x`, and its dtype and device unless others are
+    given."""
     x = as_array(x)
-    return full(x.shape, value, dtype or x.dtype)
+    return full(x.shape, fill_value, dtype or x.dtype, x._node.device if device is None else device)
 
 
-def zeros_like(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
-    """Zeros with the shape (and dtype) of `x`."""
-    return full_like(x, 0, dtype)
+def zeros_like(
+    x: ArrayLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+) -> Array:
+    """Zeros with the shape, dtype and device of `x`, unless others are given."""
+    return full_like(x, 0, dtype, device)
 
 
-def ones_like(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
-    """Ones with the shape (and dtype) of `x`."""
-    return full_like(x, 1, dtype)
+def ones_like(
+    x: ArrayLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+) -> Array:
+    """Ones with the shape, dtype and device of `x`, unless others are given."""
+    return full_like(x, 1, dtype, device)
 
 
-def empty_like(x: ArrayLike, dtype: DTypeLike | None = None) -> Array:
-    """Zeros with the shape (and dtype) of `x`."""
-    return full_like(x, 0, dtype)
+def empty_like(
+    x: ArrayLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+) -> Array:
+    """Zeros with the shape, dtype and device of `x`, unless others are given."""
+    return full_like(x, 0, dtype, device)
 
 
 # -- sequences ----------------------------------------------------------------
+@placed
 def arange(
     start: Any,
     stop: Any = None,
     step: Any = 1,
     dtype: DTypeLike | None = None,
+    device: Device | str | None = None,
 ) -> Array:
-    """Values start, start + step, … below stop.
+    """Values start, start + step, … below stop, on `device` or the current one.
 
     Raises:
         ValueError: when `step` is 0.
@@ -199,6 +283,7 @@ def linspace(
     retstep: Literal[False] = False,
     dtype: DTypeLike | None = None,
     axis: int = 0,
+    device: Device | str | None = None,
 ) -> Array: ...
 @overload
 def linspace(
@@ -210,6 +295,7 @@ def linspace(
     retstep: Literal[True],
     dtype: DTypeLike | None = None,
     axis: int = 0,
+    device: Device | str | None = None,
 ) -> tuple[Array, Array]: ...
 def linspace(
     start: ArrayLike,
@@ -219,12 +305,18 @@ def linspace(
     retstep: bool = False,
     dtype: DTypeLike | None = None,
     axis: int = 0,
+    device: Device | str | None = None,
 ) -> Array | tuple[Array, Array]:
     """`num` evenly spaced values from start to stop (left out without `endpoint`) along `axis`.
 
     With `retstep`, the spacing is returned too. Computed in `dtype`, or what is wider of the
     floating dtype of start and stop; integers are rounded down.
     """
+    if device is not None:
+        with context.device_scope(device) as chosen:
+            y, step = linspace(start, stop, num, endpoint, retstep=True, dtype=dtype, axis=axis)
+        y, step = to_device(y, chosen), to_device(step, chosen)
+        return (y, step) if retstep else y
     dtype = None if dtype is None else as_dtype(dtype)
     y, step = _line(start, stop, num, endpoint, dtype)
     if dtype is not None:
@@ -281,10 +373,17 @@ def _line_complex(start: Array, stop: Array, num: int, endpoint: bool) -> tuple[
     return start + make_complex(cast_to(place, start.dtype.real), 0) * step, step
 
 
-def eye(rows: int, columns: int | None = None, k: int = 0, dtype: DTypeLike = float32) -> Array:
-    """Ones on diagonal `k`, zeros elsewhere."""
+@placed
+def eye(
+    rows: int,
+    columns: int | None = None,
+    k: int = 0,
+    dtype: DTypeLike | None = None,
+    device: Device | str | None = None,
+) -> Array:
+    """Ones on diagonal `k`, zeros elsewhere; float32 by default, on `device` or the current one."""
     columns = rows if columns is None else columns
-    dtype = as_dtype(dtype)
+    dtype = as_dtype(dtype or float32)
     hit = iota((rows, columns), 1) == iota((rows, columns), 0) + k
     return where(hit, scalar(1, dtype), scalar(0, dtype))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ParamSpec, Protocol, TypeAlias, TypeGuard, cast
@@ -35,6 +36,12 @@ class Elementwise(Protocol):
 
 def elementwise(function: Callable[..., Array], op: Op, count: int) -> Elementwise:
     """A function of `count` arrays, which applies `op` or one like it to them."""
+    names = ("x",) if count == 1 else (f"x{k + 1}" for k in range(count))
+    plain = inspect.Parameter.POSITIONAL_ONLY
+    function.__dict__["__signature__"] = inspect.Signature(
+        [inspect.Parameter(name, plain, annotation="ArrayLike") for name in names],
+        return_annotation="Array",
+    )
     made = cast(Elementwise, function)
     made.op, made.count = op, count
     return made

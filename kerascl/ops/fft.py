@@ -8,7 +8,8 @@ Tukey); a larger prime becomes a convolution of twice its length (Bluestein).
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,15 +17,19 @@ import numpy as np
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, from_host
 from kerascl.core.tape import custom_gradient
-from kerascl.core.types import Gradients
-from kerascl.dtypes import BY_NAME
+from kerascl.core.types import Axes, Device, Gradients
+from kerascl.dtypes import BY_NAME, DTypeLike, as_dtype, float32
+from kerascl.ops.creation import placed
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, floating, scalar
-from kerascl.ops.movement import moveaxis
-from kerascl.ops.pointwise import imag, make_complex, real
+from kerascl.ops.movement import iota, moveaxis, roll
+from kerascl.ops.pointwise import conjugate, imag, make_complex, real, where
 from kerascl.ops.views import concat, expand_to, flip_axes, pad_with, permute, reshape_to, window
 
-__all__ = ["dft", "fft", "fft2", "hermitian_inverse", "ifft", "ifft2", "irfft", "rfft"]
+__all__ = [
+    "dft", "fft", "fft2", "fftfreq", "fftn", "fftshift", "hermitian_inverse", "hfft", "ifft",
+    "ifft2", "ifftn", "ifftshift", "ihfft", "irfft", "irfftn", "rfft", "rfftfreq", "rfftn",
+]  # fmt: skip
 
 _DIRECT = 64  # longest sum of a single step
 _RADICES = (8, 16, 4, 6, 5, 7, 3, 2)
@@ -165,40 +170,218 @@ def _pair(x: ArrayLike, axis: int, n: int | None) -> Pair:
     return real(x), imag(x)
 
 
-def _along(x: Array, n: int | None, axis: int, inverse: bool) -> Array:
-    return moveaxis(make_complex(*dft(*_pair(x, axis, n), inverse)), -1, axis)
+def _extra(n: int, norm: str | None, inverse: bool) -> float:
+    """What `norm` multiplies a transform of length n by, whose inverse is divided by n."""
+    if norm not in (None, "backward", "ortho", "forward"):
+        raise ValueError(f"norm {norm!r} must be 'backward', 'ortho' or 'forward'")
+    power = {"ortho": 0.5, "forward": 1.0}.get(norm or "backward", 0.0)
+    return float(n ** (power if inverse else -power))
 
 
-def fft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
-    """Fourier transform along `axis`, cut or padded to `n`; complex64 (128 for float64)."""
-    return _along(as_array(x), n, axis, False)
+def _scaled(y: Array, n: int, norm: str | None, inverse: bool) -> Array:
+    factor = _extra(n, norm, inverse)
+    return y if factor == 1 else y * factor
 
 
-def ifft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
-    """Inverse Fourier transform along `axis`, cut or padded to `n`; complex64 (128 for float64)."""
-    return _along(as_array(x), n, axis, True)
+def _along(x: Array, n: int | None, axis: int, norm: str | None, inverse: bool) -> Array:
+    pair = _pair(x, axis, n)
+    y = make_complex(*dft(*pair, inverse))
+    return moveaxis(_scaled(y, y.shape[-1], norm, inverse), -1, axis)
 
 
-def fft2(x: ArrayLike, axes: tuple[int, int] = (-2, -1)) -> Array:
-    """Fourier transform over two axes; complex64 (128 for float64)."""
-    return fft(fft(x, axis=axes[1]), axis=axes[0])
+def fft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+    """Fourier transform along `axis`, cut or padded to `n`; complex64 (128 for float64).
+
+    Args:
+        norm: "backward" (None) divides inverse transforms by n, "forward" the others, "ortho" each
+            by the root of n.
+
+    Raises:
+        ValueError: for another `norm`, and for no elements.
+    """
+    return _along(as_array(x), n, axis, norm, False)
 
 
-def ifft2(x: ArrayLike, axes: tuple[int, int] = (-2, -1)) -> Array:
-    """Inverse Fourier transform over two axes; complex64 (128 for float64)."""
-    return ifft(ifft(x, axis=axes[1]), axis=axes[0])
+def ifft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+    """Inverse Fourier transform along `axis`, cut or padded to `n`; arguments as for `fft`."""
+    return _along(as_array(x), n, axis, norm, True)
 
 
-def rfft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
-    """The first n // 2 + 1 values of the transform of a real array; complex64 (128 for float64)."""
+def rfft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+    """The first n // 2 + 1 values of the transform of a real array; arguments as for `fft`."""
     re, im = dft(*_pair(x, axis, n))
-    half = re.shape[-1] // 2 + 1
-    y = make_complex(*(window(v, v.ndim - 1, 0, half) for v in (re, im)))
-    return moveaxis(y, -1, axis)
+    n = re.shape[-1]
+    y = make_complex(*(window(v, v.ndim - 1, 0, n // 2 + 1) for v in (re, im)))
+    return moveaxis(_scaled(y, n, norm, False), -1, axis)
 
 
-def irfft(x: ArrayLike, n: int | None = None, axis: int = -1) -> Array:
+def irfft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """The real array of `n` elements (by default 2 (m - 1)) with the spectrum of `rfft`."""
     re, im = _pair(x, axis, None)
     n = 2 * (re.shape[-1] - 1) if n is None else n
-    return moveaxis(hermitian_inverse(re, im, n), -1, axis)
+    if n < 1:
+        raise ValueError(f"irfft: a signal of {n} samples is not possible")
+    y = _scaled(hermitian_inverse(re, im, n), n, norm, True)
+    return moveaxis(y, -1, axis)
+
+
+_OPPOSITE = {None: "forward", "backward": "forward", "forward": "backward"}
+
+
+def hfft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+    """The real spectrum of `n` values (by default 2 (m - 1)) of a signal that is its own mirrored
+    conjugate, of which the first n // 2 + 1 samples are given; arguments as for `fft`."""
+    return irfft(conjugate(x), n, axis, _OPPOSITE.get(norm, norm))
+
+
+def ihfft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
+    """The first n // 2 + 1 samples of the signal with a real spectrum: the inverse of `hfft`."""
+    return conjugate(rfft(x, n, axis, _OPPOSITE.get(norm, norm)))
+
+
+# -- several axes ---------------------------------------------------------------------------------
+def _sizes(
+    x: Array, s: Sequence[int] | None, axes: Sequence[int] | None
+) -> list[tuple[int, int | None]]:
+    """(axis, length or None) of each transform."""
+    if axes is None:
+        axes = range(-(x.ndim if s is None else len(s)), 0)
+    if s is not None and len(s) != len(axes):
+        raise ValueError(f"{len(s)} lengths for {len(axes)} axes")
+    lengths = [None] * len(axes) if s is None else [None if n == -1 else n for n in s]
+    return list(zip((rules.axis_index(a, x.ndim, "axes") for a in axes), lengths, strict=True))
+
+
+def fftn(
+    x: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:
+    """Fourier transform over several axes; complex64 (128 for float64).
+
+    Args:
+        s: the length along each axis, to which it is cut or padded; -1 keeps it.
+        axes: by default all, or the last ones where `s` is given.
+        norm: as for `fft`.
+
+    Raises:
+        ValueError: where the lengths do not fit the axes, and for another `norm`.
+    """
+    x = as_array(x)
+    for axis, n in reversed(_sizes(x, s, axes)):
+        x = fft(x, n, axis, norm)
+    return x
+
+
+def ifftn(
+    x: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:
+    """Inverse Fourier transform over several axes; arguments as for `fftn`."""
+    x = as_array(x)
+    for axis, n in reversed(_sizes(x, s, axes)):
+        x = ifft(x, n, axis, norm)
+    return x
+
+
+def rfftn(
+    x: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:
+    """`fftn` of a real array, of which the last of the axes keeps n // 2 + 1 values."""
+    x = as_array(x)
+    *others, (last, n) = _sizes(x, s, axes)
+    x = rfft(x, n, last, norm)
+    for axis, n in reversed(others):
+        x = fft(x, n, axis, norm)
+    return x
+
+
+def irfftn(
+    x: ArrayLike,
+    s: Sequence[int] | None = None,
+    axes: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:
+    """The real array with the spectrum of `rfftn`; the last length is 2 (m - 1) by default."""
+    x = as_array(x)
+    *others, (last, length) = _sizes(x, s, axes)
+    for axis, n in others:
+        x = ifft(x, n, axis, norm)
+    return irfft(x, length, last, norm)
+
+
+def fft2(
+    x: ArrayLike,
+    axes: tuple[int, int] = (-2, -1),
+    s: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:
+    """Fourier transform over two axes; see `fftn`."""
+    return fftn(x, s, axes, norm)
+
+
+def ifft2(
+    x: ArrayLike,
+    axes: tuple[int, int] = (-2, -1),
+    s: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:
+    """Inverse Fourier transform over two axes; see `fftn`."""
+    return ifftn(x, s, axes, norm)
+
+
+# -- what belongs to the values of a spectrum -----------------------------------------------------
+def _samples(n: int) -> int:
+    n = operator.index(n)
+    if n < 1:
+        raise ValueError(f"the frequencies of {n} samples are not possible")
+    return n
+
+
+@placed
+def fftfreq(
+    n: int, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None
+) -> Array:
+    """The frequencies of the values of `fft`: 0, 1, …, -2, -1 cycles over n samples.
+
+    Args:
+        n: how many samples there are.
+        d: the time between two samples.
+        dtype: floating; float32 by default.
+        device: by default the current one.
+    """
+    n, dtype = _samples(n), as_dtype(dtype or float32)
+    place = iota((n,), 0)
+    place = where(place > (n - 1) // 2, place - n, place)
+    return cast_to(cast_to(place, dtype.accumulator) / (n * d), dtype)
+
+
+@placed
+def rfftfreq(
+    n: int, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None
+) -> Array:
+    """The frequencies of the n // 2 + 1 values of `rfft`; arguments as for `fftfreq`."""
+    n, dtype = _samples(n), as_dtype(dtype or float32)
+    return cast_to(cast_to(iota((n // 2 + 1,), 0), dtype.accumulator) / (n * d), dtype)
+
+
+def _rolled(x: ArrayLike, axes: Axes, sign: int) -> Array:
+    x = as_array(x)
+    places = rules.axes_tuple(axes, x.ndim)
+    return roll(x, [sign * (x.shape[a] // 2) for a in places], places) if places else x
+
+
+def fftshift(x: ArrayLike, axes: Axes = None) -> Array:
+    """`x` with frequency 0 moved to the middle of `axes` (None: all)."""
+    return _rolled(x, axes, 1)
+
+
+def ifftshift(x: ArrayLike, axes: Axes = None) -> Array:
+    """The inverse of `fftshift`."""
+    return _rolled(x, axes, -1)

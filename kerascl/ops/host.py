@@ -1,6 +1,7 @@
-"""The operations that read something on the host, because the shape of their result needs it.
+"""The operations that read something on the host, because the shape of their result needs it, or
+because LAPACK computes it.
 
-Everything else stays on the device.  Each of these reads a few numbers, not the
+Everything else stays on the device.  All but LAPACK's decompositions read a few numbers, not the
 data; inside a captured function they raise CaptureError, as any read does.
 `calls` counts them, for tests and for finding what stalls a loop.
 """
@@ -18,6 +19,11 @@ HOST_OPERATIONS = {
     "boolean index": "how many elements a mask selects",
     "sparse": "how many places a result has, and whether 0 stays 0",
     "segment": "the largest segment number, unless `num_segments` is given",
+    "eig": "LAPACK: eigenvalues",
+    "eigh": "LAPACK: eigenvalues",
+    "lu": "LAPACK: LU factors",
+    "qr": "LAPACK: QR factors",
+    "svd": "LAPACK: singular values",
 }
 
 calls: Counter[str] = Counter()

@@ -1,165 +1,180 @@
-"""Linear systems by elimination, on the device; use as `kerascl.linalg`."""
+"""Linear algebra; use as `kerascl.linalg`.
+
+Systems, inverses, determinants and Cholesky factors are computed on the device, the other
+decompositions by LAPACK on the host (`kerascl.ops.decompositions`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import operator
 
-from kerascl.core import context
+from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
-from kerascl.core.tape import custom_gradient
-from kerascl.core.types import Gradients
-from kerascl.ops.contraction import matmul
-from kerascl.ops.control import loop
-from kerascl.ops.creation import eye, ones, zeros
-from kerascl.ops.declare import as_array, cast_to, floating
-from kerascl.ops.gather import take_along_axis
-from kerascl.ops.movement import iota, swapaxes
-from kerascl.ops.pointwise import absolute, equal, exp, greater_equal, log, logical_and, sign, where
-from kerascl.ops.reduction import argmax
+from kerascl.core.tape import pause
+from kerascl.dtypes import DTypeLike, int32
+from kerascl.ops import contraction, movement
+from kerascl.ops.contraction import matmul as matmul
+from kerascl.ops.contraction import tensordot as tensordot
+from kerascl.ops.contraction import vecdot as vecdot
+from kerascl.ops.creation import eye
+from kerascl.ops.declare import as_array, cast_to, convert
+from kerascl.ops.decompositions import (
+    as_column,
+    as_row,
+    floats,
+    matrices,
+    product,
+    transposed,
+)
+from kerascl.ops.decompositions import cholesky as cholesky
+from kerascl.ops.decompositions import eig as eig
+from kerascl.ops.decompositions import eigh as eigh
+from kerascl.ops.decompositions import eigvalsh as eigvalsh
+from kerascl.ops.decompositions import lu_factor as lu_factor
+from kerascl.ops.decompositions import qr as qr
+from kerascl.ops.decompositions import solve_triangular as solve_triangular
+from kerascl.ops.decompositions import svd as svd
+from kerascl.ops.decompositions import svdvals as svdvals
+from kerascl.ops.dtype_functions import finfo
+from kerascl.ops.elimination import det as det
+from kerascl.ops.elimination import inv as inv
+from kerascl.ops.elimination import slogdet as slogdet
+from kerascl.ops.elimination import solve as solve
+from kerascl.ops.movement import matrix_transpose as matrix_transpose
+from kerascl.ops.norms import matrix_norm as matrix_norm
+from kerascl.ops.norms import norm as norm
+from kerascl.ops.norms import vector_norm as vector_norm
+from kerascl.ops.pointwise import conjugate, where
+from kerascl.ops.reduction import max as max_along
+from kerascl.ops.reduction import sum as sum_along
 from kerascl.ops.views import expand_to, reshape_to
 
-__all__ = ["det", "inv", "slogdet", "solve"]
+__all__ = [
+    "cholesky", "cross", "det", "diagonal", "eig", "eigh", "eigvalsh", "inv", "lstsq", "lu_factor",
+    "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "norm", "outer",
+    "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace",
+    "vecdot", "vector_norm",
+]  # fmt: skip
 
 
-def _squares(a: ArrayLike) -> tuple[Array, tuple[int, ...]]:
-    """Matrices as (count, n, n) in a dtype wide enough, and the leading shape."""
-    a = as_array(a)
-    a = cast_to(a, floating(a.dtype)[0])
-    if a.dtype.is_complex:
-        raise TypeError("elimination has no form for complex numbers")
-    if a.ndim < 2 or a.shape[-1] != a.shape[-2]:
-        raise ValueError(f"square matrices are needed, got shape {a.shape}")
-    lead, n = a.shape[:-2], a.shape[-1]
-    count = 1
-    for m in lead:
-        count *= m
-    return cast_to(reshape_to(a, (count, n, n)), a.dtype.accumulator), lead
+def _cutoff(s: Array, x: Array, relative: ArrayLike | None) -> Array:
+    """The least singular value that counts, (…, 1)."""
+    if relative is None:
+        relative = max(x.shape[-2:]) * finfo(x.dtype.accumulator).eps
+    relative = as_array(relative, s.dtype)
+    return max_along(s, -1, True, initial=0) * (as_column(relative) if relative.ndim else relative)
 
 
-def _row_of(m: Array, place: Array) -> Array:
-    """Row `place` (count, 1, 1) of each matrix, as (count, 1, width)."""
-    return take_along_axis(m, expand_to(place, (m.shape[0], 1, m.shape[2])), 1)
+def pinv(x: ArrayLike, rcond: ArrayLike | None = None, rtol: ArrayLike | None = None) -> Array:
+    """Pseudo-inverses (…, n, m) of matrices (…, m, n).
 
+    Args:
+        rcond, rtol: two names of one argument: singular values below this part of the largest
+            count as 0; by default max(m, n) times the dtype's eps.
 
-def _pivot(m: Array, k: Array) -> tuple[Array, Array, Array, Array]:
-    """Exchange row k with the one that has the largest element in column k.
-
-    Returns the matrices, row k, column k, and whether rows were exchanged.
+    Raises:
+        ValueError: for less than two dimensions.
     """
-    count, n, _ = m.shape
-    step = expand_to(reshape_to(k, (1, 1, 1)), (count, 1, 1))
-    column = take_along_axis(m, expand_to(step, (count, n, 1)), 2)
-    rows = iota((count, n, 1), 1)
-    size = where(greater_equal(rows, step), absolute(column), -1.0)
-    place = reshape_to(argmax(size, 1), (count, 1, 1))
-    top, best = _row_of(m, step), _row_of(m, place)
-    m = where(equal(rows, step), best, where(equal(rows, place), top, m))
-    column = take_along_axis(m, expand_to(step, (count, n, 1)), 2)
-    return m, best, column, place > step
+    x = matrices(x, "pinv")
+    u, s, vh = svd(x, full_matrices=False)
+    large = s > _cutoff(s, x, rcond if rtol is None else rtol)
+    inverse = where(large, 1.0 / where(large, s, 1.0), 0.0)
+    return product(conjugate(transposed(vh)) * as_row(inverse), conjugate(transposed(u)))
 
 
-def _slogdet(a: Array) -> tuple[Array, Array]:
-    count, n, _ = a.shape
+def matrix_rank(x: ArrayLike, tol: ArrayLike | None = None, rtol: ArrayLike | None = None) -> Array:
+    """int32 number of singular values of matrices (…, m, n) that are not as good as 0.
 
-    def step(carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
-        m, signs, logs = carry
-        (k,) = slices
-        m, row, column, moved = _pivot(m, k)
-        spot = expand_to(reshape_to(k, (1, 1, 1)), (count, 1, 1))
-        pivot = take_along_axis(row, spot, 2)
-        safe = where(equal(pivot, 0), 1, pivot)
-        below = iota((count, n, 1), 1) > spot
-        m = m - where(below, column / safe, 0) * row
-        turn = reshape_to(where(moved, -1, 1), (count,))
-        pivot = reshape_to(pivot, (count,))
-        signs = signs * sign(pivot) * cast_to(turn, signs.dtype)
-        return [m, signs, logs + log(absolute(pivot))], []
+    Args:
+        tol: the largest value that counts as 0.
+        rtol: the same as a part of the largest singular value; by default max(m, n) times the
+            dtype's eps.
 
-    start = [a, ones((count,), a.dtype), zeros((count,), a.dtype)]
-    (_, signs, logs), _ = loop(step, start, [iota((n,), 0)])
-    return signs, logs
-
-
-def _gauss_jordan(a: Array, b: Array) -> Array:
-    count, n, _ = a.shape
-
-    def step(carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
-        m, x = carry
-        (k,) = slices
-        spot = expand_to(reshape_to(k, (1, 1, 1)), (count, 1, 1))
-        rows = iota((count, n, 1), 1)
-        column = take_along_axis(m, expand_to(spot, (count, n, 1)), 2)
-        size = where(greater_equal(rows, spot), absolute(column), -1.0)
-        place = reshape_to(argmax(size, 1), (count, 1, 1))
-        here, there = equal(rows, spot), logical_and(equal(rows, place), place > spot)
-        m_row, x_row = _row_of(m, place), _row_of(x, place)
-        m = where(here, m_row, where(there, _row_of(m, spot), m))
-        x = where(here, x_row, where(there, _row_of(x, spot), x))
-        pivot = take_along_axis(m_row, spot, 2)
-        column = take_along_axis(m, expand_to(spot, (count, n, 1)), 2)
-        factor = where(here, (pivot - 1) / pivot, column / pivot)
-        return [m - factor * m_row, x - factor * x_row], []
-
-    (_, x), _ = loop(step, [a, b], [iota((n,), 0)])
-    return x
-
-
-def solve(a: ArrayLike, b: ArrayLike) -> Array:
-    """x with a @ x = b, for matrices (…, n, n) and right sides (…, n, k) or (…, n).
-
-    A singular matrix gives infinities or NaN.
+    Raises:
+        ValueError: for less than two dimensions, and where both are given.
     """
-    a, b = as_array(a), as_array(b)
-    vector = b.ndim == a.ndim - 1
+    if tol is not None and rtol is not None:
+        raise ValueError("matrix_rank: tol and rtol exclude each other; give one")
+    x = matrices(x, "matrix_rank")
+    with pause():
+        s = svdvals(x)
+    if tol is None:
+        least = _cutoff(s, x, rtol)
+    else:
+        least = as_array(tol, s.dtype)
+        least = as_column(least) if least.ndim else least
+    return sum_along(cast_to(s > least, int32), -1, dtype=int32)
+
+
+def matrix_power(x: ArrayLike, n: int) -> Array:
+    """Square matrices (…, m, m) to the power of an integer; negative ones of the inverse.
+
+    Raises:
+        ValueError: for matrices that are not square.
+    """
+    x, n = as_array(x), operator.index(n)
+    if x.ndim < 2 or x.shape[-1] != x.shape[-2]:
+        raise ValueError(f"matrix_power needs square matrices, got shape {x.shape}")
+    if n < 0:
+        x, n = inv(x), -n
+    result = None
+    while n:
+        if n % 2:
+            result = x if result is None else matmul(result, x)
+        n //= 2
+        if n:
+            x = matmul(x, x)
+    return expand_to(eye(x.shape[-1], dtype=x.dtype), x.shape) if result is None else result
+
+
+def lstsq(a: ArrayLike, b: ArrayLike, rcond: ArrayLike | None = None) -> Array:
+    """x of least |a @ x - b|, for a (m, n) and b (m, k) or (m,); `rcond` as for `pinv`."""
+    a, b = floats(a), floats(b)
+    vector = b.ndim == 1
     if vector:
-        b = reshape_to(b, (*b.shape, 1))
-    x: Array = _solve(a, b)
+        b = as_column(b)
+    x = matmul(pinv(a, rcond), b)
     return reshape_to(x, x.shape[:-1]) if vector else x
 
 
-@custom_gradient
-def _solve(a: Array, b: Array) -> tuple[Array, Callable[[Array], Gradients]]:
-    m, lead = _squares(a)
-    dtype = floating(a.dtype)[0]
-    wide = expand_to(b, (*lead, *b.shape[-2:]))
-    flat = cast_to(reshape_to(wide, (m.shape[0], *b.shape[-2:])), m.dtype)
-    x = cast_to(reshape_to(_gauss_jordan(m, flat), wide.shape), dtype)
+# -- as the array API standard has them, over the last axes ---------------------------------------
+def cross(x1: ArrayLike, x2: ArrayLike, axis: int = -1) -> Array:
+    """Cross products of vectors of 3 components along `axis`; the other axes broadcast.
 
-    def grad(g: Array) -> Gradients:
-        to_b = solve(swapaxes(a, -1, -2), g)
-        with context.precision_scope("highest"):
-            return -matmul(to_b, swapaxes(solve(a, b), -1, -2)), to_b
-
-    return x, grad
-
-
-def inv(a: ArrayLike) -> Array:
-    """Inverses of square matrices (…, n, n); singular ones give infinities or NaN."""
-    a = as_array(a)
-    a = cast_to(a, floating(a.dtype)[0])
-    return solve(a, expand_to(eye(a.shape[-1], dtype=a.dtype), a.shape))
+    Raises:
+        ValueError: for other sizes.
+    """
+    (a, b), _ = convert((x1, x2))
+    rank = max(a.ndim, b.ndim)
+    for x in (a, b):
+        place = rules.axis_index(axis, rank) - rank + x.ndim
+        if place < 0 or x.shape[place] != 3:
+            raise ValueError(
+                f"linalg.cross needs 3 components along axis {axis}, got shapes "
+                f"{a.shape} and {b.shape}"
+            )
+    a, b = (reshape_to(x, (1,) * (rank - x.ndim) + x.shape) for x in (a, b))
+    shape = rules.broadcast(a.shape, b.shape)
+    return contraction.cross(expand_to(a, shape), expand_to(b, shape), axis=axis)
 
 
-def slogdet(a: ArrayLike) -> tuple[Array, Array]:
-    """Sign and logarithm of the absolute value of determinants of matrices (…, n, n)."""
-    a = as_array(a)
-    signs, logs = _sign_and_log(cast_to(a, floating(a.dtype)[0]))
-    return signs, logs
+def diagonal(x: ArrayLike, offset: int = 0) -> Array:
+    """The diagonals of matrices (…, m, n), as the last axis of the result."""
+    return movement.diagonal(x, offset, -2, -1)
 
 
-@custom_gradient
-def _sign_and_log(a: Array) -> tuple[tuple[Array, Array], Callable[..., Gradients]]:
-    m, lead = _squares(a)
-    signs, logs = (cast_to(reshape_to(y, lead), a.dtype) for y in _slogdet(m))
-
-    def grad(_: Array, g: Array) -> Gradients:
-        wide = reshape_to(g, (*g.shape, 1, 1))
-        return (wide * swapaxes(inv(a), -1, -2),)
-
-    return (signs, logs), grad
+def trace(x: ArrayLike, offset: int = 0, dtype: DTypeLike | None = None) -> Array:
+    """The sums of the diagonals of matrices (…, m, n); `dtype` as for `kerascl.sum`."""
+    return contraction.trace(x, offset, -2, -1, dtype)
 
 
-def det(a: ArrayLike) -> Array:
-    """Determinants of matrices (…, n, n)."""
-    signs, logs = slogdet(a)
-    return signs * exp(logs)
+def outer(x1: ArrayLike, x2: ArrayLike) -> Array:
+    """All products of the elements of two vectors.
+
+    Raises:
+        ValueError: for other than one dimension.
+    """
+    a, b = as_array(x1), as_array(x2)
+    if a.ndim != 1 or b.ndim != 1:
+        raise ValueError(f"linalg.outer needs two vectors, got shapes {a.shape} and {b.shape}")
+    return contraction.outer(a, b)

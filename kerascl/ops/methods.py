@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kerascl.core import tape
 from kerascl.core.array import Array
-from kerascl.core.types import Axes, ShapeLike
+from kerascl.core.types import Axes, Device, ShapeLike
 from kerascl.dtypes import DTypeLike
 from kerascl.ops import (
     assignment,
@@ -15,6 +16,7 @@ from kerascl.ops import (
     bits,
     contraction,
     creation,
+    dlpack,
     indexing,
     movement,
     pointwise,
@@ -119,9 +121,44 @@ def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
     return method
 
 
+def _array_namespace(self: Array, *, api_version: str | None = None) -> Any:
+    """The module `kerascl`, which has the functions of the array API standard.
+
+    Args:
+        api_version: None, or a version of the standard up to that of `kerascl`.
+
+    Raises:
+        ValueError: for another version.
+    """
+    namespace = sys.modules["kerascl"]
+    known = ("2021.12", "2022.12", "2023.12", namespace.__array_api_version__)
+    if api_version is not None and api_version not in known:
+        raise ValueError(
+            f"kerascl has version {known[-1]} of the array API standard, not {api_version!r}"
+        )
+    return namespace
+
+
+def _to_device(self: Array, device: Device | str, /, *, stream: None = None) -> Array:
+    """This array on another device; itself where it lies there.
+
+    Args:
+        device: a device, or a name such as "gpu:0".
+        stream: None; OpenCL has none.
+    """
+    if stream is not None:
+        raise ValueError("to_device: OpenCL has no streams; leave stream out")
+    return creation.to_device(self, device)
+
+
 _METHODS: dict[str, Any] = {
+    "__array_namespace__": _array_namespace,
+    "__dlpack__": dlpack.dlpack,
+    "__dlpack_device__": dlpack.dlpack_device,
+    "to_device": _to_device,
+    "mT": property(movement.matrix_transpose),
     "__neg__": lambda self: pointwise.negative(self),
-    "__pos__": lambda self: self,
+    "__pos__": pointwise.positive,
     "__abs__": lambda self: pointwise.absolute(self),
     "__invert__": bits.bitwise_not,
     "__round__": lambda self, digits=0: pointwise.round(self, digits or 0),

@@ -24,6 +24,7 @@ from kerascl.ops.views import (
     pad_with,
     permute,
     reshape_to,
+    same_value,
     window,
 )
 from kerascl.ops.views import (
@@ -33,8 +34,8 @@ from kerascl.ops.views import (
 __all__ = [
     "append", "array_split", "broadcast_arrays", "broadcast_to", "concatenate", "copy", "diag",
     "diagflat", "diagonal", "dsplit", "dstack", "expand_dims", "flip", "fliplr", "flipud",
-    "hsplit", "hstack", "meshgrid", "moveaxis", "pad", "ravel", "reshape", "roll",
-    "rot90", "split", "squeeze", "stack", "swapaxes", "tile", "transpose", "tril", "triu",
+    "hsplit", "hstack", "matrix_transpose", "meshgrid", "moveaxis", "pad", "ravel", "reshape",
+    "roll", "rot90", "split", "squeeze", "stack", "swapaxes", "tile", "transpose", "tril", "triu",
     "unstack", "vsplit", "vstack",
 ]  # fmt: skip
 
@@ -46,13 +47,17 @@ def iota(shape: tuple[int, ...], axis: int) -> Array:
     return apply(IOTA, (), (axis,), tuple(shape), dtypes.positions(shape[axis]))
 
 
-def reshape(x: ArrayLike, shape: ShapeLike) -> Array:
-    """`x` with another shape of the same size; one dimension may be -1."""
+def reshape(x: ArrayLike, shape: ShapeLike, copy: bool | None = None) -> Array:
+    """`x` with another shape of the same size; one dimension may be -1.
+
+    Nothing is ever copied in memory; `copy` True gives an Array that item assignment cannot change
+    together with `x`.
+    """
     x = as_array(x)
     shape = rules.reshape(x.shape, shape, guessed := overlay.sizes_are_guessed())
     if guessed and math.prod(shape) != x.size:
         return overlay.placeholder(shape, x.dtype)
-    return reshape_to(x, shape)
+    return same_value(x) if copy and shape == x.shape else reshape_to(x, shape)
 
 
 def ravel(x: ArrayLike) -> Array:
@@ -84,6 +89,18 @@ def swapaxes(x: ArrayLike, axis1: int, axis2: int) -> Array:
     axes = list(range(x.ndim))
     axes[a], axes[b] = b, a
     return permute(x, tuple(axes))
+
+
+def matrix_transpose(x: ArrayLike) -> Array:
+    """Matrices (…, m, n) transposed to (…, n, m).
+
+    Raises:
+        ValueError: for less than two dimensions.
+    """
+    x = as_array(x)
+    if x.ndim < 2:
+        raise ValueError(f"matrix_transpose needs at least 2 dimensions, got shape {x.shape}")
+    return swapaxes(x, -1, -2)
 
 
 def moveaxis(x: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int]) -> Array:

@@ -32,7 +32,7 @@ from kerascl.ops.declare import (
     same,
     scalar,
 )
-from kerascl.ops.views import expand_to
+from kerascl.ops.views import expand_to, same_value
 
 __all__ = [
     "absolute", "add", "angle", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2",
@@ -42,9 +42,9 @@ __all__ = [
     "i0", "i1", "imag", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal",
     "lcm", "less", "less_equal", "lgamma", "log", "log1p", "log2", "log10", "logaddexp",
     "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "make_complex",
-    "maximum", "minimum", "mod", "multiply", "nan_to_num", "negative", "not_equal", "power",
-    "rad2deg", "real", "reciprocal", "round", "rsqrt", "select", "sigmoid", "sign", "signbit",
-    "sin", "sinc", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc", "where",
+    "maximum", "minimum", "mod", "multiply", "nan_to_num", "negative", "not_equal", "positive",
+    "power", "rad2deg", "real", "reciprocal", "round", "rsqrt", "select", "sigmoid", "sign",
+    "signbit", "sin", "sinc", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc", "where",
 ]  # fmt: skip
 
 
@@ -86,6 +86,11 @@ reciprocal = pointwise(
     "reciprocal", "(1 / {0})", floating, lambda g, y, x: (-g * y * y,), cost=4,
     complex="kcl_crec_{T}({0})",
 )  # fmt: skip
+
+
+def positive(x: ArrayLike) -> Array:
+    """`x`, as an Array of its own."""
+    return same_value(as_array(x))
 
 
 def divide_no_nan(x1: ArrayLike, x2: ArrayLike) -> Array:
@@ -477,18 +482,18 @@ _clip = pointwise(
 )  # fmt: skip
 
 
-def clip(x: ArrayLike, x_min: ArrayLike | None = None, x_max: ArrayLike | None = None) -> Array:
-    """`x` limited to [x_min, x_max]; None leaves a side open.  NaN stays NaN."""
+def clip(x: ArrayLike, min: ArrayLike | None = None, max: ArrayLike | None = None) -> Array:
+    """`x` limited to [min, max], in the dtype of `x`; None leaves a side open.  NaN stays NaN."""
     dtype = as_array(x).dtype
-    if is_scalar(x_min) and _beyond(x_min, dtype) < 0:
-        x_min = None
-    if is_scalar(x_max) and _beyond(x_max, dtype) > 0:
-        x_max = None
-    if is_scalar(x_min) and is_scalar(x_max) and x_min < x_max:
-        return _clip(x, x_min, x_max)
-    if x_min is not None:
-        x = maximum(x_min, x)
-    return as_array(x) if x_max is None else minimum(x_max, x)
+    if is_scalar(min) and _beyond(min, dtype) < 0:
+        min = None
+    if is_scalar(max) and _beyond(max, dtype) > 0:
+        max = None
+    if is_scalar(min) and is_scalar(max) and min < max:
+        return _clip(x, min, max)
+    if min is not None:
+        x = maximum(min, x)
+    return as_array(x) if max is None else minimum(max, x)
 
 
 # the largest finite number of each dtype

@@ -280,8 +280,31 @@ def mean(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
     return cast_to(divide(SUM(x, axis, keepdims), count if count else math.nan), result)
 
 
-def var(x: ArrayLike, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Array:
-    """Variance over `axis`, in two passes; `ddof` is subtracted from the divisor."""
+def _degrees(ddof: float, correction: float | None, name: str) -> float:
+    """What is subtracted from the divisor, by NumPy's name or by that of the array API standard."""
+    if correction is None:
+        return ddof
+    if ddof:
+        raise ValueError(f"{name}: ddof and correction are two names of one argument; give one")
+    return correction
+
+
+def var(
+    x: ArrayLike,
+    axis: Axes = None,
+    keepdims: bool = False,
+    ddof: float = 0,
+    correction: float | None = None,
+) -> Array:
+    """Variance over `axis`, in two passes.
+
+    Args:
+        ddof: what is subtracted from the divisor; `correction` is the same.
+
+    Raises:
+        ValueError: when both are given.
+    """
+    ddof = _degrees(ddof, correction, "var")
     x, result = _wide(x)
     away = x - mean(x, axis, True)
     squares = square(away) if not x.dtype.is_complex else square(absolute(away))
@@ -292,8 +315,15 @@ def var(x: ArrayLike, axis: Axes = None, keepdims: bool = False, ddof: int = 0) 
     return cast_to(SUM(squares, axis, keepdims) / (divisor or math.nan), result)
 
 
-def std(x: ArrayLike, axis: Axes = None, keepdims: bool = False, ddof: int = 0) -> Array:
-    """Standard deviation over `axis`."""
+def std(
+    x: ArrayLike,
+    axis: Axes = None,
+    keepdims: bool = False,
+    ddof: float = 0,
+    correction: float | None = None,
+) -> Array:
+    """Standard deviation over `axis`: the square root of `var`, which see."""
+    ddof = _degrees(ddof, correction, "std")
     x, result = _wide(x)
     return cast_to(sqrt(var(x, axis, keepdims, ddof)), result.real)
 

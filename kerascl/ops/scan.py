@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.types import Gradients
 from kerascl.dtypes import DTypeLike, as_dtype
 from kerascl.ops.batched import more_rows
-from kerascl.ops.declare import as_array, cast_to, floating, library_operation
+from kerascl.ops.declare import as_array, cast_to, floating, library_operation, scalar
 from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import iota
 from kerascl.ops.pointwise import LARGEST, clip, equal, exp, isnan, log, not_equal, where
 from kerascl.ops.views import pad_with, reshape_to, window
 
-__all__ = ["cummax", "cummin", "cumprod", "cumsum", "logcumsumexp", "nancumprod", "nancumsum"]
+__all__ = [
+    "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "logcumsumexp",
+    "nancumprod", "nancumsum",
+]  # fmt: skip
 
 
 def _scan_vjp(g: Array, y: Array, x: Array, kind: str, reverse: bool, exclusive: bool) -> Gradients:
@@ -145,6 +149,57 @@ def cumprod(
     x = as_array(x)
     x = cast_to(x, x.dtype.summed if dtype is None else as_dtype(dtype))
     return cumulative(x, "prod", axis, reverse, exclusive)
+
+
+def _with_first(
+    x: ArrayLike,
+    axis: int | None,
+    dtype: DTypeLike | None,
+    include_initial: bool,
+    accumulate: Callable[..., Array],
+    first: int,
+) -> Array:
+    x = as_array(x)
+    if axis is None:
+        if x.ndim != 1:
+            raise ValueError(
+                f"{accumulate.__name__} of an array of shape {x.shape} needs an axis, "
+                "or the array raveled"
+            )
+        axis = 0
+    axis = rules.axis_index(axis, x.ndim)
+    y = accumulate(x, axis, dtype)
+    if not include_initial:
+        return y
+    low = [int(a == axis) for a in range(x.ndim)]
+    none = [0] * x.ndim
+    return pad_with(y, low, none, none, scalar(first, y.dtype)._node.attrs[0])
+
+
+def cumulative_sum(
+    x: ArrayLike,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> Array:
+    """Cumulative sum along `axis`, which only a vector may leave out; `dtype` as for `cumsum`.
+
+    With `include_initial` the result begins with 0 and is one longer.
+    """
+    return _with_first(x, axis, dtype, include_initial, cumsum, 0)
+
+
+def cumulative_prod(
+    x: ArrayLike,
+    axis: int | None = None,
+    dtype: DTypeLike | None = None,
+    include_initial: bool = False,
+) -> Array:
+    """Cumulative product along `axis`, which only a vector may leave out; `dtype` as for `cumsum`.
+
+    With `include_initial` the result begins with 1 and is one longer.
+    """
+    return _with_first(x, axis, dtype, include_initial, cumprod, 1)
 
 
 def cummax(x: ArrayLike, axis: int | None = None, reverse: bool = False) -> Array:

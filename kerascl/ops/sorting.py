@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, apply, apply_multi
 from kerascl.core.op import CONST
 from kerascl.core.types import Axes, Gradients
-from kerascl.dtypes import DType, as_dtype, int32, positions
+from kerascl.dtypes import DType, int32, positions
 from kerascl.ops import host
 from kerascl.ops.batched import more_rows
 from kerascl.ops.declare import SUM as total
@@ -28,8 +28,7 @@ from kerascl.ops.declare import (
     scalar,
 )
 from kerascl.ops.gather import scatter_rows, take, take_along_axis
-from kerascl.ops.indexing import selected
-from kerascl.ops.movement import concatenate, iota, moveaxis, ravel, repeat_evenly
+from kerascl.ops.movement import iota, moveaxis, ravel, repeat_evenly
 from kerascl.ops.pointwise import (
     clip,
     equal,
@@ -38,7 +37,6 @@ from kerascl.ops.pointwise import (
     logical_and,
     logical_not,
     logical_or,
-    not_equal,
     where,
 )  # fmt: skip
 from kerascl.ops.reduction import any as some
@@ -51,7 +49,7 @@ __all__ = [
     "argpartition", "argsort", "bincount", "digitize", "histogram", "in_top_k", "isin",
     "median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile",
     "repeat", "searchsorted", "segment_max", "segment_min", "segment_prod", "segment_sum",
-    "sort", "top_k", "unique",
+    "sort", "top_k",
 ]  # fmt: skip
 
 
@@ -97,13 +95,20 @@ def _sorted(x: ArrayLike, axis: int | None, descending: bool) -> tuple[Array, Ar
     return moveaxis(values, -1, axis), moveaxis(places, -1, axis)
 
 
-def sort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Array:
-    """`x` sorted along `axis` (None: flattened); NaN counts as the largest value."""
+def sort(
+    x: ArrayLike, axis: int | None = -1, descending: bool = False, stable: bool = True
+) -> Array:
+    """`x` sorted along `axis` (None: flattened); NaN counts as the largest value.
+
+    Equal values keep their order, `stable` or not.
+    """
     return _sorted(x, axis, descending)[0]
 
 
-def argsort(x: ArrayLike, axis: int | None = -1, descending: bool = False) -> Array:
-    """int32 positions that sort `x` along `axis`; equal values keep their order."""
+def argsort(
+    x: ArrayLike, axis: int | None = -1, descending: bool = False, stable: bool = True
+) -> Array:
+    """int32 positions that sort `x` along `axis`; equal values keep their order in any case."""
     return _sorted(x, axis, descending)[1]
 
 
@@ -142,11 +147,19 @@ def in_top_k(targets: ArrayLike, predictions: ArrayLike, k: int) -> Array:
 SEARCH = library_operation("search", batch=more_rows)
 
 
-def searchsorted(sorted_sequence: ArrayLike, values: ArrayLike, side: str = "left") -> Array:
+def searchsorted(
+    sorted_sequence: ArrayLike,
+    values: ArrayLike,
+    side: str = "left",
+    sorter: ArrayLike | None = None,
+) -> Array:
     """int32 places at which `values` would keep a sorted vector sorted.
 
-    "left" is before equal elements, "right" after them; NaN counts as the largest value.
+    "left" is before equal elements, "right" after them; NaN counts as the largest value. `sorter`
+    gives the positions that sort the vector, where it is not sorted itself.
     """
+    if sorter is not None:
+        sorted_sequence = take(as_array(sorted_sequence), sorter, 0)
     if side not in ("left", "right"):
         raise ValueError(f"searchsorted: side {side!r} must be 'left' or 'right'")
     (a, v), _ = convert((sorted_sequence, values))
@@ -419,106 +432,6 @@ def _bin_edges(x: Array, count: int, range: tuple[float, float] | None) -> Array
     low, high = where(flat, low - 0.5, low), where(flat, high + 0.5, high)
     place = cast_to(iota((count + 1,), 0), x.dtype)
     return where(equal(place, count), high, low + (high - low) * (place / count))
-
-
-@overload
-def unique(
-    x: ArrayLike,
-    return_index: Literal[False] = False,
-    return_inverse: Literal[False] = False,
-    return_counts: Literal[False] = False,
-    axis: int | None = None,
-    size: int | None = None,
-    fill_value: ArrayLike | None = None,
-) -> Array: ...
-@overload
-def unique(
-    x: ArrayLike,
-    return_index: bool = False,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-    axis: int | None = None,
-    size: int | None = None,
-    fill_value: ArrayLike | None = None,
-) -> Array | tuple[Array, ...]: ...
-def unique(
-    x: ArrayLike,
-    return_index: bool = False,
-    return_inverse: bool = False,
-    return_counts: bool = False,
-    axis: int | None = None,
-    size: int | None = None,
-    fill_value: ArrayLike | None = None,
-) -> Array | tuple[Array, ...]:
-    """The different elements of `x`, sorted; or its different slices along `axis`.
-
-    Args:
-        return_index: also the int32 position of each one's first occurrence.
-        return_inverse: also the int32 number in the result of each element.
-        return_counts: also how often each occurs.
-        size: of the result, which is cut or padded with `fill_value` (by default the smallest);
-            without it, the number is read on the host.
-
-    Returns:
-        An Array, or a tuple with what was asked for, in this order.
-    """
-    x = as_array(x)
-    shape = x.shape
-    if axis is None:
-        rows = reshape_to(x, (x.size, 1))
-    else:
-        axis = rules.axis_index(axis, x.ndim)
-        rows = moveaxis(x, axis, 0)
-        rows = reshape_to(rows, (shape[axis], rows.size // max(1, shape[axis])))
-    count = rows.shape[0]
-    order = iota((count,), 0)
-    for column in reversed(range(rows.shape[1])):  # stable sorts, the last column first
-        keys = take(reshape_to(window(rows, 1, column, column + 1), (count,)), order)
-        order = take(order, argsort(keys))
-    ordered = take(rows, order, 0)
-    if count:
-        before = concatenate([window(ordered, 0, 0, 1), window(ordered, 0, 0, count - 1)], 0)
-        new = logical_or(equal(iota((count,), 0), 0), some(not_equal(ordered, before), 1))
-    else:
-        new = expand_to(scalar(False, as_dtype(bool)), (0,))
-    number = cumsum(new, 0, int32) - 1
-    starts = selected(new, "unique") if size is None else _first_places(new, number, size)
-    results = [_slices(take(ordered, starts, 0), shape, axis)]
-    found = starts.shape[0]
-    if size is not None and count:
-        live = iota((size,), 0) <= number[-1]
-        place = axis or 0
-        wide = tuple(size if a == place else 1 for a in range(results[0].ndim))
-        live = reshape_to(live, wide)
-        first = window(results[0], place, 0, 1)
-        results[0] = where(live, results[0], first if fill_value is None else fill_value)
-    if return_index:
-        results.append(take(order, starts))
-    if return_inverse:
-        base = expand_to(scalar(0, int32), (count, 1))
-        back = scatter_rows(base, order, reshape_to(number, (count, 1)), "set") if count else base
-        results.append(reshape_to(back, shape if axis is None else (count,)))
-    if return_counts:
-        results.append(bincount(number, length=found))
-    return results[0] if len(results) == 1 else tuple(results)
-
-
-def _first_places(new: Array, number: Array, size: int) -> Array:
-    """Where each of the first `size` groups starts; 0 for those that do not exist."""
-    base = expand_to(scalar(0, int32), (size, 1))
-    target = where(new, number, -1)
-    count = new.shape[0]
-    if not count or not size:
-        return reshape_to(base, (size,))
-    updates = reshape_to(iota((count,), 0), (count, 1))
-    return reshape_to(scatter_rows(base, target, updates, "set"), (size,))
-
-
-def _slices(rows: Array, shape: tuple[int, ...], axis: int | None) -> Array:
-    if axis is None:
-        return reshape_to(rows, (rows.shape[0],))
-    rest = (*shape[:axis], *shape[axis + 1 :])
-    return moveaxis(reshape_to(rows, (rows.shape[0], *rest)), 0, axis)
 
 
 # -- segments -----------------------------------------------------------------

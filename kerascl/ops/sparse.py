@@ -19,7 +19,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
 from kerascl.core.types import Axes
 from kerascl.dtypes import DType, DTypeLike, as_dtype, int32, int64
-from kerascl.ops import host, indexing, movement, pointwise, reduction, sorting
+from kerascl.ops import host, indexing, movement, pointwise, reduction, sets, sorting
 from kerascl.ops.creation import full
 from kerascl.ops.declare import SUM, as_array, cast_to
 from kerascl.ops.gather import scatter_rows, take
@@ -178,7 +178,7 @@ def coalesce(x: SparseArray) -> SparseArray:
         return x
     if not x.nse:
         return SparseArray(x.values, x.indices, x.shape, True)
-    found, number = sorting.unique(positions(x.indices, x.lead), return_inverse=True)
+    found, number = sets.unique(positions(x.indices, x.lead), return_inverse=True)
     values = _summed_rows(x.values, number, found.shape[0])
     return SparseArray(values, places(found, x.lead), x.shape, True)
 

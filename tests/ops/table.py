@@ -149,6 +149,7 @@ binary("fmod", 0.5, 5, slopes=1)
 binary("floor_divide", -5, 5, slopes=0)
 binary("heaviside", -2, 2, slopes=0)
 binary("nextafter", -2, 2, slopes=0)
+binary("copysign", -2, 2)
 for _name in ("equal", "not_equal", "greater", "greater_equal", "less", "less_equal",
               "logical_and", "logical_or", "logical_xor", "isclose"):  # fmt: skip
     binary(_name, -2, 2, slopes=0)
@@ -198,6 +199,8 @@ case("reshape", lambda x: x.reshape(4, 6), (R, -1, 1), call=lambda x: kc.reshape
 for _name in ("ravel", "copy", "fliplr", "flipud", "rot90", "transpose"):
     case(_name, getattr(np, _name), (R, -1, 1))
 case("transpose", np.transpose, (R, -1, 1), axes=(1, 2, 0))
+case("matrix_transpose", lambda x: np.swapaxes(x, -1, -2), (R, -1, 1))
+case("positive", np.positive, (R, -1, 1))
 case("rot90", np.rot90, (R, -1, 1), k=3, axes=(2, 0))
 case("rot90", np.rot90, (R, -1, 1), k=2)
 case("swapaxes", lambda x: np.swapaxes(x, 0, 2), (R, -1, 1), call=lambda x: kc.swapaxes(x, 0, -1))
@@ -273,6 +276,7 @@ case("dot", np.dot, ((2, 3, 4), -1, 1), ((5, 4, 2), -1, 1))
 case("inner", np.inner, (M, -1, 1), ((2, 4), -1, 1))
 case("outer", np.outer, ((3,), -1, 1), ((2, 2), -1, 1))
 case("vdot", np.vdot, (M, -1, 1), (M, -1, 1))
+case("vecdot", lambda a, b, axis: np.sum(a * b, axis), ((3, 4), -1, 1), ((3, 1), -1, 1), axis=0)
 case("kron", np.kron, ((2, 3), -1, 1), ((2,), -1, 1))
 case("tensordot", np.tensordot, (R, -1, 1), ((4, 2, 5), -1, 1), axes=([2, 0], [0, 1]))
 case("einsum", lambda a, b: np.einsum("bij,jk->bik", a, b), (R, -1, 1), ((4, 2), -1, 1),
@@ -283,6 +287,16 @@ for _mode in ("valid", "same", "full"):
 case("correlate", np.correlate, ((3,), -1, 1), ((6,), -1, 1), mode="same")
 
 # -- cumulative, sorting, samples ---------------------------------------------
+for _first, _name in enumerate(("cumulative_sum", "cumulative_prod")):
+    _plain = (np.cumsum, np.cumprod)[_first]
+    case(_name, lambda x, axis, f=_plain: f(x, axis), (M, -1, 1), axis=1)
+    case(
+        _name,
+        lambda x, axis, include_initial, f=_plain, first=_first: np.concatenate(
+            [np.full((1, x.shape[1]), first), f(x, axis)]
+        ),
+        (M, -1, 1), axis=0, include_initial=True,
+    )  # fmt: skip
 for _name in ("cumsum", "cumprod"):
     case(_name, getattr(np, _name), (R, 0.5, 2), axis=1)
     case(_name, getattr(np, _name), (R, 0.5, 2), slopes=1)
@@ -367,8 +381,9 @@ case("array", np.array, (M, -1, 1))
 
 # Operations tested in other files of this folder, or that only make arrays (test_creation).
 ELSEWHERE = {
-    "arange", "bartlett", "blackman", "empty", "empty_like", "eye", "hamming", "hanning",
-    "identity", "kaiser", "ones", "to_device", "tri", "zeros",
+    "arange", "asarray", "bartlett", "blackman", "empty", "empty_like", "eye", "hamming", "hanning",
+    "identity", "kaiser", "ones", "to_device", "tri", "unique_all", "unique_counts",
+    "unique_inverse", "unique_values", "zeros",
 }  # fmt: skip
 
 # Operations whose cases read a size on the host.

@@ -16,6 +16,7 @@ from kerascl.ops import (
     pointwise,
     reduction,
     scan,
+    sets,
     sorting,
 )  # fmt: skip
 from kerascl.runtime import device
@@ -23,7 +24,8 @@ from tests.ops import table
 from tests.ops.slopes import check_gradients
 
 ROOMS = (
-    bits, calculus, contraction, creation, indexing, movement, pointwise, reduction, scan, sorting,
+    bits, calculus, contraction, creation, indexing, movement, pointwise, reduction, scan, sets,
+    sorting,
 )  # fmt: skip
 CASES = pytest.mark.parametrize("case", table.CASES, ids=[c.label for c in table.CASES])
 REAL = np.float64 if device.default().info.fp64 else np.float32

@@ -22,7 +22,17 @@ from kerascl.backend.ops.promotion import (
 )
 from kerascl.core.array import Array
 from kerascl.dtypes import int8, int32
-from kerascl.ops import calculus, contraction, indexing, pointwise, reduction, scan, sorting, sparse
+from kerascl.ops import (
+    calculus,
+    contraction,
+    indexing,
+    pointwise,
+    reduction,
+    scan,
+    sets,
+    sorting,
+    sparse,
+)
 from kerascl.ops.declare import cast_to, scalar
 from kerascl.ops.sparse import SparseArray
 
@@ -295,7 +305,7 @@ def unique(
     """The different elements of `x`, always sorted; their number is read on the host."""
     x = convert_to_tensor(x)
     wanted = (return_index, return_inverse, return_counts)
-    return sorting.unique(x, *wanted, axis, size, 0 if fill_value is None else fill_value)
+    return sets.unique(x, *wanted, axis, size, 0 if fill_value is None else fill_value)
 
 
 # -- cumulative and neighbours ------------------------------------------------

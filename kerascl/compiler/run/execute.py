@@ -11,12 +11,13 @@ from kerascl.compiler.program.lower import lower
 from kerascl.compiler.program.program import Program, Use
 from kerascl.core import context
 from kerascl.core.errors import CaptureError
-from kerascl.core.lease import Lease
+from kerascl.core.lease import FIXED, LENT, Lease
 from kerascl.core.lock import LOCK
 from kerascl.core.node import Node, identity, topological
 from kerascl.core.op import ARGUMENT, BATCHED, CONST, DATA, Kind
 from kerascl.kernels.contract.plan import Counters
 from kerascl.runtime import device as devices
+from kerascl.runtime import sharing
 from kerascl.runtime.device import Device
 from kerascl.runtime.recent import Recent
 
@@ -50,6 +51,10 @@ class Engine:
     def find_device(self, name: str) -> Device:
         return devices.get(name)
 
+    def devices(self) -> list[Device]:
+        found = (place.device for place in devices.find_devices())
+        return [d for d in found if d is not None and "simulator" not in d.info.quirks]
+
     def from_host(self, value: np.ndarray, device: Device) -> Any:
         buffer = device.buffers.allocate(value.nbytes)
         device.queue.write(buffer, value)
@@ -73,6 +78,20 @@ class Engine:
         for read in pending:
             read.wait()
         return hosts
+
+    def shared_with_host(self, node: Node) -> np.ndarray | None:
+        with LOCK:
+            self.evaluate([node] if node.op is not CONST else [])
+            lease, device = node.lease, device_of(node)
+            if lease is None or not node.size:
+                return self.to_host(node)  # it lies in no memory of the device
+            if lease.tenure == LENT:
+                return None
+            lease.tenure = FIXED  # no State may take the memory to write to it
+            memory = sharing.on_host(device, lease.buffer, lease)
+        if memory is None:
+            return None
+        return memory[: node.nbytes].view(node.dtype.numpy).reshape(node.shape)
 
     def copy_buffer(self, buffer: Any, device: Device) -> Any:
         copy = device.buffers.allocate(buffer.nbytes)
