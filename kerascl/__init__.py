@@ -90,9 +90,9 @@ from kerascl.runtime import programs as _programs
 # What may have nothing to do gives an Array of its own all the same: what is assigned to its
 # elements stays there.
 _MAY_GIVE_BACK = """
-    array array_split bitcast broadcast_arrays broadcast_to cast clip concatenate conj conjugate
-    copy diff flip flipud hsplit hstack max meshgrid min nan_to_num pad prod ravel real reshape
-    roll rot90 round sort split squeeze sum transpose view vsplit vstack"""
+    array array_split bitcast broadcast_arrays broadcast_to cast clip concat concatenate conj
+    conjugate copy diff flip flipud hsplit hstack max meshgrid min nan_to_num pad permute_dims prod
+    ravel real reshape roll rot90 round sort split squeeze sum transpose view vsplit vstack"""
 for _name in _MAY_GIVE_BACK.split():
     globals()[_name] = _tape.distinct(globals()[_name])
 

@@ -11,6 +11,7 @@ import numpy as np
 
 from kerascl.core import context, rules
 from kerascl.core.array import Array, ArrayLike, on_device
+from kerascl.core.tape import another
 from kerascl.core.types import Device, ShapeLike
 from kerascl.dtypes import DType, DTypeLike, as_dtype, float32, float64, promote
 from kerascl.ops.declare import (
@@ -39,7 +40,7 @@ from kerascl.ops.pointwise import (
     square,
     where,
 )  # fmt: skip
-from kerascl.ops.views import expand_to, reshape_to, same_value
+from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
     "arange", "array", "asarray", "bartlett", "blackman", "empty", "empty_like", "eye", "full",
@@ -114,7 +115,7 @@ def asarray(
         raise ValueError(
             "asarray: copy=False needs an Array of that dtype and device; other objects are copied"
         )
-    return same_value(x) if copy else x
+    return another(x) if copy else x
 
 
 def to_device(x: ArrayLike, device: Device | str) -> Array:

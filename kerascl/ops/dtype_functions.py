@@ -10,11 +10,11 @@ import ml_dtypes
 
 from kerascl import dtypes
 from kerascl.core.array import Array, ArrayLike
+from kerascl.core.tape import another
 from kerascl.core.types import Device
 from kerascl.dtypes import DType, DTypeLike, as_dtype
 from kerascl.ops.creation import to_device
 from kerascl.ops.declare import as_array, cast_to, is_scalar, python_dtype
-from kerascl.ops.views import same_value
 
 __all__ = ["astype", "can_cast", "finfo", "iinfo", "isdtype", "result_type"]
 
@@ -193,4 +193,4 @@ def astype(
     y = cast_to(x, as_dtype(dtype))
     if device is not None:
         y = to_device(y, device)
-    return same_value(y) if copy and y is x else y
+    return another(y) if copy and y is x else y

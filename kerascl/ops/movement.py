@@ -13,6 +13,7 @@ from kerascl import dtypes
 from kerascl.core import overlay, rules
 from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Kind, Op, register
+from kerascl.core.tape import another
 from kerascl.core.types import Axes, ShapeLike
 from kerascl.dtypes import bool_
 from kerascl.ops.declare import as_array, convert, scalar
@@ -24,7 +25,6 @@ from kerascl.ops.views import (
     pad_with,
     permute,
     reshape_to,
-    same_value,
     window,
 )
 from kerascl.ops.views import (
@@ -57,7 +57,7 @@ def reshape(x: ArrayLike, shape: ShapeLike, copy: bool | None = None) -> Array:
     shape = rules.reshape(x.shape, shape, guessed := overlay.sizes_are_guessed())
     if guessed and math.prod(shape) != x.size:
         return overlay.placeholder(shape, x.dtype)
-    return same_value(x) if copy and shape == x.shape else reshape_to(x, shape)
+    return another(x) if copy and shape == x.shape else reshape_to(x, shape)
 
 
 def ravel(x: ArrayLike) -> Array:

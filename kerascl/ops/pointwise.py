@@ -11,6 +11,7 @@ from typing import Any
 from kerascl import dtypes
 from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Kind, Op, register
+from kerascl.core.tape import another
 from kerascl.core.types import Gradients, Vjp
 from kerascl.dtypes import DType, DTypeLike, as_dtype, bool_, int32, uint64
 from kerascl.ops import clibrary
@@ -32,7 +33,7 @@ from kerascl.ops.declare import (
     same,
     scalar,
 )
-from kerascl.ops.views import expand_to, same_value
+from kerascl.ops.views import expand_to
 
 __all__ = [
     "absolute", "add", "angle", "arccos", "arccosh", "arcsin", "arcsinh", "arctan", "arctan2",
@@ -90,7 +91,7 @@ reciprocal = pointwise(
 
 def positive(x: ArrayLike) -> Array:
     """`x`, as an Array of its own."""
-    return same_value(as_array(x))
+    return another(as_array(x))
 
 
 def divide_no_nan(x1: ArrayLike, x2: ArrayLike) -> Array:

@@ -219,8 +219,3 @@ def concat(arrays: Sequence[Array], axis: int) -> Array:
     shape = list(arrays[0].shape)
     shape[axis] = sum(x.shape[axis] for x in arrays)
     return apply(CONCAT, tuple(arrays), (axis,), tuple(shape), arrays[0].dtype)
-
-
-def same_value(x: Array) -> Array:
-    """Another Array of the same value, so that assigning to items of one leaves the other alone."""
-    return apply(RESHAPE, (x,), (x.shape,), x.shape, x.dtype)
