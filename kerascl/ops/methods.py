@@ -158,7 +158,7 @@ _METHODS: dict[str, Any] = {
     "to_device": _to_device,
     "mT": property(movement.matrix_transpose),
     "__neg__": lambda self: pointwise.negative(self),
-    "__pos__": pointwise.positive,
+    "__pos__": movement.positive,
     "__abs__": lambda self: pointwise.absolute(self),
     "__invert__": bits.bitwise_not,
     "__round__": lambda self, digits=0: pointwise.round(self, digits or 0),

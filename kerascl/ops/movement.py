@@ -34,8 +34,8 @@ from kerascl.ops.views import (
 __all__ = [
     "append", "array_split", "broadcast_arrays", "broadcast_to", "concatenate", "copy", "diag",
     "diagflat", "diagonal", "dsplit", "dstack", "expand_dims", "flip", "fliplr", "flipud",
-    "hsplit", "hstack", "matrix_transpose", "meshgrid", "moveaxis", "pad", "ravel", "reshape",
-    "roll", "rot90", "split", "squeeze", "stack", "swapaxes", "tile", "transpose", "tril", "triu",
+    "hsplit", "hstack", "matrix_transpose", "meshgrid", "moveaxis", "pad", "positive", "ravel",
+    "reshape", "roll", "rot90", "split", "squeeze", "stack", "swapaxes", "tile", "transpose", "tril", "triu",
     "unstack", "vsplit", "vstack",
 ]  # fmt: skip
 
@@ -69,6 +69,11 @@ def ravel(x: ArrayLike) -> Array:
 def copy(x: ArrayLike) -> Array:
     """`x`; arrays never change, so nothing is copied."""
     return as_array(x)
+
+
+def positive(x: ArrayLike) -> Array:
+    """+x: the same values, as an Array of its own."""
+    return another(as_array(x))
 
 
 def transpose(x: ArrayLike, axes: Sequence[int] | None = None) -> Array:

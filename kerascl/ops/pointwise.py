@@ -11,7 +11,6 @@ from typing import Any
 from kerascl import dtypes
 from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.op import Kind, Op, register
-from kerascl.core.tape import another
 from kerascl.core.types import Gradients, Vjp
 from kerascl.dtypes import DType, DTypeLike, as_dtype, bool_, int32, uint64
 from kerascl.ops import clibrary
@@ -43,8 +42,8 @@ __all__ = [
     "i0", "i1", "imag", "isclose", "isfinite", "isinf", "isnan", "isneginf", "isposinf", "isreal",
     "lcm", "less", "less_equal", "lgamma", "log", "log1p", "log2", "log10", "logaddexp",
     "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "make_complex",
-    "maximum", "minimum", "mod", "multiply", "nan_to_num", "negative", "not_equal", "positive",
-    "power", "rad2deg", "real", "reciprocal", "round", "rsqrt", "select", "sigmoid", "sign",
+    "maximum", "minimum", "mod", "multiply", "nan_to_num", "negative", "not_equal", "power",
+    "rad2deg", "real", "reciprocal", "round", "rsqrt", "select", "sigmoid", "sign",
     "signbit", "sin", "sinc", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc", "where",
 ]  # fmt: skip
 
@@ -87,11 +86,6 @@ reciprocal = pointwise(
     "reciprocal", "(1 / {0})", floating, lambda g, y, x: (-g * y * y,), cost=4,
     complex="kcl_crec_{T}({0})",
 )  # fmt: skip
-
-
-def positive(x: ArrayLike) -> Array:
-    """`x`, as an Array of its own."""
-    return another(as_array(x))
 
 
 def divide_no_nan(x1: ArrayLike, x2: ArrayLike) -> Array:
