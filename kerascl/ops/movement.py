@@ -35,8 +35,8 @@ __all__ = [
     "append", "array_split", "broadcast_arrays", "broadcast_to", "concatenate", "copy", "diag",
     "diagflat", "diagonal", "dsplit", "dstack", "expand_dims", "flip", "fliplr", "flipud",
     "hsplit", "hstack", "matrix_transpose", "meshgrid", "moveaxis", "pad", "positive", "ravel",
-    "reshape", "roll", "rot90", "split", "squeeze", "stack", "swapaxes", "tile", "transpose", "tril", "triu",
-    "unstack", "vsplit", "vstack",
+    "reshape", "roll", "rot90", "split", "squeeze", "stack", "swapaxes", "tile", "transpose",
+    "tril", "triu", "unstack", "vsplit", "vstack",
 ]  # fmt: skip
 
 IOTA = register(Op("iota", Kind.POINTWISE, "(({T}){coordinate})"))
