@@ -6,7 +6,7 @@
 | KERASCL_CACHE_DIR | the platform's cache folder | where built programs and tuning records are kept; "" turns it off |
 | KERASCL_PRECISION | high | float32 matrix work: "high" (matrix units allowed) or "highest" (true float32) |
 | KERASCL_MEMORY_LIMIT | none | most device memory in MiB that kerascl may take |
-| KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch; from 1 on, indices out of range raise outside captured functions |
+| KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch; from 1 on, indices out of range raise IndexError, those of captured functions after the run; bodies of loops are not looked into |
 | KERASCL_CHECK | 1 | 0 leaves out the check of a driver at its first use |
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
 | KERASCL_WGMMA | 1 | 0 leaves out the kernels for NVIDIA's warpgroup matrix instructions |

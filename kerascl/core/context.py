@@ -66,7 +66,14 @@ class Engine(Protocol):
 
 
 class Trace(Protocol):
-    """What happens to States, and to reads on the host, while a function is traced."""
+    """What happens to States, and to reads on the host, while a function is traced.
+
+    Attributes:
+        index_checks: where to note indices whose least and greatest value is looked at after each
+            run (`ops.gather.IndexCheck` and the two); None where nobody looks.
+    """
+
+    index_checks: list[tuple[Any, Array, Array]] | None
 
     def read(self, state: State) -> Array:
         """The Array that a State's value is inside."""

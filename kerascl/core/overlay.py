@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from kerascl.core.array import Array, State
 from kerascl.core.context import Trace, current
 from kerascl.core.holders import enrol
@@ -27,6 +29,7 @@ class Overlay:
     """
 
     guessed = False
+    index_checks: list[tuple[Any, Array, Array]] | None = None
 
     def __init__(self, start: int | None = None) -> None:
         self.outer: Trace | None = None

@@ -39,6 +39,8 @@ StepFunction: TypeAlias = Callable[
 class BodyTrace:
     """The trace of a loop body: reads of States go to the trace outside; writes are refused."""
 
+    index_checks: list[tuple[Any, Array, Array]] | None = None
+
     def __init__(self) -> None:
         self.outer = current.trace
         self.start = graph.new_serial()

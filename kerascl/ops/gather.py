@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from kerascl.core.context import current
 from kerascl.core.op import Kind, Op, register
 from kerascl.core.types import Attrs, Gradients, Results
 from kerascl.dtypes import DType, int32, int64, positions, promote
+from kerascl.ops import reduction
 from kerascl.ops.batched import as_batches, element_by_element, merge
 from kerascl.ops.declare import as_array, cast_to, library_operation, scalar
 from kerascl.ops.movement import iota, strided
@@ -201,23 +203,49 @@ def wrap_negative(index: Array, size: int) -> Array:
     return where(index < 0, index + size, index)
 
 
+@dataclass(frozen=True)
+class IndexCheck:
+    """What is said of indices out of range.
+
+    Attributes:
+        name: of the function that takes them.
+        size: of the axis that they count along.
+        layer: of the model that they are taken in, or "".
+    """
+
+    name: str
+    size: int
+    layer: str
+
+    def check(self, low: Any, high: Any) -> None:
+        """Raise IndexError unless the least and the greatest index are in range."""
+        if low < -self.size or high >= self.size:
+            place = f" in layer {self.layer}" if self.layer else ""
+            raise IndexError(
+                f"{self.name}: indices from {low} to {high} are out of range for an axis of size "
+                f"{self.size}{place}"
+            )
+
+
 def _check_filled(x: Array, axis: int, indices: Array) -> None:
     if not x.shape[axis] and indices.size:
         raise IndexError(f"axis {axis} of shape {x.shape} has no elements to take")
 
 
 def _report(indices: Array, size: int, name: str) -> None:
-    """Raise IndexError for indices out of range, where a user asked for such checks."""
-    if not (current.checks_indices or config.debug()) or not indices.size:
+    """Raise IndexError for indices out of range, where a user asked for such checks.
+
+    Those of a captured function are looked at after each of its runs.
+    """
+    if not (current.checks_indices or config.debug()) or not indices.size or current.tracers:
         return
-    if current.trace is not None or current.tracers:
-        return
-    host = indices.numpy()
-    low, high = host.min(), host.max()
-    if low < -size or high >= size:
-        raise IndexError(
-            f"{name}: indices from {low} to {high} are out of range for an axis of size {size}"
-        )
+    layer = current.labels.last if current.labels is not None else ""
+    if current.trace is None:
+        host = indices.numpy()
+        IndexCheck(name, size, layer).check(host.min(), host.max())
+    elif current.trace.index_checks is not None:
+        check = IndexCheck(name, size, layer)
+        current.trace.index_checks.append((check, reduction.min(indices), reduction.max(indices)))
 
 
 def take(x: ArrayLike, indices: ArrayLike, axis: int | None = None, op: Op = GATHER) -> Array:

@@ -4,6 +4,8 @@ import keras
 import numpy as np
 import pytest
 
+import kerascl as kc
+
 IDS = np.array([[0, 1], [2, 9], [3, -1], [4, 0]])
 
 
@@ -33,6 +35,33 @@ def test_eager_steps_name_ids_out_of_range():
         with pytest.raises(IndexError, match=r"indices from -1 to 9 .* size 5"):
             call()
     model.fit(IDS % 5, np.ones((4, 1)), verbose=0)
+
+
+def test_captured_steps_name_ids_out_of_range_when_debugging(monkeypatch):
+    monkeypatch.setenv("KERASCL_DEBUG", "1")
+    model = _model(steps_per_execution=2)
+    for call in (lambda: model.fit(IDS, np.ones((4, 1)), verbose=0), lambda: model.predict(IDS)):
+        with pytest.raises(IndexError, match=r"from -1 to 9 .* size 5 in layer \S*words"):
+            call()
+    model = _model()
+    model.fit(IDS % 5, np.ones((4, 1)), verbose=0)
+    loss = model.evaluate(IDS % 5, np.ones((4, 1)), verbose=0)
+    with pytest.raises(IndexError, match="from -1 to 9"):
+        model.evaluate(IDS, np.ones((4, 1)), verbose=0)
+    assert model.evaluate(IDS % 5, np.ones((4, 1)), verbose=0) == loss
+
+
+def test_captured_functions_name_indices_out_of_range_when_debugging(monkeypatch):
+    table = kc.array(np.arange(6.0, dtype="f4").reshape(3, 2))
+    row = kc.remat(lambda ids: kc.sum(kc.take(table, ids, axis=0)))
+    run = kc.jit(kc.grad(lambda x: kc.sum(x) * row(kc.array([1, 2])) + kc.sum(kc.take(x, ids()))))
+    ids = lambda: kc.array([0, 4])  # noqa: E731
+    x = kc.array(np.ones(3, "f4"))
+    run(x)  # nobody looks
+    monkeypatch.setenv("KERASCL_DEBUG", "1")
+    run.clear()
+    with pytest.raises(IndexError, match=r"take: indices from 0 to 4 .* size 3$"):
+        run(x)
 
 
 def test_batches_of_the_other_byte_order():

@@ -12,6 +12,7 @@ from typing import Any, Generic, cast
 
 import numpy as np
 
+from kerascl import config
 from kerascl.compiler.graph import views
 from kerascl.compiler.program import memory
 from kerascl.compiler.program.lower import lower
@@ -52,6 +53,7 @@ class Trace:
         self.leaves: dict[int, Array] = {}  # of each state read: the argument that stands for it
         self.current: dict[int, Array] = {}
         self.written: dict[int, None] = {}
+        self.index_checks: list[Any] | None = [] if config.debug() else None
         enrol(self)
 
     def swap(self, array: Array, other: Array) -> None:
@@ -131,7 +133,9 @@ class Captured:
         with current.replaced(trace=trace, tapes=(), labels=trace.labels):
             args, kwargs = rebuild_args(iter(values))
             result = function(*args, **kwargs)
-        self._compile(trace, arguments, result)
+        checks = trace.index_checks or []
+        self.index_checks = [check for check, *_ in checks]
+        self._compile(trace, arguments, (result, [bounds for _, *bounds in checks]))
 
     def _compile(self, trace: Trace, arguments: list[Node], result: Any) -> None:
         outputs: list[Any] = []
@@ -372,7 +376,10 @@ class Captured:
                     lease = Lease(buffer, LENT)
                     self.out_leases[k] = weakref.ref(lease)
                 results.append(Array(graph.data(lease, shape, dtype, device)))
-        return self.rebuild(iter(results))
+        result, bounds = self.rebuild(iter(results))
+        for check, (low, high) in zip(self.index_checks, bounds, strict=True):
+            check.check(low.numpy(), high.numpy())
+        return result
 
     def _give_argument(self, k: int, slot: int, leaf: Any) -> None:
         if isinstance(leaf, Array):
