@@ -28,6 +28,7 @@ _ROOT = "keras.src.backend"
 _DYNAMIC = "keras.src.utils.backend_utils"
 _TENSORBOARD = "keras.src.callbacks.tensorboard"  # names the backends that can profile
 _STATE = "keras.src.backend.common.global_state"  # clears what backends keep
+_ONNX = "keras.src.export.onnx"  # each backend's way to an ONNX file
 
 # Keras module -> (the module of ours, the name in it) that its chain imports. The name it gets
 # there is read from Keras' own arms, since it differs between releases.
@@ -239,6 +240,40 @@ class _StateLoader(SourceFileLoader):
         return compile(tree, filename, "exec", dont_inherit=True)
 
 
+def export_ourselves(source: str, filename: str) -> ast.Module:
+    """The syntax tree of a module whose `export_onnx` has an arm for kerascl.
+
+    A module without a chain of backends there stays as it is: it refuses backends that it does not
+    know.
+    """
+    tree = ast.parse(source, filename)
+    for function in tree.body:
+        if not isinstance(function, ast.FunctionDef) or function.name != "export_onnx":
+            continue
+        for position, statement in enumerate(function.body):
+            match statement:
+                case ast.If(
+                    test=ast.Compare(
+                        left=ast.Call(func=ast.Name(id="backend") | ast.Attribute(attr="backend"))
+                    )
+                ):
+                    function.body[position] = _with_arm(
+                        statement,
+                        f"from {BACKEND}.onnx import exporter\n"
+                        "exporter.export_model("
+                        "model, filepath, input_signature, opset_version, **kwargs)",
+                    )
+                    return tree
+    return tree
+
+
+class _OnnxLoader(SourceFileLoader):
+    def get_code(self, fullname: str) -> CodeType:
+        filename = self.get_filename(fullname)
+        tree = export_ourselves(self.get_source(fullname) or "", filename)
+        return compile(tree, filename, "exec", dont_inherit=True)
+
+
 class _DynamicLoader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         super().exec_module(module)
@@ -266,7 +301,9 @@ class _DynamicLoader(SourceFileLoader):
         dynamic.__getattr__ = patched_getattr
 
 
-_LOADERS = {_DYNAMIC: _DynamicLoader, _TENSORBOARD: _ListLoader, _STATE: _StateLoader}
+_LOADERS = {
+    _DYNAMIC: _DynamicLoader, _TENSORBOARD: _ListLoader, _STATE: _StateLoader, _ONNX: _OnnxLoader,
+}  # fmt: skip
 
 
 def _supported() -> str:

@@ -23,11 +23,14 @@ ROOMS = {
     "backend": {"config", "dtypes", "core", "ops", "compiler", "runtime.device", "runtime.profile"},
     "checks": {"config", "dtypes", "core", "ops", "compiler", "runtime"},
     "": {"config", "dtypes", "core", "ops", "compiler", "runtime", "checks"},
+    "onnx": {"", "config", "dtypes", "core", "ops", "compiler", "backend"},
     "commands": {"", "config", "dtypes", "kernels", "runtime", "checks"},
     "__main__": {"commands", "runtime.tables"},
 }
 # `tune` builds networks of keras.applications.
-IMPORTERS = {"pyopencl": {"runtime"}, "keras": {"backend", "commands"}}
+IMPORTERS = {
+    "pyopencl": {"runtime"}, "keras": {"backend", "commands", "onnx"}, "onnx": {"onnx", "commands"},
+}  # fmt: skip
 MOST_LINES = 700
 
 FILES = sorted(PACKAGE.rglob("*.py"))

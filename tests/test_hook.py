@@ -218,6 +218,41 @@ def test_clearing_leaves_another_form_of_keras_as_it_is(source):
     assert ast.unparse(kerascl_hook.clear_ourselves(source, "x.py")) == source.strip()
 
 
+def test_exporting_adds_one_arm_and_changes_nothing_else():
+    file = KERAS / "src/export/onnx.py"
+    source = file.read_text()
+    original, spliced = ast.parse(source), kerascl_hook.export_ourselves(source, str(file))
+    function = next(f for f in spliced.body if getattr(f, "name", "") == "export_onnx")
+    arms = [s for s in function.body if "'kerascl'" in ast.unparse(s)]
+    assert len(arms) == 1
+    function.body[function.body.index(arms[0])] = arms[0].orelse[0]
+    assert ast.dump(spliced) == ast.dump(original)
+
+
+OLDER = """
+def export_onnx(model, filepath, input_signature=None, opset_version=None, **kwargs):
+    if input_signature is None:
+        pass
+    if backend.backend() in ("tensorflow", "jax"):
+        pass
+    elif backend.backend() == "torch":
+        pass
+    else:
+        raise NotImplementedError
+"""
+
+
+def test_exporting_knows_the_chain_of_older_releases():
+    text = ast.unparse(kerascl_hook.export_ourselves(OLDER, "x.py"))
+    assert text.count("if backend.backend() == 'kerascl'") == 1
+    assert "elif backend.backend() in ('tensorflow', 'jax')" in text
+
+
+@pytest.mark.parametrize("source", ["x = 1\n", "def export_onnx(model):\n    pass\n"])
+def test_exporting_leaves_another_form_of_keras_as_it_is(source):
+    assert ast.unparse(kerascl_hook.export_ourselves(source, "x.py")) == source.strip()
+
+
 def test_clear_session_calls_ours(site):
     (site / "kerascl/backend/session.py").write_text("def clear(free): print('freed', free)\n")
     code = """

@@ -1,0 +1,1 @@
+"""Exported ONNX files compared with what is computed here."""

@@ -1,0 +1,108 @@
+"""Every network of keras.applications, exported and compared with onnxruntime.
+
+    python -m tests.onnx_export                          # needs onnxruntime
+    python -m tests.onnx_export --only 'ResNet|VGG16$' --json FILE
+
+Each is made with seeded weights and 10 classes, at the smallest image size that it takes, exported
+with a free batch size, and run there and here on batches of 1 and of 3 images.  The table shows
+how far the results of one file lie from ours (norm of the difference over norm of ours), the size
+of the file's graph, and how long export took.  The exit status is 1 where a network failed or lies
+farther off than `LIMIT`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import os
+import re
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+os.environ["KERAS_BACKEND"] = "kerascl"
+os.environ.setdefault("KERASCL_PRECISION", "highest")
+
+import keras
+import numpy as np
+import onnx
+from rich.console import Console
+
+from benchmarks.applications import constructors, image_size, seeded
+
+LIMIT = 1e-5  # float32 sums in other orders, through up to 200 layers
+
+
+def distance(found: np.ndarray, wanted: np.ndarray) -> float:
+    """Norm of the difference over norm of what is wanted."""
+    return float(np.linalg.norm(found - wanted) / np.linalg.norm(wanted))
+
+
+def check(name: str, opset: int, folder: Path) -> dict:
+    """One network: how far the file's results lie from ours, for each batch."""
+    import onnxruntime
+
+    keras.utils.clear_session()
+    size = image_size(name)
+    model = constructors(keras)[name](
+        weights=None, input_shape=(size, size, 3), classes=10, classifier_activation=None
+    )
+    seeded(model, 1)
+    rng = np.random.default_rng(2)
+    preprocesses = any(type(layer).__name__ == "Rescaling" for layer in model.layers)
+    images = rng.uniform(-1, 1, (4, size, size, 3)).astype("float32")
+    images = images * 127 + 128 if preprocesses else images
+    wanted = model.predict(images, batch_size=4, verbose=0)
+    path = folder / "network.onnx"
+    begin = time.perf_counter()
+    model.export(path, format="onnx", verbose=False, opset_version=opset)
+    seconds = time.perf_counter() - begin
+    row = {"network": name, "nodes": len(onnx.load(path).graph.node), "export_s": seconds}
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    (put,) = session.get_inputs()
+    for batch in (images[:1], images[1:]):
+        (found,) = session.run(None, {put.name: batch})
+        same = wanted[:1] if len(batch) == 1 else wanted[1:]
+        row[f"batch {len(batch)}"] = distance(found, same)
+    return row
+
+
+def main() -> int:
+    """Prints the table; gives the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", default="", help="a regular expression of names")
+    parser.add_argument("--opset", type=int, default=18)
+    parser.add_argument("--json", type=Path, help="where to keep the rows")
+    args = parser.parse_args()
+    console, rows, wrong = Console(), [], 0
+    console.print(f"{'network':<20} {'nodes':>6} {'export':>8} {'batch 1':>9} {'batch 3':>9}")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in constructors(keras):
+            if not re.search(args.only, name):
+                continue
+            try:
+                row = check(name, args.opset, Path(folder))
+            except Exception as error:
+                row = {"network": name, "error": f"{type(error).__name__}: {error}"}
+            rows.append(row)
+            if "error" in row:
+                wrong += 1
+                console.print(f"{name:<20} {row['error'][:400]}", highlight=False, markup=False)
+            else:
+                far = max(row["batch 1"], row["batch 3"])
+                wrong += not far <= LIMIT
+                console.print(
+                    f"{name:<20} {row['nodes']:>6} {row['export_s']:>7.1f}s {row['batch 1']:>9.1e} "
+                    f"{row['batch 3']:>9.1e}{'' if far <= LIMIT else '  FAR'}", highlight=False,
+                )  # fmt: skip
+            if args.json:
+                args.json.write_text(json.dumps(rows, indent=1))
+            gc.collect()
+    console.print(f"{len(rows) - wrong} of {len(rows)} networks agree")
+    return int(wrong > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

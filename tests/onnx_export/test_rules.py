@@ -1,0 +1,36 @@
+"""Every operation of tests/ops/table.py, as a file that onnx' own evaluator runs."""
+
+import numpy as np
+import pytest
+
+from kerascl.onnx import ExportError
+from tests.onnx_export.running import agree, run
+from tests.ops import table
+
+# ONNX has no operator for these, nor a short way to them that keeps their digits.
+NO_FORM = {
+    "bitcast", "digamma", "erfc", "erfinv", "gcd", "i0", "i1", "lcm", "left_shift", "lgamma",
+    "make_complex", "nextafter", "right_shift", "view",
+}  # fmt: skip
+CASES = [c for c in table.CASES if c.name not in table.READ_THE_HOST | NO_FORM]
+
+
+@pytest.mark.parametrize("case", CASES, ids=[c.label for c in CASES])
+def test_value(case, rng, tmp_path):
+    inputs = [np.asarray(x) for x in case.inputs(rng)]
+    inputs = [x.astype("float32") if x.dtype.kind == "f" else x for x in inputs]
+    (found,) = run(tmp_path / "o.onnx", *inputs, function=case.call, dynamic_batch=False)
+    exact = [x.astype("float64") if x.dtype.kind == "f" else x for x in inputs]
+    agree(found, case.reference(*exact))
+
+
+REFUSED = {c.name: c for c in table.CASES if c.name in NO_FORM | table.READ_THE_HOST}
+
+
+@pytest.mark.parametrize("case", REFUSED.values(), ids=REFUSED)
+def test_operations_without_a_form_leave_no_file(case, rng, tmp_path):
+    inputs = [np.asarray(x) for x in case.inputs(rng)]
+    inputs = [x.astype("float32") if x.dtype.kind == "f" else x for x in inputs]
+    with pytest.raises(ExportError):
+        run(tmp_path / "o.onnx", *inputs, function=case.call, dynamic_batch=False)
+    assert not list(tmp_path.iterdir())
