@@ -40,7 +40,8 @@ STACKS = {
         L.DepthwiseConv2D(3, 2, "same", data_format="channels_first"),
     ]),
     "normalisation": (IMAGE, lambda: [
-        L.BatchNormalization(), L.LayerNormalization(), L.GroupNormalization(2),
+        L.BatchNormalization(), L.LayerNormalization(), L.BatchNormalization(2),
+        L.GroupNormalization(2),
         L.UnitNormalization(),
     ]),
     "batch normalisation channels first": (FIRST, lambda: [

@@ -5,6 +5,7 @@ from kerascl.onnx.exporter.rules import (
 )
 from kerascl.onnx.exporter.rules import gathers as gathers
 from kerascl.onnx.exporter.rules import loops as loops
+from kerascl.onnx.exporter.rules import patterns as patterns
 from kerascl.onnx.exporter.rules import pointwise as pointwise
 from kerascl.onnx.exporter.rules import products as products
 from kerascl.onnx.exporter.rules import rows as rows

@@ -17,6 +17,7 @@ from kerascl.onnx.exporter.merging import Value
 from kerascl.onnx.exporter.rules.table import RULES, named, rule
 from kerascl.onnx.exporter.sizes import Shape
 from kerascl.ops.declare import CAST
+from kerascl.ops.views import EXPAND, RESHAPE
 
 # (graph, dtype of the result, operands) -> result
 Formula: TypeAlias = Callable[..., str]
@@ -56,7 +57,26 @@ def read(g: Graph, v: Value) -> tuple[Order, Shape, list[str]]:
     if not shapes:
         return (), (), [g.narrow(x) for x in v.inputs]
     shape = tuple(n if any(s[a] != 1 for s in shapes) else 1 for a, n in enumerate(v.shape))
-    return order, shape, [g.narrow(x, order) for x in v.inputs]
+    sources = [_without_leading_ones(g, x) for x in v.inputs]
+    whole = [y for x, y in zip(sources, v.inputs, strict=True) if x is y and g.form(y).shape]
+    if order != tuple(range(rank)) or not whole:  # the result has every axis
+        sources = list(v.inputs)
+    return order, shape, [
+        g.narrow(x, order if x is y else None) for x, y in zip(sources, v.inputs, strict=True)
+    ]
+
+
+def _without_leading_ones(g: Graph, x: Value) -> Value:
+    """A weight as it is, where only axes of size 1 were put before its own."""
+    inner = x
+    while inner.op is EXPAND:
+        (inner,) = inner.inputs
+    if inner.op is RESHAPE and g.is_constant(inner):
+        (source,) = inner.inputs
+        more = len(inner.shape) - len(source.shape)
+        if more > 0 and inner.shape == (1,) * more + source.shape:
+            return source
+    return x
 
 
 def operator(kind: str, **attributes: Any) -> Formula:
@@ -309,6 +329,12 @@ def _sinc(g: Graph, t: DType, x: str) -> str:
     return g.add("Where", none, g.constant(1, t), g.add("Div", g.add("Sin", safe), safe))
 
 
+def _copysign(g: Graph, t: DType, x: str, like: str) -> str:
+    size = g.add("Abs", x)
+    return g.add("Where", _signbit(g, t, like), g.add("Neg", size), size)
+
+
+declare("copysign", _copysign)
 declare("trunc", _trunc)
 declare("signbit", _signbit)
 declare("signbit_int", lambda g, t, x: g.add("Less", x, g.constant(0, t)))

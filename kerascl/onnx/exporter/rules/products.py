@@ -56,6 +56,12 @@ def _same_padding(n: int, k: int, s: int) -> int:
 
 @rule(CONV)
 def _conv(g: Graph, v: Value) -> None:
+    name, order = convolution(g, v)
+    g.bind(v, name, order)
+
+
+def convolution(g: Graph, v: Value, *bias: str) -> tuple[str, Order]:
+    """A convolution's result, plus a vector along its filters, and the order of its axes."""
     x, w = v.inputs
     strides, pads, dilation, groups, is_first, _ = v.attrs
     rank = len(x.shape)
@@ -64,10 +70,10 @@ def _conv(g: Graph, v: Value) -> None:
     window = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilation, strict=True))
     attributes = window_attributes(v, spatial(x.shape, is_first), window, strides, pads)
     y = g.add(
-        "Conv", _in(g, x, g.name(x, order), v.dtype), _kernel(g, w, v.dtype),
+        "Conv", _in(g, x, g.name(x, order), v.dtype), _kernel(g, w, v.dtype), *bias,
         kernel_shape=list(kernel), dilations=list(dilation), group=groups, **attributes,
     )  # fmt: skip
-    g.bind(v, y, order)
+    return y, order
 
 
 def _kernel(g: Graph, w: Value, dtype: DType) -> str:

@@ -13,7 +13,11 @@ from kerascl.onnx.exporter.merging import Loop, Value
 # Adds nodes for a Value, whose inputs are bound, and binds it.
 Rule: TypeAlias = Callable[[Graph, Value], None]
 
+# Several nodes that are one operator: binds the last of them and says so, or does nothing.
+Pattern: TypeAlias = Callable[[Graph, Value], bool]
+
 RULES: dict[Op, Rule] = {}
+PATTERNS: dict[Op, list[Pattern]] = {}  # tried first
 
 
 def rule(*ops: Op) -> Callable[[Rule], Rule]:
@@ -22,6 +26,17 @@ def rule(*ops: Op) -> Callable[[Rule], Rule]:
     def declare(function: Rule) -> Rule:
         for op in ops:
             RULES[op] = function
+        return function
+
+    return declare
+
+
+def pattern(*names: str) -> Callable[[Pattern], Pattern]:
+    """Declares a function as a pattern that ends in one of some operations."""
+
+    def declare(function: Pattern) -> Pattern:
+        for op in named(*names):
+            PATTERNS.setdefault(op, []).append(function)
         return function
 
     return declare
@@ -69,4 +84,5 @@ def emit(graph: Graph, values: Iterable[Value]) -> None:
     for value in values:
         if not graph.is_bound(value):
             graph.label = value.label
-            RULES[value.op](graph, value)
+            if not any(fits(graph, value) for fits in PATTERNS.get(value.op, ())):
+                RULES[value.op](graph, value)
