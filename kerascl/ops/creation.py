@@ -94,6 +94,7 @@ def array(
 def asarray(
     obj: ArrayLike,
     dtype: DTypeLike | None = None,
+    *,
     device: Device | str | None = None,
     copy: bool | None = None,
 ) -> Array:
@@ -136,6 +137,7 @@ def full(
     shape: ShapeLike,
     fill_value: ArrayLike,
     dtype: DTypeLike | None = None,
+    *,
     device: Device | str | None = None,
 ) -> Array:
     """An array of one value: `dtype` or that of the value, on `device` or the current one."""
@@ -148,57 +150,59 @@ def full(
 
 
 def zeros(
-    shape: ShapeLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: Device | str | None = None
 ) -> Array:
     """An array of zeros; float32 by default, on `device` or the current one."""
-    return full(shape, 0, dtype or float32, device)
+    return full(shape, 0, dtype or float32, device=device)
 
 
 def ones(
-    shape: ShapeLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: Device | str | None = None
 ) -> Array:
     """An array of ones; float32 by default, on `device` or the current one."""
-    return full(shape, 1, dtype or float32, device)
+    return full(shape, 1, dtype or float32, device=device)
 
 
 def empty(
-    shape: ShapeLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+    shape: ShapeLike, dtype: DTypeLike | None = None, *, device: Device | str | None = None
 ) -> Array:
     """An array whose values nobody relies on: zeros; see `zeros`."""
-    return full(shape, 0, dtype or float32, device)
+    return full(shape, 0, dtype or float32, device=device)
 
 
 def full_like(
     x: ArrayLike,
     fill_value: ArrayLike,
     dtype: DTypeLike | None = None,
+    *,
     device: Device | str | None = None,
 ) -> Array:
     """An array of one value with the shape of `x`, and its dtype and device unless others are
     given."""
     x = as_array(x)
-    return full(x.shape, fill_value, dtype or x.dtype, x._node.device if device is None else device)
+    device = x._node.device if device is None else device
+    return full(x.shape, fill_value, dtype or x.dtype, device=device)
 
 
 def zeros_like(
-    x: ArrayLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+    x: ArrayLike, dtype: DTypeLike | None = None, *, device: Device | str | None = None
 ) -> Array:
     """Zeros with the shape, dtype and device of `x`, unless others are given."""
-    return full_like(x, 0, dtype, device)
+    return full_like(x, 0, dtype, device=device)
 
 
 def ones_like(
-    x: ArrayLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+    x: ArrayLike, dtype: DTypeLike | None = None, *, device: Device | str | None = None
 ) -> Array:
     """Ones with the shape, dtype and device of `x`, unless others are given."""
-    return full_like(x, 1, dtype, device)
+    return full_like(x, 1, dtype, device=device)
 
 
 def empty_like(
-    x: ArrayLike, dtype: DTypeLike | None = None, device: Device | str | None = None
+    x: ArrayLike, dtype: DTypeLike | None = None, *, device: Device | str | None = None
 ) -> Array:
     """Zeros with the shape, dtype and device of `x`, unless others are given."""
-    return full_like(x, 0, dtype, device)
+    return full_like(x, 0, dtype, device=device)
 
 
 # -- sequences ----------------------------------------------------------------
@@ -208,6 +212,7 @@ def arange(
     stop: Any = None,
     step: Any = 1,
     dtype: DTypeLike | None = None,
+    *,
     device: Device | str | None = None,
 ) -> Array:
     """Values start, start + step, … below stop, on `device` or the current one.
@@ -284,6 +289,7 @@ def linspace(
     retstep: Literal[False] = False,
     dtype: DTypeLike | None = None,
     axis: int = 0,
+    *,
     device: Device | str | None = None,
 ) -> Array: ...
 @overload
@@ -306,6 +312,7 @@ def linspace(
     retstep: bool = False,
     dtype: DTypeLike | None = None,
     axis: int = 0,
+    *,
     device: Device | str | None = None,
 ) -> Array | tuple[Array, Array]:
     """`num` evenly spaced values from start to stop (left out without `endpoint`) along `axis`.
@@ -380,6 +387,7 @@ def eye(
     columns: int | None = None,
     k: int = 0,
     dtype: DTypeLike | None = None,
+    *,
     device: Device | str | None = None,
 ) -> Array:
     """Ones on diagonal `k`, zeros elsewhere; float32 by default, on `device` or the current one."""

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from kerascl.core import context
+from kerascl.core import context, rules
 from kerascl.core.array import Array, ArrayLike
 from kerascl.core.tape import custom_gradient
 from kerascl.core.types import Gradients
 from kerascl.ops.contraction import matmul
 from kerascl.ops.control import loop
 from kerascl.ops.creation import eye, ones, zeros
-from kerascl.ops.declare import as_array, cast_to, floating
+from kerascl.ops.declare import as_array, cast_to, convert, floating
 from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import iota, swapaxes
 from kerascl.ops.pointwise import absolute, equal, exp, greater_equal, log, logical_and, sign, where
@@ -59,6 +59,8 @@ def _pivot(m: Array, k: Array) -> tuple[Array, Array, Array, Array]:
 
 def _slogdet(a: Array) -> tuple[Array, Array]:
     count, n, _ = a.shape
+    if not a.size:  # the determinant of no elements is 1
+        return ones((count,), a.dtype), zeros((count,), a.dtype.real)
 
     def step(carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
         m, signs, logs = carry
@@ -104,25 +106,30 @@ def _gauss_jordan(a: Array, b: Array) -> Array:
 
 
 def solve(a: ArrayLike, b: ArrayLike) -> Array:
-    """x with a @ x = b, for matrices (…, n, n) and right sides (…, n, k) or (…, n).
+    """x with a @ x = b, for matrices (…, n, n) and right sides (…, n, k) or one vector (n,).
 
-    A singular matrix gives infinities or NaN.
+    The leading dimensions broadcast. A singular matrix gives infinities or NaN.
+
+    Raises:
+        ValueError: for shapes that do not fit.
     """
-    a, b = as_array(a), as_array(b)
-    vector = b.ndim == a.ndim - 1
+    (a, b), _ = convert((a, b), lambda common: floating(common)[0])
+    vector = b.ndim == 1
     if vector:
         b = reshape_to(b, (*b.shape, 1))
-    x: Array = _solve(a, b)
+    if a.ndim < 2 or a.shape[-1] != a.shape[-2] or b.ndim < 2 or a.shape[-1] != b.shape[-2]:
+        raise ValueError(f"solve: square matrices {a.shape} and right sides {b.shape} do not fit")
+    lead = rules.broadcast(a.shape[:-2], b.shape[:-2])
+    a, b = (expand_to(y, (*lead, *y.shape[-2:])) for y in (a, b))
+    x: Array = _solve(a, b) if b.size else b
     return reshape_to(x, x.shape[:-1]) if vector else x
 
 
 @custom_gradient
 def _solve(a: Array, b: Array) -> tuple[Array, Callable[[Array], Gradients]]:
-    m, lead = _squares(a)
-    dtype = floating(a.dtype)[0]
-    wide = expand_to(b, (*lead, *b.shape[-2:]))
-    flat = cast_to(reshape_to(wide, (m.shape[0], *b.shape[-2:])), m.dtype)
-    x = cast_to(reshape_to(_gauss_jordan(m, flat), wide.shape), dtype)
+    m, _ = _squares(a)
+    flat = cast_to(reshape_to(b, (m.shape[0], *b.shape[-2:])), m.dtype)
+    x = cast_to(reshape_to(_gauss_jordan(m, flat), b.shape), a.dtype)
 
     def grad(g: Array) -> Gradients:
         to_b = solve(swapaxes(a, -1, -2), g)

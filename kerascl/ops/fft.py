@@ -346,7 +346,7 @@ def _samples(n: int) -> int:
 
 @placed
 def fftfreq(
-    n: int, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None
+    n: int, d: float = 1.0, dtype: DTypeLike | None = None, *, device: Device | str | None = None
 ) -> Array:
     """The frequencies of the values of `fft`: 0, 1, …, -2, -1 cycles over n samples.
 
@@ -364,7 +364,7 @@ def fftfreq(
 
 @placed
 def rfftfreq(
-    n: int, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None
+    n: int, d: float = 1.0, dtype: DTypeLike | None = None, *, device: Device | str | None = None
 ) -> Array:
     """The frequencies of the n // 2 + 1 values of `rfft`; arguments as for `fftfreq`."""
     n, dtype = _samples(n), as_dtype(dtype or float32)

@@ -98,19 +98,24 @@ def nonzero(x: ArrayLike) -> tuple[Array, ...]:
     """Coordinates of the elements that are not 0, one array for each axis.
 
     They are int32, or int64 among more than 2**31 - 1 elements.
+
+    Raises:
+        ValueError: for an array of shape (), which has no axes.
     """
     x = as_array(x)
     if not x.ndim:
-        x = reshape_to(x, (1,))
+        raise ValueError("nonzero: an array of shape () has no axes; use x != 0")
     return unravel_index(selected(not_equal(x, 0)), x.shape)
 
 
 def argwhere(x: ArrayLike) -> Array:
     """int32 coordinates of the elements that are not 0, one row for each."""
     x = as_array(x)
-    found = nonzero(x)[: x.ndim]
+    if not x.ndim:
+        return expand_to(scalar(0, int32), (selected(not_equal(x, 0)).size, 0))
+    found = nonzero(x)
     columns = [reshape_to(c, (c.size, 1)) for c in found]
-    return concat(columns, 1) if columns else expand_to(scalar(0, int32), (0, 0))
+    return concat(columns, 1)
 
 
 # -- x[key] -------------------------------------------------------------------
@@ -151,7 +156,9 @@ def _taken(part: Any) -> int:
 
 
 def _check_mask(mask: Array, shape: tuple[int, ...], axis: int) -> None:
-    if mask.shape != shape[axis : axis + mask.ndim]:
+    given = shape[axis : axis + mask.ndim]
+    # as in NumPy, a mask of no elements fits any size
+    if len(given) != mask.ndim or any(m not in (n, 0) for m, n in zip(mask.shape, given)):
         raise IndexError(
             f"a boolean index of shape {mask.shape} does not fit axes {axis} and on of {shape}"
         )
@@ -255,6 +262,14 @@ def kept_shape(parts: Sequence[Any], found: Basic) -> tuple[int, ...]:
     return tuple(shape)
 
 
+def _is_flag(key: Any) -> bool:
+    """Whether a key is one bool on the device, which is read on the host."""
+    if isinstance(key, Array) and key.dtype.is_bool and not key.ndim:
+        host.count("boolean index")
+        return True
+    return False
+
+
 def getitem(x: Array, key: Any) -> Array:
     """x[key] with NumPy's rules: integers, slices, None, ..., integer and bool arrays.
 
@@ -265,6 +280,8 @@ def getitem(x: Array, key: Any) -> Array:
         IndexError: for integers and host arrays out of range, masks that do not fit, too many
             indices.
     """
+    if isinstance(key, bool | np.bool_) or _is_flag(key):
+        return window(reshape_to(x, (1, *x.shape)), 0, 0, int(bool(key)))
     parts = Key(x.shape, key).parts
     found = basic(x.shape, parts)
     y = found.of(x)

@@ -326,12 +326,12 @@ def dsplit(x: ArrayLike, indices_or_sections: int | Sequence[int]) -> list[Array
     return split(x, indices_or_sections, 2)
 
 
-def unstack(x: ArrayLike, axis: int = 0) -> list[Array]:
+def unstack(x: ArrayLike, axis: int = 0) -> tuple[Array, ...]:
     """The slices of `x` along `axis`, without that axis."""
     x = as_array(x)
     axis = rules.axis_index(axis, x.ndim)
     shape = (*x.shape[:axis], *x.shape[axis + 1 :])
-    return [reshape_to(window(x, axis, k, k + 1), shape) for k in range(x.shape[axis])]
+    return tuple(reshape_to(window(x, axis, k, k + 1), shape) for k in range(x.shape[axis]))
 
 
 # -- repeating ----------------------------------------------------------------

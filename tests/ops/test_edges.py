@@ -168,7 +168,7 @@ def test_scalars():
     assert kc.reshape(x, (1, 1)).shape == (1, 1)
     assert kc.transpose(x).item() == 2.0
     assert kc.dot(x, kc.ones((3,))).tolist() == [2, 2, 2]
-    assert kc.nonzero(x)[0].tolist() == [0]
+    assert kc.argwhere(x).shape == np.argwhere(x.numpy()).shape
     found = kc.grad(lambda s: kc.sum(kc.sin(s * kc.ones((3, 2)))))(x)
     assert found.shape == ()
     np.testing.assert_allclose(found.item(), 6 * math.cos(2), rtol=1e-6)

@@ -24,6 +24,7 @@ from kerascl.ops import linalg as device_linalg
 from kerascl.ops.creation import full, ones_like, zeros_like
 from kerascl.ops.declare import cast_to
 from kerascl.ops.decompositions import eye_like, product, transposed
+from kerascl.ops.movement import expand_dims, squeeze
 from kerascl.ops.pointwise import isnan
 from kerascl.ops.reduction import any as any_along
 from kerascl.ops.reduction import sum as sum_along
@@ -114,7 +115,10 @@ def solve(a, b) -> Array:
 
     A singular matrix gives infinities or NaN.
     """
-    return device_linalg.solve(*_alike(a, b))
+    a, b = _alike(a, b)
+    if b.ndim == a.ndim - 1:  # a vector for each matrix
+        return squeeze(device_linalg.solve(a, expand_dims(b, -1)), -1)
+    return device_linalg.solve(a, b)
 
 
 def solve_triangular(a, b, lower: bool = False) -> Array:

@@ -26,6 +26,7 @@ from kerascl.ops import (
     calculus,
     contraction,
     indexing,
+    movement,
     pointwise,
     reduction,
     scan,
@@ -264,7 +265,8 @@ def isin(x1, x2, assume_unique=False, invert=False) -> Array:
 
 def nonzero(x) -> tuple[Array, ...]:
     """int32 coordinates of the elements that are not 0; their number is read on the host."""
-    return indexing.nonzero(convert_to_tensor(x))
+    x = convert_to_tensor(x)
+    return indexing.nonzero(x if x.ndim else movement.reshape(x, 1))
 
 
 def bincount(x, weights=None, minlength=0, sparse=False) -> Array | SparseArray:
