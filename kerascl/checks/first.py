@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 
 from kerascl import config
 from kerascl.checks import trial
-from kerascl.checks.guard import FINE, KINDS, MENDED, OK, UNTOLD, Guard, name_of
+from kerascl.checks.guard import FINE, KINDS, MENDED, OK, UNKNOWN, Guard, name_of
 from kerascl.checks.trial import Result
 from kerascl.runtime import sources
 from kerascl.runtime.device import Device, DeviceInfo
@@ -29,24 +29,24 @@ def guard_for(device: Device) -> Guard | None:
     cache = DiskCache.open("checks", info.cache_key)
     if not config.check() or "simulator" in info.quirks or index is None or cache is None:
         return None
-    verdicts = cache.load(_key(cache), _parse) or {}
-    missing = [kind for kind in KINDS if kind not in verdicts]
+    statuses = cache.load(_key(cache), _parse) or {}
+    missing = [kind for kind in KINDS if kind not in statuses]
     if missing and cache.writable:
         begun = time.perf_counter()
-        verdicts |= judge(index, "few", missing, SECONDS)
-        keep(info, verdicts)
+        statuses |= judge(index, "few", missing, SECONDS)
+        keep(info, statuses)
         if config.debug():
             seconds = time.perf_counter() - begun
             print(f"kerascl: {name_of(info)} checked in {seconds:.1f} s", file=sys.stderr)
-    warn(info, verdicts)
-    return Guard(info, verdicts)
+    warn(info, statuses)
+    return Guard(info, statuses)
 
 
-def keep(info: DeviceInfo, verdicts: dict[str, str]) -> None:
-    """Keep verdicts for the next process, where that can be."""
+def keep(info: DeviceInfo, statuses: dict[str, str]) -> None:
+    """Keep statuses for the next process, where that can be."""
     cache = DiskCache.open("checks", info.cache_key)
     if cache is not None:
-        cache.put(_key(cache), json.dumps(verdicts).encode())
+        cache.put(_key(cache), json.dumps(statuses).encode())
 
 
 def judge(
@@ -58,10 +58,10 @@ def judge(
     Args: as of `trial.run`.
 
     Returns:
-        OK, MENDED, UNTOLD or what is wrong, by kind; none of a kind that was not begun.
+        OK, MENDED, UNKNOWN or what is wrong, by kind; none of a kind that was not begun.
     """
     found = _by_kind(trial.run(index, cases, kinds, (), budget, told))
-    wrong = [kind for kind, verdict in found.items() if verdict not in (OK, UNTOLD)]
+    wrong = [kind for kind, status in found.items() if status not in (OK, UNKNOWN)]
     # One kind's kernels may serve another's cases: all that is wrong goes together.
     again = _by_kind(trial.run(index, cases, wrong, wrong)) if wrong else {}
     return found | {kind: MENDED for kind in wrong if again.get(kind) == OK}
@@ -70,18 +70,18 @@ def judge(
 def _by_kind(results: list[Result]) -> dict[str, str]:
     found: dict[str, str] = {}
     for result in results:
-        verdict = UNTOLD if result.problem is None else result.problem or OK
-        if found.get(result.kind, UNTOLD) == UNTOLD or verdict not in (OK, UNTOLD):
-            found.setdefault(result.kind, verdict)
-            if found[result.kind] in (OK, UNTOLD):
-                found[result.kind] = verdict
+        status = UNKNOWN if result.problem is None else result.problem or OK
+        if found.get(result.kind, UNKNOWN) == UNKNOWN or status not in (OK, UNKNOWN):
+            found.setdefault(result.kind, status)
+            if found[result.kind] in (OK, UNKNOWN):
+                found[result.kind] = status
     return found
 
 
-def warn(info: DeviceInfo, verdicts: dict[str, str]) -> None:
+def warn(info: DeviceInfo, statuses: dict[str, str]) -> None:
     """One line about what is wrong, if anything is."""
-    mended = sorted(kind for kind, verdict in verdicts.items() if verdict == MENDED)
-    refused = sorted(kind for kind, v in verdicts.items() if v not in FINE)
+    mended = sorted(kind for kind, status in statuses.items() if status == MENDED)
+    refused = sorted(kind for kind, v in statuses.items() if v not in FINE)
     if not mended and not refused:
         return
     parts = []
@@ -104,7 +104,7 @@ def _key(cache: DiskCache) -> str:
 def _parse(data: bytes) -> dict[str, str]:
     found = json.loads(data)
     if not isinstance(found, dict) or not set(found) <= set(KINDS):
-        raise ValueError("no verdicts by kind")
-    if not all(isinstance(verdict, str) for verdict in found.values()):
-        raise ValueError("no verdicts")
+        raise ValueError("no statuses by kind")
+    if not all(isinstance(status, str) for status in found.values()):
+        raise ValueError("no statuses")
     return found

@@ -10,8 +10,8 @@ from kerascl.runtime.errors import DeviceError
 from kerascl.runtime.programs import kernel_names
 
 PLAIN = "-cl-opt-disable"
-# Verdicts: right; right with optimisation off; nobody knows.  Any other says what is wrong.
-OK, MENDED, UNTOLD = FINE = "ok", "mended", "untold"
+# Statuses: right; right with optimisation off; nobody knows.  Any other says what is wrong.
+OK, MENDED, UNKNOWN = FINE = "ok", "mended", "unknown"
 
 # Beginnings of the names of the kernels that each kind takes.
 _NAMES = {
@@ -43,13 +43,13 @@ class Guard:
     """Options for each program by what is known of its kinds: `device.programs.guard`.
 
     Args:
-        verdicts: by kind.
+        statuses: by kind.
     """
 
-    def __init__(self, info: DeviceInfo, verdicts: Mapping[str, str]):
+    def __init__(self, info: DeviceInfo, statuses: Mapping[str, str]):
         self._info = info
-        self.plain = {kind for kind, verdict in verdicts.items() if verdict == MENDED}
-        self.refused = {k: v for k, v in verdicts.items() if v not in FINE}
+        self.plain = {kind for kind, status in statuses.items() if status == MENDED}
+        self.refused = {k: v for k, v in statuses.items() if v not in FINE}
 
     def __call__(self, source: str) -> tuple[str, ...]:
         """Options that a program needs besides its own.

@@ -1,7 +1,7 @@
 """Whether the device computes every kind of kernel rightly, at many lengths and dtypes.
 
 A few of each kind are checked by themselves when a driver is first used; this takes some minutes.
-What is wrong is tried again with optimisation off, and the verdicts are kept: kerascl then builds
+What is wrong is tried again with optimisation off, and the statuses are kept: kerascl then builds
 such kernels without, or refuses them. The exit status is 1 if a kind stays wrong.
 """
 
@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from kerascl.checks import first, kinds
-from kerascl.checks.guard import FINE, MENDED, OK, UNTOLD, name_of
+from kerascl.checks.guard import FINE, MENDED, OK, UNKNOWN, name_of
 from kerascl.checks.trial import Result
 from kerascl.runtime import device as devices
 from kerascl.runtime.tables import table as new_table
@@ -23,7 +23,7 @@ from kerascl.runtime.tables import table as new_table
 _WORDS = {
     OK: "[green]ok[/]",
     MENDED: "[yellow]mended with optimisation off[/]",
-    UNTOLD: "not checked",
+    UNKNOWN: "not checked",
 }
 
 
@@ -53,32 +53,32 @@ def run(options: argparse.Namespace, console: Console) -> int:
             results.append(result)
             progress.update(task, advance=1, description=result.kind)
 
-        verdicts = first.judge(device.index, which, told=told)
-    if not verdicts:
+        statuses = first.judge(device.index, which, told=told)
+    if not statuses:
         console.print("The check could not begin.", style="red")
         return 1
-    first.keep(info, verdicts)
-    _print(results, verdicts, console)
+    first.keep(info, statuses)
+    _print(results, statuses, console)
     if options.json:
         report = {
             "device": info.name,
             "platform": info.platform,
             "driver": info.driver_version,
-            "verdicts": verdicts,
+            "statuses": statuses,
             "cases": [vars(result) for result in results],
         }
         Path(options.json).write_text(json.dumps(report, indent=1))
-    return 0 if all(verdict in FINE for verdict in verdicts.values()) else 1
+    return 0 if all(status in FINE for status in statuses.values()) else 1
 
 
-def _print(results: list[Result], verdicts: dict[str, str], console: Console) -> None:
+def _print(results: list[Result], statuses: dict[str, str], console: Console) -> None:
     table = new_table(None, ("kind", "result"), ("cases", "wrong"))
-    for kind, verdict in verdicts.items():
+    for kind, status in statuses.items():
         own = [result for result in results if result.kind == kind]
         wrong = [result for result in own if result.problem]
-        table.add_row(kind, _WORDS.get(verdict, "[red]wrong[/]"), str(len(own)), str(len(wrong)))
+        table.add_row(kind, _WORDS.get(status, "[red]wrong[/]"), str(len(own)), str(len(wrong)))
     console.print(table)
-    for kind in verdicts:
+    for kind in statuses:
         wrong = [result for result in results if result.kind == kind and result.problem]
         for result in wrong[:3]:
             line = f"{kind}, {result.name}: {result.problem}"

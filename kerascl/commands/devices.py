@@ -39,11 +39,11 @@ def _matrix(info: devices.DeviceInfo, run_probe: bool) -> str:
     """What of the device's matrix units is used, or why not."""
     if not hopper_probe.capable(info) or not run_probe:
         return info.matrix
-    verdicts = hopper_probe.verdicts(info)
-    problem = verdicts[hopper_probe.BASE]
+    results = hopper_probe.results(info)
+    problem = results[hopper_probe.BASE]
     if problem:
         return f"mma80 (no wgmma90: {problem})"
-    missing = (f"{family}: {text}" for family, text in verdicts.items() if text)
+    missing = (f"{name}: {text}" for name, text in results.items() if text)
     return ", no ".join((info.matrix, *missing))
 
 

@@ -43,11 +43,11 @@ def usable(info: DeviceInfo, index: int | None) -> bool:
     """Whether kernels on the device (number `index` of all) are to take addresses."""
     if "slow_memory_arguments" not in info.quirks or RAW is None or not config.addresses():
         return False
-    return config.addresses() > 1 or _verdict(info, index) == ""
+    return config.addresses() > 1 or _self_test(info, index) == ""
 
 
 @functools.cache
-def _verdict(info: DeviceInfo, index: int | None) -> str:
+def _self_test(info: DeviceInfo, index: int | None) -> str:
     module = "kerascl.runtime.addresses_selftest"
     return selftest.kept(
         info, "addresses", sources.of_module(module),

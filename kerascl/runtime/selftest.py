@@ -1,4 +1,4 @@
-"""What OpenCL does not promise is tried in a child process first, and its verdict kept on disk.
+"""What OpenCL does not promise is tried in a child process first; the result is kept on disk.
 
 A kernel that faults takes the context with it, so the trial cannot run in the process that asks.
 """
@@ -23,12 +23,12 @@ SECONDS = 120
 
 
 def kept(info: DeviceInfo, name: str, sources: str, test: Callable[[], tuple[str, bool]]) -> str:
-    """The verdict of `test` on a device and driver: "" or what failed.
+    """The result of `test` on a device and driver: "" or what failed.
 
     Args:
         sources: the digest of what the test tries (see sources.py).
-        test: gives the verdict, and whether it says something about the device and not about this
-            moment; only then it is kept.
+        test: gives the result, and whether it is kept: it may tell of this moment (a full memory)
+            and not of the device.
     """
     cache = DiskCache.open("probes", info.cache_key)
     key = cache.key(name, sources) if cache else ""

@@ -11,7 +11,7 @@ from kerascl.runtime.selftest import BEGUN, FULL, OK
 
 
 def main(*tests: Callable[[device.Device], None]) -> None:
-    """Run the tests on the device that the command line names, and exit with the verdict."""
+    """Run the tests on the device that the command line names, and exit with the result."""
     print(BEGUN, flush=True)
     try:
         chosen = device.get(sys.argv[1])
@@ -19,6 +19,6 @@ def main(*tests: Callable[[device.Device], None]) -> None:
             test(chosen)
     except OutOfDeviceMemory:
         sys.exit(FULL)
-    except Exception as failure:  # whatever it was, the verdict is one line
+    except Exception as failure:  # whatever it was, the result is one line
         sys.exit((str(failure).splitlines() or [type(failure).__name__])[0])
     print(OK)

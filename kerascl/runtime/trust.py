@@ -1,8 +1,9 @@
 """The cache folder, and which files in it may be believed: those that nobody else can write.
 
-A program's binary, an `.icd` file or a verdict of another user's making would run that user's code
-as ours.  So the folder, all above it and each file in it belong to this user or to root, and nobody
-else may write there.  Windows keeps a user's folders by access lists, which are not looked at.
+A program's binary, an `.icd` file or a self-test's result that another user made would run that
+user's code as ours.  So the folder, all above it and each file in it belong to this user or to
+root, and nobody else may write there.  Windows keeps a user's folders by access lists, which are
+not looked at.
 """
 
 from __future__ import annotations

@@ -99,7 +99,7 @@ def test_what_does_not_build_says_so_itself(use):
 
 
 @pytest.mark.parametrize("end", ["time.sleep(60)", "os.kill(os.getpid(), 9)", "sys.exit(1)"])
-def test_what_does_not_end_or_is_stopped_is_no_verdict(dev, monkeypatch, tmp_path, end):
+def test_what_does_not_end_or_is_stopped_says_nothing(dev, monkeypatch, tmp_path, end):
     """Machines are busy, and run out of memory: only a crash of the driver's speaks against it."""
     (tmp_path / "sitecustomize.py").write_text(
         "import os, sys, time\n"
@@ -169,7 +169,7 @@ def test_cases_see_wrong_results(rng):
 
 
 def test_a_guard_s_options():
-    found = Guard(None, {"map": MENDED, "sort": "wrong", "scan": OK, "pooling": "untold"})
+    found = Guard(None, {"map": MENDED, "sort": "wrong", "scan": OK, "pooling": "unknown"})
     assert found("__kernel void multi_map_add_0(int a) {}") == (PLAIN,)
     assert found("__kernel void scan_rows_serial(int a) {}") == ()
     assert found("__kernel void pool_max(int a) {}") == ()
@@ -179,7 +179,7 @@ def test_a_guard_s_options():
 
 
 @pytest.mark.parametrize("text", ["[]", "3", '{"map": 1}', '{"nothing": "ok"}', "{", ""])
-def test_verdicts_that_make_no_sense_are_made_anew(dev, monkeypatch, tmp_path, text):
+def test_statuses_that_make_no_sense_are_made_anew(dev, monkeypatch, tmp_path, text):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("KERASCL_CHECK", "1")
     cache = DiskCache.open("checks", dev.info.cache_key)
@@ -201,6 +201,6 @@ def test_the_command(dev, monkeypatch, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(len(line) <= 80 for line in done.stdout.splitlines()[1:])
     found = json.loads(report.read_text())
-    assert found["verdicts"] == dict.fromkeys(found["verdicts"], OK)
-    assert set(found["verdicts"]) == set(guard.KINDS)
+    assert found["statuses"] == dict.fromkeys(found["statuses"], OK)
+    assert set(found["statuses"]) == set(guard.KINDS)
     assert all(kind in done.stdout for kind in guard.KINDS)

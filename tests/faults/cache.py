@@ -85,11 +85,11 @@ def kinds(dev: device.Device) -> list[Kind]:
         disk = cache("programs")
         return disk.path(disk.key("note", repr(f"graph {n}")))
 
-    def verdict(n: int) -> None:
+    def result(n: int) -> None:
         text = f"failed {n}" if n else ""
         same(selftest.kept(dev.info, f"test {n}", "1", lambda: (text, True)), text)
 
-    def verdict_file(n: int) -> Path:
+    def result_file(n: int) -> Path:
         return cache("probes").path(cache("probes").key(f"test {n}", "1"))
 
     measured = peaks.Peaks({"float32": 3.0}, 2.0, 1e-6, 4.0, 5.0)
@@ -105,7 +105,7 @@ def kinds(dev: device.Device) -> list[Kind]:
         database.records(dev.info)
         database.keep(dev.info, {"gemm x": "tile"})
 
-    def verdicts(n: int) -> None:
+    def statuses(n: int) -> None:
         disk = cache("checks")
         found = disk.load(first._key(disk), first._parse)
         same(found or {"map": "ok"}, {"map": "ok"})
@@ -124,10 +124,10 @@ def kinds(dev: device.Device) -> list[Kind]:
     return [
         Kind("program", run_program, program_file),
         Kind("note", note, note_file),
-        Kind("verdict", verdict, verdict_file),
+        Kind("result", result, result_file),
         Kind("rates", rates, lambda n: cache("peaks").path(cache("peaks").key("peaks"))),
         Kind("records", records, lambda n: cache("tuned").path(cache("tuned").key("records"))),
-        Kind("verdicts", verdicts, lambda n: cache("checks").path(first._key(cache("checks")))),
+        Kind("statuses", statuses, lambda n: cache("checks").path(first._key(cache("checks")))),
         Kind("driver", folder, folder_file),
     ]
 
@@ -200,8 +200,8 @@ if hasattr(os, "mkfifo"):
     DAMAGES["a pipe"] = lambda file, data, others, rng: (file.unlink(), os.mkfifo(file))
 if hasattr(os, "geteuid") and os.geteuid() == 0:
     DAMAGES["a stranger's"] = _stranger
-# A verdict is any text, and whoever writes it under its own key is this user.
-NOT_SEEN = {("verdict", "other content"), ("verdict", "other JSON"), ("verdict", "deep JSON")}
+# A result is any text, and whoever writes it under its own key is this user.
+NOT_SEEN = {("result", "other content"), ("result", "other JSON"), ("result", "deep JSON")}
 
 
 def attack(

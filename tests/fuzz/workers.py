@@ -29,7 +29,7 @@ WRITTEN = 10.0  # seconds between two writings of how far it is
 def serve(check: Callable[[list, Callable[[str, str, str], None]], dict]) -> None:
     """A process' side: `check(batch, found)` gives counts, those under "covered" by name;
     `found(key, title, text)` tells of what is wrong, by what it has in common with others."""
-    kc.sum(kc.ones(3)).numpy()  # the driver's checks at its first use, whose verdicts are kept
+    kc.sum(kc.ones(3)).numpy()  # the driver's checks at its first use, whose results are kept
     device.default().programs.keep_on_disk(False)  # hardly any kernel is met again
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what others print is not an answer

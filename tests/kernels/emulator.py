@@ -522,11 +522,11 @@ def emulate(
     source, pointers = _source(launch.source, kinds, consumers, exact)
     numbers = {name: int(n) for name, n in re.findall(r"#define (\w+) (\d+)\n", source)}
     numbers |= arguments(launch)
-    party = consumers // numbers.get("PARTIES", 1)  # who take other tiles meet at no barrier
+    together = consumers // numbers.get("PINGPONG", 1)  # who take other tiles meet at no barrier
     # First work-item and number of them: who loads; who turns pixels; who multiplies.
     roles = (
         (consumers, 1), *(((consumers + 1, 63),) if taps else ()),
-        *((first, party) for first in range(0, consumers, party)),
+        *((first, together) for first in range(0, consumers, together)),
     )  # fmt: skip
     stages, tiles = numbers["STAGES"], ceil_div(numbers["TILES"], groups)
     if launch.name == "wgmma_halo":
@@ -556,13 +556,13 @@ def emulate(
 def _source(source: str, kinds: int, lanes: int, exact: bool) -> tuple[str, int]:
     """The text of a kernel for Hopper, with what it takes from the hardware emulated, and how many
     operands it has."""
-    n, k, name, turned = re.search(
+    n, k, name, transposed = re.search(
         r"wgmma\.mma_async\.sync\.aligned\.m64n(\d+)k(\d+)\.f32\.(\w+)\.\3 "
         r".*?p, 1, 1((?:, \d)*);",
         source,
     ).groups()
     # Of both operands, or of the right one where the left one comes from registers.
-    a_mn, b_mn = ("0, 0" + turned).split(", ")[-2:]
+    a_mn, b_mn = ("0, 0" + transposed).split(", ")[-2:]
     code, size = _CODES[name]
     assert int(k) * size == 32
     names = dict(
@@ -573,9 +573,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool) -> tuple[str, int]
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())
     # What every device can do instead of an instruction of PTX.
-    source = re.sub(
-        r"#ifdef KCL_CVT_BF16\n.*?#else\n(.*?)#endif\n", r"\1", source, flags=re.DOTALL
-    )
+    source = re.sub(r"#ifdef KCL_CVT_BF16\n.*?#else\n(.*?)#endif\n", r"\1", source, flags=re.DOTALL)
     # Macros that hold PTX are the emulator's instead.
     source = re.sub(
         r"(?m)^#define (?:.*\\\n)*.*\n", lambda m: "" if "asm" in m[0] else m[0], source

@@ -10,7 +10,7 @@ import pytest
 from kerascl.kernels.hopper import probe
 from kerascl.runtime import selftest_child
 
-MODULES = [probe.self_test(family) for family in probe.SELF_TESTS]
+MODULES = [probe.self_test(name) for name in probe.SELF_TESTS]
 
 
 @pytest.mark.parametrize("module", [*MODULES, "kerascl.kernels.units.attention_selftest"])

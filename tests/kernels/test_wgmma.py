@@ -48,22 +48,22 @@ def hopper(dev):
     return dev
 
 
-def passing(family):
-    """A fixture: the card, where it has passed this family's self-test."""
+def passing(name):
+    """A fixture: the card, where it has passed this name's self-test."""
 
     @pytest.fixture
     def card(hopper):
-        if not hopper_probe.available(hopper.info, family):
-            pytest.skip(f"the device failed the self-test of {family}")
+        if not hopper_probe.available(hopper.info, name):
+            pytest.skip(f"the device failed the self-test of {name}")
         return hopper
 
     return card
 
 
-with_planes = passing(channel_major.ChannelMajorFilterGradient.verdict)
-with_halo = passing(halo.HaloConv.verdict)
-with_turned = passing(transposed.TransposedMatmul.verdict)
-with_taps16 = passing(register_blocked.RegisterBlockedFilterGradient16.verdict)
+with_channel_major = passing(channel_major.ChannelMajorFilterGradient.self_test)
+with_halo = passing(halo.HaloConv.self_test)
+with_transposed = passing(transposed.TransposedMatmul.self_test)
+with_register_blocked16 = passing(register_blocked.RegisterBlockedFilterGradient16.self_test)
 
 
 PTX = """\
@@ -196,49 +196,49 @@ def test_a_passing_trouble_is_not_kept(dev, monkeypatch, tmp_path):
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=2)
     monkeypatch.setattr(hopper_probe, "_test", lambda *_: ("the device was busy", False))
     assert not hopper_probe.available(info)
-    hopper_probe.verdicts.cache_clear()
+    hopper_probe.results.cache_clear()
     monkeypatch.setattr(hopper_probe, "_test", lambda *_: ("", True))
     assert hopper_probe.available(info)
-    hopper_probe.verdicts.cache_clear()
+    hopper_probe.results.cache_clear()
 
 
-def test_the_verdict_of_the_self_test_is_kept(dev, monkeypatch, tmp_path):
+def test_the_result_of_the_self_test_is_kept(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     # A device like this one, except that it claims to have the instructions.
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=1)
     if hopper_probe.available(dev.info):
         pytest.skip("the self-test passes here")
-    verdict = hopper_probe.verdicts(info)
-    assert verdict[hopper_probe.BASE]
+    results = hopper_probe.results(info)
+    assert results[hopper_probe.BASE]
     assert not hopper_probe.available(info)
-    hopper_probe.verdicts.cache_clear()
-    monkeypatch.setattr(hopper_probe, "_test", lambda *_: pytest.fail("the verdict was not kept"))
-    assert hopper_probe.verdicts(info) == verdict
+    hopper_probe.results.cache_clear()
+    monkeypatch.setattr(hopper_probe, "_test", lambda *_: pytest.fail("the result was not kept"))
+    assert hopper_probe.results(info) == results
 
 
-def test_a_family_that_fails_leaves_the_others_in_use(dev, monkeypatch, tmp_path):
+def test_kernels_that_fail_leave_the_others_in_use(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=3)
-    wrong = {channel_major.ChannelMajorFilterGradient.verdict: "it is wrong"}
-    monkeypatch.setattr(hopper_probe, "_test", lambda _, family: (wrong.get(family, ""), True))
+    wrong = {channel_major.ChannelMajorFilterGradient.self_test: "it is wrong"}
+    monkeypatch.setattr(hopper_probe, "_test", lambda _, name: (wrong.get(name, ""), True))
     p = test_wgmma_channel_major.CASES["same"]
     assert hopper_probe.available(info)
     assert channel_major.ChannelMajorFilterGradient().takes(
         p
     ) and not channel_major.ChannelMajorFilterGradient().applies(p, info)
-    hopper_probe.verdicts.cache_clear()
+    hopper_probe.results.cache_clear()
 
 
 @pytest.mark.parametrize("high", [True, False])
-@pytest.mark.parametrize("turned", [True, False])
-def test_packing(dev, turned, high, rng):
+@pytest.mark.parametrize("transpose", [True, False])
+def test_packing(dev, transpose, high, rng):
     batch, rows, k = (2, 1, 3), 70, 45
-    data = random_array(rng, (*batch, k, rows) if turned else (*batch, rows, k), dtypes.float32)
+    data = random_array(rng, (*batch, k, rows) if transpose else (*batch, rows, k), dtypes.float32)
     data.ravel()[:4] = np.float32(1) + np.float32(2**-11) * np.arange(-1, 7, 2)  # ties
     data.ravel()[4:6] = np.inf, -np.inf
     steps = tuple(s // 4 for s in data.strides)
-    row, depth = (1, rows) if turned else (k, 1)
-    view = data.swapaxes(-1, -2) if turned else data
+    row, depth = (1, rows) if transpose else (k, 1)
+    view = data.swapaxes(-1, -2) if transpose else data
     step = packed_step(dtypes.float32, k)
     assert step == 48
     matrix = Matrix("a", rows, k, row, depth, 0, batch, steps[:3])
@@ -351,7 +351,7 @@ def test_products(hopper, shape, dtype, precision, rng):
 
 
 @pytest.mark.parametrize("shape", (None, *transposed.SHAPES), ids=str)
-def test_turned_products(with_turned, shape, rng):
+def test_transposed_products(with_transposed, shape, rng):
     more = (2600, 2600, 104, ()), (300, 200, 9000, ())
     for number, (m, n, k, batch) in enumerate((*SHAPES, *more)):
         row = 4 * math.ceil(n / 4)
@@ -364,9 +364,9 @@ def test_turned_products(with_turned, shape, rng):
         )  # fmt: skip
         want = a.astype(np.float64) @ b[..., :n].astype(np.float64)
         solver = transposed.TransposedMatmul(shape, 1 + number % 3 if shape else None)
-        plan = solver.plan(p, with_turned.info, store_epilogue(dtypes.float32))
+        plan = solver.plan(p, with_transposed.info, store_epilogue(dtypes.float32))
         out = poisoned(want.shape, dtypes.float32)
-        results = [run_plan(plan, {"a": a, "b": b}, out, with_turned) for _ in range(3)]
+        results = [run_plan(plan, {"a": a, "b": b}, out, with_transposed) for _ in range(3)]
         assert relative(results[0], want) < bound(dtypes.float32, "high")
         assert len({r.tobytes() for r in results}) == 1
 
@@ -537,7 +537,7 @@ def test_filter_gradients_of_float32(hopper, box, rng):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("box", (None, *register_blocked.BOXES16), ids=str)
-def test_filter_gradients_of_16_bits(with_taps16, box, dtype, rng):
+def test_filter_gradients_of_16_bits(with_register_blocked16, box, dtype, rng):
     for number, sizes in enumerate(CONVOLUTIONS + TAPS):
         images, height, width, channels, filters, *others = sizes
         sizes = (images, height, width, channels // 8 * 8 + 8, filters // 8 * 8 + 8, *others)
@@ -549,8 +549,10 @@ def test_filter_gradients_of_16_bits(with_taps16, box, dtype, rng):
         if sizes[6] > 1:
             continue
         a, b = operands(rng, p)
-        plan = solver.plan(p, with_taps16.info, store_epilogue(dtypes.float32))
-        got = run_plan(plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), with_taps16)
+        plan = solver.plan(p, with_register_blocked16.info, store_epilogue(dtypes.float32))
+        got = run_plan(
+            plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), with_register_blocked16
+        )
         assert relative(got, reference(p, a, b)) < bound(p.a, "high")
 
 
@@ -560,7 +562,7 @@ def test_filter_gradients_of_float32_repeat(hopper, rng):
     plan = register_blocked.RegisterBlockedFilterGradient().plan(
         p, hopper.info, store_epilogue(dtypes.float32)
     )
-    assert plan.launches[-1].name == "gemm_fold4"
+    assert plan.launches[-1].name == "gemm_reduce4"
     out = poisoned(p.out_shape, dtypes.float32)
     assert len({run_plan(plan, {"a": a, "b": b}, out, hopper).tobytes() for _ in range(5)}) == 1
 
@@ -577,20 +579,22 @@ PLANES = (
 @pytest.mark.parametrize(
     "shape", (*tiles.PROMOTED, *tiles.SHAPES), ids=lambda s: f"{s.name}x{s.groups}"
 )
-def test_filter_gradients_of_planes(with_planes, shape, precision, rng):
+def test_filter_gradients_in_channel_major_layout(with_channel_major, shape, precision, rng):
     for number, p in enumerate(PLANES):
         p = dataclasses.replace(p, precision=precision)
         solver = channel_major.ChannelMajorFilterGradient(shape, 1 + number % 3)
         if not solver.takes(p):
             continue
         a, b = operands(rng, p)
-        plan = solver.plan(p, with_planes.info, store_epilogue(dtypes.float32))
-        got = run_plan(plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), with_planes)
+        plan = solver.plan(p, with_channel_major.info, store_epilogue(dtypes.float32))
+        got = run_plan(
+            plan, {"a": a, "b": b}, poisoned(p.out_shape, dtypes.float32), with_channel_major
+        )
         want = test_wgmma_channel_major.reference(p, a, b)
         assert relative(got, want) < bound(dtypes.float32, precision)
 
 
-def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch, rng):
+def test_filter_gradients_in_channel_major_layout_in_parts(with_channel_major, monkeypatch, rng):
     p = test_wgmma_channel_major.filter_grad((11, 15, 14, 64), (3, 3), 96)
     channel_major.layout.cache_clear()
     monkeypatch.setattr(channel_major, "MAX_BYTES", 3 << 19)
@@ -598,12 +602,12 @@ def test_filter_gradients_of_planes_in_parts(with_planes, monkeypatch, rng):
         assert channel_major.layout(p).parts > 2
         a, b = operands(rng, p)
         plan = channel_major.ChannelMajorFilterGradient().plan(
-            p, with_planes.info, store_epilogue(dtypes.float32)
+            p, with_channel_major.info, store_epilogue(dtypes.float32)
         )
     finally:
         channel_major.layout.cache_clear()
     out = poisoned(p.out_shape, dtypes.float32)
-    results = [run_plan(plan, {"a": a, "b": b}, out, with_planes) for _ in range(4)]
+    results = [run_plan(plan, {"a": a, "b": b}, out, with_channel_major) for _ in range(4)]
     want = test_wgmma_channel_major.reference(p, a, b)
     assert relative(results[0], want) < bound(dtypes.float32, "highest")
     assert len({r.tobytes() for r in results}) == 1
@@ -671,6 +675,6 @@ def test_results_repeat(hopper, rng):
         "b": random_array(rng, (20000, 200), dtypes.bfloat16),
     }
     plan = hopper_matmul.HopperMatmul().plan(p, hopper.info, store_epilogue(dtypes.float32))
-    assert plan.launches[-1].name == "gemm_fold4"
+    assert plan.launches[-1].name == "gemm_reduce4"
     out = poisoned((300, 200), dtypes.float32)
     assert len({run_plan(plan, inputs, out, hopper).tobytes() for _ in range(5)}) == 1

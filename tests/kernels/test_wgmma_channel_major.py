@@ -1,4 +1,4 @@
-"""Filter gradients as products of planes: the layout and the kernels' index arithmetic anywhere.
+"""Filter gradients in channel-major layout: the layout and the kernels' index arithmetic anywhere.
 
 What needs a card is in test_wgmma.py.
 """

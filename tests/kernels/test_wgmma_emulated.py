@@ -31,7 +31,9 @@ from tests.kernels import emulator, test_wgmma, test_wgmma_channel_major, test_w
 from tests.kernels.harness import poisoned, random_array
 
 STORE = store_epilogue(dtypes.float32)
-SMALL = tiles.PROMOTED[-1]  # the smallest tile, which every solver of wgmma.cl but "planes" takes
+SMALL = tiles.PROMOTED[
+    -1
+]  # the smallest tile, which every solver of wgmma.cl but "channel_major" takes
 # 64 rows of 128 columns, which are two panels of a row-major operand.
 TWO_PANELS = next(s for s in tiles.SHAPES if (s.bm, s.bn) == (64, 128))
 INPUTS = [("float32", "high"), ("float32", "highest"), ("bfloat16", "high"), ("float16", "high")]
@@ -46,21 +48,21 @@ def check(plan, a, b, want, cpu_dev, precision="high", out=dtypes.float32):
     assert error < (1e-6 if out is dtypes.float32 else 4e-3), f"relative error {error:.2e}"
 
 
-def view(array, size, turned, offset):
+def view(array, size, transpose, offset):
     """The operand [.., rows, columns] of `size` in a flat array."""
     *batch, rows, columns = size
-    x = array[offset:].reshape(*batch, *((columns, rows) if turned else (rows, columns)))
-    return x.swapaxes(-1, -2) if turned else x
+    x = array[offset:].reshape(*batch, *((columns, rows) if transpose else (rows, columns)))
+    return x.swapaxes(-1, -2) if transpose else x
 
 
-def product(rng, sizes, dtype, precision="high", turned=(False, False), offsets=(0, 0)):
+def product(rng, sizes, dtype, precision="high", transpose=(False, False), offsets=(0, 0)):
     """(problem, operands, reference) of sizes m, n, k, batch of a, batch of b."""
     m, n, k, *batches = sizes
     batch = np.broadcast_shapes(*batches)
     layouts = [
         ((*outer, *inner), turn, offset)
         for outer, inner, turn, offset in zip(
-            batches, ((m, k), (k, n)), turned, offsets, strict=True
+            batches, ((m, k), (k, n)), transpose, offsets, strict=True
         )
     ]
     operands = [random_array(rng, o + math.prod(size), dtype) for size, _, o in layouts]
@@ -86,10 +88,10 @@ PRODUCTS = {
 
 
 @pytest.mark.parametrize("dtype, precision", INPUTS)
-@pytest.mark.parametrize("turned", test_wgmma.ORDERS, ids=lambda t: "".join("nt"[i] for i in t))
+@pytest.mark.parametrize("transpose", test_wgmma.ORDERS, ids=lambda t: "".join("nt"[i] for i in t))
 @pytest.mark.parametrize("name", PRODUCTS)
-def test_products(cpu_dev, cpu_info, name, turned, dtype, precision, rng):
-    p, operands, want = product(rng, PRODUCTS[name], dtypes.as_dtype(dtype), precision, turned)
+def test_products(cpu_dev, cpu_info, name, transpose, dtype, precision, rng):
+    p, operands, want = product(rng, PRODUCTS[name], dtypes.as_dtype(dtype), precision, transpose)
     plan = hopper_matmul.HopperMatmul(SMALL, 3 if name == "deep" else 1).plan(p, cpu_info, STORE)
     assert (plan.launches[-1].name == "wgmma") == (name != "deep")
     check(plan, *operands, want, cpu_dev, precision)
@@ -147,7 +149,9 @@ def test_several_vectors_of_an_epilogue_at_once(cpu_dev, cpu_info, columns, toge
 @pytest.mark.parametrize("shape", tiles.SHAPES, ids=lambda s: f"{s.name}x{s.groups}")
 def test_tiles(cpu_dev, cpu_info, shape, rng):
     """Both operands in panels of 64."""
-    p, operands, want = product(rng, (264, 280, 80, (), ()), dtypes.float16, turned=(True, False))
+    p, operands, want = product(
+        rng, (264, 280, 80, (), ()), dtypes.float16, transpose=(True, False)
+    )
     check(hopper_matmul.HopperMatmul(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev)
 
 
@@ -256,7 +260,7 @@ def test_tiles_of_filter_gradients(cpu_dev, cpu_info, shape, rng):
     convolved(rng, solver, FILTER_GRAD, "stride2", "bfloat16", "high", cpu_dev, cpu_info)
 
 
-def planes(rng, p, shape, splits, cpu_dev, cpu_info):
+def channel_major_gradient(rng, p, shape, splits, cpu_dev, cpu_info):
     a, b = test_wgmma.operands(rng, p)
     solver = channel_major.ChannelMajorFilterGradient(shape, splits)
     assert solver.takes(p)
@@ -269,13 +273,13 @@ def planes(rng, p, shape, splits, cpu_dev, cpu_info):
 def test_planes(cpu_dev, cpu_info, name, precision, rng):
     p = dataclasses.replace(test_wgmma_channel_major.CASES[name], precision=precision)
     shape = tiles.PROMOTED[-1] if precision == "highest" else tiles.SHAPES[-2]
-    planes(rng, p, shape, 2 if name.startswith("stride") else 1, cpu_dev, cpu_info)
+    channel_major_gradient(rng, p, shape, 2 if name.startswith("stride") else 1, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("shape", tiles.PROMOTED, ids=lambda s: f"{s.name}x{s.groups}")
 def test_tiles_of_planes(cpu_dev, cpu_info, shape, rng):
     p = test_wgmma_channel_major.filter_grad((2, 6, 5, 70), (3, 2), 133)
-    planes(rng, p, shape, 2, cpu_dev, cpu_info)
+    channel_major_gradient(rng, p, shape, 2, cpu_dev, cpu_info)
 
 
 limit = test_wgmma_channel_major.limit
@@ -288,7 +292,7 @@ def test_parts_of_planes(cpu_dev, cpu_info, limit, batch, images, parts, rng):
     limit(test_wgmma_channel_major.PER_PIXEL * (images + 3) * 48)
     a = channel_major.layout(p)
     assert (a.images, a.parts) == (images, parts)
-    planes(rng, p, tiles.PROMOTED[-1], 2, cpu_dev, cpu_info)
+    channel_major_gradient(rng, p, tiles.PROMOTED[-1], 2, cpu_dev, cpu_info)
 
 
 @pytest.mark.parametrize("box", register_blocked.BOXES, ids=lambda box: box.name)
@@ -349,7 +353,7 @@ FAULTS = {  # the kernel's text, what takes its place, and what is found
     "step of rows": ("(64UL << 32)", "(32UL << 32)", WRONG),
     "step of k": ("DEPTH * 8 : 2)", "DEPTH * 8 : 1)", WRONG),
     "step of panels": ("(ulong)(BK * 8) << 16", "(ulong)(BK * 4) << 16", WRONG),
-    "turned": ("p, 1, 1, 0, 1;", "p, 1, 1, 0, 0;", "OPERAND"),
+    "transposed": ("p, 1, 1, 0, 1;", "p, 1, 1, 0, 0;", "OPERAND"),
     "row of a tile": ("const int m0 = pm * BM;", "const int m0 = pm * BM + 1;", WRONG),
     "beyond a stage": ("TMA_MATRIX(to, maps,", "TMA_MATRIX(to + STAGE - 128, maps,", "TARGET"),
     "odd place": ("TMA_MATRIX(to, maps,", "TMA_MATRIX(to + 16, maps,", "TARGET"),
@@ -453,7 +457,7 @@ def test_faults_of_planes_are_found(cpu_dev, cpu_info, old, new, fault, rng):
         ("(ulong)(s * 128)", "0", WRONG),
         ("j0 + i, c, c + 8", "j0 + i, c, c + 1", WRONG),
         ("w + j0 - PAD2", "w + j0", WRONG),
-        ("(team * WIDE +", "(", WRONG),
+        ("(consumer * WIDE +", "(", WRONG),
         ("WG_WAIT(1);", "WG_WAIT(2);", "HELD"),
         ("WG_WAIT(0);", "", "PENDING"),
         ("X_BYTES + DY_BYTES)", "DY_BYTES)", "BYTES"),
@@ -506,10 +510,10 @@ def test_faults_of_boxes_with_a_halo_are_found(cpu_dev, cpu_info, old, new, faul
         ("BAR_EXPECT(full_b, B_STAGE)", "BAR_EXPECT(full_b, B_BYTES)", "BYTES"),
         ("if (ONE_COLUMN) {", "if (0) {", WRONG),
         ("BAR_WAIT(full_b, 0);", "", "CLOSED"),
-        ("use += (PARTIES - 1) * CHUNKS;", "", "a phase"),
-        ("tile += PARTIES * groups)", "tile += groups)", "NEVER"),
-        ("int use = party * CHUNKS;", "int use = 0;", "a phase"),
-        ("if (PARTIES > 1) BAR_WAIT_USE(", "if (0) BAR_WAIT_USE(", "EARLY"),
+        ("use += (PINGPONG - 1) * CHUNKS;", "", "a phase"),
+        ("tile += PINGPONG * groups)", "tile += groups)", "NEVER"),
+        ("int use = pingpong * CHUNKS;", "int use = 0;", "a phase"),
+        ("if (PINGPONG > 1) BAR_WAIT_USE(", "if (0) BAR_WAIT_USE(", "EARLY"),
     ],
 )
 def test_faults_of_weights_that_stay_are_found(cpu_dev, cpu_info, old, new, fault, rng):

@@ -87,7 +87,7 @@ def test_convolutions(cpu_dev, cpu_info, shape, taps, stride, pad, filters, rng)
 
 def test_boxes_with_a_halo(cpu_dev, cpu_info, rng):
     for tile in halo.SHAPES:
-        if tile.parties == 1:  # the emulator runs parties one after the other
+        if tile.pingpong == 1:  # the emulator runs ping-pong warpgroups one after the other
             _convolution(rng, cpu_dev, cpu_info, halo.HaloConv(tile), (7, 9, 11, 8), 3, 1, 1, 72)
 
 

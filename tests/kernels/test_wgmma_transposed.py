@@ -28,7 +28,7 @@ STORE = store_epilogue(FLOAT)
 WIDE = transposed.SHAPES[0]  # whose producer is a whole warpgroup
 SMALL = min(transposed.SHAPES, key=lambda s: s.bm * s.bn * s.stages)
 
-PRODUCTS = {  # m, n, k, batch of a, batch of b; is a turned; offsets; launches that lay a out anew
+PRODUCTS = {  # m, n, k, batch of a, batch of b; a transposed?; offsets; launches that pack a
     "ragged": ((150, 72, 136, (), ()), False, (0, 0), 0),
     "few columns": ((70, 4, 36, (), ()), False, (0, 0), 0),
     "one row": ((1, 200, 40, (), ()), False, (0, 0), 0),
@@ -38,16 +38,16 @@ PRODUCTS = {  # m, n, k, batch of a, batch of b; is a turned; offsets; launches 
     "odd offset": ((70, 40, 56, (), ()), False, (3, 4), 1),
     "odd k": ((70, 40, 37, (), ()), False, (0, 0), 1),
     "one k": ((70, 40, 1, (), ()), False, (0, 0), 1),
-    "a turned": ((72, 136, 70, (), ()), True, (0, 0), 1),
-    "batched a turned": ((35, 40, 70, (2,), (2,)), True, (1, 4), 1),
+    "a transposed": ((72, 136, 70, (), ()), True, (0, 0), 1),
+    "batched a transposed": ((35, 40, 70, (2,), (2,)), True, (1, 4), 1),
 }
 
 
 @pytest.mark.parametrize("tile", [SMALL, WIDE], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", PRODUCTS)
 def test_products(cpu_dev, cpu_info, name, tile, rng):
-    sizes, turned, offsets, packs = PRODUCTS[name]
-    p, operands, want = product(rng, sizes, FLOAT, turned=(turned, False), offsets=offsets)
+    sizes, transpose, offsets, packs = PRODUCTS[name]
+    p, operands, want = product(rng, sizes, FLOAT, transpose=(transpose, False), offsets=offsets)
     p = dataclasses.replace(p, precision="high")
     solver = transposed.TransposedMatmul(tile, 1)
     assert solver.takes(p)
@@ -67,7 +67,7 @@ def test_tiles(cpu_dev, cpu_info, shape, rng):
 def test_slices_of_the_depth(cpu_dev, cpu_info, splits, rng):
     p, operands, want = product(rng, (40, 68, 360, (2,), (2,)), FLOAT)
     plan = transposed.TransposedMatmul(SMALL, splits).plan(p, cpu_info, STORE)
-    assert [x.name for x in plan.launches] == ["wgmma_transposed", "gemm_fold4"]
+    assert [x.name for x in plan.launches] == ["wgmma_transposed", "gemm_reduce4"]
     check(plan, *operands, want, cpu_dev)
 
 
@@ -181,13 +181,13 @@ def test_large_products_choose_it(hopper_info, size):
         assert chosen(other, hopper_info) == "wgmma"
 
 
-def test_without_its_verdict_all_is_as_before(hopper_info, monkeypatch):
+def test_without_its_self_test_all_is_as_before(hopper_info, monkeypatch):
     p = problem(4096, 4096, 4096)
     assert [x.name for x in matmul.plan(p, hopper_info, STORE).launches] == ["wgmma_transposed"]
     monkeypatch.setattr(
         hopper_probe,
         "available",
-        lambda info, family=hopper_probe.BASE: family != "wgmma_transposed",
+        lambda info, name=hopper_probe.BASE: name != "wgmma_transposed",
     )
     assert chosen(p, hopper_info) == "wgmma"
     assert matmul.plan(p, hopper_info, STORE) == hopper_matmul.HopperMatmul().plan(

@@ -38,7 +38,7 @@ def test_the_self_test_passes_with_memory_objects(dev):
 
 
 def test_no_self_test_where_arguments_are_cheap(dev, monkeypatch):
-    monkeypatch.setattr(addresses, "_verdict", lambda info, index: "")
+    monkeypatch.setattr(addresses, "_self_test", lambda info, index: "")
     dear = dataclasses.replace(dev.info, quirks=dev.info.quirks | {"slow_memory_arguments"})
     cheap = dataclasses.replace(dev.info, quirks=dev.info.quirks - {"slow_memory_arguments"})
     assert addresses.usable(dear, 0)
@@ -48,7 +48,7 @@ def test_no_self_test_where_arguments_are_cheap(dev, monkeypatch):
 
 
 def test_a_failed_self_test_keeps_memory_objects(dev, monkeypatch):
-    monkeypatch.setattr(addresses, "_verdict", lambda info, index: "it computed a wrong result")
+    monkeypatch.setattr(addresses, "_self_test", lambda info, index: "it computed a wrong result")
     dear = dataclasses.replace(dev.info, quirks=frozenset({"slow_memory_arguments"}))
     assert not addresses.usable(dear, 0)
     monkeypatch.setenv("KERASCL_ADDRESSES", "2")  # the self-test's own process

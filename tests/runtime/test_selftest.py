@@ -1,4 +1,4 @@
-"""Self-tests in a child process: which verdicts speak of the device."""
+"""Self-tests in a child process: which results speak of the device."""
 
 import os
 import subprocess
@@ -30,7 +30,7 @@ CASES = {
 }
 
 
-def verdict(folder, text: str) -> tuple[str, bool]:
+def result(folder, text: str) -> tuple[str, bool]:
     (folder / "child_of_selftest.py").write_text(text)
     path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH", ""))))
     return selftest.in_child("child_of_selftest", 0, PYTHONPATH=path)
@@ -38,17 +38,17 @@ def verdict(folder, text: str) -> tuple[str, bool]:
 
 @pytest.mark.parametrize("tests", CASES)
 def test_the_child_has_the_last_word(tests, tmp_path):
-    assert verdict(tmp_path, CHILD.format(tests)) == CASES[tests]
+    assert result(tmp_path, CHILD.format(tests)) == CASES[tests]
 
 
 def test_a_child_that_cannot_begin_says_nothing_of_the_device(tmp_path):
-    text, lasting = verdict(tmp_path, "import no_such_package_anywhere")
+    text, lasting = result(tmp_path, "import no_such_package_anywhere")
     assert not lasting
     assert "did not begin" in text and "no_such_package_anywhere" in text
 
 
-def test_a_child_that_dies_is_a_verdict(tmp_path):
-    text, lasting = verdict(
+def test_a_child_that_dies_is_a_result(tmp_path):
+    text, lasting = result(
         tmp_path, "import os\nfrom kerascl.runtime import selftest\n"
         "print(selftest.BEGUN, flush=True)\nos._exit(9)\n",
     )  # fmt: skip

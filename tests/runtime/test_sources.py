@@ -1,4 +1,4 @@
-"""What a verdict about a driver depends on: its key changes with these sources and no others."""
+"""What a self-test's result depends on: its key changes with these sources and no others."""
 
 import pytest
 
@@ -58,7 +58,7 @@ def test_every_self_test_has_its_files(module):
     assert {f"{module.split('.')[-1]}.py", *PROGRAMS.get(module, ())} <= found
 
 
-def test_a_verdict_is_asked_for_again_when_the_sources_change(dev, tmp_path, monkeypatch):
+def test_a_self_test_runs_again_when_the_sources_change(dev, tmp_path, monkeypatch):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     asked = []
 

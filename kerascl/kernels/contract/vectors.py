@@ -2,7 +2,7 @@
 
 `lane_macros` lets one source be written once for a scalar and for OpenCL C
 vectors of 2, 4, 8 or 16 lanes; `limit_macros` gives the extreme values of a
-compute type.  Also the launch arithmetic that the kernel families share.
+compute type.  Also the launch arithmetic that all kernels share.
 """
 
 from __future__ import annotations

@@ -38,12 +38,10 @@ class PointwiseConv(Solver):
         return not problem.channels_first and matmul.takes_moments(self._product(problem), info)
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
-        product, planes = self._product(problem), channel_major.ChannelMajorFilterGradient()
-        # A long sum over rows of both operands may be faster as one of planes.
-        if planes.applies(problem, info) and planes.cost(problem, info) < matmul.cost(
-            product, info
-        ):
-            return planes.plan(problem, info, epilogue)
+        product, other = self._product(problem), channel_major.ChannelMajorFilterGradient()
+        # A long sum over rows of both operands may be faster in channel-major layout.
+        if other.applies(problem, info) and other.cost(problem, info) < matmul.cost(product, info):
+            return other.plan(problem, info, epilogue)
         plan = matmul.plan(product, info, epilogue)
         swapped = problem.channels_first and problem.kind != FILTER_GRAD
         return rename_slots(plan, {"a": "b", "b": "a"}) if swapped else plan

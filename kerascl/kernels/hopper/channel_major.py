@@ -1,4 +1,4 @@
-"""Filter gradients of float32 with warpgroup matrix instructions: products of planes, see `ptx`.
+"""Filter gradients of float32 with warpgroup matrix instructions: products in channel-major layout.
 
 wgmma reads TF32 from shared memory only with k contiguous, and k is the pixels here. So x and dy
 are laid out anew (wgmma_channel_major.cl): channels first, then rows, columns and images, with so
@@ -170,7 +170,7 @@ def layout(p: ConvProblem) -> ChannelMajorLayout | None:
 class ChannelMajorFilterGradient(HopperSolver):
     """Filter gradient of one- and two-dimensional convolutions of float32, channels last."""
 
-    family = verdict = "wgmma_channel_major"
+    prefix = self_test = "wgmma_channel_major"
 
     def takes(self, p: ConvProblem) -> bool:
         return (

@@ -153,7 +153,7 @@ class HopperConv(MomentsSolver):
         tiles_n = ceil_div(columns, shape.bn)
         tiles = tiles_m * tiles_n * splits * classes**2
         run = Run(
-            shape, p.a, index, "a", b.slot, a_words, b.words, False, b.turned, a_low, b.low,
+            shape, p.a, index, "a", b.slot, a_words, b.words, False, b.transposed, a_low, b.low,
             a_maps=images**2, columns=columns,
             flags=(
                 ("CONV", 1), ("FILTER_GRAD", 0), ("DATA_GRAD", int(not forward)),
@@ -180,14 +180,14 @@ class Weights:
     Attributes:
         slot, low: where the weights lie, and their low parts for 3xTF32.
         words: of the tensor map.
-        turned: whether columns are contiguous, not k.
+        transposed: whether columns are contiguous, not k.
         taps_inner: whether the map has the taps between k and the columns.
     """
 
     slot: str
     low: str | None
     words: tuple[int, ...]
-    turned: bool
+    transposed: bool
     taps_inner: bool
 
 
@@ -206,18 +206,18 @@ def weights(
     elif low_parts(p):
         low_slot = room(nbytes)
         launches.append(pack_launch(Matrix("b", taps * c, f, f, 1), p.a, index, low=low_slot))
-    turned = p.kind == FORWARD and not taps_inner
+    transposed = p.kind == FORWARD and not taps_inner
     if taps_inner:
         sizes, steps, b_box = (c, taps, f), (c * size, taps * c * size), (deep, 1, shape.bn)
     else:
         sizes, steps = (f, c, taps), (f * size, c * f * size)
-        b_box = (64, deep, 1) if turned else (deep, shape.bn, 1)
+        b_box = (64, deep, 1) if transposed else (deep, shape.bn, 1)
     words = map_words(p.a, sizes, steps, b_box)
-    return Weights(slot, low_slot, words, turned, taps_inner)
+    return Weights(slot, low_slot, words, transposed, taps_inner)
 
 
 def packs(p: ConvProblem) -> bool:
-    """Whether the weights are turned first: tf32 wants k contiguous, forward they are not."""
+    """Whether the weights are transposed first: tf32 wants k contiguous, forward they are not."""
     return p.kind == FORWARD and p.a.itemsize == 4
 
 

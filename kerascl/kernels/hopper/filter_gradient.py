@@ -46,7 +46,7 @@ def box(images: int, height: int, width: int) -> tuple[int, int, int, int]:
 class FilterGradient(HopperSolver):
     """Filter gradient of two-dimensional convolutions of 16-bit floats, channels last."""
 
-    family = "wgmma_filter"
+    prefix = "wgmma_filter"
 
     def takes(self, p: ConvProblem) -> bool:
         stride = p.strides[-1]

@@ -38,26 +38,26 @@ class HaloTile(Shape):
     Attributes:
         stages: boxes of pixels in their ring, or as many as there is room for.
         weights: tiles of weights in theirs; 0 where all of them stay.
-        parties: warpgroups that take tiles in turn, of `teams` in all.
+        pingpong: groups of the `consumers` that take tiles alternately; 1: all share each tile.
     """
 
     weights: int = 0
-    parties: int = 1
+    pingpong: int = 1
 
     @property
     def bm(self) -> int:
-        return 64 * self.blocks * self.teams // self.parties
+        return 64 * self.blocks * self.consumers // self.pingpong
 
     @property
     def name(self) -> str:
-        turns = f"p{self.parties}" if self.parties > 1 else ""
+        turns = f"p{self.pingpong}" if self.pingpong > 1 else ""
         return f"{super().name}w{self.weights}{turns}"
 
     def boxes(self, p: ConvProblem) -> int:
         """Stages of the ring of boxes; 0 where local memory has no room for two."""
         tile = 128 * round_up(self.bn, 64)
         kept = self.weights or math.prod(p.w_shape[:2]) * _chunks(p)
-        moments = 4 * self.teams * (8 * self.bn + 4) + 4
+        moments = 4 * self.consumers * (8 * self.bn + 4) + 4
         barriers = 16 * (self.stages + max(self.weights, 1))
         room = SHARED_LIMIT // self.groups - kept * tile - moments - barriers
         boxes = min(self.stages, room // round_up(_box(p, self).rows * 128, 1024))
@@ -135,7 +135,7 @@ class HaloRun(Run):
 class HaloConv(MomentsSolver):
     """Forward and data gradient of two-dimensional convolutions of stride one, channels last."""
 
-    family = verdict = "wgmma_halo"
+    prefix = self_test = "wgmma_halo"
 
     def takes(self, p: ConvProblem) -> bool:
         return (
@@ -171,7 +171,7 @@ class HaloConv(MomentsSolver):
                 units = info.compute_units
                 tiles = ceil_div(tiles * units, max(units // tiles_n, 1) * tiles_n)
             # Parties share a compute unit as groups do.
-            shared = dataclasses.replace(tile, groups=tile.groups * tile.parties)
+            shared = dataclasses.replace(tile, groups=tile.groups * tile.pingpong)
             time = tiles_time(shared, kind, tiles, depth, 1, info, more=self.more)
             choices.append((time + loading + packing, tile, 1))
         return min(choices, key=lambda c: c[0])
@@ -196,12 +196,12 @@ class HaloConv(MomentsSolver):
         tiles = cover.tiles * tiles_n
         boxes, kept = shape.boxes(p), max(shape.weights, 1)
         run = HaloRun(
-            shape, p.a, index, "a", operand.slot, a_words, operand.words, False, operand.turned,
+            shape, p.a, index, "a", operand.slot, a_words, operand.words, False, operand.transposed,
             columns=out[-1], depth=rows * taps * chunks,
             flags=(
                 ("DATA_GRAD", int(p.kind != FORWARD)), ("B_TAPS_INNER", int(operand.taps_inner)),
                 ("TAPS1", rows), ("TAPS2", taps), ("A_ROWS", cover.rows),
-                ("PARTIES", shape.parties), ("BOXES", boxes), ("WEIGHTS", kept),
+                ("PINGPONG", shape.pingpong), ("BOXES", boxes), ("WEIGHTS", kept),
                 ("STAGES", boxes + kept),
             ),
         )  # fmt: skip

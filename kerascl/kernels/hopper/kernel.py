@@ -62,7 +62,7 @@ class Run:
     @property
     def threads(self) -> int:
         """Work-items of a group."""
-        return 128 * (self.shape.teams + 1) if self.wide else self.shape.threads
+        return 128 * (self.shape.consumers + 1) if self.wide else self.shape.threads
 
     @property
     def operands(self) -> Args:
@@ -84,7 +84,7 @@ class Run:
         """The launch over `tiles` tiles with tensor maps in `slot`."""
         shape, kind = self.shape, KINDS[self.dtype.name]
         names = dict(
-            BM=shape.bm, BN=shape.bn, BK=depth_of(self.dtype), MI=shape.blocks, NWG=shape.teams,
+            BM=shape.bm, BN=shape.bn, BK=depth_of(self.dtype), MI=shape.blocks, NWG=shape.consumers,
             STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
             LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),

@@ -198,7 +198,7 @@ class HopperMatmul(MomentsSolver):
                 for s in _sides(p)
             ),
         )
-        sides, slots, lows, turned = [], [], [], []
+        sides, slots, lows, transposed = [], [], [], []
         for slot, side, layout in zip("ab", _sides(p), self.layouts(p), strict=True):
             packed = side.packed(p.a)
             # What tf32 loses of an operand is read like the operand itself.
@@ -216,7 +216,7 @@ class HopperMatmul(MomentsSolver):
             sides.append(packed if copied else side)
             slots.append(copy_slot or slot)
             lows.append(low_slot)
-            turned.append(layout == "mn" and not copied)
+            transposed.append(layout == "mn" and not copied)
         a, b = sides
         batched = p.batches > 1
         deep = depth_of(p.a)
@@ -228,8 +228,9 @@ class HopperMatmul(MomentsSolver):
         tiles = tiles_m * tiles_n * p.batches * splits
         run = self.run(
             shape, p.a, index, slots[0], slots[1],
-            a.words(p.a, rows, turned[0], batched), b.words(p.a, columns, turned[1], batched),
-            turned[0], turned[1], lows[0], lows[1], columns=p.n,
+            a.words(p.a, rows, transposed[0], batched),
+            b.words(p.a, columns, transposed[1], batched),
+            transposed[0], transposed[1], lows[0], lows[1], columns=p.n,
             flags=(("BATCHED", int(batched)),),
         )  # fmt: skip
         params = Params().add(

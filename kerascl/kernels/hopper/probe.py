@@ -1,7 +1,7 @@
 """Whether warpgroup matrix instructions work here: asked once for a device and driver.
 
-Child processes compute some products and convolutions; see `runtime.selftest`.  A family of
-kernels may have a verdict of its own, so that what fails there leaves the others in use.
+Child processes compute some products and convolutions; see `runtime.selftest`.  Some
+kernels have a self-test of their own, so that what fails there leaves the others in use.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from kerascl.runtime import device as devices
 from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
 
-BASE = "wgmma"  # the family of those that share a verdict
-# family -> its self-test, a module of `selftests`
+BASE = "wgmma"  # the self-test of all kernels that have none of their own
+# name -> the self-test's module in `selftests`
 SELF_TESTS = {
     BASE: "basics", "wgmma_channel_major": "channel_major", "wgmma_stem": "stem",
     "wgmma_moments": "moments", "wgmma_register_blocked16": "register_blocked16",
@@ -29,33 +29,33 @@ def capable(info: DeviceInfo) -> bool:
 
 
 @functools.cache
-def verdicts(info: DeviceInfo) -> dict[str, str]:
-    """Of each family: "" when its self-test passed, else why it did not.
+def results(info: DeviceInfo) -> dict[str, str]:
+    """Of each self-test: "" when it passed, else why it did not.
 
-    Where no verdict is kept the self-tests run, all at once: they mostly wait for the driver's
+    Where no result is kept the self-tests run, all at once: they mostly wait for the driver's
     compiler.
     """
 
-    def verdict(family: str) -> str:
-        digest = sources.of_module(self_test(family))
-        return selftest.kept(info, family, digest, lambda: _test(info, family))
+    def result(name: str) -> str:
+        digest = sources.of_module(self_test(name))
+        return selftest.kept(info, name, digest, lambda: _test(info, name))
 
     with ThreadPoolExecutor(len(SELF_TESTS)) as pool:
-        return dict(zip(SELF_TESTS, pool.map(verdict, SELF_TESTS), strict=True))
+        return dict(zip(SELF_TESTS, pool.map(result, SELF_TESTS), strict=True))
 
 
-def available(info: DeviceInfo, family: str = BASE) -> bool:
-    """Whether the kernels of wgmma.cl, and those of a family with its own verdict, may be used."""
+def available(info: DeviceInfo, name: str = BASE) -> bool:
+    """Whether the kernels of wgmma.cl, and those with the self-test `name`, may be used."""
     if not capable(info):
         return False
-    known = verdicts(info)
-    return not known[BASE] and not known[family]
+    known = results(info)
+    return not known[BASE] and not known[name]
 
 
-def _test(info: DeviceInfo, family: str) -> tuple[str, bool]:
-    return selftest.in_child(self_test(family), devices.index_of(info))
+def _test(info: DeviceInfo, name: str) -> tuple[str, bool]:
+    return selftest.in_child(self_test(name), devices.index_of(info))
 
 
-def self_test(family: str) -> str:
-    """The module that computes something with the kernels of a family."""
-    return f"kerascl.kernels.hopper.selftests.{SELF_TESTS[family]}"
+def self_test(name: str) -> str:
+    """The module that computes something with the kernels that a self-test is for."""
+    return f"kerascl.kernels.hopper.selftests.{SELF_TESTS[name]}"

@@ -79,11 +79,11 @@ def instruction(columns: int, kind: Kind, a_mn: bool, b_mn: bool) -> str:
     count = columns // 2
     registers = ", ".join(f"%{k}" for k in range(count))
     places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
-    turned = f", {int(a_mn)}, {int(b_mn)}" if kind.depth == 16 else ""
+    transposed = f", {int(a_mn)}, {int(b_mn)}" if kind.depth == 16 else ""
     name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{kind.depth}.f32.{kind.name}.{kind.name}"
     text = (
         f"{{ .reg .pred p; setp.ne.b32 p, %{count + 2}, 0;\\n"
-        f"//@ {name} {{{registers}}}, %{count}, %{count + 1}, p, 1, 1{turned};\\n}}"
+        f"//@ {name} {{{registers}}}, %{count}, %{count + 1}, p, 1, 1{transposed};\\n}}"
     )
     return (
         f'#define WGMMA(d, a, b, add) asm volatile("{text}" : {places} '
@@ -100,11 +100,11 @@ def register_instruction(columns: int, kind: Kind, b_mn: bool) -> str:
     registers = ", ".join(f"%{k}" for k in range(count))
     places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
     left = ", ".join(f"%{count + k}" for k in range(4))
-    turned = f", {int(b_mn)}" if kind.depth == 16 else ""
+    transposed = f", {int(b_mn)}" if kind.depth == 16 else ""
     name = f"wgmma.mma_async.sync.aligned.m64n{columns}k{kind.depth}.f32.{kind.name}.{kind.name}"
     text = (
         f"{{ .reg .pred p; setp.ne.b32 p, %{count + 5}, 0;\\n"
-        f"//@ {name} {{{registers}}}, {{{left}}}, %{count + 4}, p, 1, 1{turned};\\n}}"
+        f"//@ {name} {{{registers}}}, {{{left}}}, %{count + 4}, p, 1, 1{transposed};\\n}}"
     )
     return (
         f'#define WGMMA_A(d, x0, x1, b, add) asm volatile("{text}" : {places} '

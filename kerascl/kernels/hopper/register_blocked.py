@@ -60,8 +60,10 @@ class RegisterBox:
     @property
     def stage(self) -> int:
         """Bytes of a stage of the ring, with its barriers."""
-        turned = 9 * 1024
-        return 2 * round_up(128 * self.x_rows, 1024) + 2 * WIDTH * self.lines * 128 + turned + 24
+        transposed = 9 * 1024
+        return (
+            2 * round_up(128 * self.x_rows, 1024) + 2 * WIDTH * self.lines * 128 + transposed + 24
+        )
 
     @property
     def stages(self) -> int:
@@ -97,7 +99,7 @@ BOXES16 = (
 class RegisterBlockedFilterGradient(HopperSolver):
     """Filter gradient of two-dimensional convolutions of float32 with stride one, channels last."""
 
-    family = "wgmma_register_blocked"
+    prefix = "wgmma_register_blocked"
     boxes: tuple[RegisterBox, ...] = BOXES
 
     def takes(self, p: ConvProblem) -> bool:
@@ -168,14 +170,14 @@ class RegisterBlockedFilterGradient(HopperSolver):
             + cl_source("hopper/wgmma_common.cl")
             + cl_source("hopper/wgmma_store.cl")
             + cl_source("hopper/wgmma_register_blocked_common.cl")
-            + cl_source(f"hopper/{self.family}.cl")
+            + cl_source(f"hopper/{self.prefix}.cl")
         )
         args = (
             Ref("a"), Ref("b"), Ref("ws0"), Scalar("ulong8", x_words), Scalar("ulong8", dy_words),
             *params.args, *inner.args,
         )  # fmt: skip
         launches = [
-            Launch(source, self.family, args, (groups * THREADS,), (THREADS,),
+            Launch(source, self.prefix, args, (groups * THREADS,), (THREADS,),
                    (f"--rewrite={REWRITE}",))
         ]  # fmt: skip
         if splits > 1:
@@ -186,7 +188,7 @@ class RegisterBlockedFilterGradient(HopperSolver):
 class RegisterBlockedFilterGradient16(RegisterBlockedFilterGradient):
     """The same of 16-bit floats."""
 
-    family = verdict = "wgmma_register_blocked16"
+    prefix = self_test = "wgmma_register_blocked16"
     boxes = BOXES16
 
     @staticmethod

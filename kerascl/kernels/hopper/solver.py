@@ -18,14 +18,14 @@ class HopperSolver(Solver):
         more: what the epilogue does with a result besides storing it, in times of that.
     """
 
-    family = "wgmma"  # how its solvers are called
-    verdict = hopper_probe.BASE  # the self-test that speaks for it
+    prefix = "wgmma"  # what its solvers' names begin with
+    self_test = hopper_probe.BASE  # the self-test that must have passed
 
     def __init__(self, tile=None, splits: int | None = None, more: float = 0.0):
         self.tile = tile
         self.splits = splits
         self.more = more
-        self.name = self.family + (tile.name if tile else "") + (f"s{splits}" if splits else "")
+        self.name = self.prefix + (tile.name if tile else "") + (f"s{splits}" if splits else "")
 
     def takes(self, problem) -> bool:
         """Whether the kernel can compute this problem, whatever the device."""
@@ -36,7 +36,7 @@ class HopperSolver(Solver):
         raise NotImplementedError
 
     def applies(self, problem, info) -> bool:
-        return self.takes(problem) and hopper_probe.available(info, self.verdict)
+        return self.takes(problem) and hopper_probe.available(info, self.self_test)
 
     def cost(self, problem, info) -> float:
         return self.best(problem, info)[0] * COST_PER_MICROSECOND

@@ -78,7 +78,7 @@ def layout(p: ConvProblem) -> StemLayout:
 class _Stem(HopperSolver):
     """What forward and filter gradient share."""
 
-    verdict = "wgmma_stem"
+    self_test = "wgmma_stem"
     kind = ""
 
     def takes(self, p: ConvProblem) -> bool:
@@ -138,7 +138,7 @@ class _Stem(HopperSolver):
 class StemConv(_Stem, MomentsSolver):
     """Forward convolutions of few channels, channels last."""
 
-    family = "wgmma_stem"
+    prefix = "wgmma_stem"
     kind = FORWARD
 
     def moments(self, p: ConvProblem) -> bool:
@@ -211,7 +211,7 @@ class StemConv(_Stem, MomentsSolver):
 class StemFilterGradient(_Stem):
     """Filter gradients of few channels of 16-bit floats, channels last."""
 
-    family = "wgmma_stem_filter"
+    prefix = "wgmma_stem_filter"
     kind = FILTER_GRAD
 
     def takes(self, p: ConvProblem) -> bool:

@@ -21,7 +21,7 @@ class Shape:
     Attributes:
         bn: columns, a multiple of 16 up to 256.
         blocks: 64-row blocks of one consumer warpgroup.
-        teams: consumer warpgroups.
+        consumers: consumer warpgroups.
         stages: pairs of tiles in the ring.
         groups: work-groups that one compute unit is to hold.
         speed, speed_tf32: the share of the peak rate that a large problem of 16-bit floats and
@@ -30,7 +30,7 @@ class Shape:
 
     bn: int
     blocks: int
-    teams: int
+    consumers: int
     stages: int
     groups: int
     speed: float
@@ -38,7 +38,7 @@ class Shape:
 
     @property
     def bm(self) -> int:
-        return 64 * self.blocks * self.teams
+        return 64 * self.blocks * self.consumers
 
     @property
     def name(self) -> str:
@@ -46,7 +46,7 @@ class Shape:
 
     @property
     def threads(self) -> int:
-        return 128 * self.teams + PRODUCER
+        return 128 * self.consumers + PRODUCER
 
 
 SHAPES = (

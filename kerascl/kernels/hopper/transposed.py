@@ -1,8 +1,8 @@
 """Matrix products of float32 (as TF32) whose second operand has n contiguous: see `ptx`.
 
 wgmma reads TF32 from shared memory with k contiguous only, so `wgmma_gemm` lays such an operand out
-anew first.  Here it is read as it lies: the product is turned, out^T = b^T a^T, and the fragments
-of b^T, now the left operand, come from registers.
+anew first.  Here it is read as it lies: the product is transposed, out^T = b^T a^T, and the
+fragments of b^T, now the left operand, come from registers.
 
 A stage of 128 x 256 x 32 moves as much through shared memory, at 128 bytes a clock, as one of
 `wgmma_gemm`, which reads both operands there: 384 clocks for TMA's writes, 512 for a (by two
@@ -56,7 +56,7 @@ class TransposedMatmul(hopper_matmul.HopperMatmul):
     a is laid out anew where its k is not contiguous.
     """
 
-    family = verdict = TransposedRun.kernel
+    prefix = self_test = TransposedRun.kernel
     run = TransposedRun
     shapes = SHAPES
     store_time = 1.6 * STORE_TIME  # a lane's results are in different rows of the output

@@ -34,7 +34,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
-  SAME_IN_WARP(team, tid >> 7);
+  SAME_IN_WARP(consumer, tid >> 7);
   RING_AT(base, RING + 16 * STAGES + SIDE);
   RING_BARRIERS(4 * NWG)
   const int groups = get_num_groups(0);
@@ -98,7 +98,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #define DECODE_SLICE \
     const int k_begin = split * SLICE, k_end = min(depth, k_begin + SLICE);
 
-  if (team == NWG) {
+  if (consumer == NWG) {
     if (tid == NWG * 128) {
       __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL)
           + get_group_id(0) * (16 * MAPS);
@@ -249,7 +249,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   float products[MI][BN / 2];
   UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) products[i][j] = 0;
   const int lane = tid & 31, quad = lane >> 2, pair = lane & 3;
-  const ulong desc_a = DESCRIPTOR(A_MN) + (ulong)((base >> 4) + team * (MI * A_BLOCK));
+  const ulong desc_a = DESCRIPTOR(A_MN) + (ulong)((base >> 4) + consumer * (MI * A_BLOCK));
   const ulong desc_b = DESCRIPTOR(B_MN) + (ulong)((base + A_BYTES) >> 4);
   BEGIN_MOMENTS
   for (int tile = get_group_id(0); tile < TILES; tile += groups) {

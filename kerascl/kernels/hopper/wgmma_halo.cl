@@ -5,12 +5,12 @@
 //       rows of a tile are eight pixels of a line, and the next eight lie in the line below.
 //   b   a tile of the weights for each tap, in a ring of WEIGHTS stages of its own.  RESIDENT: its one
 //       stage holds so many, all of a column of tiles; a group loads them first and keeps to them.
-// k is BK channels and, within them, the taps.  PARTIES of consumers take tiles in turn, so that one
+// k is BK channels and, within them, the taps.  PINGPONG groups of consumers take tiles alternately, so that one
 // stores while another multiplies.
 
 #define THREADS (NWG * 128 + PRODUCERS)
-#define TEAM (NWG / PARTIES)  // warpgroups of a tile
-#define IN_TILE (team % TEAM)
+#define TILE_CONSUMERS (NWG / PINGPONG)  // warpgroups of a tile
+#define IN_TILE (consumer % TILE_CONSUMERS)
 #define TAPS (TAPS1 * TAPS2)
 #define LINE (8 + TAPS2 - 1)
 #define A_BYTES ((A_ROWS * 128 + 1023) / 1024 * 1024)
@@ -37,10 +37,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_halo(
     EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
-  SAME_IN_WARP(team, tid >> 7);
+  SAME_IN_WARP(consumer, tid >> 7);
   RING_AT(base, RING + 16 * STAGES + SIDE);
   asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));
-  RING_BARRIERS(4 * TEAM)
+  RING_BARRIERS(4 * TILE_CONSUMERS)
   const int groups = get_num_groups(0);
   const uint full_b = full + 8 * BOXES, empty_b = empty + 8 * BOXES;
   int stage = 0;  // of the weights
@@ -57,7 +57,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_halo(
     const int n0 = pn * BN; \
     DECODE_PIXELS
 
-  if (team == NWG) {
+  if (consumer == NWG) {
     GIVE_REGISTERS;
     if (tid == NWG * 128) {
       __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL)
@@ -115,20 +115,20 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_halo(
         + (ulong)((base >> 4) + (line + line / BOX_H * (TAPS1 - 1)) * (LINE * 8));
   }
   const ulong desc_b = DESCRIPTOR(B_MN) + (ulong)((base + FIRST_B) >> 4);
-  const int party = team / TEAM;
-  int use = party * CHUNKS;  // of boxes
+  const int pingpong = consumer / TILE_CONSUMERS;
+  int use = pingpong * CHUNKS;  // of boxes
 #if RESIDENT
   BAR_WAIT(full_b, 0);
 #endif
   BEGIN_MOMENTS
-  for (int tile = get_group_id(0) + party * groups; tile < TILES; tile += PARTIES * groups) {
+  for (int tile = get_group_id(0) + pingpong * groups; tile < TILES; tile += PINGPONG * groups) {
     DECODE_TILE
     int before = 0;
     _Pragma("unroll 1") for (int chunk = 0; chunk < CHUNKS; ++chunk, ++use) {
       const int box = use % BOXES;
-      // A phase has the parity of the last but one.  Only when another party has handed the box back,
+      // A phase has the parity of the last but one.  Only when the other group has handed the box back,
       // which takes its pixels to have come, does the parity say whether the next have.
-      if (PARTIES > 1) BAR_WAIT_USE(empty + 8 * box, use / BOXES, 1);
+      if (PINGPONG > 1) BAR_WAIT_USE(empty + 8 * box, use / BOXES, 1);
       BAR_WAIT_USE(full + 8 * box, use / BOXES, 0);
       int i = 0, j = 0;
       _Pragma("unroll 1") for (int tap = 0; tap < TAPS; ++tap) {
@@ -162,7 +162,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_halo(
       if (!RESIDENT) BAR_ARRIVE(empty_b + 8 * before);
       BAR_ARRIVE(empty + 8 * ((use - 1) % BOXES));
     }
-    use += (PARTIES - 1) * CHUNKS;
+    use += (PINGPONG - 1) * CHUNKS;
 
 #define cw 0
 #define ch 0

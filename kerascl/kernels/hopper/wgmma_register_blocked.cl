@@ -37,7 +37,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_registe
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31;
   SAME_IN_WARP(warp, tid >> 5);
-  const int team = warp >> 2;
+  const int consumer = warp >> 2;
   RING_AT(base, STAGES * STAGE + 24 * STAGES);
   asm volatile("//#entry .minnctapersm 1");
   // dy has come; x has come and dyT is there; all three may be overwritten.
@@ -46,7 +46,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_registe
     UNROLL for (int s = 0; s < STAGES; ++s) {
       BAR_INIT(come + 8 * s, 1);
       BAR_INIT(full + 8 * s, 3);
-      BAR_INIT(empty + 8 * s, 4 * TEAMS);
+      BAR_INIT(empty + 8 * s, 4 * CONSUMERS);
     }
     BARRIERS_READY;
   }
@@ -55,10 +55,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_registe
   int stage = 0;
   uint phase = 0;
 
-  if (team == TEAMS) {
+  if (consumer == CONSUMERS) {
     // Registers move from here, where two warps only are at work, to the others.
     REGISTERS(dec, 56);
-    const int panel = warp - 4 * TEAMS;
+    const int panel = warp - 4 * CONSUMERS;
     if (panel > 1) return;
     __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL) + get_group_id(0) * 32;
     if (panel == 0 && lane == 0) {
@@ -127,7 +127,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_registe
   REGISTERS(inc, 152);
   const int g = lane >> 2, t = lane & 3, line = t % BOX_H, image = t / BOX_H;
   const uint place = ((warp >> 1) & 1) * X_STEP
-      + ((image * HIGH + line + team) * WIDE) * 128 + (warp & 1) * 64 + g * 8;
+      + ((image * HIGH + line + consumer) * WIDE) * 128 + (warp & 1) * 64 + g * 8;
   // No swizzle; 128 bytes between groups of eight rows, a column between groups of four k.
   const ulong desc = (8UL << 32) | ((ulong)(DYT_COLUMN >> 4) << 16) | (ulong)((base + DYT_AT) >> 4);
   float products[TAPS][32];
@@ -160,6 +160,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_registe
     UNROLL for (int v = 0; v < TAPS; ++v) { WGMMA_KEEP(products[v]); }
 
     const int c = c0 + (warp & 3) * 16 + 2 * g;
-    UNROLL for (int i = 0; i < TAPS; ++i) STORE_TAP(i0 + team, j0 + i, c, c + 1)
+    UNROLL for (int i = 0; i < TAPS; ++i) STORE_TAP(i0 + consumer, j0 + i, c, c + 1)
   }
 }

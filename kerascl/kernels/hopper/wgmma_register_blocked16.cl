@@ -12,7 +12,7 @@
 #define RING (STAGES * STAGE)
 #define STEPS 4  // of 16 pixels, two lines of the box
 
-// Four 8 x 8 matrices of 16-bit elements, turned; lanes 8 i to 8 i + 7 give the rows of matrix i.
+// Four 8 x 8 matrices of 16-bit elements, transposed; lanes 8 i to 8 i + 7 give the rows of matrix i.
 #define LDMATRIX(to, at) \
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];" \
                : "=r"((to)[0]), "=r"((to)[1]), "=r"((to)[2]), "=r"((to)[3]) : "r"(at) : "memory")
@@ -23,17 +23,17 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_registe
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31;
   SAME_IN_WARP(warp, tid >> 5);
-  const int team = warp >> 2;
+  const int consumer = warp >> 2;
   RING_AT(base, RING + 16 * STAGES);
   asm volatile("//#entry .minnctapersm 1");
-  RING_BARRIERS(4 * TEAMS)
+  RING_BARRIERS(4 * CONSUMERS)
   const int groups = get_num_groups(0);
   int stage = 0;
   uint phase = 0;
 
-  if (team == TEAMS) {
+  if (consumer == CONSUMERS) {
     REGISTERS(dec, 56);
-    if (tid == TEAMS * 128) {
+    if (tid == CONSUMERS * 128) {
       __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL) + get_group_id(0) * 32;
       write_map(maps, (ulong)pX, mapX);
       write_map(maps + 16, (ulong)pDy, mapDy);
@@ -62,7 +62,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_registe
   REGISTERS(inc, 152);
   // Matrices 0 and 1 are a line's pixels and the 16 channels of a warp, 2 and 3 the next line's.
   const int next = lane >> 4;
-  const uint corner = (team * WIDE + (lane & 7)) * 128 + (2 * (warp & 3) + ((lane >> 3) & 1)) * 16;
+  const uint corner = (consumer * WIDE + (lane & 7)) * 128 + (2 * (warp & 3) + ((lane >> 3) & 1)) * 16;
   // 128-byte swizzle; 1024 bytes between groups of eight k.
   const ulong desc = (1UL << 62) | (64UL << 32) | (512UL << 16) | (ulong)((base + DY_AT) >> 4);
   float products[TAPS][32];
@@ -97,6 +97,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_registe
     if (lane == 0) BAR_ARRIVE(empty + 8 * before);
 
     const int c = c0 + (warp & 3) * 16 + (lane >> 2);
-    UNROLL for (int i = 0; i < TAPS; ++i) STORE_TAP(i0 + team, j0 + i, c, c + 8)
+    UNROLL for (int i = 0; i < TAPS; ++i) STORE_TAP(i0 + consumer, j0 + i, c, c + 8)
   }
 }

@@ -2,12 +2,12 @@
 // filters of dw[tap][c][f] in registers, warpgroup h those of row h of the taps, three tiles of
 // 64 x 64; so a box of pixels of x with its margin is read once for nine taps.
 
-#define TEAMS 3
+#define CONSUMERS 3
 #define TAPS 3
-#define THREADS (TEAMS * 128 + 128)
+#define THREADS (CONSUMERS * 128 + 128)
 #define BOX_W 8
 #define WIDE (BOX_W + TAPS - 1)
-#define HIGH (BOX_H + TEAMS - 1)
+#define HIGH (BOX_H + CONSUMERS - 1)
 #define SWIZZLED(at) ((at) ^ (((at) >> 3) & 0x70))
 
 // Tiles that share pixels are under way at the same time.
@@ -18,7 +18,7 @@
     rest_ /= TILES_N; \
     const int c0 = rest_ % TILES_M * 64; \
     rest_ /= TILES_M; \
-    const int i0 = rest_ / GROUPS_W * TEAMS, j0 = rest_ % GROUPS_W * TAPS; \
+    const int i0 = rest_ / GROUPS_W * CONSUMERS, j0 = rest_ % GROUPS_W * TAPS; \
     const int k_begin = split * SLICE, k_end = min(BOXES, k_begin + SLICE);
 
 // The first box of pixels of a slice: images, lines, columns.

@@ -10,7 +10,7 @@
 #endif
 
 #ifndef IN_TILE  // which warpgroup of its tile
-#define IN_TILE team
+#define IN_TILE consumer
 #endif
 #define ROW(i) (IN_TILE * (64 * MI) + (i) * 64 + ((tid >> 5) & 3) * 16 + quad)
 

@@ -1,6 +1,6 @@
 // Products of float32 (as TF32) on NVIDIA sm_90a whose second operand has n contiguous.  wgmma wants
 // TF32 with k contiguous in shared memory or, its left operand only, in registers.  So this is the
-// turned product out^T = b^T a^T: b's fragments are loaded into registers, a is read where TMA
+// transposed product out^T = b^T a^T: b's fragments are loaded into registers, a is read where TMA
 // leaves it.  Else as wgmma.cl, whose tile of BM x BN is here one of BN rows and BM columns.
 //
 // A stage of the ring holds
@@ -27,7 +27,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31;
   SAME_IN_WARP(warp, tid >> 5);
-  const int team = warp >> 2;
+  const int consumer = warp >> 2;
   RING_AT(base, RING + 16 * STAGES);
   asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));
   RING_BARRIERS(4 * NWG)
@@ -42,7 +42,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
     const int m0 = pm * BN, n0 = pn * BM; \
     const int k_begin = split * SLICE, k_end = min(CHUNKS, k_begin + SLICE);
 
-  if (team == NWG) {
+  if (consumer == NWG) {
     GIVE_REGISTERS;
     if (tid == NWG * 128) {
       __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL)

@@ -3,7 +3,7 @@
 Values become unsigned keys that order as they do, joined with their position
 (see sort.cl).  GPUs sort tiles in local memory by a bitonic network and merge
 runs by merge paths; CPUs do the same with one work-item for each chunk, without
-barriers.  `item_sort` gives other families the sorted (row number, position)
+barriers.  `item_sort` gives other kernels the sorted (row number, position)
 pairs themselves.
 """
 
