@@ -20,7 +20,7 @@ import numpy as np
 
 from kerascl import config
 from kerascl.runtime import selftest, sources
-from kerascl.runtime.opencl import RAW, cl
+from kerascl.runtime.opencl import RAW, Program, cl
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device, DeviceInfo
@@ -69,9 +69,7 @@ class Addresses:
         device = self._device
         # A queue of its own: nobody waits for the kernels under way.
         queue = cl.CommandQueue(device.context, device.handle)
-        # Past pyopencl's Program, which warns of whatever a compiler remarks.
-        program = cl._cl._Program(device.context, _SOURCE)
-        program._build(b"", [device.handle])
+        program = Program(device.context, device.handle, _SOURCE).build()
         out = cl.Buffer(device.context, cl.mem_flags.READ_WRITE, 8)
         return queue, cl.Kernel(program, "address_of"), out
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kerascl.runtime.opencl import cl
+from kerascl.runtime.opencl import Program, cl
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device, DeviceInfo
@@ -97,8 +97,7 @@ def options(device: Device) -> tuple[str, ...]:
 
 def _right(device: Device) -> bool:
     """Whether the probe computes what it says, and nothing again behind a barrier."""
-    program = cl._cl._Program(device.context, _PROBE)
-    program._build(b"", [device.handle])
+    program = Program(device.context, device.handle, _PROBE).build()
     queue = cl.CommandQueue(device.context, device.handle)
     a = np.arange(_COUNT, dtype=np.int32) * 7 % 40 - 20
     flags = cl.mem_flags

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+from collections.abc import Sequence
 
 from kerascl.runtime import icd
 
@@ -18,7 +19,8 @@ SETUP = icd.prepare()
 import pyopencl as cl  # noqa: E402  (the loader's environment comes first)
 
 __all__ = [
-    "EXIT", "IMPORTED_BEFORE", "POINTER_SIZE", "RAW", "SETUP", "SIZES", "Raw", "cl", "code_name",
+    "EXIT", "IMPORTED_BEFORE", "POINTER_SIZE", "RAW", "SETUP", "SIZES", "Program", "Raw", "cl",
+    "code_name",
 ]  # fmt: skip
 
 
@@ -60,6 +62,40 @@ class Raw:
         what, size = int(cl.kernel_info.NUM_ARGS), ctypes.c_size_t(4)
         self._info(kernel, what, size, ctypes.byref(count), None)
         return kernel, count.value
+
+
+class Program:
+    """An OpenCL program of one device, from a source text or from a binary, not yet built.
+
+    pyopencl's own Program warns of whatever a compiler remarks and keeps a second cache on disk;
+    this is the class beneath it.
+
+    Attributes:
+        handle: what pyopencl takes for a program.
+    """
+
+    def __init__(self, context: cl.Context, device: cl.Device, text: str | bytes):
+        self._device = device
+        source = isinstance(text, str)
+        arguments = (text,) if source else ([device], [text])
+        self.handle = cl._cl._Program(context, *arguments)
+
+    def build(self, options: Sequence[str] = ()) -> cl.Program:
+        """The program, built.
+
+        Raises:
+            pyopencl.Error: it does not build; `log` says why.
+        """
+        self.handle._build(" ".join(options).encode(), [self._device])
+        return self.handle
+
+    def log(self) -> str:
+        """What the compiler said."""
+        try:
+            text = self.handle.get_build_info(self._device, cl.program_build_info.LOG)
+        except cl.Error:
+            return ""
+        return (text or "").strip("\0 \n")
 
 
 class Exit:

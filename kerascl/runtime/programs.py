@@ -17,14 +17,14 @@ from kerascl.runtime import addresses, compilers, integers, manifest, out_of_pro
 from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.errors import LOST, CompileError
-from kerascl.runtime.opencl import EXIT, RAW, cl, code_name
+from kerascl.runtime.opencl import EXIT, RAW, Program, cl, code_name
 from kerascl.runtime.recent import Recent
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device, DeviceInfo
 
 _Key = tuple[str, tuple[str, ...]]  # source and options
-_Program = tuple[str, Sequence[str]]
+_Texts = tuple[str, Sequence[str]]
 
 #: Binary-to-binary steps by name.  The option "--rewrite=<name>" builds the source, passes its
 #: binary through the function and builds the result (NVIDIA: text of PTX in, text of PTX out).
@@ -138,7 +138,7 @@ def _conversions(info: DeviceInfo) -> tuple[str, ...]:
     return tuple(options)
 
 
-_Build = Callable[[Iterable[_Program]], list[Built]]
+_Build = Callable[[Iterable[_Texts]], list[Built]]
 
 
 class Programs:
@@ -193,7 +193,7 @@ class Programs:
                     built.kernels[name] = weakref.ref(found)
         return found
 
-    def build(self, programs: Iterable[_Program]) -> list[Built]:
+    def build(self, programs: Iterable[_Texts]) -> list[Built]:
         """Build several (source, options) at once, in threads; those already built cost nothing.
 
         Returns:
@@ -242,7 +242,7 @@ class Programs:
             return
         known = None if graph is None else manifest.Manifest(self._disk, graph)
 
-        def build(programs: Iterable[_Program]) -> list[Built]:
+        def build(programs: Iterable[_Texts]) -> list[Built]:
             programs = list(programs)
             built = self.build(programs)
             if known is not None:
@@ -399,29 +399,27 @@ class Programs:
 
     def _from_source(self, source: str, options: tuple[str, ...]) -> Any:
         device = self._device
-        program = cl._cl._Program(device.context, source)
+        program = Program(device.context, device.handle, source)
         try:
-            program._build(" ".join(options).encode(), [device.handle])
+            built = program.build(options)
         except cl.Error as error:
             if error.code in LOST:
                 raise device.queue.failure(error.code, "a build") from error
-            log = _log(program, device.handle)
+            log = program.log()
             raise CompileError(
                 _explain(source, options, log, code_name(error.code), device.info.name), log, source
             ) from None
         if config.debug():
-            log = _log(program, device.handle)
+            log = program.log()
             if log:
                 print(f"kerascl: build log\n{log}", file=sys.stderr)
-        return program
+        return built
 
     def _from_binary(self, binary: bytes, options: tuple[str, ...]) -> Any:
         device = self._device
         # A binary has no macros left to define; they may only keep a driver from its own cache.
         options = tuple(option for option in options if not option.startswith("-D"))
-        program = cl._cl._Program(device.context, [device.handle], [binary])
-        program._build(" ".join(options).encode(), [device.handle])
-        return program
+        return Program(device.context, device.handle, binary).build(options)
 
     def _kernel(self, built: Built, name: str, source: str, options: tuple[str, ...]) -> Kernel:
         try:
@@ -457,14 +455,6 @@ def kernel_names(source: str) -> list[str]:
 def _binary(program: Any) -> bytes:
     binaries = program.get_info(cl.program_info.BINARIES)
     return bytes(binaries[0]) if binaries and binaries[0] else b""
-
-
-def _log(program: Any, handle: Any) -> str:
-    try:
-        text = program.get_build_info(handle, cl.program_build_info.LOG)
-    except cl.Error:
-        return ""
-    return (text or "").strip("\0 \n")
 
 
 def _numbered(source: str, first: int = 1) -> str:
