@@ -60,6 +60,7 @@ class Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
+        """Python's protocol for finders of modules."""
         if fullname not in _CHAINS and fullname not in _LOADERS:
             return None
         return find_spec(fullname, path)

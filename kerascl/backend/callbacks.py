@@ -18,14 +18,17 @@ class CallbackList(callbacks_module.CallbackList):
     """
 
     def on_train_batch_end(self, batch, logs=None):
+        """Run the callbacks after a training batch."""
         if self._anybody("on_train_batch_end", "on_batch_end"):
             super().on_train_batch_end(batch, logs)
 
     def on_test_batch_end(self, batch, logs=None):
+        """Run the callbacks after a batch of `evaluate`."""
         if self._anybody("on_test_batch_end"):
             super().on_test_batch_end(batch, logs)
 
     def on_predict_batch_end(self, batch, logs=None):
+        """Run the callbacks after a batch of `predict`."""
         if self._anybody("on_predict_batch_end"):
             super().on_predict_batch_end(batch, logs)
 
@@ -42,17 +45,20 @@ class CallbackList(callbacks_module.CallbackList):
         self._tell("on_predict_batch_end", batch, logs=python_logs(logs))
 
     def on_epoch_end(self, epoch, logs=None):
+        """Run the callbacks after an epoch."""
         if self._async_train:
             self._flush_futures()
         self._tell("on_epoch_end", epoch, python_logs(logs))
 
     def on_train_end(self, logs=None):
+        """Run the callbacks after training."""
         if self._async_train:
             self._flush_futures()
         self._tell("on_train_end", python_logs(logs))
         self._on_end()
 
     def on_test_end(self, logs=None):
+        """Run the callbacks after `evaluate`."""
         if self._async_test:
             self._flush_futures()
         self._tell("on_test_end", python_logs(logs))

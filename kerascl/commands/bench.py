@@ -47,6 +47,7 @@ _ROWS = 16  # rows of a result compared with float64
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     parser.add_argument("--dtypes", nargs="+", default=["float32", "bfloat16", "float16"])
     parser.add_argument("--batch", type=int, help="images of the convolutions (GPU 64, CPU 4)")
     parser.add_argument("--repeats", type=int, default=10)

@@ -28,6 +28,7 @@ _WORDS = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     parser.add_argument("--few", action="store_true", help="only what a first use checks")
     parser.add_argument("--json", metavar="FILE", help="write the results there, too")
 

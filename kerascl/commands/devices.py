@@ -104,6 +104,7 @@ def list_devices(run_probe: bool, console: Console) -> int:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     parser.add_argument("--no-probe", action="store_true", help="do not build and run a kernel")
 
 

@@ -19,6 +19,7 @@ from kerascl.runtime.profile import profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     parser.add_argument("--rows", type=int, default=30, help="rows of each table (30)")
     parser.add_argument("--trace", metavar="FILE", help="write a Chrome trace (ui.perfetto.dev)")
     parser.add_argument("script", help="the script to run")

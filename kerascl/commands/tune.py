@@ -46,6 +46,7 @@ _COST_RATIO = 4.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
     parser.add_argument("--seconds", type=float, default=300, help="time budget (300)")
     parser.add_argument("--network", help="a constructor in keras.applications, such as ResNet50")
     parser.add_argument("--batch", type=int, default=32, help="batch of --network (32)")

@@ -177,6 +177,10 @@ class BatchTrace(Overlay):
     """The trace of a function of one element: what it assigns must be the same for all."""
 
     def write(self, state: State, value: Array) -> None:
+        """Assign a State a value that is the same for all elements.
+
+        Raises:
+            CaptureError: it differs between elements."""
         if value._node.op is BATCHED:
             raise CaptureError(
                 f"{state.name} is assigned a value that differs between the elements of a "

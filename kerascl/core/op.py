@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 
 class Kind(enum.IntEnum):
+    """How an operation is computed; see docs/architecture.md."""
+
     LEAF = 0  # a buffer, a captured argument, a state
     CONST = 1  # one Python scalar
     POINTWISE = 2  # one C expression for each element

@@ -40,7 +40,8 @@ class DeviceInfo(Protocol):
     """The facts about a device that operations ask for."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The device's name."""
 
     @property
     def kind(self) -> str:
@@ -57,4 +58,5 @@ class Device(Protocol):
     def __hash__(self) -> int: ...
 
     @property
-    def info(self) -> DeviceInfo: ...
+    def info(self) -> DeviceInfo:
+        """The device's facts."""

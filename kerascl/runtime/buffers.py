@@ -149,6 +149,7 @@ class Stats:
 
     @property
     def reserved(self) -> int:
+        """Bytes that are taken from the driver, in use or cached."""
         return self.in_use + self.cached
 
 

@@ -456,6 +456,10 @@ class Queue:
         self.finish_after("a kernel")
 
     def finish_after(self, what: str) -> None:
+        """Wait for everything enqueued so far; errors name what came last.
+
+        Raises:
+            ContextLost, DeviceError: a command failed."""
         try:
             self.handle.finish()
         except cl.Error as error:

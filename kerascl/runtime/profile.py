@@ -45,6 +45,7 @@ class Total:
 
     @property
     def nanoseconds(self) -> int:
+        """The sum of the times."""
         return sum(self.times)
 
 

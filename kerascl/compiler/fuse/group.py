@@ -29,6 +29,7 @@ class Grouping:
         self._readers: dict[int, list[Cluster]] = {}
 
     def add(self, node: Node) -> None:
+        """Put the next target into a cluster: one that takes it, or a new one."""
         kind = node.op.kind
         if kind is Kind.LIBRARY:
             self._open(Cluster("library", node.shape), node, self._operands(node), Join())

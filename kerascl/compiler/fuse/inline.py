@@ -23,6 +23,7 @@ class Statements:
         self._of: dict[int, frozenset[int]] = {}
 
     def count(self, node: Node) -> int:
+        """How many statements compute the node."""
         return len(self._of[id(node)])
 
     def read(self, node: Node) -> None:

@@ -41,6 +41,7 @@ class Reads:
         self.patterns: dict[int, set[Any]] = {}
 
     def add(self, node: Node, pattern: Any) -> None:
+        """Note that `node` is read with this access pattern."""
         self.nodes[id(node)] = node
         self.patterns.setdefault(id(node), set()).add(pattern)
 

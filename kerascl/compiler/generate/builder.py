@@ -72,6 +72,7 @@ def _shapes(cluster: Cluster, stored: set[int]) -> list[tuple[int, ...]]:
 
 
 def power_of_two(n: int) -> int:
+    """The smallest power of two that is at least `n`."""
     return 1 << max(0, math.ceil(n) - 1).bit_length()
 
 
@@ -90,6 +91,7 @@ class Builder:
         self.name = cluster.kind + "_" + "_".join(m.op.name for m in cluster.members[:4])
 
     def writer(self) -> Writer:
+        """A writer for one kernel of the cluster."""
         return Writer(self.generic, self.wide)
 
     def store(

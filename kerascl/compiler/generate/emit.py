@@ -81,10 +81,12 @@ class Writer:
         self._names = 0
 
     def name(self, prefix: str = "val") -> str:
+        """A name for a variable that no other has."""
         self._names += 1
         return f"{prefix}{self._names}"
 
     def ctype(self, dtype: DType) -> str:
+        """The C type that values of a dtype are computed in."""
         if dtype.is_double:
             self.uses_double = True
         return dtype.compute
@@ -101,6 +103,7 @@ class Writer:
         return self._buffers[key]
 
     def workspace(self, index: int, ctype: str) -> str:
+        """The parameter for block `index` of the workspace, as a pointer to `ctype`."""
         name = f"w{index}"
         self.params.append(f"__global {ctype}* {name}")
         self.args.append(WorkArg(index))
@@ -189,6 +192,7 @@ class Writer:
         return " && ".join(tests) or "1"
 
     def helper(self, text: str) -> None:
+        """Have the kernel's text begin with these C functions, once."""
         self.helpers.setdefault(text)
 
     def source(self, name: str, body: str) -> Source:
@@ -227,6 +231,7 @@ def literal(value: Any, dtype: DType) -> str:
 
 
 def zero(dtype: DType) -> str:
+    """Zero as a C literal."""
     return literal(0, dtype)
 
 
@@ -259,6 +264,7 @@ class Scope:
         self.memo: dict[tuple[Any, ...], str] = {}
 
     def text(self, indent: int = 1) -> str:
+        """The lines so far, indented."""
         return "".join("  " * indent + line + "\n" for line in self.lines)
 
     def flush(self) -> None:
@@ -267,6 +273,7 @@ class Scope:
         self.stores.clear()
 
     def find(self, key: tuple[Any, ...]) -> str | None:
+        """The variable that holds what `key` stands for, here or in a scope around; or None."""
         scope: Scope | None = self
         while scope is not None:
             if key in scope.memo:
@@ -275,6 +282,7 @@ class Scope:
         return None
 
     def define(self, ctype: str, value: str) -> str:
+        """Declare a variable with a value; gives its name."""
         name = self.writer.name()
         self.lines.append(f"const {ctype} {name} = {value};")
         if self.own is not None:

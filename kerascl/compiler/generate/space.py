@@ -36,6 +36,7 @@ def _edges(shape: tuple[int, ...]) -> set[int]:
 
 
 def names(count: int) -> list[str]:
+    """The names of the variables of `count` dimensions."""
     return [f"x{d}" for d in range(count)]
 
 

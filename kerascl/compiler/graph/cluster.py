@@ -41,12 +41,15 @@ class Cluster:
 
     @property
     def head(self) -> Node:
+        """The node that the cluster began with."""
         return self.members[0]
 
     @property
     def size(self) -> int:
+        """Elements of the full index space."""
         return math.prod(self.shape)
 
     @property
     def rows(self) -> int:
+        """Elements over the axes that are kept."""
         return math.prod(n for a, n in enumerate(self.shape) if a not in self.axes)

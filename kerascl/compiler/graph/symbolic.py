@@ -32,10 +32,12 @@ class Quotient:
 
     @property
     def lo(self) -> int:
+        """The least value."""
         return self.top.lo // self.by
 
     @property
     def hi(self) -> int:
+        """The largest value."""
         return self.top.hi // self.by
 
 
@@ -49,6 +51,7 @@ class Remainder:
 
     @property
     def hi(self) -> int:
+        """The largest value."""
         return self.by - 1
 
 

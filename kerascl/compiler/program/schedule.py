@@ -26,6 +26,7 @@ class Lives:
 
     @property
     def peak(self) -> int:
+        """The most bytes that are alive at once."""
         return max(self.during, default=0)
 
 

@@ -70,6 +70,7 @@ class Trace:
         return Array(node)
 
     def read(self, state: State) -> Array:
+        """The value that a State has at this point of the trace."""
         key = id(state)
         value = self.current.get(key)
         if value is None:
@@ -79,6 +80,7 @@ class Trace:
         return value
 
     def write(self, state: State, value: Array) -> None:
+        """Assign a State, in the trace only."""
         key = id(state)
         self.states[key] = state
         self.current[key] = value

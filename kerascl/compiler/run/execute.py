@@ -46,9 +46,14 @@ class Engine:
 
     # -- the protocol of kerascl.core.context.Engine
     def default_device(self) -> Device:
+        """The device of arrays that name none."""
         return devices.default()
 
     def find_device(self, name: str) -> Device:
+        """The device of this name or index.
+
+        Raises:
+            DeviceError: there is none."""
         return devices.get(name)
 
     def devices(self) -> list[Device]:
@@ -56,14 +61,17 @@ class Engine:
         return [d for d in found if d is not None and "simulator" not in d.info.quirks]
 
     def from_host(self, value: np.ndarray, device: Device) -> Any:
+        """A buffer with a copy of a NumPy array."""
         buffer = device.buffers.allocate(value.nbytes)
         device.queue.write(buffer, value)
         return buffer
 
     def to_host(self, node: Node) -> np.ndarray:
+        """A node's value as a NumPy array; evaluates it and waits."""
         return self.to_hosts([node])[0]
 
     def to_hosts(self, nodes: list[Node]) -> list[np.ndarray]:
+        """Several nodes' values; they are evaluated together."""
         hosts, pending = [], []
         with LOCK:
             self.evaluate([node for node in nodes if node.op is not CONST])
@@ -94,14 +102,17 @@ class Engine:
         return memory[: node.nbytes].view(node.dtype.numpy).reshape(node.shape)
 
     def copy_buffer(self, buffer: Any, device: Device) -> Any:
+        """A new buffer with the same bytes."""
         copy = device.buffers.allocate(buffer.nbytes)
         device.queue.copy(buffer, copy)
         return copy
 
     def copy_into(self, source: Any, target: Any, device: Device) -> None:
+        """Copy one buffer's bytes into another of the same size."""
         device.queue.copy(source, target)
 
     def evaluate(self, nodes: list[Node]) -> None:
+        """Compute nodes, which become data in place."""
         with LOCK:
             wanted = [n for n in nodes if n.op is not DATA]
             if not wanted:

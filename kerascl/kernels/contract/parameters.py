@@ -12,6 +12,7 @@ class Params:
         self._items: list[tuple[str, str, int]] = []
 
     def add(self, ctype: str, **values: int) -> Params:
+        """Add parameters of a C type by name; gives itself."""
         self._items += [(ctype, name, value) for name, value in values.items()]
         return self
 
@@ -24,8 +25,10 @@ class Params:
 
     @property
     def source(self) -> str:
+        """The text that defines the macro PARAMS."""
         return "#define PARAMS " + "".join(f", const {t} {n}" for t, n, _ in self._items) + "\n"
 
     @property
     def args(self) -> tuple[Scalar, ...]:
+        """The values, in the order of the parameters."""
         return tuple(Scalar(t, v) for t, _, v in self._items)

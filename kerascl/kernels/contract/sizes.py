@@ -11,10 +11,12 @@ def index_type(*sizes: int) -> str:
 
 
 def ceil_div(a: int, b: int) -> int:
+    """a / b, rounded up to an integer."""
     return -(-a // b)
 
 
 def round_up(a: int, b: int) -> int:
+    """The smallest multiple of `b` that is at least `a`."""
     return -(-a // b) * b
 
 

@@ -31,10 +31,12 @@ class Solver(ABC):
     name: str
 
     @abstractmethod
-    def applies(self, problem: Any, info: DeviceInfo) -> bool: ...
+    def applies(self, problem: Any, info: DeviceInfo) -> bool:
+        """Whether this solver can solve the problem on such a device."""
 
     @abstractmethod
-    def plan(self, problem: Any, info: DeviceInfo, epilogue: Epilogue) -> Plan: ...
+    def plan(self, problem: Any, info: DeviceInfo, epilogue: Epilogue) -> Plan:
+        """The launches for a problem to which the solver applies."""
 
     def cost(self, problem: Any, info: DeviceInfo) -> float:
         return 1.0

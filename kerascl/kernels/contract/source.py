@@ -27,6 +27,7 @@ class Source:
 
     @property
     def text(self) -> str:
+        """The whole translation unit, with this one kernel."""
         return f"__kernel void {self.name}({', '.join(self.params)}) {{\n{self.body}}}\n"
 
 
