@@ -3,7 +3,9 @@
 Keras chooses its backend in a few module-level ``if backend() == "tensorflow": … elif …`` chains
 that know only the built-in names. A finder on ``sys.meta_path`` serves those modules with one more
 arm, spliced into their syntax tree while they are imported; nothing on disk changes. Keras'
-``DynamicBackend``, which preprocessing layers use, learns the name in the same way.
+``DynamicBackend``, which preprocessing layers use, learns the name in the same way.  The modules of
+keras-hub that capture what generates text and images only for backends that they name are handed
+to ``kerascl.backend.generation`` as they are imported.
 
 This is a top-level module of its own, with nothing but the standard library in it, because it must
 run before Keras and without importing kerascl: ``kerascl.pth`` loads it when Keras is imported, in
@@ -302,9 +304,24 @@ class _DynamicLoader(SourceFileLoader):
         dynamic.__getattr__ = patched_getattr
 
 
+class _HubLoader(SourceFileLoader):
+    def exec_module(self, module: ModuleType) -> None:
+        super().exec_module(module)
+        importlib.import_module(f"{BACKEND}.backend.generation").teach(module)
+
+
+_HUB = "keras_hub.src."
 _LOADERS = {
-    _DYNAMIC: _DynamicLoader, _TENSORBOARD: _ListLoader, _STATE: _StateLoader, _ONNX: _OnnxLoader,
-}  # fmt: skip
+    _DYNAMIC: _DynamicLoader,
+    _TENSORBOARD: _ListLoader,
+    _STATE: _StateLoader,
+    _ONNX: _OnnxLoader,
+    f"{_HUB}models.causal_lm": _HubLoader,  # and sequence-to-sequence models
+    f"{_HUB}models.text_to_image": _HubLoader,
+    f"{_HUB}models.image_to_image": _HubLoader,
+    f"{_HUB}models.inpaint": _HubLoader,
+    f"{_HUB}utils.keras_utils": _HubLoader,
+}
 
 
 def _supported() -> str:

@@ -54,6 +54,7 @@ from kerascl.ops.bits import *
 from kerascl.ops.bits import bitwise_not as bitwise_invert
 from kerascl.ops.bits import left_shift as bitwise_left_shift
 from kerascl.ops.bits import right_shift as bitwise_right_shift
+from kerascl.ops.branches import *
 from kerascl.ops.calculus import *
 from kerascl.ops.constants import *
 from kerascl.ops.contraction import *
@@ -82,6 +83,7 @@ from kerascl.ops.pointwise import mod as remainder
 from kerascl.ops.pointwise import power as pow
 from kerascl.ops.pooling import *
 from kerascl.ops.reduction import *
+from kerascl.ops.repeat import *
 from kerascl.ops.scan import *
 from kerascl.ops.sets import *
 from kerascl.ops.sorting import *

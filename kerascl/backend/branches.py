@@ -9,12 +9,9 @@ from keras.src import tree
 from keras.src.backend.common import KerasVariable
 from keras.src.backend.common.stateless_scope import get_stateless_scope
 
-from kerascl.core.array import Array, State
-from kerascl.core.context import current
-from kerascl.core.overlay import Overlay
-from kerascl.core.traced import trace
+from kerascl.core.array import Array
+from kerascl.ops import branches
 from kerascl.ops.declare import as_array
-from kerascl.ops.pointwise import equal, logical_not, where
 
 
 def select(index: Array, functions: Sequence[Callable]):
@@ -27,26 +24,11 @@ def select(index: Array, functions: Sequence[Callable]):
     Raises:
         ValueError: when the results differ in structure or shape.
     """
-    if index.dtype.is_bool:
-        taken = [logical_not(index), index]
-    else:
-        taken = [equal(index, k) for k in range(len(functions))]
-    if current.tapes:
-        runs = [_run_apart(f, here) for f, here in zip(functions, taken, strict=True)]
-    else:
-        runs = [_run(function) for function in functions]
-    _select_states(taken, [written for _, written, _ in runs])
+    taken = branches.chosen(index, len(functions))
+    runs = [_run(function, here) for function, here in zip(functions, taken, strict=True)]
+    branches.assign_picked(taken, [written for _, written, _ in runs])
     _select_stateless(taken, [updates for _, _, updates in runs])
     return _select_results(taken, [result for result, _, _ in runs])
-
-
-def _pick(chosen: Sequence[Array], values: Sequence[Array]) -> Array:
-    """The value of the branch that is taken."""
-    result = values[0]
-    for condition, value in zip(chosen[1:], values[1:], strict=True):
-        if value is not result:
-            result = where(condition, value, result)
-    return result
 
 
 @contextlib.contextmanager
@@ -75,19 +57,12 @@ def noted_updates():
         stateless.state_mapping = before
 
 
-def _run(function: Callable):
+def _run(function: Callable, taken: Array):
     """The result of one branch, its assignments to States, and its stateless updates."""
-    with Overlay() as overlay, noted_updates() as updates:
-        result = function()
-    return result, overlay.written, updates
-
-
-def _run_apart(function: Callable, taken: Array):
-    """The same, with gradients only where it is taken."""
     leaves: list = []
     kept: list = []
 
-    def plain(_):
+    def plain():
         with noted_updates() as updates:
             result = function()
         leaves[:] = tree.flatten(result)
@@ -95,25 +70,17 @@ def _run_apart(function: Callable, taken: Array):
         values = [value for _, value in updates.values()]
         return [x for x in leaves if isinstance(x, Array)] + [as_array(v) for v in values]
 
-    traced, states = trace(plain, [])
-    outputs = traced.call([], finish=lambda d: where(taken, d, 0), context=(taken,))
+    outputs, written = branches.run(plain, taken)
     result, updates = kept
     found = iter(outputs)
     result = tree.pack_sequence_as(
         result, [next(found) if isinstance(x, Array) else x for x in leaves]
     )
     updates = {key: (variable, next(found)) for key, (variable, _) in updates.items()}
-    return result, {id(state): (state, next(found)) for state in states}, updates
+    return result, written, updates
 
 
-def _select_states(chosen, runs: Sequence[dict[int, tuple[State, Array]]]) -> None:
-    states = {key: entry[0] for written in runs for key, entry in written.items()}
-    for key, state in states.items():
-        values = [written[key][1] if key in written else state.value for written in runs]
-        state.assign(_pick(chosen, values))
-
-
-def _select_stateless(chosen, runs: Sequence[dict[int, tuple[KerasVariable, Array]]]) -> None:
+def _select_stateless(taken, runs: Sequence[dict[int, tuple[KerasVariable, Array]]]) -> None:
     variables = {key: entry[0] for updates in runs for key, entry in updates.items()}
     stateless = get_stateless_scope()
     for key, variable in variables.items():
@@ -121,10 +88,10 @@ def _select_stateless(chosen, runs: Sequence[dict[int, tuple[KerasVariable, Arra
         if current is None:
             current = variable._value.value
         values = [updates[key][1] if key in updates else current for updates in runs]
-        stateless.add_update((variable, _pick(chosen, values)))
+        stateless.add_update((variable, branches.pick(taken, values)))
 
 
-def _select_results(chosen, results: Sequence):
+def _select_results(taken, results: Sequence):
     if all(result is None for result in results):
         return None
     for result in results[1:]:
@@ -139,6 +106,6 @@ def _select_results(chosen, results: Sequence):
                 "the branches of a condition inside a captured step must return arrays of one "
                 f"shape, got {', '.join(str(x.shape) for x in arrays)}"
             )
-        return _pick(chosen, arrays)
+        return branches.pick(taken, arrays)
 
     return tree.map_structure(pick, *results)

@@ -11,7 +11,7 @@ from kerascl.core import node as graph
 from kerascl.core.array import Array, ArrayLike, State, apply, apply_multi
 from kerascl.core.batch import BatchTracer, note
 from kerascl.core.context import current
-from kerascl.core.errors import CaptureError
+from kerascl.core.holders import enrol
 from kerascl.core.node import Node, identity, is_closed, topological
 from kerascl.core.op import ARGUMENT, CONST, Kind, Op, register
 from kerascl.core.structure import flatten
@@ -37,24 +37,43 @@ StepFunction: TypeAlias = Callable[
 
 
 class BodyTrace:
-    """The trace of a loop body: reads of States go to the trace outside; writes are refused."""
+    """The trace of a loop body: reads of States go to the trace outside, but for those that the
+    body assigns, whose values are carried.
+
+    Attributes:
+        values: of States, by their ids: what the body sees.
+        written: the States that it assigned.
+    """
 
     index_checks: list[tuple[Any, Array, Array]] | None = None
 
     def __init__(self) -> None:
         self.outer = current.trace
         self.start = graph.new_serial()
+        self.values: dict[int, Array] = {}
+        self.written: dict[int, State] = {}
+        enrol(self)
+
+    def swap(self, array: Array, other: Array) -> None:
+        """Hold `other` where `array` stood; see `core.holders`."""
+        for key, value in self.values.items():
+            if value is array:
+                self.values[key] = other
 
     def read(self, state: State) -> Array:
+        """The value of a State inside."""
+        if id(state) in self.values:
+            return self.values[id(state)]
         with current.replaced(trace=self.outer):
             return state.value
 
     def write(self, state: State, value: Array) -> None:
-        raise CaptureError(
-            f"{state.name} is assigned inside a loop body; return it as part of the carry instead"
-        )
+        """Note an assignment."""
+        self.values[id(state)] = value
+        self.written[id(state)] = state
 
     def knows_value(self, node: Node) -> bool:
+        """Whether the host can have a value."""
         return is_closed(node)
 
 
@@ -123,10 +142,19 @@ class Body:
 
 
 def _trace(
-    function: StepFunction, carry: list[Array], xs: list[Array], device: Any
-) -> tuple[Body, TracedFunction]:
-    """The body to compile, and the body to differentiate: a TracedFunction of carry and slices."""
+    function: StepFunction,
+    carry: list[Array],
+    states: list[State],
+    xs: list[Array],
+    device: Any,
+) -> tuple[Body, TracedFunction, list[State]]:
+    """The body to compile; the body to differentiate, a TracedFunction of carry and slices; and the
+    States that it assigns.
+
+    The last carried values are those of `states`.
+    """
     trace = BodyTrace()
+    own = len(carry) - len(states)
 
     def argument(shape: Shape, dtype: DType, k: int) -> Array:
         return Array(Node(ARGUMENT, (), ("loop", k), shape, dtype, device))
@@ -138,8 +166,9 @@ def _trace(
     tape, private = private_tapes(current.tapes)
     # what is outside, elements of batches too, is an input here
     with current.replaced(trace=trace, tracers=(), tapes=private):
-        new, found = function(carry_in, slices)
-        carry_out = [as_array(c) for c in new]
+        trace.values |= {id(s): c for s, c in zip(states, carry_in[own:], strict=True)}
+        new, found = function(carry_in[:own], slices)
+        carry_out = [*(as_array(c) for c in new), *(trace.values[id(s)] for s in states)]
         results = [as_array(y) for y in found]
         for k, (c, d) in enumerate(zip(carry, carry_out, strict=True)):
             if c.shape != d.shape or c.dtype is not d.dtype:
@@ -154,11 +183,11 @@ def _trace(
     # not `carry_in`: the function may have assigned elements of them
     arguments = [handle(node) for node in places]
     traced = TracedFunction(arguments, [*carry_out, *results], records, trace.start)
-    body = _standing_alone(traced, len(carry), len(carry_out))
-    return body, traced
+    body = standing_alone(traced, len(carry), len(carry_out))
+    return body, traced, list(trace.written.values())
 
 
-def _standing_alone(traced: TracedFunction, carries: int, outputs: int) -> Body:
+def standing_alone(traced: TracedFunction, carries: int, outputs: int) -> Body:
     """A copy of the graph in which what it reads from outside are arguments.
 
     Compiled programs are kept by their body, which must not hold anybody's arrays.
@@ -297,6 +326,7 @@ def loop(
     Args:
         function: takes a list of carried Arrays and a list of slices of `xs`;
             returns lists of the same carried shapes and dtypes, and of results.
+            It may assign States, and is then traced twice.
         carry: initial values.
         xs: arrays whose leading axis is `length` long.
         length: number of steps; needed when `xs` is empty.
@@ -316,20 +346,29 @@ def loop(
     (length,) = lengths
     both = [*first, *slices]
     device = next((x._node.device for x in both if x._node.device is not None), None)
-    body, traced = _trace(function, first, slices, device)
+    states: list[State] = []
+    while True:
+        carried = [*first, *(state.value for state in states)]
+        body, traced, written = _trace(function, carried, states, slices, device)
+        found = [state for state in written if state not in states]
+        if not found:
+            break
+        states += found  # once more, carrying them
     tapes = current.tapes
     history = bool(tapes)
-    shapes = [(c.shape, c.dtype) for c in first]
+    shapes = [(c.shape, c.dtype) for c in carried]
     shapes += [((length, *y.shape), y.dtype) for y in body.results]
     if history:
-        shapes += [((length, *c.shape), c.dtype) for c in first]
-    inputs, attrs = (*both, *traced.captured), (body, length, reverse, history)
+        shapes += [((length, *c.shape), c.dtype) for c in carried]
+    inputs, attrs = (*carried, *slices, *traced.captured), (body, length, reverse, history)
     with pause():
         outputs = apply_multi(LOOP, inputs, attrs, shapes)
     if tapes:
         note(tapes, functools.partial(_loop_vjp, traced), inputs, outputs, attrs)
-    count = len(first)
-    return list(outputs[:count]), list(outputs[count : count + len(body.results)])
+    count = len(carried)
+    for state, value in zip(states, outputs[len(first) : count], strict=True):
+        state.assign(value)
+    return list(outputs[: len(first)]), list(outputs[count : count + len(body.results)])
 
 
 def scan(

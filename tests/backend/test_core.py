@@ -9,7 +9,6 @@ from keras.src.backend import core
 import kerascl
 from kerascl.compiler.run.capture import jit
 from kerascl.core.array import Array
-from kerascl.core.errors import CaptureError
 
 
 # -- conversion
@@ -196,7 +195,7 @@ def test_while_loop():
     assert int(core.while_loop(lambda i: i < 50, lambda i: i + 1, 0, maximum_iterations=7)) == 7
 
 
-def test_captured_while_loop_needs_a_bound():
+def test_captured_while_loop():
     def function(n, most):
         return core.while_loop(
             lambda i, x: i < n, lambda i, x: (i + 1, x * 2), (0, 1.0), maximum_iterations=most
@@ -205,8 +204,27 @@ def test_captured_while_loop_needs_a_bound():
     step = jit(function)
     assert float(step(np.int32(3), 10)[1]) == 8.0
     assert float(step(np.int32(30), 10)[1]) == 1024.0
-    with pytest.raises(CaptureError, match="maximum_iterations"):
-        step(np.int32(3), None)
+    assert float(step(np.int32(3), None)[1]) == 8.0
+    assert float(step(np.int32(60), None)[1]) == 2.0**60
+    assert float(step(np.int32(60), np.int32(7))[1]) == 128.0  # a bound on the device
+
+
+def test_captured_while_loop_draws_random_numbers():
+    seeds = keras.random.SeedGenerator(7)
+    total = keras.Variable(0.0)
+
+    def function(n):
+        def body(i, x):
+            total.assign_add(1.0)
+            return i + 1, x + keras.random.uniform((), seed=seeds)
+
+        return core.while_loop(lambda i, x: i < n, body, (0, 0.0))[1]
+
+    found = [float(jit(function)(np.int32(5))), float(jit(function)(np.int32(2)))]
+    seeds.state.assign(keras.random.SeedGenerator(7).state)
+    draws = [float(keras.random.uniform((), seed=seeds)) for _ in range(7)]
+    np.testing.assert_allclose(found, [sum(draws[:5]), sum(draws[5:])], rtol=1e-6)
+    assert float(total.value) == 7
 
 
 def test_fori_loop():
@@ -525,6 +543,13 @@ def test_long_fori_loops_are_traced_once(capture):
         value, slope = value * 0.9 + i, slope * 0.9 + value
     np.testing.assert_allclose([float(y), float(dy)], [value, slope], rtol=1e-5)
     assert len(calls) == 1
+
+
+def test_captured_fori_loop_with_bounds_on_the_device():
+    step = jit(lambda a, b: core.fori_loop(a, b, lambda i, v: v + i, 0))
+    assert int(step(np.int32(2), np.int32(6))) == 14
+    assert int(step(np.int32(-3), np.int32(40))) == sum(range(-3, 40))
+    assert int(step(np.int32(6), np.int32(2))) == 0
 
 
 def test_fori_loops_that_cannot_be_traced():

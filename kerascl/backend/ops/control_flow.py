@@ -14,16 +14,13 @@ from kerascl.backend.ops.conversion import convert_to_tensor
 from kerascl.core import tape as tapes
 from kerascl.core.array import Array, State
 from kerascl.core.errors import CaptureError
-from kerascl.dtypes import BY_NAME
 from kerascl.ops import movement, pointwise
 from kerascl.ops.batching import some_element, vmap
 from kerascl.ops.control import loop
 from kerascl.ops.creation import full
-from kerascl.ops.declare import scalar
+from kerascl.ops.repeat import for_each, repeat_while
 from kerascl.ops.views import expand_to, reshape_to
 
-# A while loop on a device value can be captured when it runs at most this often.
-_MOST_MASKED_STEPS = 128
 # A scan of at most so many steps is noted step by step, so that neighbours can be fused.
 _MOST_UNROLLED_STEPS = 4
 
@@ -63,38 +60,48 @@ def _scalar(x: Array, what: str) -> Array:
     return reshape_to(x, ())
 
 
-def while_loop(cond: Callable, body: Callable, loop_vars, maximum_iterations: int | None = None):
+def while_loop(cond: Callable, body: Callable, loop_vars, maximum_iterations=None):
     """Repeat `loop_vars = body(*loop_vars)` while `cond(*loop_vars)`.
 
-    The condition is read on the host at each step; inside a vectorized map it goes on while one
-    element wants to, and the others keep their values. Inside a captured step, where it cannot be
-    read, `maximum_iterations` (at most 128) steps are noted, each applied only while it holds.
+    In eager code the condition is read on the host at each step; inside a vectorized map it goes on
+    while one element wants to, and the others keep their values. Inside a captured step the loop is
+    traced once, and the device ends it; under a tape it needs `maximum_iterations` there.
 
     Raises:
-        CaptureError: inside a captured step, without such a bound.
+        CaptureError: inside a captured step, when the loop needs a value on the host.
+        ValueError: inside a captured step, when a value changes its shape or dtype.
     """
     is_sequence = isinstance(loop_vars, list | tuple)
     values = tuple(loop_vars) if is_sequence else (loop_vars,)
     values = tree.map_structure(convert_to_tensor, values)
-    if maximum_iterations is not None:
-        maximum_iterations = int(maximum_iterations)
+    most = maximum_iterations
+    if isinstance(most, KerasVariable | State):
+        most = most.value
+    if most is not None and not tracing.shapes_only():
+        if not isinstance(most, Array) or tracing.is_known(most):
+            most = int(most)
+        else:
+            most = _scalar(most, "while_loop: maximum_iterations")
 
     def advance(values):
         new = body(*values)
         new = tuple(new) if isinstance(new, list | tuple) else (new,)
         return tree.map_structure(convert_to_tensor, new)
 
-    step = 0
     if tracing.shapes_only():
         values = advance(values)
+    elif isinstance(most, Array):
+        values = _traced_while(cond, advance, values, most)
     else:
-        while maximum_iterations is None or step < maximum_iterations:
+        step = 0
+        while most is None or step < most:
             going = cond(*values)
             if isinstance(going, Array) and not tracing.is_known(going):
+                left = None if most is None else most - step
                 if tracing.is_known(some_element(going)):
-                    values = _lanes_loop(cond, advance, values, maximum_iterations, step, going)
-                    break
-                values = _masked_loop(cond, advance, values, maximum_iterations, step)
+                    values = _lanes_loop(cond, advance, values, left, going)
+                else:
+                    values = _traced_while(cond, advance, values, left)
                 break
             if not bool(going):
                 break
@@ -103,7 +110,8 @@ def while_loop(cond: Callable, body: Callable, loop_vars, maximum_iterations: in
     return values if is_sequence else values[0]
 
 
-def _lanes_loop(cond, advance, values, most: int | None, step: int, going: Array):
+def _lanes_loop(cond, advance, values, most: int | None, going: Array):
+    step = 0
     while (most is None or step < most) and bool(some_element(going)):
         values = select(
             _scalar(going, "while_loop: cond"), [lambda v=values: v, lambda v=values: advance(v)]
@@ -113,35 +121,51 @@ def _lanes_loop(cond, advance, values, most: int | None, step: int, going: Array
     return values
 
 
-def _masked_loop(cond, advance, values, most: int | None, step: int):
-    if most is None or most - step > _MOST_MASKED_STEPS:
-        raise CaptureError(
-            "while_loop: a captured step cannot read the loop's condition on the host; give "
-            f"maximum_iterations (at most {_MOST_MASKED_STEPS}), or run the step eagerly"
-        )
-    going = scalar(True, BY_NAME["bool"])
-    for _ in range(step, most):
-        going = pointwise.logical_and(going, _scalar(cond(*values), "while_loop: cond"))
-        values = select(going, [lambda v=values: v, lambda v=values: advance(v)])
-    return values
+def _traced_while(cond, advance, values, most: int | Array | None):
+    def function(leaves):
+        return tree.flatten(advance(tree.pack_sequence_as(values, leaves)))
+
+    def condition(leaves):
+        return convert_to_tensor(cond(*tree.pack_sequence_as(values, leaves)))
+
+    return tree.pack_sequence_as(
+        values, repeat_while(condition, function, tree.flatten(values), most)
+    )
 
 
 def fori_loop(lower, upper, body_fun: Callable, init_val):
     """`for i in range(lower, upper): val = body_fun(i, val)`.
 
     The body is traced once, with `i` on the device, unless there are few steps, it needs `i` or a
-    value on the host, assigns variables, or changes the shape or dtype of `val`.
+    value on the host, or changes the shape or dtype of `val`. Inside a captured step the bounds may
+    be device values.
     """
     value = init_val
-    steps = range(int(lower), int(upper))
-    if tracing.shapes_only():
-        steps = steps[:1]
-    elif len(steps) > _MOST_UNROLLED_STEPS:
+    bounds = [x.value if isinstance(x, KerasVariable | State) else x for x in (lower, upper)]
+    if not tracing.shapes_only() and not all(_is_known(x) for x in bounds):
+        return _counted_for(bounds, body_fun, init_val)
+    steps = range(1) if tracing.shapes_only() else range(int(bounds[0]), int(bounds[1]))
+    if len(steps) > _MOST_UNROLLED_STEPS:
         with contextlib.suppress(CaptureError):
             return _traced_for(steps, body_fun, init_val)
     for i in steps:
         value = body_fun(i, value)
     return value
+
+
+def _is_known(x) -> bool:
+    return not isinstance(x, Array) or tracing.is_known(x)
+
+
+def _counted_for(bounds: Sequence, body: Callable, init):
+    init = tree.map_structure(convert_to_tensor, init)
+
+    def function(i, leaves):
+        new = body(i, tree.pack_sequence_as(init, leaves))
+        return tree.flatten(tree.map_structure(convert_to_tensor, new))
+
+    lower, upper = (_scalar(convert_to_tensor(x), "fori_loop: bounds") for x in bounds)
+    return tree.pack_sequence_as(init, for_each(lower, upper, function, tree.flatten(init)))
 
 
 def _traced_for(steps: range, body: Callable, init):
@@ -189,7 +213,7 @@ def scan_steps(f: Callable, init, xs, length: int, reverse: bool = False, collec
     """`scan` on Arrays; without `collect` the last y instead of all.
 
     The one place where loops over a sequence are carried out: by a loop whose body is traced
-    once, or step by step where that cannot be (few steps, or a body that assigns variables).
+    once, or step by step where that cannot be (few steps, or a body that needs the host).
     """
     if length > _MOST_UNROLLED_STEPS and not tracing.shapes_only():
         with contextlib.suppress(CaptureError):

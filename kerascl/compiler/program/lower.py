@@ -19,8 +19,9 @@ from kerascl.compiler.generate.emit import BufferArg, LoopStep, WorkArg
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.rewrite import rewrite
-from kerascl.compiler.program import multi, packing, schedule
+from kerascl.compiler.program import memory, multi, packing, schedule
 from kerascl.compiler.program.program import Program, Slot, Step, Use, copy_step, value_of
+from kerascl.compiler.program.repeat import advance_step, predicated, repeat_step, start_step
 from kerascl.core.labels import Labels
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
@@ -28,6 +29,7 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.plan import Ref, Role
 from kerascl.kernels.contract.source import Source, unit
 from kerascl.ops.control import LOOP
+from kerascl.ops.repeat import WHILE
 from kerascl.ops.views import CONCAT
 from kerascl.runtime.device import DeviceInfo
 
@@ -203,8 +205,9 @@ class _Lowering:
     def _library(self, cluster: Cluster) -> None:
         node = cluster.head
         reads = library.operands(node)
-        if node.op is LOOP:
-            self._loop(cluster, [self.slot(read.base) for read in reads])
+        if node.op is LOOP or node.op is WHILE:
+            run = self._loop if node.op is LOOP else self._while
+            run(cluster, [self.slot(read.base) for read in reads])
             return
         if cluster.size == 0:
             return
@@ -277,15 +280,46 @@ class _Lowering:
             return
         ids = frozenset(id(n) for n in streamed)
         inner = lower(nodes, roots, self.info, self.generic, ids)
-        slots, copies = self._loop_slots(body, inner, nodes, roots, inputs, places)
+        slots, copies = self._loop_slots(body, inner, nodes, roots, inputs, places, {})
         once: dict[int, Step] = {}
         for step in range(length):
             index = np.int32(length - 1 - step if reverse else step)
             for k, template in enumerate(inner.steps):
                 if k not in once or any(type(a) is LoopStep for a in template.args):
-                    once[k] = self._loop_step(template, slots, index)
+                    once[k] = template.moved(slots, index)
                 self.steps.append(once[k])
             self.steps.extend(copies)
+
+    def _while(self, cluster: Cluster, inputs: list[int]) -> None:
+        """The launches of a loop with a condition: one step, which repeats its body's."""
+        node = cluster.head
+        body, most = node.attrs
+        picks = {m.attrs[0]: self.slot(m) for m in cluster.members[1:]}
+        nodes, _, roots = body.graph(False)
+        carries = len(body.carry)
+        initial, wanted = inputs[:carries], inputs[carries]
+        places = [picks[k] if k in picks else self.work(n.nbytes) for k, n in enumerate(roots)]
+        for k, argument in enumerate(body.carry):
+            if argument.nbytes:
+                self.steps.append(copy_step(initial[k], places[k], argument.nbytes))
+        flag = self.work(np.dtype(np.int32).itemsize)
+        self.steps.append(start_step(wanted, flag))
+        inner = lower(nodes, roots, self.info, self.generic)
+        # they live as long as the loop, so share memory among themselves
+        own = [k for k, slot in enumerate(inner.slots) if slot.kind == "temporary"]
+        lives = [(inner.slots[k].nbytes, inner.first[k], inner.last[k]) for k in own]
+        blocks, sizes = memory.plan(lives)
+        shared = [self.work(nbytes) for nbytes in sizes]
+        temporaries = {k: shared[block] for k, block in zip(own, blocks, strict=True)}
+        slots, copies = self._loop_slots(
+            body, inner, nodes, roots, [*initial, *inputs[carries + 1 :]], places, temporaries
+        )
+        known: dict[int, Step] = {}  # a loop in the body launches one step many times
+        for step in inner.steps:
+            known.setdefault(id(step), step.moved(slots, None))
+        steps = [*(known[id(step)] for step in inner.steps), *copies]
+        repeated = [*predicated(steps, flag), advance_step(places[carries], flag)]
+        self.steps.append(repeat_step(repeated, flag, most))
 
     def _share_units(self) -> None:
         """Put the generated kernels into few translation units: building one costs more than
@@ -304,19 +338,6 @@ class _Lowering:
             step.name = final.name
             step.source, step.options = place[final.name]
 
-    def _loop_step(self, template: Step, slots: dict[int, int], index: Any) -> Step:
-        args = []
-        for arg in template.args:
-            if type(arg) is Use:
-                arg = Use(slots[arg.index], arg.offset)
-            elif type(arg) is LoopStep:
-                arg = index
-            args.append(arg)
-        writes = None
-        if template.writes is not None:
-            writes = frozenset(slots[w] for w in template.writes if w in slots)
-        return replace(template, args=args, writes=writes)
-
     def _loop_slots(
         self,
         body: Any,
@@ -325,6 +346,7 @@ class _Lowering:
         roots: list[Node],
         inputs: list[int],
         places: Any,
+        temporaries: dict[int, int],
     ) -> Any:
         """The outer slot of each slot of the body's program, and copies that end each step."""
         carries, slices = len(body.carry), len(body.slices)
@@ -341,7 +363,7 @@ class _Lowering:
             if slot.kind == "input":
                 slots[k] = outside[id(node)]
             elif slot.kind == "temporary":
-                slots[k] = self.work(slot.nbytes)
+                slots[k] = temporaries[k] if k in temporaries else self.work(slot.nbytes)
             else:
                 which = result[id(node)]
                 slots[k] = places[which]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from kerascl.compiler.generate.emit import LoopStep
 from kerascl.kernels.contract.plan import Counters, Local, Scalar
 from kerascl.runtime.launch import LocalMemory
 
@@ -41,7 +43,8 @@ class Step:
 
     `writes` are the slots it may write; None stands for all it uses.  `layer` and `flops` (floating
     point operations of a product) are for profiles.  `kernel` is what eager evaluation launches.
-    Equal sources of all steps are one string.
+    Equal sources of all steps are one string.  `otherwise` are C statements for where a loop that
+    the step is part of has ended.
     """
 
     source: str
@@ -55,6 +58,7 @@ class Step:
     writes: frozenset[int] | None = None
     layer: str = ""
     flops: int = 0
+    otherwise: str = ""
 
     def __post_init__(self) -> None:
         self.source = sys.intern(self.source)
@@ -63,6 +67,25 @@ class Step:
     def program(self) -> tuple[str, tuple[str, ...]]:
         """What has to be built for it: source and options."""
         return self.source, self.options
+
+    @property
+    def leaves(self) -> Iterator[Step]:
+        """The kernels' launches in it: itself, or what a loop repeats."""
+        yield self
+
+    def moved(self, slots: Mapping[int, int], index: object) -> Step:
+        """The same over other slots, with `index` as the number of a loop's step."""
+        args = []
+        for arg in self.args:
+            if type(arg) is Use:
+                arg = Use(slots[arg.index], arg.offset)
+            elif type(arg) is LoopStep:
+                arg = index
+            args.append(arg)
+        writes = None
+        if self.writes is not None:
+            writes = frozenset(slots[w] for w in self.writes if w in slots)
+        return replace(self, args=args, writes=writes)
 
 
 @dataclass
@@ -87,10 +110,12 @@ class Program:
         self.first = [-1] * len(self.slots)
         self.last = [-1] * len(self.slots)
         self.counters = 0
-        for position, step in enumerate(self.steps):
+        for step in self.launches:
             for arg in step.args:
                 if type(arg) is Counters:
                     self.counters = max(self.counters, arg.count)
+        for position, step in enumerate(self.steps):
+            for arg in step.args:
                 if type(arg) is Use:
                     if self.first[arg.index] < 0:
                         self.first[arg.index] = position
@@ -110,9 +135,15 @@ class Program:
         return sum(self.slots[index].nbytes for index in used)
 
     @property
+    def launches(self) -> Iterator[Step]:
+        """Its steps, and those inside loops in place of these."""
+        for step in self.steps:
+            yield from step.leaves
+
+    @property
     def kernels(self) -> int:
         """How many different kernels its steps launch."""
-        return len({(step.name, *step.program) for step in self.steps})
+        return len({(step.name, *step.program) for step in self.launches})
 
     @property
     def intermediate_bytes(self) -> int:

@@ -16,7 +16,8 @@ from kerascl import config
 from kerascl.compiler.graph import views
 from kerascl.compiler.program import memory
 from kerascl.compiler.program.lower import lower
-from kerascl.compiler.program.program import Program, Use, copy_many
+from kerascl.compiler.program.program import Program, Step, Use, copy_many
+from kerascl.compiler.program.repeat import Repeat
 from kerascl.compiler.run.execute import Engine, structure
 from kerascl.core import context
 from kerascl.core import node as graph
@@ -32,7 +33,7 @@ from kerascl.core.structure import exact, flatten
 from kerascl.dtypes import DType, as_dtype, host_array
 from kerascl.kernels.contract.plan import Counters
 from kerascl.runtime.errors import OutOfDeviceMemory
-from kerascl.runtime.replay import Note, Replay
+from kerascl.runtime.replay import Note, Replay, Round
 from kerascl.runtime.uploads import Upload
 
 # Signatures that one captured function keeps, and kernels of them all; the one unused for longest
@@ -194,8 +195,8 @@ class Captured:
             ) as build:
                 program = lower(nodes, wanted, self.device.info, generic=False, labels=labels)
                 self.engine.programs.setdefault(key, program)
-                return program, build(step.program for step in program.steps)
-        return program, self.device.programs.build(step.program for step in program.steps)
+                return program, build(step.program for step in program.launches)
+        return program, self.device.programs.build(step.program for step in program.launches)
 
     # -- memory
 
@@ -258,26 +259,24 @@ class Captured:
         self._plan_memory(buffers)
         launches: list[Any] = []
         self.uses: dict[Any, Any] = {}
-        order = []
         notes: list[Note] = []
         index_of: dict[int, int] = {}  # loops launch one step many times
-        for step in program.steps:
+        for step in program.launches:
             if id(step) in index_of:
-                order.append(index_of[id(step)])
                 continue
-            index_of[id(step)] = len(launches)
-            order.append(len(launches))
+            place = index_of[id(step)] = len(launches)
             kernel = device.programs.kernel(step.source, step.name, step.options)
             args = []
-            for place, arg in enumerate(step.args):
+            for number, arg in enumerate(step.args):
                 if type(arg) is Use:
-                    self.uses.setdefault(arg.index, []).append((len(launches), place, arg.offset))
+                    self.uses.setdefault(arg.index, []).append((place, number, arg.offset))
                     arg = self._view(buffers[arg.index], arg.offset)
                 elif type(arg) is Counters:
                     arg = device.buffers.counters(program.counters)
                 args.append(arg)
             launches.append((kernel, step.global_size, step.local_size, args))
             notes.append(Note(step.layer, step.flops, program.nbytes(step)))
+        order = [_place(step, index_of, buffers) for step in program.steps]
         most = max(1, (device.info.max_parameter_bytes - 64) // 16)
         for start in range(0, len(copies), most):
             part = copies[start : start + most]
@@ -402,6 +401,14 @@ class Captured:
             self.argument_buffers[k] = None  # should an interrupt leave it half bound
             self._rebind(slot, buffer)
             self.argument_buffers[k] = buffer
+
+
+def _place(step: Step, index_of: dict[int, int], buffers: list[Any]) -> int | Round:
+    """Where a step stands among the launches; a loop as what it repeats."""
+    if not isinstance(step, Repeat):
+        return index_of[id(step)]
+    order = [_place(part, index_of, buffers) for part in step.body]
+    return Round(order, buffers[step.flag], step.most)
 
 
 class Jit(Generic[P, R]):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -9,6 +11,7 @@ import numpy as np
 from kerascl.compiler.graph import views
 from kerascl.compiler.program.lower import lower
 from kerascl.compiler.program.program import Program, Use
+from kerascl.compiler.program.repeat import Repeat
 from kerascl.core import context
 from kerascl.core.errors import CaptureError
 from kerascl.core.lease import FIXED, LENT, Lease
@@ -20,6 +23,7 @@ from kerascl.runtime import device as devices
 from kerascl.runtime import sharing
 from kerascl.runtime.device import Device
 from kerascl.runtime.recent import Recent
+from kerascl.runtime.repeat import repeat
 
 # Kernels of all compiled graphs that are kept for the next evaluation of an equal graph.  Eager
 # steps of a large network take some hundreds; a CPU driver takes about a MiB for one.
@@ -153,8 +157,8 @@ class Engine:
         return program
 
     def _make_kernels(self, program: Program, device: Device) -> None:
-        built = device.programs.build(step.program for step in program.steps)
-        for step in program.steps:
+        built = device.programs.build(step.program for step in program.launches)
+        for step in program.launches:
             step.kernel = device.programs.kernel(step.source, step.name, step.options)
         del built  # the kernels hold it
 
@@ -167,42 +171,66 @@ class Engine:
 
     def _run(self, program: Program, graph: list[Node], device: Device) -> dict[int, object]:
         """Launch every step; temporaries go back to the allocator after their last use."""
-        if program.steps and program.steps[-1].kernel is None:
+        last = next(reversed(list(program.launches)), None)
+        if last is not None and last.kernel is None:
             self._make_kernels(program, device)
         slots = program.slots
         buffers: list[Any] = [None] * len(slots)
         outputs: dict[int, object] = {}
-        launch = device.queue.launch
+
+        def value(arg: Any) -> Any:
+            if type(arg) is Counters:
+                return device.buffers.counters(arg.count)
+            if type(arg) is not Use:
+                return arg
+            index = arg.index
+            buffer = buffers[index]
+            if buffer is None:
+                slot = slots[index]
+                if slot.kind == "input":
+                    buffer = graph[slot.node].buffer
+                else:
+                    buffer = device.buffers.allocate(slot.nbytes)
+                    if slot.kind == "output":
+                        outputs[slot.node] = buffer
+                buffers[index] = buffer
+            return (
+                buffer.view(arg.offset, slots[index].nbytes - arg.offset) if arg.offset else buffer
+            )
+
         for position, step in enumerate(program.steps):
-            args = []
-            done = []
+            if isinstance(step, Repeat):
+                self._repeat(step, value, device)
+            else:
+                device.queue.launch(
+                    step.kernel, step.global_size, step.local_size, [value(a) for a in step.args]
+                )
             for arg in step.args:
-                if type(arg) is Counters:
-                    arg = device.buffers.counters(arg.count)
-                if type(arg) is not Use:
-                    args.append(arg)
-                    continue
-                index = arg.index
-                buffer = buffers[index]
-                if buffer is None:
-                    slot = slots[index]
-                    if slot.kind == "input":
-                        buffer = graph[slot.node].buffer
-                    else:
-                        buffer = device.buffers.allocate(slot.nbytes)
-                        if slot.kind == "output":
-                            outputs[slot.node] = buffer
-                    buffers[index] = buffer
-                if arg.offset:
-                    buffer = buffer.view(arg.offset, slots[index].nbytes - arg.offset)
-                args.append(buffer)
-                if program.last[index] == position:
-                    done.append(index)
-            launch(step.kernel, step.global_size, step.local_size, args)
-            for index in done:
-                buffers[index] = None
+                if type(arg) is Use and program.last[arg.index] == position:
+                    buffers[arg.index] = None
         self.launches += len(program.steps)
         return outputs
+
+    def _repeat(self, loop: Repeat, value: Callable[[Any], Any], device: Device) -> None:
+        """Launch a loop's steps until the device has left it."""
+        calls: list[Callable[[], None]] = []
+        for step in loop.body:
+            if isinstance(step, Repeat):
+                calls.append(functools.partial(self._repeat, step, value, device))
+                continue
+            args = [value(a) for a in step.args]
+            calls.append(
+                functools.partial(
+                    device.queue.launch, step.kernel, step.global_size, step.local_size, args
+                )
+            )
+
+        def iterate(count: int) -> None:
+            for _ in range(count):
+                for call in calls:
+                    call()
+
+        repeat(device.queue, value(Use(loop.flag)), iterate, len(calls), loop.most)
 
 
 def _live_roots(graph: list[Node], wanted: list[Node]) -> list[Node]:
