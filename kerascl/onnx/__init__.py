@@ -1,7 +1,10 @@
-"""ONNX files: `save` writes a function or a model as one (extra `onnx`)."""
+"""ONNX files in and out (extra `onnx`): `load` gives a Keras model, `save` writes a function or a
+model."""
 
 from kerascl.onnx import available as available
 from kerascl.onnx.exporter import ExportError as ExportError
 from kerascl.onnx.exporter import save as save
+from kerascl.onnx.importer.errors import OnnxError as OnnxError
+from kerascl.onnx.importer.loading import load as load
 
-__all__ = ["ExportError", "save"]
+__all__ = ["ExportError", "OnnxError", "load", "save"]

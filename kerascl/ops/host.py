@@ -18,6 +18,7 @@ HOST_OPERATIONS = {
     "arange": "its bounds, where they are arrays",
     "boolean index": "how many elements a mask selects",
     "sparse": "how many places a result has, and whether 0 stays 0",
+    "onnx setting": "a shape, axis or count that a graph computes",
     "segment": "the largest segment number, unless `num_segments` is given",
     "eig": "LAPACK: eigenvalues",
     "eigh": "LAPACK: eigenvalues",

@@ -1,0 +1,248 @@
+"""Operators that work element by element."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kerascl.core.array import Array
+from kerascl.onnx.importer.graph import Call
+from kerascl.onnx.importer.rules import operator
+from kerascl.ops import bits, nn, pointwise
+from kerascl.ops.creation import full
+from kerascl.ops.declare import cast_to
+from kerascl.ops.movement import broadcast_arrays
+from kerascl.ops.views import reshape_to
+
+_UNARY: dict[str, Callable[..., Any]] = {
+    "Abs": pointwise.absolute, "Neg": pointwise.negative, "Sign": pointwise.sign,
+    "Ceil": pointwise.ceil, "Floor": pointwise.floor, "Round": pointwise.round,
+    "Exp": pointwise.exp, "Log": pointwise.log, "Sqrt": pointwise.sqrt,
+    "Reciprocal": pointwise.reciprocal, "Erf": pointwise.erf,
+    "Sin": pointwise.sin, "Cos": pointwise.cos, "Tan": pointwise.tan,
+    "Asin": pointwise.arcsin, "Acos": pointwise.arccos, "Atan": pointwise.arctan,
+    "Sinh": pointwise.sinh, "Cosh": pointwise.cosh, "Tanh": pointwise.tanh,
+    "Asinh": pointwise.arcsinh, "Acosh": pointwise.arccosh, "Atanh": pointwise.arctanh,
+    "Not": pointwise.logical_not, "IsNaN": pointwise.isnan, "BitwiseNot": bits.bitwise_not,
+    "Sigmoid": pointwise.sigmoid, "Relu": nn.relu, "Softplus": nn.softplus,
+    "Softsign": nn.softsign, "Mish": lambda x: x * pointwise.tanh(nn.softplus(x)),
+    "HardSwish": lambda x: x * pointwise.clip(x * (1 / 6) + 0.5, 0.0, 1.0),
+}  # fmt: skip
+
+_COMPARISONS: dict[str, Callable[..., Any]] = {
+    "Equal": pointwise.equal, "Greater": pointwise.greater, "Less": pointwise.less,
+    "GreaterOrEqual": pointwise.greater_equal, "LessOrEqual": pointwise.less_equal,
+    "And": pointwise.logical_and, "Or": pointwise.logical_or, "Xor": pointwise.logical_xor,
+}  # fmt: skip
+
+_ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "Add": pointwise.add, "Sub": pointwise.subtract, "Mul": pointwise.multiply,
+    "BitwiseAnd": bits.bitwise_and, "BitwiseOr": bits.bitwise_or,
+    "BitwiseXor": bits.bitwise_xor,
+}  # fmt: skip
+
+
+def _aligned(call: Call, a: Array, b: Array) -> tuple[Array, Array]:
+    """Before opset 7 the second operand could be laid along an axis of the first."""
+    if call.get("broadcast") and call.get("axis") is not None:
+        b = reshape_to(b, b.shape + (1,) * (a.ndim - call["axis"] - b.ndim))
+    return a, b
+
+
+def _declare() -> None:
+    for name, function in _UNARY.items():
+
+        def unary(call: Call, x: Array, function: Callable[..., Any] = function) -> Array:
+            return function(x)
+
+        operator(name)(unary)
+    for name, function in _COMPARISONS.items():
+
+        def compared(
+            call: Call, a: Array, b: Array, function: Callable[..., Any] = function
+        ) -> Array:
+            return function(*_aligned(call, a, b))
+
+        operator(name)(compared)
+    for name, function in _ARITHMETIC.items():
+
+        def binary(
+            call: Call, a: Array, b: Array, function: Callable[..., Any] = function
+        ) -> Array:
+            return cast_to(function(*_aligned(call, a, b)), a.dtype)
+
+        operator(name)(binary)
+
+
+_declare()
+
+
+@operator("Div")
+def div(call: Call, a: Array, b: Array) -> Array:
+    a, b = _aligned(call, a, b)
+    return divided(a, b)
+
+
+def divided(a: Array, b: Array) -> Array:
+    """a / b; of integers, rounded towards 0."""
+    if not a.dtype.is_integer:
+        return cast_to(pointwise.divide(a, b), a.dtype)
+    exact = pointwise.subtract(a, pointwise.fmod(a, b))
+    return cast_to(pointwise.floor_divide(exact, b), a.dtype)
+
+
+@operator("Mod")
+def mod(call: Call, a: Array, b: Array) -> Array:
+    function = pointwise.fmod if call["fmod"] else pointwise.mod
+    return cast_to(function(a, b), a.dtype)
+
+
+@operator("Pow", settings=(1,))
+def power(call: Call, a: Array, b: Array) -> Array:
+    a, b = _aligned(call, a, b)
+    return cast_to(pointwise.power(a, b), a.dtype)
+
+
+@operator("BitShift")
+def bit_shift(call: Call, a: Array, b: Array) -> Array:
+    shift = bits.left_shift if call["direction"] == "LEFT" else bits.right_shift
+    return cast_to(shift(a, b), a.dtype)
+
+
+@operator("Sum")
+def total(call: Call, *inputs: Array) -> Array:
+    return functools.reduce(pointwise.add, inputs)
+
+
+@operator("Mean")
+def mean(call: Call, *inputs: Array) -> Array:
+    return cast_to(functools.reduce(pointwise.add, inputs) / len(inputs), inputs[0].dtype)
+
+
+@operator("Max")
+def largest(call: Call, *inputs: Array) -> Array:
+    return cast_to(functools.reduce(pointwise.maximum, inputs), inputs[0].dtype)
+
+
+@operator("Min")
+def smallest(call: Call, *inputs: Array) -> Array:
+    return cast_to(functools.reduce(pointwise.minimum, inputs), inputs[0].dtype)
+
+
+@operator("Where")
+def where(call: Call, condition: Array, a: Array, b: Array) -> Array:
+    condition, a, b = broadcast_arrays(condition, a, b)
+    return cast_to(pointwise.where(condition, a, b), a.dtype)
+
+
+@operator("Clip", settings=(1, 2))
+def clip(call: Call, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
+    y: Any = x
+    if low is None and call.get("min") is not None and call.version < 11:
+        low = full((), max(call["min"], _lowest(x)), x.dtype)
+    if high is None and call.get("max") is not None and call.version < 11:
+        high = full((), min(call["max"], -_lowest(x)), x.dtype)
+    if low is not None and high is not None and not low.ndim and not high.ndim:
+        # one operation; where the bounds cross, the upper one wins
+        return cast_to(pointwise.clip(x, pointwise.minimum(low, high), high), x.dtype)
+    if low is not None:
+        y = pointwise.maximum(y, low)
+    if high is not None:
+        y = pointwise.minimum(y, high)
+    return cast_to(y, x.dtype)
+
+
+def _lowest(x: Array) -> float:
+    return -65504.0 if x.dtype.name == "float16" else -3.4e38
+
+
+@operator("IsInf")
+def is_infinite(call: Call, x: Array) -> Array:
+    if call["detect_positive"] and call["detect_negative"]:
+        return pointwise.isinf(x)
+    if call["detect_positive"]:
+        return pointwise.isposinf(x)
+    if call["detect_negative"]:
+        return pointwise.isneginf(x)
+    return full(x.shape, False, "bool")
+
+
+# -- activations ----------------------------------------------------------------
+@operator("LeakyRelu")
+def leaky_relu(call: Call, x: Array) -> Array:
+    return nn.leaky_relu(x, call["alpha"])
+
+
+@operator("PRelu")
+def parametric_relu(call: Call, x: Array, slope: Array) -> Array:
+    if call.version < 7 and slope.ndim == 1 and slope.size > 1:
+        slope = reshape_to(slope, (slope.size,) + (1,) * (x.ndim - 2))
+    return cast_to(pointwise.where(x < 0, x * slope, x), x.dtype)
+
+
+@operator("Elu")
+def elu(call: Call, x: Array) -> Array:
+    return nn.elu(x, call["alpha"])
+
+
+@operator("Celu")
+def celu(call: Call, x: Array) -> Array:
+    return nn.celu(x, call["alpha"])
+
+
+@operator("Selu")
+def selu(call: Call, x: Array) -> Array:
+    alpha, gamma = call["alpha"], call["gamma"]
+    return pointwise.where(x > 0, x * gamma, nn.elu(x, alpha) * gamma)
+
+
+@operator("ThresholdedRelu")
+def thresholded_relu(call: Call, x: Array) -> Array:
+    return pointwise.where(x > call["alpha"], x, 0)
+
+
+@operator("HardSigmoid")
+def hard_sigmoid(call: Call, x: Array) -> Array:
+    return pointwise.clip(x * call["alpha"] + call["beta"], 0.0, 1.0)
+
+
+@operator("Shrink")
+def shrink(call: Call, x: Array) -> Array:
+    limit, bias = call["lambd"], call["bias"]
+    inner = pointwise.where(x > limit, x - bias, 0)
+    return cast_to(pointwise.where(x < -limit, x + bias, inner), x.dtype)
+
+
+@operator("Gelu")
+def gelu(call: Call, x: Array) -> Array:
+    return nn.gelu(x, approximate=call["approximate"] == "tanh")
+
+
+@operator("Swish")
+def swish(call: Call, x: Array) -> Array:
+    return nn.silu(x) if call["alpha"] == 1 else x * pointwise.sigmoid(x * call["alpha"])
+
+
+# -- constants --------------------------------------------------------------------
+@operator("Identity", raw=True)
+def identity(call: Call, x: Any) -> Any:
+    return x
+
+
+@operator("Constant", raw=True)
+def constant(call: Call) -> Any:
+    for name in ("value", "value_float", "value_int", "value_floats", "value_ints",
+                 "value_string", "value_strings"):  # fmt: skip
+        found = call.get(name)
+        if found is None:
+            continue
+        if name == "value":
+            return found
+        kind = {"f": np.float32, "i": np.int64, "s": object}[name.split("_")[1][0]]
+        return np.asarray(found, kind)
+    raise ValueError("a sparse constant")
+
+
