@@ -170,6 +170,16 @@ def test_export_of_an_unmodified_keras(rng, tmp_path, capsys):
     agree(run(path, x)[0], wanted)
 
 
+@pytest.mark.parametrize("mode", ["int8", "int4", "float8"])
+def test_quantised(mode, rng, tmp_path):
+    model = keras.Sequential([keras.Input((6,)), L.Dense(5, "relu"), L.Dense(3)])
+    model.quantize(mode)
+    x = rng.uniform(-1, 1, (3, 6)).astype("float32")
+    save(model, tmp_path / "m.onnx", opset=19)
+    (found,) = run(tmp_path / "m.onnx", x)
+    agree(found, np.asarray(model(x)))
+
+
 class Noisy(L.Layer):
     def call(self, x):
         return x + keras.random.normal(keras.ops.shape(x), seed=3)

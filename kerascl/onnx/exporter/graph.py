@@ -39,14 +39,17 @@ TYPES = {
 }  # fmt: skip
 
 
-def type_of(dtype: DType) -> int:
+def type_of(dtype: DType, opset: int) -> int:
     """ONNX' number of a dtype.
 
     Raises:
-        ExportError: for complex dtypes, which its operators do not take.
+        ExportError: for complex dtypes, which its operators do not take, and for float8 before
+            opset 19.
     """
     if dtype.name not in TYPES:
         raise ExportError(f"ONNX operators have no {dtype.name}; export real arrays")
+    if dtype.is_float8 and opset < 19:
+        raise ExportError(f"{dtype.name} needs opset 19 or newer, not {opset}")
     return TYPES[dtype.name]
 
 
@@ -129,7 +132,7 @@ class Graph:
         key = (dtype.name, host.shape, host.tobytes())
         found = self.root._shared.get(key)
         if found is None:
-            type_of(dtype)
+            type_of(dtype, self.opset)
             found = self.root._shared[key] = self.initializer(host)
         return found
 
@@ -209,7 +212,7 @@ class Graph:
 
     def cast(self, name: str, dtype: DType) -> str:
         """A tensor in another dtype."""
-        return self.add("Cast", name, to=type_of(dtype))
+        return self.add("Cast", name, to=type_of(dtype, self.opset))
 
     # -- Values -----------------------------------------------------------------
     def bind(

@@ -66,7 +66,12 @@ class Merger:
         order: all Values so far, inputs first.
     """
 
-    def __init__(self, labels: Labels):
+    def __init__(self, labels: Labels, start: int = -1):
+        """
+        Args:
+            start: nodes with smaller serials are constants, made before all traces.
+        """
+        self._start = start
         self.order: list[Value] = []
         self._labels = labels
         self._merged: dict[tuple[int, ...], Value] = {}
@@ -89,6 +94,7 @@ class Merger:
         stack = wanted[::-1]
         while stack:
             nodes = stack[-1]
+            self._settle(nodes[0])
             if _key(nodes) in self._merged:
                 stack.pop()
                 continue
@@ -104,6 +110,11 @@ class Merger:
             stack.pop()
             self._keep(nodes, self._join(nodes, tuple(self._merged[_key(r)] for r in reads)))
         return [self._merged[_key(nodes)] for nodes in wanted]
+
+    def _settle(self, node: Node) -> None:
+        """What the function reads from outside, and what nobody has computed yet, is a constant."""
+        if node.serial < self._start and node.op.kind is not Kind.LEAF and node.op is not CONST:
+            current.engine.evaluate([node])
 
     def _keep(self, nodes: Sequence[Node], value: Value) -> None:
         self._alive.append(tuple(nodes))

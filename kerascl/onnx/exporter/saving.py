@@ -26,9 +26,10 @@ from kerascl.onnx.exporter.tracing import States, Traced
 from kerascl.onnx.exporter.writing import write
 
 OLDEST = 18  # the first opset whose reductions all take their axes as an input
-# Sizes that a batch is traced with, and those tried for other free dimensions: large ones first,
-# which suit images, then smaller ones, which suit sequences of a limited length.
-_BATCH = (2, 3, 5)
+# Sizes that a batch is traced with, the last far from the others; and those tried for other free
+# dimensions: large ones first, which suit images, then smaller ones, which suit sequences of a
+# limited length.
+_BATCH = (2, 3, 257)
 _OTHERS = ((96, 128, 165), (32, 45, 58), (6, 9, 13))
 
 
@@ -75,7 +76,13 @@ def save(
             an operator (all are named, with their layers), assignments to States, reads on the
             host. There is no file then.
         ValueError: for an opset that there is not, or inputs that are missing or have no shape.
+        OSError: where no file can be written at `path`.
     """
+    place = Path(path)
+    if not place.parent.is_dir():
+        raise FileNotFoundError(f"there is no folder {place.parent} to put {place.name} in")
+    if place.is_dir():
+        raise IsADirectoryError(f"{place} is a folder; name a file")
     newest = onnx.defs.onnx_opset_version()
     if not OLDEST <= opset <= newest:
         raise ValueError(
@@ -105,7 +112,7 @@ def save(
         raise ValueError(
             f"output_names must be {len(outputs)} different ones that no input has, not {names}"
         )
-    write(_proto(graph, described, outputs, names), Path(path))
+    write(_proto(graph, described, outputs, names), place)
 
 
 def export_model(
@@ -246,7 +253,7 @@ def _merge(
     first = traces[0]
     if any(t.structure != first.structure for t in traces):
         raise ExportError("the number of outputs depends on the sizes of the inputs")
-    merger = Merger(first.labels)
+    merger = Merger(first.labels, first.start)
 
     def each(arrays: list[list[Array]]) -> list[tuple[Any, ...]]:
         return [tuple(x._node for x in same) for same in zip(*arrays, strict=True)]
@@ -278,10 +285,11 @@ def _proto(
 
     def info(name: str, shape: Shape, dtype: DType) -> onnx.ValueInfoProto:
         sizes = [graph.symbols.text(n) for n in shape]
-        return helper.make_tensor_value_info(name, type_of(dtype), sizes)
+        return helper.make_tensor_value_info(name, type_of(dtype, graph.opset), sizes)
 
     inputs = [
-        helper.make_tensor_value_info(i.name, type_of(i.dtype), list(i.shape)) for i in described
+        helper.make_tensor_value_info(i.name, type_of(i.dtype, graph.opset), list(i.shape))
+        for i in described
     ]
     written = {name for node in nodes for name in node.output}
     between = [

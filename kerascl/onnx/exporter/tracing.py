@@ -9,7 +9,7 @@ from kerascl.core.array import Array, State
 from kerascl.core.context import current
 from kerascl.core.errors import CaptureError
 from kerascl.core.labels import Labels
-from kerascl.core.node import Node
+from kerascl.core.node import Node, new_serial
 from kerascl.core.op import ARGUMENT
 from kerascl.core.overlay import Overlay
 from kerascl.core.structure import flatten
@@ -47,6 +47,7 @@ class Traced:
 
     Attributes:
         structure: a description of the nested outputs.
+        start: nodes with smaller serials were made before.
     """
 
     def __init__(
@@ -66,6 +67,7 @@ class Traced:
             Array(Node(ARGUMENT, (), ("input", k), shape, dtype))
             for k, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
         ]
+        self.start = new_serial()
         rebuild = flatten(list(inputs), [])[1]
         self.labels = Labels()
         trace = _Trace(states)

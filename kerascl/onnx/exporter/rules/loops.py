@@ -48,7 +48,9 @@ def scan(
         outputs.append((name, dtype))
 
     def described(tensors: Sequence[Tensor]) -> list[onnx.ValueInfoProto]:
-        return [helper.make_tensor_value_info(name, type_of(t), None) for name, t in tensors]
+        return [
+            helper.make_tensor_value_info(name, type_of(t, g.opset), None) for name, t in tensors
+        ]
 
     nodes = needed(inner.nodes, [name for name, _ in outputs])
     name = g.unique(f"{g.label}/body" if g.label else "body")

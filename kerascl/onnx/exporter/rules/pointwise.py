@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from kerascl.core.op import CONST
-from kerascl.dtypes import DType, bool_, float32, int32
+from kerascl.dtypes import DType, bool_, float32, int32, int64
 from kerascl.onnx.exporter.graph import Graph, Order
 from kerascl.onnx.exporter.merging import Value
 from kerascl.onnx.exporter.rules.table import RULES, named, rule
@@ -168,6 +168,33 @@ declare("negative_int", lambda g, t, x: g.add("Sub", g.constant(0, t), x))
 declare("square square_int", lambda g, t, x: g.add("Mul", x, x))
 declare("cube", lambda g, t, x: g.add("Mul", g.add("Mul", x, x), x), wide=True)
 declare("rsqrt", lambda g, t, x: g.add("Reciprocal", g.add("Sqrt", x)), wide=True)
+
+
+def _left_shift(g: Graph, t: DType, x: str, bits: str) -> str:
+    if t.kind == "u":
+        return g.add("BitShift", x, bits, direction="LEFT")
+    wide = g.add("Mul", g.cast(x, int64), _power_of_two(g, bits, 8 * t.itemsize))
+    if t.itemsize < 8:  # wraps around
+        half = g.constant(2 ** (8 * t.itemsize - 1), int64)
+        whole = g.constant(2 ** (8 * t.itemsize), int64)
+        wide = g.add("Sub", g.add("Mod", g.add("Add", wide, half), whole), half)
+    return g.cast(wide, t)
+
+
+def _right_shift(g: Graph, t: DType, x: str, bits: str) -> str:
+    if t.kind == "u":
+        return g.add("BitShift", x, bits, direction="RIGHT")
+    wide, by = g.cast(x, int64), _power_of_two(g, bits, min(8 * t.itemsize, 62))
+    return g.cast(g.add("Div", g.add("Sub", wide, g.add("Mod", wide, by)), by), t)
+
+
+def _power_of_two(g: Graph, exponent: str, most: int) -> str:
+    exponent = g.add("Min", g.cast(exponent, int64), g.constant(most, int64))
+    return g.add("Pow", g.constant(2, int64), exponent)
+
+
+declare("left_shift", _left_shift)
+declare("right_shift", _right_shift)
 
 
 def _ldexp(g: Graph, t: DType, x: str, exponent: str) -> str:
