@@ -7,10 +7,10 @@
 | KERASCL_PRECISION | high | float32 matrix work: "high" (matrix units allowed) or "highest" (true float32) |
 | KERASCL_MEMORY_LIMIT | none | most device memory in MiB that kerascl may take |
 | KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch; from 1 on, indices out of range raise IndexError, those of captured functions after the run; bodies of loops are not looked into |
-| KERASCL_CHECK | 1 | 0 leaves out the check of a driver at its first use |
+| KERASCL_CHECK | 1 | 0 skips the check of a driver at its first use |
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
-| KERASCL_WGMMA | 1 | 0 leaves out the kernels for NVIDIA's warpgroup matrix instructions |
-| KERASCL_ADDRESSES | 1 | 0 passes memory objects to kernels also where addresses are cheaper (NVIDIA) |
+| KERASCL_WGMMA | 1 | 0 disables the kernels for NVIDIA's warpgroup matrix instructions |
+| KERASCL_ADDRESSES | 1 | 0 always passes memory objects to kernels, even where plain addresses are faster (NVIDIA) |
 | KERASCL_SOLVERS | none | comma-separated name prefixes: matching solvers are preferred where they apply, or avoided with a leading minus (for comparisons) |
 | KERASCL_BUILD_THREADS | number of cores | threads that build OpenCL programs |
 """

@@ -202,3 +202,13 @@ def test_config_documents_what_it_reads():
 def test_readme_shows_the_table_of_config():
     documented = table(ast.get_docstring(TREES[PACKAGE / "config.py"]))
     assert table((ROOT / "README.md").read_text(encoding="utf-8")) == documented
+
+
+def test_the_files_that_changes_touch_exist():
+    text = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+    rows = text.split("## Ten changes\n")[1].split("\n## ")[0].splitlines()
+    paths = {p for row in rows if row.startswith("| a") for p in re.findall(r"`([\w./]+)`", row)}
+    named = {p for p in paths if "." in p and not re.search(r"[A-Z]{4}", p) and "/" in p}
+    assert len(named) >= 8
+    missing = [p for p in named if not (PACKAGE / p).exists() and not (ROOT / p).exists()]
+    assert not missing
