@@ -117,7 +117,10 @@ class DType:
 
     @property
     def summed(self) -> DType:
-        """The dtype that NumPy and the array API sum integers in: one of 64 bits."""
+        """The dtype that NumPy sums integers in: one of 64 bits.
+
+        The array API standard says the default integer dtype, whose 32 bits overflow soon.
+        """
         return uint64 if self.kind == "u" else int64 if self.kind in "bi" else self
 
     @property

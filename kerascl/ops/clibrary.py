@@ -399,6 +399,9 @@ static inline @T kcl_csign_@T(@T a) {
 }
 
 static inline @T kcl_cexpm1_@T(@T a) {
+  /* C99's values, where NumPy has NaN */
+  if (a.y == 0) return (@T)(expm1(a.x), a.y);
+  if (!isfinite(a.x)) return kcl_cexp_@T(a) - (@T)(1, 0);
   const @R half_sine = sin(a.y * (@R)0.5f);
   return (@T)(expm1(a.x) * cos(a.y) - 2 * half_sine * half_sine, exp(a.x) * sin(a.y));
 }

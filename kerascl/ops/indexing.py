@@ -7,7 +7,7 @@ import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, State, apply
 from kerascl.core.types import ShapeLike
 from kerascl.dtypes import int32, int64, positions
-from kerascl.ops import gather, host
+from kerascl.ops import gather, host, pointwise
 from kerascl.ops.declare import (
     as_array,
     cast_to,
@@ -25,11 +25,13 @@ from kerascl.ops.declare import (
 )
 from kerascl.ops.gather import FILLED, GATHER, scatter_rows, wrap_negative
 from kerascl.ops.movement import flip, iota, strided
-from kerascl.ops.pointwise import equal, not_equal, where
+from kerascl.ops.pointwise import equal, not_equal
 from kerascl.ops.scan import cumsum
 from kerascl.ops.views import concat, expand_to, reshape_to, window
 
-__all__ = ["argwhere", "getitem", "nonzero", "take", "take_along_axis", "unravel_index"]
+__all__ = [
+    "argwhere", "getitem", "nonzero", "take", "take_along_axis", "unravel_index", "where",
+]  # fmt: skip
 
 
 # -- elements at places -------------------------------------------------------
@@ -67,14 +69,14 @@ def selected(mask: Array, name: str = "nonzero") -> Array:
         parts = [window(flat, 0, start, min(start + half, flat.size)) for start in starts]
         found = [cast_to(selected(part, name), int64) for part in parts]
         return concat([x + start for x, start in zip(found, starts, strict=True)], 0)
-    flat = where(reshape_to(mask, (mask.size,)), 1, 0)
+    flat = pointwise.where(reshape_to(mask, (mask.size,)), 1, 0)
     if not flat.size:
         return expand_to(scalar(0, int32), (0,))
     places = cumsum(flat, 0, int32)
     host.count(name)
     count = int(places[-1].item())
     # element i goes to places[i] - 1; those not selected go nowhere
-    target = where(equal(flat, 1), places - 1, -1)
+    target = pointwise.where(equal(flat, 1), places - 1, -1)
     base = expand_to(scalar(0, int32), (count, 1))
     if not count:
         return reshape_to(base, (0,))
@@ -106,6 +108,25 @@ def nonzero(x: ArrayLike) -> tuple[Array, ...]:
     if not x.ndim:
         raise ValueError("nonzero: an array of shape () has no axes; use x != 0")
     return unravel_index(selected(not_equal(x, 0)), x.shape)
+
+
+@overload
+def where(condition: ArrayLike) -> tuple[Array, ...]: ...
+@overload
+def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> Array: ...
+def where(
+    condition: ArrayLike, x: ArrayLike | None = None, y: ArrayLike | None = None
+) -> Array | tuple[Array, ...]:
+    """`x` where `condition` holds, else `y`; all three broadcast. Without both, as `nonzero`.
+
+    Raises:
+        ValueError: for one of `x` and `y` only.
+    """
+    if x is None and y is None:
+        return nonzero(condition)
+    if x is None or y is None:
+        raise ValueError("where: give both x and y, or neither")
+    return pointwise.where(condition, x, y)
 
 
 def argwhere(x: ArrayLike) -> Array:

@@ -44,7 +44,7 @@ __all__ = [
     "logaddexp2", "logical_and", "logical_not", "logical_or", "logical_xor", "make_complex",
     "maximum", "minimum", "mod", "multiply", "nan_to_num", "negative", "not_equal", "power",
     "rad2deg", "real", "reciprocal", "round", "rsqrt", "select", "sigmoid", "sign",
-    "signbit", "sin", "sinc", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc", "where",
+    "signbit", "sin", "sinc", "sinh", "sqrt", "square", "subtract", "tan", "tanh", "trunc",
 ]  # fmt: skip
 
 

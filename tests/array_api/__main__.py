@@ -3,8 +3,8 @@
 `python -m tests.array_api SUITE [--examples N] [PATH or PATH::TEST …]`, where SUITE is a checkout
 of github.com/data-apis/array-api-tests with its submodule and the packages of the extra `array_api`
 are installed. A test may fail only with a reason in `reasons.txt` beside this file: a value that
-NumPy gives too, or a defect of the suite. Prints a table by file; the exit status is 1 if anything
-else fails.
+NumPy gives too, or a defect of the suite. Those of sums run a second time, see `sums.py`. Prints a
+table by file; the exit status is 1 if anything else fails.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import sys
 import tempfile
 import xml.etree.ElementTree as ET
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
+
+from tests.array_api import sums
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -51,7 +54,9 @@ def outcomes(report: Path) -> dict[str, tuple[str, str]]:
     return found
 
 
-def run(suite: Path, examples: int, jobs: int, which: list[str]) -> dict[str, tuple[str, str]]:
+def run(
+    suite: Path, examples: int, jobs: int, which: Sequence[str], plugin: str | None = None
+) -> dict[str, tuple[str, str]]:
     """Run the suite and collect what became of its tests."""
     environment = dict(os.environ)
     environment["ARRAY_API_TESTS_MODULE"] = "kerascl"
@@ -63,6 +68,7 @@ def run(suite: Path, examples: int, jobs: int, which: list[str]) -> dict[str, tu
         command = [
             sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--tb=short",
             "--disable-deadline", f"--max-examples={examples}", f"--junitxml={report}",
+            *(["-p", plugin] if plugin else []),
             *(["-n", str(jobs)] if jobs > 1 else []), *(which or ["array_api_tests"]),
         ]  # fmt: skip
         subprocess.run(command, cwd=suite, env=environment, check=False)
@@ -80,6 +86,10 @@ def main() -> int:
     options = parser.parse_intermixed_args()
     known = reasons()
     found = run(options.suite, options.examples, options.jobs, options.which)
+    summed = [test for test in sums.TESTS if test in found]
+    if summed:  # beyond the dtype of their results
+        again = run(options.suite, options.examples, 1, summed, "tests.array_api.sums")
+        found |= {f"{test} (told of 64 bits)": outcome for test, outcome in again.items()}
     table: dict[str, Counter[str]] = defaultdict(Counter)
     unexpected = []
     for test, (outcome, message) in sorted(found.items()):
