@@ -71,6 +71,33 @@ def test_loops(rng, tmp_path):
     agree(history, np.stack(wanted[::-1]))
 
 
+def test_loops_with_a_condition(rng, tmp_path):
+    def function(x, most):
+        def body(k, y):
+            return k + 1, y * 2 + x
+
+        return kc.while_loop(lambda k, y: (k < most) & (kc.max(y) < 100), body, (0, x))
+
+    x = rng.uniform(0.5, 1, (3,)).astype("float32")
+    path = tmp_path / "f.onnx"
+    save(function, path, [x, np.array(3, "int32")], dynamic_batch=False)
+    for most, count in ((3, 3), (0, 0), (50, None)):
+        k, y = run(path, x, np.array(most, "int32"))
+        wanted, steps = x, 0
+        while steps < most and wanted.max() < 100:
+            wanted, steps = wanted * 2 + x, steps + 1
+        assert k == steps and (count is None or steps == count)
+        agree(y, wanted)
+
+
+def test_both_branches_of_a_condition(rng, tmp_path):
+    path = tmp_path / "f.onnx"
+    x = rng.uniform(0.5, 1, (2, 3)).astype("float32")
+    save(lambda x: kc.cond(kc.sum(x) > 0, kc.log, kc.negative, x), path, [x])
+    agree(run(path, x)[0], np.log(x))
+    agree(run(path, -x)[0], x)
+
+
 def test_large_weights_lie_beside_the_file(rng, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "MOST_BYTES", 1000)
     w = kc.State(kc.array(rng.uniform(-1, 1, (30, 40)).astype("float32")), "kernel")

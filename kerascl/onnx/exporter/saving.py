@@ -13,7 +13,8 @@ from typing import Any
 import onnx
 from onnx import helper
 
-from kerascl.core.array import Array, State
+from kerascl.core.array import State
+from kerascl.core.node import Node
 from kerascl.core.structure import flatten
 from kerascl.dtypes import DType, as_dtype
 from kerascl.onnx.exporter import rules
@@ -255,12 +256,12 @@ def _merge(
         raise ExportError("the number of outputs depends on the sizes of the inputs")
     merger = Merger(first.labels, first.start)
 
-    def each(arrays: list[list[Array]]) -> list[tuple[Any, ...]]:
-        return [tuple(x._node for x in same) for same in zip(*arrays, strict=True)]
+    def each(nodes: list[list[Node]]) -> list[tuple[Node, ...]]:
+        return list(zip(*nodes, strict=True))
 
     arguments = [merger.leaf(nodes) for nodes in each([t.arguments for t in traces])]
     leaves = [
-        (merger.leaf((stand_in._node,) * len(traces)), state)
+        (merger.leaf((stand_in,) * len(traces)), state)
         for state, stand_in in states.found.values()
     ]
     outputs = merger.merge(each([t.outputs for t in traces]))

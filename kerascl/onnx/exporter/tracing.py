@@ -9,7 +9,7 @@ from kerascl.core.array import Array, State
 from kerascl.core.context import current
 from kerascl.core.errors import CaptureError
 from kerascl.core.labels import Labels
-from kerascl.core.node import Node, new_serial
+from kerascl.core.node import Node
 from kerascl.core.op import ARGUMENT
 from kerascl.core.overlay import Overlay
 from kerascl.core.structure import flatten
@@ -21,15 +21,15 @@ class States:
     """The States that a function reads, each with the node that stands for it in all traces."""
 
     def __init__(self) -> None:
-        self.found: dict[int, tuple[State, Array]] = {}
+        self.found: dict[int, tuple[State, Node]] = {}
 
     def stand_in(self, state: State) -> Array:
-        """The Array that a State's value is inside traces."""
+        """The Array that a State's value is inside traces; a new one, which may be assigned to."""
         entry = self.found.get(id(state))
         if entry is None:
             node = Node(ARGUMENT, (), ("state",), state.shape, state.dtype, state.device)
-            entry = self.found[id(state)] = (state, Array(node))
-        return entry[1]
+            entry = self.found[id(state)] = (state, node)
+        return Array(entry[1])
 
 
 class _Trace(Overlay):
@@ -43,7 +43,7 @@ class _Trace(Overlay):
 
 
 class Traced:
-    """One trace: its arguments, its outputs, and which layer each node belongs to.
+    """One trace: the nodes of its arguments and outputs, and which layer each node belongs to.
 
     Attributes:
         structure: a description of the nested outputs.
@@ -63,19 +63,19 @@ class Traced:
         Raises:
             ExportError: when the function assigns to a State, or needs a value on the host.
         """
+        trace = _Trace(states)
+        self.start = trace.start
         self.arguments = [
-            Array(Node(ARGUMENT, (), ("input", k), shape, dtype))
+            Node(ARGUMENT, (), ("input", k), shape, dtype)
             for k, (shape, dtype) in enumerate(zip(shapes, dtypes, strict=True))
         ]
-        self.start = new_serial()
         rebuild = flatten(list(inputs), [])[1]
         self.labels = Labels()
-        trace = _Trace(states)
         leaves: list[Any] = []
         with current.replaced(trace=trace, tapes=(), tracers=(), labels=self.labels):
             trace.outer = None
             try:
-                result = function(*rebuild(iter(self.arguments)))
+                result = function(*rebuild(map(Array, self.arguments)))
             except CaptureError as error:
                 raise ExportError(
                     f"the function needs the value of an array while it is exported, so what it "
@@ -93,4 +93,4 @@ class Traced:
         if wrong is not None or not leaves:
             found = "nothing" if not leaves else type(wrong).__name__
             raise ExportError(f"the outputs must be arrays, but the function returns {found}")
-        self.outputs: list[Array] = leaves
+        self.outputs = [x._node for x in leaves]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import onnx
 from onnx import helper
 
-from kerascl.dtypes import DType, int64
+from kerascl.dtypes import DType, bool_, int64
 from kerascl.onnx.exporter.errors import ExportError
 from kerascl.onnx.exporter.graph import Graph, type_of
 from kerascl.onnx.exporter.merging import Loop, Value
@@ -17,6 +17,7 @@ from kerascl.onnx.exporter.rules.table import emit, rule
 from kerascl.onnx.exporter.sizes import Dim
 from kerascl.ops.control import LOOP
 from kerascl.ops.recurrence import RECURRENCE, Recurrence
+from kerascl.ops.repeat import WHILE
 
 Tensor: TypeAlias = tuple[str, DType]
 # (graph of the body, carried values, slices) -> new carried values, results
@@ -34,33 +35,48 @@ def scan(
         xs = [(_backwards(g, name), t) for name, t in xs]
     inner = Graph(g.opset, g.symbols, g)
     inner.label = g.label
-
-    def leaves(tensors: Sequence[Tensor], name: str) -> list[Tensor]:
-        return [(inner.unique(f"{g.label}/{name}" if g.label else name), t) for _, t in tensors]
-
-    held, slices = leaves(carry, "carry"), leaves(xs, "slice")
+    held, slices = _leaves(inner, carry, "carry"), _leaves(inner, xs, "slice")
     new, results = step(inner, [name for name, _ in held], [name for name, _ in slices])
-    made = {name for node in inner.nodes for name in node.output}
-    outputs: list[Tensor] = []
-    for name, dtype in (*new, *results):  # each is one tensor of the body
-        if name not in made or any(name == other for other, _ in outputs):
-            name = inner.add("Identity", name)
-        outputs.append((name, dtype))
-
-    def described(tensors: Sequence[Tensor]) -> list[onnx.ValueInfoProto]:
-        return [
-            helper.make_tensor_value_info(name, type_of(t, g.opset), None) for name, t in tensors
-        ]
-
-    nodes = needed(inner.nodes, [name for name, _ in outputs])
-    name = g.unique(f"{g.label}/body" if g.label else "body")
-    body = helper.make_graph(nodes, name, described([*held, *slices]), described(outputs))
+    outputs = [*new, *results]
+    body = _body(g, inner, [*held, *slices], outputs, {})
     found = g.add_several(
         len(outputs), "Scan", *(name for name, _ in (*carry, *xs)), body=body,
         num_scan_inputs=len(xs),
     )  # fmt: skip
     count = len(carry)
     return [*found[:count], *(_backwards(g, y) if reverse else y for y in found[count:])]
+
+
+def _leaves(inner: Graph, tensors: Sequence[Tensor], name: str) -> list[Tensor]:
+    """Names inside a body for what it is given."""
+    label = f"{inner.label}/{name}" if inner.label else name
+    return [(inner.unique(label), t) for _, t in tensors]
+
+
+def _body(
+    g: Graph,
+    inner: Graph,
+    inputs: list[Tensor],
+    outputs: list[Tensor],
+    shapes: dict[str, tuple[()]],
+) -> onnx.GraphProto:
+    """The body of a loop; `shapes` are those of inputs that ONNX wants to know."""
+    made = {name for node in inner.nodes for name in node.output}
+    distinct: list[Tensor] = []
+    for name, dtype in outputs:  # each is one tensor of the body
+        if name not in made or any(name == other for other, _ in distinct):
+            name = inner.add("Identity", name)
+        distinct.append((name, dtype))
+
+    def described(tensors: Sequence[Tensor]) -> list[onnx.ValueInfoProto]:
+        return [
+            helper.make_tensor_value_info(name, type_of(t, g.opset), shapes.get(name))
+            for name, t in tensors
+        ]
+
+    nodes = needed(inner.nodes, [name for name, _ in distinct])
+    name = g.unique(f"{g.label}/body" if g.label else "body")
+    return helper.make_graph(nodes, name, described(inputs), described(distinct))
 
 
 def _backwards(g: Graph, name: str) -> str:
@@ -98,6 +114,30 @@ def _count(g: Graph, length: int | Dim) -> str:
         return g.constant(list(range(length)), int64)
     ends = g.constant(0, int64), g.add("Squeeze", g.size(length)), g.constant(1, int64)
     return g.add("Range", *ends)
+
+
+@rule(WHILE)
+def _while(g: Graph, v: Value) -> None:
+    loop, most = v.attrs
+    assert isinstance(loop, Loop)
+    count = len(loop.carry)
+    carry = [(g.name(x), x.dtype) for x in v.inputs[:count]]
+    captured = v.inputs[count + 1 :]
+    inner = Graph(g.opset, g.symbols, g)
+    inner.label = g.label
+    number, going = inner.unique("iteration"), inner.unique("going")
+    held = _leaves(inner, carry, "carry")
+    for leaf, (name, _) in zip(loop.carry, held, strict=True):
+        inner.bind(leaf, name)
+    for leaf, outside in zip(loop.captured, captured, strict=True):
+        inner.bind_captured(leaf, outside)
+    emit(inner, loop.order)
+    new = [(inner.name(x), x.dtype) for x in (*loop.results, *loop.next_carry)]
+    given: list[Tensor] = [(number, int64), (going, bool_), *held]
+    trips = "" if most is None else g.constant(most, int64)
+    body = _body(g, inner, given, new, {number: (), going: ()})
+    names = [name for name, _ in carry]
+    g.several[v] = g.add_several(count, "Loop", trips, g.name(v.inputs[count]), *names, body=body)
 
 
 @rule(RECURRENCE)
