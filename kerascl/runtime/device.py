@@ -22,7 +22,7 @@ from kerascl.runtime.addresses import Addresses
 from kerascl.runtime.buffers import Allocator
 from kerascl.runtime.errors import DeviceError
 from kerascl.runtime.launch import LocalMemory, Queue
-from kerascl.runtime.opencl import EXIT, IMPORTED_BEFORE, SETUP, cl
+from kerascl.runtime.opencl import EXIT, IMPORTED_BEFORE, SETUP, cl, sub_group_sizes
 from kerascl.runtime.programs import Programs
 
 __all__ = [
@@ -64,6 +64,9 @@ class DeviceInfo:
             (capability 9.0).
         exact_division: float32 division and square roots can be rounded correctly.
         preferred_vector_float: floats in a vector that suits the device.
+        registers: of 32 bits that a work-item should keep to, so that none are spilled and
+            work-groups hide each other's waits; 0 where compilers are left to it.
+        sub_group_sizes: what kernels may ask for, smallest first; empty where they cannot.
         simd_width: work-items or lanes that run in lockstep (a hint).
         cache_key: changes with platform, device and driver version.
         quirks: names of the rows of `quirks.TABLE` that apply.
@@ -103,6 +106,8 @@ class DeviceInfo:
     cache_key: str
     quirks: frozenset[str] = frozenset()
     compiler_options: str = ""
+    registers: int = 0
+    sub_group_sizes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -207,8 +212,16 @@ def _query(handle: cl.Device) -> DeviceInfo:
         simd_width=width,
         extensions=extensions,
         cache_key=hashlib.sha256(key.encode()).hexdigest(),
+        sub_group_sizes=_sub_group_sizes(handle, extensions),
     )
     return quirks.apply(info)
+
+
+def _sub_group_sizes(handle: cl.Device, extensions: frozenset[str]) -> tuple[int, ...]:
+    """`DeviceInfo.sub_group_sizes`."""
+    if "cl_intel_required_subgroup_size" not in extensions:
+        return ()
+    return tuple(sorted(sub_group_sizes(handle)))
 
 
 class Device:

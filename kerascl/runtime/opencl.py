@@ -20,7 +20,7 @@ import pyopencl as cl  # noqa: E402  (the loader's environment comes first)
 
 __all__ = [
     "EXIT", "IMPORTED_BEFORE", "POINTER_SIZE", "RAW", "SETUP", "SIZES", "Program", "Raw", "cl",
-    "code_name",
+    "code_name", "sub_group_sizes",
 ]  # fmt: skip
 
 
@@ -39,8 +39,17 @@ class Raw:
         self._create.restype = ctypes.c_void_p
         self._info = library.clGetKernelInfo
         self._info.restype = ctypes.c_int
+        self._device_info = library.clGetDeviceInfo
+        self._device_info.restype = ctypes.c_int
         self.release_kernel = library.clReleaseKernel
         self.release_kernel.restype = ctypes.c_int
+
+    def device_sizes(self, device: cl.Device, key: int) -> tuple[int, ...]:
+        """An array of size_t that clGetDeviceInfo knows by this number, () if it does not."""
+        handle, values = ctypes.c_void_p(device.int_ptr), (ctypes.c_size_t * 16)()
+        used, room = ctypes.c_size_t(0), ctypes.c_size_t(ctypes.sizeof(values))
+        status = self._device_info(handle, key, room, values, ctypes.byref(used))
+        return () if status else tuple(values[: used.value // ctypes.sizeof(ctypes.c_size_t)])
 
     def create_kernel(self, program: cl.Program, name: str) -> tuple[ctypes.c_void_p, int]:
         """A new kernel object and its number of arguments.
@@ -134,6 +143,15 @@ def _find_raw() -> Raw | None:
 
 
 RAW = _find_raw()
+
+# CL_DEVICE_SUB_GROUP_SIZES_INTEL, for which pyopencl has no name
+_SUB_GROUP_SIZES = 0x4108
+
+
+def sub_group_sizes(device: cl.Device) -> tuple[int, ...]:
+    """The sub-group sizes that a device with cl_intel_required_subgroup_size offers."""
+    return () if RAW is None else RAW.device_sizes(device, _SUB_GROUP_SIZES)
+
 
 _CODES: dict[int, str] = {
     value: name

@@ -138,6 +138,13 @@ def _conversions(info: DeviceInfo) -> tuple[str, ...]:
     return tuple(options)
 
 
+def always(info: DeviceInfo) -> tuple[str, ...]:
+    """The options of every build on a device, after those that a program asks for."""
+    # Division is approximate by default on GPUs; NumPy's and the host's is not.
+    exact = info.exact_division and info.kind == "gpu"
+    return (*((EXACT_DIVISION,) if exact else ()), *_conversions(info))
+
+
 _Build = Callable[[Iterable[_Texts]], list[Built]]
 
 
@@ -151,9 +158,7 @@ class Programs:
         self._lock = threading.Lock()
         self._processes: out_of_process.CompilerProcesses | None = None
         self.keep_on_disk(True)
-        # Division is approximate by default on GPUs; NumPy's and the host's is not.
-        exact = device.info.exact_division and device.info.kind == "gpu"
-        self._always = (*((EXACT_DIVISION,) if exact else ()), *_conversions(device.info))
+        self._always = always(device.info)
         # After those that a program asks for; memory objects become addresses last of all.
         self._rewrites = (
             *((integers.REWRITE,) if "miscompiles_integer_minmax" in device.info.quirks else ()),

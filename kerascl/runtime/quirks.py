@@ -45,6 +45,23 @@ def _intel_cpu_2026_2(info: DeviceInfo) -> bool:
     return _intel_cpu(info) and info.driver_version.startswith("2026.22.")
 
 
+def _amd(info: DeviceInfo) -> bool:
+    return info.platform == "AMD Accelerated Parallel Processing" and info.kind == "gpu"
+
+
+def _gcn(info: DeviceInfo) -> bool:
+    """Wavefronts of 64 that share 256 registers a lane; from gfx90a on there are 512."""
+    return _amd(info) and info.simd_width == 64 and not info.name.startswith(("gfx90a", "gfx94"))
+
+
+def _intel_gpu(info: DeviceInfo) -> bool:
+    return info.kind == "gpu" and info.vendor.startswith("Intel")
+
+
+def _mobile(info: DeviceInfo) -> bool:
+    return info.platform in ("ARM Platform", "QUALCOMM Snapdragon(TM)")
+
+
 def _oclgrind(info: DeviceInfo) -> bool:
     return info.platform == "Oclgrind"
 
@@ -137,6 +154,41 @@ TABLE = (
         "its assembler drops a minus of max(max(a, -b), -c) of integers, and takes max(a, b) == b "
         "of 16 bits for a >= b (580.159, CUDA 13.0)",
         lambda info: _nvidia(info) and (info.nvidia_capability or (0, 0)) >= (9, 0),
+    ),
+    Quirk(
+        "schedules_for_registers",
+        "its assembler keeps loops that are unrolled within the registers",
+        _nvidia,
+    ),
+    Quirk(
+        "registers_of_gcn",
+        "with more, one wavefront has a SIMD unit for itself, and nothing hides its waits",
+        _gcn,
+        {"registers": 128},
+    ),
+    Quirk(
+        "registers_of_amd",
+        "an instruction can name 256; others go to memory",
+        lambda info: _amd(info) and not _gcn(info),
+        {"registers": 255},
+    ),
+    Quirk(
+        "registers_of_intel",
+        "a thread of eight lanes has 4 KiB",
+        _intel_gpu,
+        {"registers": 128},
+    ),
+    Quirk(
+        "registers_of_xe_hpc",
+        "a thread of 16 lanes has 8 KiB, of which addresses take more (also Xe2)",
+        lambda info: _intel_gpu(info) and info.sub_group_sizes[:1] == (16,),
+        {"registers": 100},
+    ),
+    Quirk(
+        "registers_of_mobile",
+        "Mali's work-items have 64; on Adreno more make the largest work-group smaller",
+        _mobile,
+        {"registers": 64},
     ),
     Quirk("no_binaries", "program binaries of a simulator are not loaded again", _oclgrind),
 )

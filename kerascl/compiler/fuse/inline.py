@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from kerascl.compiler.graph import views
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.ops.views import CONCAT, PAD
@@ -58,10 +57,3 @@ class Statements:
 
     def _moved(self, x: Node, place: Any) -> frozenset[int]:
         return frozenset([hash((statement, place)) for statement in self._of[id(x)]])
-
-    def largest(self, node: Node) -> list[Node]:
-        """The path, through views, from the input of most statements to what these compute."""
-        path = [max(node.inputs, key=self.count)]
-        while views.is_view(path[-1]):
-            path.append(path[-1].inputs[0])
-        return path

@@ -46,6 +46,7 @@ class Context:
         varied: ids of values of which there is a variance.
         busy_rows: rows from which a device is busy with a row a work-group.
         update_limit: elements from which a library operation is not joined by what reads states.
+        most_buffers: arguments of a kernel that are memory.
     """
 
     accepts: Callable[[Node, Part], bool]
@@ -53,6 +54,7 @@ class Context:
     varied: frozenset[int] = frozenset()
     busy_rows: int = 0
     update_limit: float = math.inf
+    most_buffers: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,10 @@ def join(cluster: Cluster, node: Node, reads: Reads, inside: set[int], now: Cont
     if len(cluster.members) >= MOST_MEMBERS:
         return None
     if cluster.statements + now.length.get(id(node), 0) > KERNEL_LIMIT:
+        return None
+    if len(cluster.patterns.keys() | reads.patterns.keys()) + len(cluster.members) >= (
+        now.most_buffers
+    ):
         return None
     own = {key: patterns for key, patterns in reads.patterns.items() if key in inside}
     if node.op.kind is Kind.REDUCTION:

@@ -5,7 +5,8 @@ Everything else is computed inline where it is used.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kerascl.compiler import library
@@ -88,10 +89,13 @@ def reads_of(target: Node, stored: set[int]) -> Reads:
 
 
 def choose_targets(
-    nodes: list[Node], roots: Iterable[Node]
+    nodes: list[Node], roots: Iterable[Node], most_buffers: float = math.inf
 ) -> tuple[list[Node], set[int], dict[int, int]]:
     """The nodes that get memory, in topological order, the ids of all stored nodes, and by id how
-    many statements compute a node."""
+    many statements compute a node.
+
+    Where a value reads more than `most_buffers` stored ones, some inputs are stored first.
+    """
     stored: set[int] = set()
     target: set[int] = set()
     readers: dict[int, int] = {}
@@ -106,10 +110,11 @@ def choose_targets(
                 target.add(id(read.base))
     cost: dict[int, int] = {}
     whole: dict[int, frozenset[int]] = {}  # what is read from memory, but for rows; two say "many"
+    buffers: dict[int, frozenset[int]] = {}  # all that is read from memory
     statements, length = Statements(), dict[int, int]()
     for node in nodes:
         key, kind = id(node), node.op.kind
-        whole[key] = frozenset((key,))
+        buffers[key] = whole[key] = frozenset((key,))
         if kind is Kind.LEAF:
             stored.add(key)
             cost[key] = 0
@@ -120,7 +125,7 @@ def choose_targets(
             if key in target:
                 stored.add(key)
             else:
-                whole[key] = frozenset()
+                buffers[key] = whole[key] = frozenset()
             cost[key] = 0
             continue
         if kind in (Kind.LIBRARY, Kind.PICK):
@@ -152,14 +157,21 @@ def choose_targets(
         if inline > INLINE_LIMIT and kind in (Kind.POINTWISE, Kind.GATHER):
             target.add(key)
         lines = statements.compute(node)
-        while lines > VALUE_LIMIT and kind is not Kind.REDUCTION:
-            *through, x = statements.largest(node)
+        while kind is not Kind.LIBRARY:
+            found = frozenset[int]().union(*(buffers[id(x)] for x in node.inputs))
+            if len(found) > most_buffers:
+                *through, x = _path(node, lambda x: len(buffers[id(x)]))
+            elif lines > VALUE_LIMIT and kind is not Kind.REDUCTION:
+                *through, x = _path(node, statements.count)
+            else:
+                break
             if statements.count(x) < 2:
                 break
             _demand(x, target, stored, cost)
-            whole[id(x)] = frozenset((id(x),))
+            buffers[id(x)] = whole[id(x)] = frozenset((id(x),))
             statements.read(x)
             for view in reversed(through):
+                buffers[id(view)] = buffers[id(x)]
                 statements.compute(view)
             lines = statements.compute(node)
         if kind is Kind.GATHER or node.op in (CONCAT, PAD):
@@ -172,9 +184,18 @@ def choose_targets(
             statements.read(node)
             inline = 0
         else:
+            buffers[key] = found
             whole[key] = sources if len(sources) <= 2 else frozenset(list(sources)[:2])
         cost[key] = inline
     return [n for n in nodes if id(n) in target and n.op.kind is not Kind.LEAF], stored, length
+
+
+def _path(node: Node, size: Callable[[Node], int]) -> list[Node]:
+    """The path, through views, from the largest input to what these show."""
+    path = [max(node.inputs, key=size)]
+    while views.is_view(path[-1]):
+        path.append(path[-1].inputs[0])
+    return path
 
 
 def _demand(x: Node, target: set[int], stored: set[int], cost: dict[int, int]) -> None:

@@ -36,6 +36,7 @@ from kerascl.runtime.device import DeviceInfo
 # Elements of a product from which its update runs in a kernel of its own, by kind of device.
 UPDATE_LIMIT = {"gpu": 1 << 20}
 COPIED_BYTES = 1 << 20  # of each part of a joined array, on average, that is copied by itself
+SIZES_BYTES = 192  # of a kernel's arguments, for sizes and the like
 # Text of generated kernels in one translation unit of a captured program: a unit by itself costs
 # as much as a few kernels, but one of many is waited for when all others are built.
 UNIT_BYTES = 24 << 10
@@ -71,6 +72,7 @@ def lower(
         nodes, roots, _accepts(info, generic),
         busy_rows=2 * info.compute_units,
         update_limit=UPDATE_LIMIT.get(info.kind, math.inf),
+        most_buffers=(info.max_parameter_bytes - SIZES_BYTES) // 8,
     )  # fmt: skip
     program = _Lowering(position, roots, stored, info, generic)
     for cluster in clusters:

@@ -40,7 +40,7 @@ inline float dot4(float4 x, float4 y) {
   }
 
 #ifdef FORWARD
-__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_tile(
+__kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_tile(
     FORWARD_PARAMS) {
   __local float q[BR * WS], kv[BC * (WS > DS ? WS : DS)], p[BR * PS], part[BR * TX];
 #if CAUSAL && HAS_MASK
@@ -129,7 +129,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_til
 #endif
 
 #ifdef BACKWARD
-__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_tile_grad(
+__kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_tile_grad(
     BACKWARD_PARAMS) {
   __local float own[BR * WS], ownV[BR * DS], other[BC * WS], otherV[BC * DS], ds[BR * PS];
 #if KEYS

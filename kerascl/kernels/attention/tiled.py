@@ -18,7 +18,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.contract.source import cl_source, narrow, prelude
 from kerascl.kernels.matmul.tiles import load4
 
 
@@ -49,7 +49,15 @@ class Block:
     def fits(self, p: AttentionProblem, info) -> bool:
         # constants and the driver may need a little, too
         room = info.local_mem_bytes - 256
-        return self.threads <= info.max_work_group_size and self.local_bytes(p) <= room
+        if self.threads > info.max_work_group_size or self.local_bytes(p) > room:
+            return False
+        rows, columns = self.br // self.ty, self.bc // self.tx
+        if info.registers == 0 or p.grad is not None or rows * columns == 1:
+            return True
+        # logits and results, and what four features of each take
+        features = self._stride(p.depth) // self.tx
+        values = rows * (columns + features) + 4 * (rows + columns + min(features, 4))
+        return values + 20 <= info.registers
 
 
 # (most features, block), measured on an H200: for each head size the fastest first, then smaller
@@ -164,7 +172,7 @@ class TiledAttention(TiledSolver):
             *epilogue.args,
         )  # fmt: skip
         size = (ceil_div(p.length, block.br) * block.threads, p.heads, p.batch)
-        source = self.source(p, block, epilogue, FORWARD=1)
+        source = narrow(info) + self.source(p, block, epilogue, FORWARD=1)
         return Plan([Launch(source, self.kernel, args, size, (block.threads, 1, 1))])
 
 
@@ -192,7 +200,7 @@ class TiledAttentionGradient(TiledSolver):
             )  # fmt: skip
             size = (ceil_div(rows, block.br) * block.threads, count, p.batch)
             inner = Epilogue("", (), "") if keys else epilogue
-            source = self.source(p, block, inner, BACKWARD=1, KEYS=int(keys))
+            source = narrow(info) + self.source(p, block, inner, BACKWARD=1, KEYS=int(keys))
             launches.append(
                 Launch(source, f"{self.kernel}_grad", args, size, (block.threads, 1, 1))
             )

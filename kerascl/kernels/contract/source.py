@@ -9,6 +9,7 @@ from pathlib import Path
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
+from kerascl.runtime.device import DeviceInfo
 
 FP64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
 
@@ -72,6 +73,14 @@ def prelude(index: str = "int", **types: DType) -> str:
         store = dtype.store.format(p="(p)", i="(i)", v=f"(({dtype.compute})(v))")
         lines.append(f"#define {name}_STORE(p, i, v) {store}")
     return "\n".join(lines) + "\n"
+
+
+def narrow(info: DeviceInfo) -> str:
+    """The macro NARROW before a kernel's type: sub-groups as small as they can be where registers
+    are what counts, for a thread's registers are shared by its lanes."""
+    sizes = info.sub_group_sizes if info.registers else ()
+    attribute = f"__attribute__((intel_reqd_sub_group_size({sizes[0]})))" if sizes else ""
+    return f"#define NARROW {attribute}\n"
 
 
 def defines(**values: object) -> str:

@@ -25,7 +25,7 @@ from kerascl.kernels.hopper import (
 from kerascl.kernels.hopper import conv as hopper_conv
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.split_k import zero_plan
-from kerascl.kernels.matmul.tiles import TILES
+from kerascl.kernels.matmul.tiles import SHALLOW, TILES
 from kerascl.kernels.tuning import database
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.conv import CONV_SOLVERS, FragmentConv
@@ -43,7 +43,7 @@ SOLVERS: tuple[Solver, ...] = (
     stem.StemConv(),
     stem.StemFilterGradient(),
     channel_major.ChannelMajorFilterGradient(),
-    *(TiledConv(tile) for tile in TILES),
+    *(TiledConv(tile) for tile in (*TILES, *SHALLOW)),
     *CONV_SOLVERS,
 )
 

@@ -6,7 +6,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Launch, Plan, Ref
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.contract.source import cl_source, narrow, prelude
 from kerascl.kernels.conv.problem import (
     DATA_GRAD,
     FILTER_GRAD,
@@ -19,7 +19,7 @@ from kerascl.kernels.conv.problem import (
     usable,
 )
 from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
-from kerascl.kernels.matmul.tiles import Tile, load4
+from kerascl.kernels.matmul.tiles import Loads, Tile, load4
 
 
 class TiledConv(Solver):
@@ -30,10 +30,17 @@ class TiledConv(Solver):
     def __init__(self, tile: Tile, split: int | None = None):
         self.tile = tile
         self.split = split
-        self.name = f"tiled{tile.bm}x{tile.bn}" + (f"s{split}" if split else "")
+        self.name = tile.name + (f"s{split}" if split else "")
 
     def applies(self, problem: ConvProblem, info) -> bool:
-        return usable(problem, info) and self.tile.fits(problem.acc, info, self.TABLE)
+        p = problem
+        _, av, _, bv = _loads(p)
+        loads = Loads(av, bv)
+        # Strided gradients hold the taps and pixels of their class.
+        held = 46 if p.kind == DATA_GRAD else 20
+        return usable(p, info) and self.tile.fits(
+            p.acc, loads, info, self.TABLE, coordinates=max(2, p.rank), held=held
+        )
 
     def _time(self, p: ConvProblem, info, splits: int) -> float:
         g = gemm_shape(p)
@@ -63,20 +70,7 @@ class TiledConv(Solver):
         splits = self._splits(p, info)
         slice_ = round_up(ceil_div(shape.k, splits), bk)
         splits = ceil_div(shape.k, slice_)
-        channels, filters = p.x_shape[-1], p.w_shape[-1]
-        whole_c = channels % 4 == 0 and p.w_shape[-2] % 4 == 0
-        whole_f = filters % 4 == 0 and shape.n % 4 == 0
-        last = not p.channels_first
-        if p.kind == FORWARD:
-            loads = last, 4 if last and whole_c else 1, False, 4 if whole_f else 1
-        elif p.kind == DATA_GRAD:
-            whole_f = filters % 4 == 0 and shape.channels % 4 == 0
-            loads = last, 4 if last and whole_f else 1, True, 4 if whole_f else 1
-        else:
-            loads = (
-                not last, 4 if last and whole_c else 1, not last, 4 if last and whole_f else 1,
-            )  # fmt: skip
-        a_along_k, av, b_along_k, bv = loads
+        a_along_k, av, b_along_k, bv = _loads(p)
         tiles_m = ceil_div(shape.m, tile.bm)
         params = product_params(p, index, tiles_m, splits, slice_)
         inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
@@ -84,6 +78,7 @@ class TiledConv(Solver):
             prelude(index, A=p.a, B=p.b, ACC=p.acc)
             + load4("A", p.a, p.acc)
             + load4("B", p.b, p.acc)
+            + narrow(info)
             + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
             + kind_defines(p)
             + f"#define M_FAST {int(p.channels_first and p.kind != FILTER_GRAD)}\n"
@@ -100,3 +95,18 @@ class TiledConv(Solver):
             return Plan([launch])
         reduction = reduction_launch(p.total, splits, p.acc, index, epilogue)
         return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
+
+
+def _loads(p: ConvProblem) -> tuple[bool, int, bool, int]:
+    """Whether loads of a, and of b, should run along k, each with how many elements they take."""
+    shape = gemm_shape(p)
+    channels, filters = p.x_shape[-1], p.w_shape[-1]
+    whole_c = channels % 4 == 0 and p.w_shape[-2] % 4 == 0
+    whole_f = filters % 4 == 0 and shape.n % 4 == 0
+    last = not p.channels_first
+    if p.kind == FORWARD:
+        return last, 4 if last and whole_c else 1, False, 4 if whole_f else 1
+    if p.kind == DATA_GRAD:
+        whole_f = filters % 4 == 0 and shape.channels % 4 == 0
+        return last, 4 if last and whole_f else 1, True, 4 if whole_f else 1
+    return not last, 4 if last and whole_c else 1, not last, 4 if last and whole_f else 1

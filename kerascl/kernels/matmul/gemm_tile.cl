@@ -2,6 +2,7 @@
 //
 // Shared by GEMM and by convolution as an implicit GEMM.  The including source defines
 //   BM BN BK TM TN        tile and per-work-item sizes (TM, TN multiples of 4; BK of 4)
+//   NARROW                attributes of the kernel
 //   KK_UNROLL             the pragma text for the loop over a tile's depth
 //   AV BV                 elements of one global load (1 or 4)
 //   A_ALONG_K B_ALONG_K   whether neighbouring work-items load along k (else along m or n)
@@ -11,6 +12,8 @@
 //   A_AT(s, kk, k), B_AT(s, kk, k)         element index of a (b) at slot s and depth k
 //   A_VALID(s, kk)        whether the slot lies inside a (padding reads as zero)
 //   K_TABLE_DECL, K_TABLE(k0, buf)         per-depth facts of one k tile, or empty
+//   TABLE_LAST            whether the next ones are computed when the loads under way have landed,
+//                         which takes fewer registers
 //   OUT_ROW(m), OUT_AT(r, n)               output index of row m and column n
 #define TX (BN / TN)
 #define TY (BM / TM)
@@ -94,7 +97,7 @@
     } \
   }
 
-__kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
+__kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
     __global const A_T* restrict pA, __global const B_T* restrict pB PARAMS EPILOGUE_PARAMS) {
   __local ACC_T tileA[2][BK * LDA] __attribute__((aligned(32)));
   __local ACC_T tileB[2][BK * LDB] __attribute__((aligned(32)));
@@ -140,7 +143,9 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
     if (more) {
       FETCH(k0 + BK, nxt)
     }
+#if !TABLE_LAST
     K_TABLE(k0 + 2 * BK, cur)
+#endif
     _Pragma(KK_UNROLL)
     for (int kk = 0; kk < BK; ++kk) {
       ACC_T fa[TM], fb[TN];
@@ -162,6 +167,9 @@ __kernel __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
     if (more) {
       STORE_TILES(nxt)
     }
+#if TABLE_LAST
+    K_TABLE(k0 + 2 * BK, cur)
+#endif
     barrier(CLK_LOCAL_MEM_FENCE);
     cur = nxt;
   }

@@ -8,10 +8,10 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.contract.source import cl_source, narrow, prelude
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, stride_args, usable
 from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
-from kerascl.kernels.matmul.tiles import Tile, load4
+from kerascl.kernels.matmul.tiles import Loads, Tile, load4
 from kerascl.kernels.tuning.costs import fixed_time
 
 
@@ -58,10 +58,11 @@ class TiledMatmul(Solver):
     def __init__(self, tile: Tile, split: int | None = None):
         self.tile = tile
         self.split = split
-        self.name = f"tiled{tile.bm}x{tile.bn}" + (f"s{split}" if split else "")
+        self.name = tile.name + (f"s{split}" if split else "")
 
     def applies(self, problem: MatmulProblem, info) -> bool:
-        return usable(problem, info) and self.tile.fits(problem.acc, info)
+        p = problem
+        return usable(p, info) and self.tile.fits(p.acc, Loads(*(n for _, n in _both(p))), info)
 
     def _splits(self, p: MatmulProblem, info) -> int:
         """How many slices of k; each has at least one tile's depth."""
@@ -94,13 +95,13 @@ class TiledMatmul(Solver):
         splits = self._splits(p, info)
         slice_ = round_up(ceil_div(p.k, splits), bk)
         splits = ceil_div(p.k, slice_)
-        a_along_k, av = _loads(p.a_strides, p.a_offset, p.m, p.k, row_axis=-2, k_axis=-1)
-        b_along_k, bv = _loads(p.b_strides, p.b_offset, p.n, p.k, row_axis=-1, k_axis=-2)
+        (a_along_k, av), (b_along_k, bv) = _both(p)
         inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
         source = (
             prelude(index, A=p.a, B=p.b, ACC=p.acc)
             + load4("A", p.a, p.acc)
             + load4("B", p.b, p.acc)
+            + narrow(info)
             + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
             + inner.defines
             + cl_source("matmul/gemm_simt.cl")
@@ -117,6 +118,14 @@ class TiledMatmul(Solver):
             return Plan([launch])
         reduction = reduction_launch(p.total, splits, p.acc, index, epilogue)
         return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
+
+
+def _both(p: MatmulProblem) -> tuple[tuple[bool, int], tuple[bool, int]]:
+    """`_loads` of both operands."""
+    return (
+        _loads(p.a_strides, p.a_offset, p.m, p.k, row_axis=-2, k_axis=-1),
+        _loads(p.b_strides, p.b_offset, p.n, p.k, row_axis=-1, k_axis=-2),
+    )
 
 
 def _loads(strides, offset: int, rows: int, k: int, row_axis: int, k_axis: int) -> tuple[bool, int]:

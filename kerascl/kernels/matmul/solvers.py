@@ -15,7 +15,7 @@ from kerascl.kernels.matmul.panels import PanelMatmul
 from kerascl.kernels.matmul.portable import DirectMatmul, SkinnyMatmul, TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.split_k import zero_plan
-from kerascl.kernels.matmul.tiles import TILES
+from kerascl.kernels.matmul.tiles import SHALLOW, TILES
 from kerascl.kernels.tuning import database
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
@@ -26,7 +26,7 @@ SOLVERS: tuple[Solver, ...] = (
     PanelMatmul(),
     hopper_matmul.HopperMatmul(),
     transposed.TransposedMatmul(),
-    *(TiledMatmul(tile) for tile in TILES),
+    *(TiledMatmul(tile) for tile in (*TILES, *SHALLOW)),
     *GEMM_SOLVERS,
 )
 

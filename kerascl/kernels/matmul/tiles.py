@@ -2,46 +2,88 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.tuning.costs import LAUNCH, fixed_time
+from kerascl.runtime.device import DeviceInfo
+
+DEEP, SHALLOW_DEPTH = 16, 8  # steps along k of accumulators of four bytes
+
+
+class Loads(NamedTuple):
+    """Elements that one load of each operand takes: 1 or 4."""
+
+    a: int
+    b: int
 
 
 @dataclass(frozen=True)
 class Tile:
     """One tile shape of gemm_tile.cl: a work-group computes bm x bn in steps of bk along k, each
-    work-item tm x tn.  `speed` is the share of peak a large problem reaches, for choosing."""
+    work-item tm x tn.  `depth` is bk of accumulators of four bytes.
+    `speed` is the share of peak a large problem reaches, for choosing."""
 
     bm: int
     bn: int
     tm: int
     tn: int
     speed: float
+    depth: int = DEEP
+
+    @property
+    def name(self) -> str:
+        return f"tiled{self.bm}x{self.bn}" + ("" if self.depth == DEEP else f"d{self.depth}")
 
     @property
     def threads(self) -> int:
         return (self.bm // self.tm) * (self.bn // self.tn)
 
     def bk(self, acc: DType) -> int:
-        return 8 if acc.itemsize > 4 else 16
+        return self.depth // 2 if acc.itemsize > 4 else self.depth
 
     def local_bytes(self, acc: DType, table: int = 0) -> int:
         """Bytes of local memory: two tiles of each operand, and `table` bytes per depth."""
         return 2 * self.bk(acc) * ((self.bm + self.bn + 8) * acc.itemsize + table)
 
-    def fits(self, acc: DType, info, table: int = 0) -> bool:
+    def registers(self, acc: DType, loads: Loads, coordinates: int = 0, held: int = 20) -> int:
+        """About how many registers a work-item needs: sums, two rows and columns of the tiles, what
+        is on its way to them, an index for each load, of the left operand with `coordinates`, and
+        what is `held` throughout."""
+        left, right = (n * self.bk(acc) // self.threads for n in (self.bm, self.bn))
+        values = self.tm * self.tn + 2 * (self.tm + self.tn) + left + right
+        indices = ceil_div(left, loads.a) * (1 + coordinates) + ceil_div(right, loads.b)
+        return values * ceil_div(acc.itemsize, 4) + indices + held
+
+    def fits(
+        self, acc: DType, loads: Loads, info: DeviceInfo, table: int = 0, **more: int
+    ) -> bool:
+        """Whether work-groups, local memory and registers (see there for `more`) suffice.  Shallow
+        tiles are for where the registers of deep ones do not; the smallest are always left."""
         room = info.local_mem_bytes
-        return self.threads <= info.max_work_group_size and self.local_bytes(acc, table) <= room
+        if self.threads > info.max_work_group_size or self.local_bytes(acc, table) > room:
+            return False
+        deep = dataclasses.replace(self, depth=DEEP)
+        enough = info.registers or math.inf
+        if deep.registers(acc, loads, **more) <= enough:
+            return self == deep
+        smallest = self.tm * self.tn == min(tile.tm * tile.tn for tile in TILES)
+        return self != deep and (smallest or self.registers(acc, loads, **more) <= enough)
 
     def defines(self, acc: DType, av: int, bv: int, a_along_k: bool, b_along_k: bool, info) -> str:
-        # CPU drivers gain nothing from an unrolled depth and take seconds to compile it.
-        unroll = '"unroll"' if info.kind == "gpu" else '"nounroll"'
+        # CPU drivers gain nothing from an unrolled depth and take seconds to compile it. Most GPUs'
+        # compilers put all its loads in front until registers spill.
+        whole = '"unroll"' if "schedules_for_registers" in info.quirks else '"unroll 2"'
+        unroll = whole if info.kind == "gpu" else '"nounroll"'
         names = dict(
             BM=self.bm, BN=self.bn, BK=self.bk(acc), TM=self.tm, TN=self.tn, AV=av, BV=bv,
             A_ALONG_K=int(a_along_k), B_ALONG_K=int(b_along_k), KK_UNROLL=unroll,
+            TABLE_LAST=int(info.registers > 0),
         )  # fmt: skip
         return "".join(f"#define {k} {v}\n" for k, v in names.items())
 
@@ -64,6 +106,8 @@ TILES = (
     Tile(32, 128, 4, 8, 0.6),
     Tile(32, 32, 4, 4, 0.35),
 )
+
+SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)
 
 
 def load4(name: str, dtype: DType, acc: DType) -> str:

@@ -1,0 +1,50 @@
+"""Products and convolutions of many shapes, strides and dtypes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+
+from kerascl import dtypes
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+
+TYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int32")
+SIZES = ((4096, 4096, 4096), (1024, 512, 768), (100, 128, 3000), (16, 1000, 4096), (33, 17, 65))
+
+
+def of(kind: str) -> Iterator[tuple[object, Callable]]:
+    """Problems of "matmul" or "conv", each with the planner."""
+    if kind == "matmul":
+        for p in _products():
+            yield normalise_matmul(p), matmul.plan
+    else:
+        for q in _convolutions():
+            yield q, conv.plan
+
+
+def _products() -> Iterator[MatmulProblem]:
+    for name, (m, n, k) in itertools.product(TYPES, SIZES):
+        t = dtypes.as_dtype(name)
+        for a, b in itertools.product(((k, 1), (1, m)), ((n, 1), (1, k))):
+            yield MatmulProblem(m, n, k, (), a, b, t, t, t.accumulator, 0, 0, "high")
+
+
+def _convolutions() -> Iterator[ConvProblem]:
+    cases = [  # side, kernel, stride, channels, filters, groups
+        (56, 3, 1, 64, 64, 1), (56, 1, 1, 64, 256, 1), (224, 7, 2, 3, 64, 1),
+        (28, 3, 2, 128, 128, 1), (14, 3, 1, 96, 96, 96), (14, 5, 1, 48, 96, 4),
+    ]  # fmt: skip
+    kinds = (FORWARD, DATA_GRAD, FILTER_GRAD)
+    for name, kind, case, first in itertools.product(TYPES[:4], kinds, cases, (False, True)):
+        side, size, stride, channels, filters, groups = case
+        t = dtypes.as_dtype(name)
+        out = -(-side // stride)
+        pad = (size // 2, size // 2)
+        yield ConvProblem(
+            kind, (16, side, side, channels), (size, size, channels // groups, filters),
+            (16, out, out, filters), (stride, stride), (pad, pad), (1, 1), groups, first, t, t,
+            t.accumulator, "high",
+        )  # fmt: skip
