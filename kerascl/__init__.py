@@ -43,11 +43,11 @@ from kerascl.dtypes import uint16 as uint16
 from kerascl.dtypes import uint32 as uint32
 from kerascl.dtypes import uint64 as uint64
 from kerascl.ops import fft as fft
+from kerascl.ops import generator as random
 from kerascl.ops import host as host
 from kerascl.ops import linalg as linalg
 from kerascl.ops import methods as _methods
 from kerascl.ops import nn as nn
-from kerascl.ops import random as random
 from kerascl.ops.attention import *
 from kerascl.ops.batching import *
 from kerascl.ops.bits import *
@@ -69,6 +69,16 @@ from kerascl.ops.inspection import __array_namespace_info__ as __array_namespace
 from kerascl.ops.movement import *
 from kerascl.ops.movement import concatenate as concat
 from kerascl.ops.movement import transpose as permute_dims
+from kerascl.ops.nn import elu as elu
+from kerascl.ops.nn import gelu as gelu
+from kerascl.ops.nn import leaky_relu as leaky_relu
+from kerascl.ops.nn import log_softmax as log_softmax
+from kerascl.ops.nn import one_hot as one_hot
+from kerascl.ops.nn import relu as relu
+from kerascl.ops.nn import silu as silu
+from kerascl.ops.nn import softmax as softmax
+from kerascl.ops.nn import softplus as softplus
+from kerascl.ops.pieces import *
 from kerascl.ops.pointwise import *
 from kerascl.ops.pointwise import absolute as abs
 from kerascl.ops.pointwise import arccos as acos
@@ -92,9 +102,10 @@ from kerascl.runtime import programs as _programs
 # What may have nothing to do gives an Array of its own all the same: what is assigned to its
 # elements stays there.
 _MAY_GIVE_BACK = """
-    array array_split bitcast broadcast_arrays broadcast_to cast clip concat concatenate conj
-    conjugate copy diff flip flipud hsplit hstack max meshgrid min nan_to_num pad permute_dims prod
-    ravel real reshape roll rot90 round sort split squeeze sum transpose view vsplit vstack"""
+    array array_split atleast_1d atleast_2d atleast_3d bitcast broadcast_arrays broadcast_to
+    cast clip column_stack concat concatenate conj conjugate copy delete diff flip flipud hsplit
+    hstack insert max meshgrid min nan_to_num pad permute_dims prod ravel ravel_multi_index real
+    reshape roll rot90 round sort split squeeze sum transpose view vsplit vstack"""
 for _name in _MAY_GIVE_BACK.split():
     globals()[_name] = _tape.distinct(globals()[_name])
 
@@ -104,3 +115,10 @@ engine = _execute.Engine()
 _context.Context.engine = engine
 _programs.first_use = _first.guard_for
 _hook.install()
+
+# What tab completion leaves out: the rooms of the implementation.
+_ROOMS = {"checks", "compiler", "config", "core", "engine", "kernels", "ops", "runtime"}
+
+
+def __dir__() -> list[str]:
+    return sorted(name for name in globals() if name[0] != "_" and name not in _ROOMS)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -66,6 +66,11 @@ class DType:
 
     def __hash__(self) -> int:
         return hash(self.name)
+
+    if TYPE_CHECKING:  # ops/methods.py makes it
+
+        def __call__(self, value: Any = 0) -> Any:
+            """An Array of this dtype, as NumPy's types make scalars."""
 
     def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
         return as_dtype, (self.name,)  # there is one record of each

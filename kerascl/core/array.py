@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import weakref
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -162,14 +163,41 @@ class Array(Methods, Differentiable):
         return id(self)
 
     def __repr__(self) -> str:
-        if current.trace is not None and not current.trace.knows_value(self._node):
-            return f"<kerascl.Array traced, shape={self.shape}, dtype={self.dtype.name}>"
-        try:
-            value = self.numpy()
-        except RuntimeError as error:  # whoever shows an array is often about to report an error
-            return f"<kerascl.Array shape={self.shape}, dtype={self.dtype.name}, lost: {error}>"
+        facts = f"shape={self.shape}, dtype={self.dtype.name}"
+        value = self._shown()
+        if isinstance(value, str):
+            return f"<kerascl.Array {value}, {facts}>"
         text = np.array2string(value, separator=", ", prefix="kerascl.array(")
-        return f"kerascl.array({text}, dtype={self.dtype.name})"
+        facts += f", device={self.device.info.name!r}"
+        gap = "\n              " if "\n" in text else " "
+        return f"kerascl.array({text},{gap}{facts})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        facts = f"shape {self.shape} · {self.dtype.name}"
+        value = self._shown()
+        if isinstance(value, str):
+            return f"<p>kerascl.Array: {html.escape(value)} · {facts}</p>"
+        facts += f" · {html.escape(self.device.info.name)}"
+        if value.ndim not in (1, 2) or not value.size:
+            text = np.array2string(value, separator=", ", threshold=_MOST_SHOWN**2)
+            return f"<pre>{html.escape(text)}</pre><p>{facts}</p>"
+        rows = [_cells(row) for row in _ends(np.atleast_2d(value))]
+        body = "".join(f"<tr>{''.join(f'<td>{html.escape(c)}</td>' for c in row)}</tr>"
+                       for row in rows)  # fmt: skip
+        return f"<table><tbody>{body}</tbody></table><p>{facts}</p>"
+
+    def _shown(self) -> np.ndarray | str:
+        """The value, or why it cannot be shown."""
+        if current.trace is not None and not current.trace.knows_value(self._node):
+            return "traced"
+        try:
+            return self.numpy()
+        except RuntimeError as error:  # whoever shows an array is often about to report an error
+            return f"lost: {error}"
+
+    def __dir__(self) -> list[str]:
+        return [name for name in super().__dir__() if name not in _NOT_OFFERED]
 
     def __format__(self, spec: str) -> str:
         return format(self.item(), spec) if self.ndim == 0 else format(repr(self), spec)
@@ -182,6 +210,29 @@ class Array(Methods, Differentiable):
 
     def __reduce__(self) -> tuple[Callable[[np.ndarray], Array], tuple[np.ndarray]]:
         return _rebuild, (self.numpy(),)
+
+
+# Rows and columns of a table in a notebook.
+_MOST_SHOWN = 12
+# What tab completion leaves out: other packages' attributes, and the graph's.
+_NOT_OFFERED = {
+    "_id", "_keras_history", "_keras_mask", "_node", "_on_host", "_shown", "backward", "grad",
+    "stand_for", "trainable",
+}  # fmt: skip
+
+
+def _ends(parts: Any) -> list[Any]:
+    """All parts, or the first and the last with None between."""
+    if len(parts) <= _MOST_SHOWN:
+        return list(parts)
+    half = _MOST_SHOWN // 2
+    return [*parts[:half], None, *parts[-half:]]
+
+
+def _cells(row: np.ndarray | None) -> list[str]:
+    if row is None:
+        return ["⋮"]
+    return ["⋯" if x is None else np.array2string(x) for x in _ends(row)]
 
 
 def _rebuild(value: np.ndarray) -> Array:

@@ -88,7 +88,12 @@ def reshape(shape: tuple[int, ...], new: ShapeLike, guessed: bool = False) -> tu
 
 
 def normalize_shape(shape: ShapeLike) -> tuple[int, ...]:
-    """A shape from an integer or a sequence of integers."""
-    if isinstance(shape, Iterable):
-        return tuple(operator.index(n) for n in shape)
-    return (operator.index(shape),)
+    """A shape from an integer or a sequence of integers.
+
+    Raises:
+        ValueError: for negative sizes.
+    """
+    found = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    if any(n < 0 for n in found):
+        raise ValueError(f"a shape cannot have negative sizes: {found}")
+    return found

@@ -15,7 +15,7 @@ from kerascl.core.holders import rebind
 from kerascl.core.tape import distinct
 from kerascl.dtypes import bool_
 from kerascl.ops.declare import as_array, cast_to, is_scalar, scalar
-from kerascl.ops.indexing import At, Basic, Key, basic, kept_shape
+from kerascl.ops.indexing import At, Basic, Key, basic, fitting, kept_shape
 from kerascl.ops.movement import flip
 from kerascl.ops.pointwise import where
 from kerascl.ops.views import expand_to, pad_with, reshape_to
@@ -54,8 +54,8 @@ def _updated(x: Array, key: Any, value: ArrayLike) -> Array:
     parts = Key(x.shape, key).parts
     found = basic(x.shape, parts)
     if found.advanced:
-        return At(x)[key].set(_fitting(new, x[key].shape))
-    return _replaced(x, found, _fitting(new, kept_shape(parts, found)))
+        return At(x)[key].set(new)
+    return _replaced(x, found, fitting(new, kept_shape(parts, found)))
 
 
 def _converted(value: ArrayLike, x: Array) -> Array:
@@ -69,19 +69,6 @@ def _converted(value: ArrayLike, x: Array) -> Array:
     return cast_to(new, x.dtype)
 
 
-def _fitting(value: Array, shape: tuple[int, ...]) -> Array:
-    """`value` broadcast to `shape`; leading axes of size 1 may be too many."""
-    own = value.shape
-    while len(own) > len(shape) and own[0] == 1:
-        own = own[1:]
-    pairs = zip(reversed(own), reversed(shape), strict=False)
-    if len(own) > len(shape) or any(n != m and n != 1 for n, m in pairs):
-        raise ValueError(
-            f"cannot assign an array of shape {value.shape} to elements of shape {shape}"
-        )
-    return expand_to(reshape_to(value, own), shape)
-
-
 def _masked(x: Array, mask: Array, value: Array) -> Array | None:
     """x[mask] = value where every selected element takes the same; else None."""
     rest = x.ndim - mask.ndim
@@ -91,7 +78,7 @@ def _masked(x: Array, mask: Array, value: Array) -> Array | None:
         return None
     if mask.ndim < x.ndim:
         mask = expand_to(reshape_to(mask, (*mask.shape, *[1] * rest)), x.shape)
-    return where(mask, _fitting(value, x.shape), x)
+    return where(mask, fitting(value, x.shape), x)
 
 
 def _replaced(x: Array, found: Basic, value: Array) -> Array:

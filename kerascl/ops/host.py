@@ -1,8 +1,9 @@
 """The operations that read something on the host, because the shape of their result needs it, or
 because LAPACK computes it.
 
-Everything else stays on the device.  All but LAPACK's decompositions read a few numbers, not the
-data; inside a captured function they raise CaptureError, as any read does.
+Everything else stays on the device.  All but LAPACK's decompositions, and functions of NumPy that
+kerascl does not have, read a few numbers, not the data; inside a captured function they raise
+CaptureError, as any read does.
 `calls` counts them, for tests and for finding what stalls a loop.
 """
 
@@ -19,6 +20,8 @@ HOST_OPERATIONS = {
     "boolean index": "how many elements a mask selects",
     "sparse": "how many places a result has, and whether 0 stays 0",
     "onnx setting": "a shape, axis or count that a graph computes",
+    "numpy": "arrays given to functions of NumPy that kerascl does not have",
+    "places": "an array of places to insert at or to delete",
     "segment": "the largest segment number, unless `num_segments` is given",
     "eig": "LAPACK: eigenvalues",
     "eigh": "LAPACK: eigenvalues",

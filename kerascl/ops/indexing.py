@@ -373,6 +373,23 @@ def _advanced(y: Array, parts: Sequence[Any], advanced: list[tuple[int, Array]])
     return apply(GATHER, (y, *arrays), (tuple(spec),), shape, y.dtype)
 
 
+def fitting(value: Array, shape: tuple[int, ...]) -> Array:
+    """`value` broadcast to `shape`; leading axes of size 1 may be too many.
+
+    Raises:
+        ValueError: where it does not broadcast.
+    """
+    own = value.shape
+    while len(own) > len(shape) and own[0] == 1:
+        own = own[1:]
+    pairs = zip(reversed(own), reversed(shape), strict=False)
+    if len(own) > len(shape) or any(n != m and n != 1 for n, m in pairs):
+        raise ValueError(
+            f"cannot assign an array of shape {value.shape} to elements of shape {shape}"
+        )
+    return expand_to(reshape_to(value, own), shape)
+
+
 class At:
     """`x.at[key]`: functional updates, `x.at[key].set(v)`, `.add`, `.multiply`, `.max`, `.min`."""
 
@@ -416,7 +433,7 @@ class _Update:
         x = self._array
         where_to = iota_like(x)[self._key]  # flat position of every selected element
         value = scalar(value, x.dtype) if is_scalar(value) else as_array(value, x.dtype)
-        value = expand_to(value, where_to.shape)
+        value = fitting(value, where_to.shape)
         flat = scatter_rows(
             reshape_to(x, (x.size, 1)),
             reshape_to(where_to, (where_to.size,)),

@@ -7,6 +7,7 @@ decompositions by LAPACK on the host (`kerascl.ops.decompositions`).
 from __future__ import annotations
 
 import operator
+from typing import NamedTuple
 
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
@@ -44,16 +45,17 @@ from kerascl.ops.movement import matrix_transpose as matrix_transpose
 from kerascl.ops.norms import matrix_norm as matrix_norm
 from kerascl.ops.norms import norm as norm
 from kerascl.ops.norms import vector_norm as vector_norm
-from kerascl.ops.pointwise import conjugate, where
+from kerascl.ops.pieces import atleast_1d
+from kerascl.ops.pointwise import conjugate, real, where
 from kerascl.ops.reduction import max as max_along
 from kerascl.ops.reduction import sum as sum_along
 from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
-    "cholesky", "cross", "det", "diagonal", "eig", "eigh", "eigvalsh", "inv", "lstsq", "lu_factor",
-    "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "norm", "outer",
-    "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot", "trace",
-    "vecdot", "vector_norm",
+    "cholesky", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq",
+    "lu_factor", "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "norm",
+    "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot",
+    "trace", "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -127,7 +129,43 @@ def matrix_power(x: ArrayLike, n: int) -> Array:
     return expand_to(eye(x.shape[-1], dtype=x.dtype), x.shape) if result is None else result
 
 
-def lstsq(a: ArrayLike, b: ArrayLike, rcond: ArrayLike | None = None) -> Array:
+class LeastSquares(NamedTuple):
+    """What `lstsq` gives."""
+
+    x: Array
+    residuals: Array
+    rank: Array
+    singular_values: Array
+
+
+def lstsq(a: ArrayLike, b: ArrayLike, rcond: ArrayLike | None = None) -> LeastSquares:
+    """x of least |a @ x - b|, as NumPy gives it: with residuals, rank and singular values.
+
+    Args:
+        a: (m, n).
+        b: (m, k) or (m,).
+        rcond: see `pinv`.
+
+    Returns:
+        x (n, k) or (n,); the sums of squares (k,) of a @ x - b, where NumPy leaves them out if the
+        rank is below n or m is not above it; the int32 rank; the singular values (min(m, n),).
+
+    Raises:
+        CaptureError: inside a captured function: LAPACK decomposes on the host.
+    """
+    a, b = floats(a), floats(b)
+    x = least_squares(a, b, rcond)
+    rest = matmul(a, x) - b
+    squares = sum_along(real(rest * conjugate(rest)), 0)
+    return LeastSquares(x, atleast_1d(squares), matrix_rank(a, rtol=rcond), svdvals(a))
+
+
+def eigvals(x: ArrayLike) -> Array:
+    """Eigenvalues (…, n), complex, of matrices (…, n, n), in no order."""
+    return eig(x).eigenvalues
+
+
+def least_squares(a: ArrayLike, b: ArrayLike, rcond: ArrayLike | None = None) -> Array:
     """x of least |a @ x - b|, for a (m, n) and b (m, k) or (m,); `rcond` as for `pinv`."""
     a, b = floats(a), floats(b)
     vector = b.ndim == 1

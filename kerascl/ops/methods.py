@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from kerascl.core import tape
-from kerascl.core.array import Array
+from kerascl.core.array import Array, ArrayLike
 from kerascl.core.types import Axes, Device, ShapeLike
-from kerascl.dtypes import DTypeLike
+from kerascl.dtypes import DType, DTypeLike
 from kerascl.ops import (
     assignment,
     batching,
@@ -19,6 +19,7 @@ from kerascl.ops import (
     dlpack,
     indexing,
     movement,
+    numpy_protocol,
     pointwise,
     reduction,
     scan,
@@ -90,6 +91,16 @@ def _transpose(self: Array, *axes: int | Sequence[int] | None) -> Array:
     if len(axes) == 1 and (axes[0] is None or hasattr(axes[0], "__iter__")):
         order = axes[0]
     return movement.transpose(self, order or None)
+
+
+def _sort(self: Array, axis: int = -1, descending: bool = False) -> None:
+    """Put the elements into order along `axis`, in place."""
+    self[...] = sorting.sort(self, axis, descending)
+
+
+def _fill(self: Array, value: ArrayLike) -> None:
+    """Set all elements to one value, in place."""
+    self[...] = value
 
 
 def _iterate(self: Array) -> Iterator[Array]:
@@ -164,12 +175,16 @@ _METHODS: dict[str, Any] = {
     "__round__": lambda self, digits=0: pointwise.round(self, digits or 0),
     "__getitem__": indexing.getitem,
     "__setitem__": assignment.setitem,
+    "__array_ufunc__": numpy_protocol.array_ufunc,
+    "__array_function__": numpy_protocol.array_function,
     "__iter__": _iterate,
     "astype": _astype,
     "reshape": _reshape,
     "transpose": _transpose,
     "at": property(indexing.At),
     "flatten": movement.ravel,
+    "sort": _sort,
+    "fill": _fill,
     "conj": pointwise.conjugate,
     "conjugate": pointwise.conjugate,
 }
@@ -213,3 +228,11 @@ tape.install_arithmetic(
     as_array=as_array,
     vmap=batching.vmap,
 )
+
+
+def _of_dtype(self: DType, value: ArrayLike = 0) -> Array:
+    """An Array of this dtype, as NumPy's types make scalars."""
+    return tape.distinct(creation.array)(value, self)
+
+
+setattr(DType, "__call__", _of_dtype)  # noqa: B010  (a method that the class declares)

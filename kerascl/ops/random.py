@@ -52,11 +52,12 @@ from kerascl.ops.declare import (
 from kerascl.ops.movement import iota, strided
 from kerascl.ops.pointwise import exp, log, maximum, minimum, sigmoid, where
 from kerascl.ops.reduction import argmax
-from kerascl.ops.views import expand_to, reshape_to
+from kerascl.ops.views import concat, expand_to, reshape_to
 
 __all__ = [
     "bernoulli", "beta", "binomial", "categorical", "dropout", "fold_in", "gamma", "key",
-    "loggamma", "normal", "randint", "random_bits", "truncated_normal", "uniform",
+    "loggamma", "normal", "poisson", "randint", "random_bits", "split", "truncated_normal",
+    "uniform",
 ]  # fmt: skip
 
 _THREEFRY = """\
@@ -134,6 +135,41 @@ inline double kcl_truncated_double(uint2 b) {
   return clamp(1.41421356237309504880 * z, -0x1.fffffffffffffp+0, 0x1.fffffffffffffp+0);
 }
 """
+# W. Hörmann, "The transformed rejection method for generating Poisson random variables", Insurance:
+# Mathematics and Economics 12 (1993), PTRS; below a mean of 10, a product of uniform numbers.
+_POISSON = """\
+inline REAL kcl_poisson_REAL(uint k0, uint k1, ulong c, uint stream, REAL mean) {
+  if (!(mean >= 0 && mean < (REAL)INFINITY)) return (REAL)NAN;
+  REAL k = 0;
+  if (mean < 10) {
+    const REAL end = exp(-mean);
+    REAL product = 1;
+    for (uint j = stream; j < stream + 1024; j += 2) {
+      product *= OPEN(j);
+      if (product <= end) break;
+      k += 1;
+    }
+    return k;
+  }
+  const REAL b = (REAL)0.931f + (REAL)2.53f * sqrt(mean);
+  const REAL a = (REAL)-0.059f + (REAL)0.02483f * b;
+  const REAL inverse = (REAL)1.1239f + (REAL)1.1328f / (b - (REAL)3.4f);
+  const REAL vr = (REAL)0.9277f - (REAL)3.6224f / (b - 2);
+  k = floor(mean);
+  for (uint j = stream; j < stream + 1024; j += 4) {
+    const REAL u = OPEN(j) - 0.5f, v = OPEN(j + 2), us = (REAL)0.5f - fabs(u);
+    const REAL t = floor((2 * a / us + b) * u + mean + (REAL)0.43f);
+    if (us >= 0.07f && v <= vr) { k = t; break; }
+    if (t < 0 || (us < 0.013f && v > us)) continue;
+    // t * log(mean) - mean - log(t!), without the large parts that cancel out
+    const REAL n = t + 1, r = (mean - n) / n, l = log1p(r);
+    const REAL bound = n * (l - r) - l - (REAL)0.5f * log(n) - (REAL)0.918938533204672742L
+      - kcl_stirling_REAL(t);
+    if (log(v * inverse / (a / (us * us) + b)) <= bound) { k = t; break; }
+  }
+  return k;
+}
+"""
 _GUMBEL = """\
 inline float kcl_gumbel_float(uint b) { return -log(-log1p(-kcl_open_float(b))); }
 """
@@ -163,7 +199,7 @@ inline REAL2 kcl_gamma_REAL(uint k0, uint k1, ulong c, uint stream, REAL alpha) 
 """
 # W. Hörmann, "The generation of binomial random variates", J. Stat. Comput. Simul. 46 (1993):
 # transformed rejection (BTRS); below a mean of 10, a sum of geometric waiting times.
-_BINOMIAL = """\
+_STIRLING = """\
 inline REAL kcl_stirling_REAL(REAL k) {
   if (k < 0.5f) return (REAL)0.0810614667953272L;
   if (k < 1.5f) return (REAL)0.0413406959554092L;
@@ -173,6 +209,8 @@ inline REAL kcl_stirling_REAL(REAL k) {
   const REAL n = k + 1, s = n * n;
   return (1 / (REAL)12 - (1 / (REAL)360 - 1 / (REAL)1260 / s) / s) / n;
 }
+"""
+_BINOMIAL = """\
 inline REAL kcl_binomial_REAL(uint k0, uint k1, ulong c, uint stream, REAL n, REAL chance) {
   if (!(n >= 0 && chance >= 0 && chance <= 1)) return (REAL)NAN;
   const REAL p = chance > 0.5f ? 1 - chance : chance;
@@ -292,14 +330,28 @@ _BINOMIALS = {
     float32: _draw(
         "binomial",
         "kcl_binomial_float({0}, {1}, {2}, {a0}u, {3}, {4})",
-        (_OPEN, _for_float(_BINOMIAL)),
+        (_OPEN, _for_float(_STIRLING), _for_float(_BINOMIAL)),
         400,
     ),
     float64: _draw(
         "binomial_double",
         "kcl_binomial_double({0}, {1}, {2}, {a0}u, {3}, {4})",
-        (_WORDS, _OPEN_DOUBLE, _for_double(_BINOMIAL)),
+        (_WORDS, _OPEN_DOUBLE, _for_double(_STIRLING), _for_double(_BINOMIAL)),
         600,
+    ),
+}
+_POISSONS = {
+    float32: _draw(
+        "poisson",
+        "kcl_poisson_float({0}, {1}, {2}, {a0}u, {3})",
+        (_OPEN, _for_float(_STIRLING), _for_float(_POISSON)),
+        300,
+    ),
+    float64: _draw(
+        "poisson_double",
+        "kcl_poisson_double({0}, {1}, {2}, {a0}u, {3})",
+        (_WORDS, _OPEN_DOUBLE, _for_double(_STIRLING), _for_double(_POISSON)),
+        500,
     ),
 }
 _KEEP = _draw("keep", f"({_BLOCK}.x < {{3}})")
@@ -314,7 +366,10 @@ def key(seed: int) -> Array:
 def _parts(key: ArrayLike) -> tuple[Array, Array]:
     key = cast_to(as_array(key), uint32)
     if key.shape != (2,):
-        raise ValueError(f"a random key has shape (2,), not {key.shape}")
+        raise ValueError(
+            f"a random key has shape (2,), not {key.shape}; make one with "
+            "kerascl.random.key(seed), or draw as NumPy does, with kerascl.random.default_rng(seed)"
+        )
     return strided(key, [0], [1], [1]), strided(key, [1], [2], [1])
 
 
@@ -362,7 +417,7 @@ def _real(
 
 
 def random_bits(key: ArrayLike, shape: ShapeLike, stream: int = 0) -> Array:
-    """uint32 of 32 random bits each; `stream` (0 … 2**32 - 3) tells draws with one key apart."""
+    """uint32 of 32 random bits each; `stream` (0 … 2**32 - 4) tells draws with one key apart."""
     return _apply(BITS, key, shape, uint32, stream)
 
 
@@ -373,6 +428,17 @@ def fold_in(key: ArrayLike, number: int) -> Array:
     parts = [apply(op, (*words, counter), (0xFFFFFFFF,), (1,), uint32) for op in (BITS, OTHER_BITS)]
     first = iota((2,), 0) == 0
     return where(first, expand_to(parts[0], (2,)), expand_to(parts[1], (2,)))
+
+
+def split(key: ArrayLike, num: int = 2) -> Array:
+    """`num` keys (num, 2) from one, independent of each other, of it and of those of `fold_in`."""
+    words = [expand_to(k, (num,)) for k in _parts(key)]
+    counters = cast_to(iota((num,), 0), uint32)
+    parts = [
+        reshape_to(apply(op, (*words, counters), (0xFFFFFFFD,), (num,), uint32), (num, 1))
+        for op in (BITS, OTHER_BITS)
+    ]
+    return concat(parts, 1)
 
 
 def uniform(
@@ -583,3 +649,10 @@ def binomial(
 ) -> Array:
     """Numbers of successes in `counts` trials of chance `probabilities` (broadcast to `shape`)."""
     return _real(_BINOMIALS, key, shape, dtype, 0, (counts, probabilities))
+
+
+def poisson(
+    key: ArrayLike, shape: ShapeLike, rate: ArrayLike, dtype: DTypeLike = float32
+) -> Array:
+    """Numbers of events of mean `rate` (broadcast to `shape`); NaN for negative rates."""
+    return _real(_POISSONS, key, shape, dtype, 0, (rate,))

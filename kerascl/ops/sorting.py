@@ -396,11 +396,13 @@ def histogram(
     bins: ArrayLike = 10,
     range: tuple[float, float] | None = None,
     weights: ArrayLike | None = None,
+    density: bool = False,
 ) -> tuple[Array, Array]:
     """Counts (int32, or the weights' dtype) in each bin, and the bins' edges.
 
     `bins` is their number, over `range` or from the smallest to the largest
-    element, or a rising vector of edges.  The last bin holds its right edge.
+    element, or a rising vector of edges.  The last bin holds its right edge.  With `density` the
+    counts are scaled so that their integral over the bins is 1.
     """
     x = as_array(x)
     x = ravel(cast_to(x, floating(x.dtype)[0]))
@@ -418,7 +420,11 @@ def histogram(
     last = window(edges, 0, count, count + 1)
     place = where(equal(x, last), count - 1, place)
     # values below fall on -1, those above on count
-    return bincount(place, weights if weights is None else ravel(weights), length=count), edges
+    counts = bincount(place, weights if weights is None else ravel(weights), length=count)
+    if density:
+        widths = window(edges, 0, 1, count + 1) - window(edges, 0, 0, count)
+        counts = counts / widths / total(counts)
+    return counts, edges
 
 
 def _bin_edges(x: Array, count: int, range: tuple[float, float] | None) -> Array:

@@ -75,6 +75,8 @@ x.take([0, 1], axis=1)
 v.repeat(2)
 v.argmax()
 v.argsort()
+v.sort(); v
+x.sort(axis=0); x
 x.tolist()
 x[0, 0].item()
 v.nonzero()
@@ -142,6 +144,7 @@ xp.concatenate([x, y], axis=1)
 xp.stack([v, v])
 xp.vstack([v, v])
 xp.hstack([v, v])
+xp.column_stack([v, v])
 xp.split(x, 2, axis=1)
 xp.array_split(v, 2)
 xp.tile(v, (2, 1))
@@ -156,7 +159,11 @@ xp.expand_dims(v, 0)
 xp.squeeze(x[None])
 xp.moveaxis(x[None], 0, -1)
 xp.broadcast_to(v, (2, 5))
+xp.atleast_1d(v[0])
+xp.atleast_2d(v)
 xp.append(v, v)
+xp.insert(v, 1, 9.0)
+xp.delete(v, 1)
 xp.sin(x) + xp.cos(y)
 xp.exp(x)
 xp.log(abs(x) + 1)
@@ -166,6 +173,7 @@ xp.arctan2(x, y)
 xp.maximum(x, 0)
 xp.minimum(x, y)
 xp.where(x > 0, x, 0)
+xp.where(b)
 xp.clip(x, 0, 1)
 xp.sign(x)
 xp.floor(x)
@@ -173,6 +181,7 @@ xp.isnan(x)
 xp.isfinite(x)
 xp.isclose(x, x + 1e-9)
 xp.allclose(x, x)
+xp.array_equal(x, x)
 xp.nan_to_num(x)
 xp.sum(x)
 xp.sum(x, axis=(0, 1))
@@ -184,6 +193,7 @@ xp.quantile(v, [0.1, 0.9])
 xp.average(v, weights=abs(v))
 xp.cumsum(v)
 xp.diff(v)
+xp.gradient(v)
 xp.prod(v)
 xp.max(x, axis=1)
 xp.argmax(x, axis=1)
@@ -198,7 +208,9 @@ xp.searchsorted(xp.sort(v), 0.0)
 xp.digitize(v, [-1.0, 0.0, 1.0])
 xp.bincount(n)
 xp.histogram(v, bins=4)
+xp.histogram(v, bins=4, density=True)
 xp.histogram(v, bins=[-3.0, -1.0, 0.0, 1.0, 3.0], weights=abs(v))
+xp.interp(xp.array([-0.5, 0.2, 0.9, 7.0]), xp.array([0.0, 0.5, 1.0]), xp.array([1.0, 3.0, 2.0]))
 xp.nonzero(b)
 xp.argwhere(b)
 xp.isin(n, [1, 2])
@@ -212,13 +224,31 @@ xp.tensordot(x, y, axes=([1], [1]))
 xp.trace(m)
 xp.kron(v[:2], v[:2])
 xp.cross(v[:3], v[1:4])
+xp.linalg.norm(v)
+xp.linalg.norm(x)
+xp.linalg.norm(x, axis=1)
+xp.linalg.norm(v, ord=1)
+xp.linalg.norm(x, "fro")
+xp.linalg.norm(x, xp.inf)
 xp.linalg.inv(m)
 xp.linalg.solve(m, v[:3])
 xp.linalg.det(m)
 xp.linalg.slogdet(m)
+xp.linalg.lstsq(xp.tile(m, (2, 1)), xp.tile(v[:3], 2), rcond=None)[0]
+abs(xp.linalg.eig(m)[0]).sum()
+abs(xp.linalg.eigvals(m)).max()
+xp.linalg.eigh(m + m.T)[0]
+xp.linalg.svd(x, full_matrices=False)[1]
+abs(xp.linalg.qr(m)[1])
+xp.linalg.cholesky(m @ m.T)
+xp.linalg.pinv(x)
+xp.linalg.matrix_rank(m)
+xp.linalg.matrix_power(m, 3)
+xp.linalg.eigvalsh(m + m.T)
 xp.fft.fft(v)
 xp.fft.ifft(xp.fft.fft(v)).real
 xp.fft.rfft(v)
+xp.fft.fftfreq(5)
 z.conj()
 z.real + z.imag
 abs(z)
@@ -233,23 +263,72 @@ xp.deg2rad(v)
 xp.trapezoid(v)
 xp.cov(x)
 xp.corrcoef(x)
+xp.apply_along_axis(lambda r: r.sum(), 1, x)
+xp.polyval(xp.array([1.0, -2.0, 3.0]), v)
+xp.convolve(v, v[:3])
+xp.pi * 2
+xp.inf
+xp.newaxis
+xp.e
+xp.float32(3.5) + v
+xp.int32(7)
 x.dtype == xp.float32
 n.dtype == "int32"
+xp.finfo(xp.float32).eps
+xp.iinfo(xp.int32).max
+xp.result_type(xp.float32, xp.int32) is not None
+xp.asarray(v)
+xp.shape(x)
+xp.ndim(x)
+xp.size(x)
 xp.take_along_axis(x, xp.argsort(x, axis=1), axis=1)
+xp.triu_indices(3)
+xp.ravel_multi_index((xp.array([1, 2]), xp.array([0, 3])), (3, 4))
 xp.unravel_index(xp.array([5, 7]), (3, 4))
 xp.select([x > 0.5, x < -0.5], [x, -x], 0)
 """
 
 # NumPy's own functions on arrays of kerascl: the same result, and it stays on the device.
 NUMPY = """
+np.sin(x)
+np.add(x, y)
+np.add(x, y.numpy())
+np.add(x.numpy(), y)
 x.numpy() + y
 x.numpy() @ y.T
 np.float32(2) * x
+np.maximum(x, 0)
+np.exp(np.abs(x))
+np.add.reduce(x)
+np.add.reduce(x, axis=1)
+np.multiply.outer(v, v)
 np.sum(x, axis=0)
 np.mean(x)
+np.concatenate([x, y])
+np.stack([v, v])
+np.vstack([v, v])
+np.where(x > 0, x, 0)
+np.clip(x, 0, 1)
+np.einsum("ij,kj->ik", x, y)
+np.dot(x, y.T)
+np.reshape(x, (4, 3))
 np.transpose(x)
+np.linalg.norm(x)
+np.linalg.solve(m, v[:3])
+np.fft.fft(v)
+np.sort(v)
 np.argmax(x, axis=1)
+np.zeros_like(x)
+np.ones_like(n)
+np.isnan(x)
+np.cumsum(v)
+np.matmul(x, y.T)
+np.broadcast_to(v, (2, 5))
+np.median(x)
+np.quantile(v, 0.3)
 np.split(x, 2, axis=1)
+np.expand_dims(v, 0)
+np.outer(v, v)
 """
 
 # (a line of kerascl, the same in NumPy)
@@ -276,18 +355,38 @@ PAIRS = [
     ("jax.grad(lambda t: jnp.sum(jax.stop_gradient(t) * t))(v)", "v"),
     ("jax.random.normal(jax.random.key(0), (2, 3)).shape", "(2, 3)"),
     ("jax.random.uniform(jax.random.key(0), (7,)).dtype.name", "'float32'"),
+    ("jax.random.split(jax.random.key(0)).shape", "(2, 2)"),
+    ("jax.random.split(jax.random.key(0), 5).shape", "(5, 2)"),
+    ("jnp.sort(jax.random.permutation(jax.random.key(1), 10))", "np.arange(10)"),
+    ("jnp.sort(jax.random.permutation(jax.random.key(1), v))", "np.sort(v)"),
+    ("jax.random.choice(jax.random.key(1), v, (3,)).shape", "(3,)"),
+    ("jnp.sort(jax.random.choice(jax.random.key(1), 6, (6,), replace=False))", "np.arange(6)"),
     ("jax.random.bernoulli(jax.random.key(1), (3,), 1.0)", "np.ones(3, bool)"),
     ("jax.nn.relu(x)", "np.maximum(x, 0)"),
     ("jax.nn.softmax(x)", "np.exp(x) / np.exp(x).sum(-1, keepdims=True)"),
     ("jax.nn.one_hot(n % 3, 3)", "np.eye(3, dtype='f')[n % 3]"),
     ("jax.nn.sigmoid(x)", "1 / (1 + np.exp(-x))"),
     ("jax.nn.tanh(x)", "np.tanh(x)"),
-    ("jax.block_until_ready(v + 1)", "v + 1"),
     # as MLX's users write
+    ("kc.softmax(x, axis=-1)", "np.exp(x) / np.exp(x).sum(-1, keepdims=True)"),
+    ("kc.gelu(v).shape", "(5,)"),
+    ("kc.softmax(x).sum(axis=-1)", "np.ones(3, 'f')"),
+    ("v.numpy()", "v"),
+    ("v.evaluate()", "v"),
     ("kc.sigmoid(x)", "1 / (1 + np.exp(-x))"),
+    ("kc.relu(x)", "np.maximum(x, 0)"),
     ("kc.logsumexp(v)", "np.log(np.exp(v).sum())"),
     # as CuPy's users write
+    ("kc.asarray(v.numpy())", "v"),
     ("kc.rsqrt(abs(v))", "1 / np.sqrt(abs(v))"),
+    ("kc.random.seed(0)", "None"),
+    ("kc.random.rand(2, 3).shape", "(2, 3)"),
+    ("kc.random.randn(4).dtype.name", "'float32'"),
+    ("kc.random.default_rng(0).normal(size=(2, 3)).shape", "(2, 3)"),
+    ("kc.random.default_rng(0).integers(0, 1, 4)", "np.zeros(4, int)"),
+    ("kc.random.default_rng(0).random(3).shape", "(3,)"),
+    ("kc.sort(kc.random.default_rng(0).permutation(8))", "np.arange(8)"),
+    ("kc.random.default_rng(0).choice(v, 2).shape", "(2,)"),
     # at home in NumPy and Python
     ("np.asarray(v)", "v"),
     ("np.array(v, 'float64')", "v.astype('float64')"),

@@ -73,7 +73,6 @@ def test_names_see_it_and_views_do_not(rng):
         x.copy(), kc.array(x), +x, x[:], x.astype("float32"), kc.copy(x), copy.copy(x),
         copy.deepcopy(x), x.ravel(), kc.concatenate([x]), x.T, x.real, kc.broadcast_to(x, (6,)),
         kc.squeeze(x), kc.cast(x, "float32"), x.flatten(), *kc.split(x, 1), kc.reshape(x, 6),
-        kc.asarray(x) if hasattr(kc, "asarray") else x.copy(),
     ]  # fmt: skip
     x[1] = 7
     assert other is x and float(x[1]) == 7
@@ -91,9 +90,11 @@ def test_no_function_gives_its_argument_back(rng):
         kc.array([1.0, 2.0]), kc.array(1.0), kc.array(np.array([[1, 2]], "uint8")),
     ]  # fmt: skip
     rest = [(), (0,), ((3, 3),), ((2,),), ("float32",), ("int32",), (None, None), ([0],)]
-    calls = [(n, f) for n, f in vars(kc).items() if callable(f) and not isinstance(f, type)]
+    calls = [(n, f) for n, f in vars(kc).items() if callable(f) and not isinstance(f, type)
+             and n not in ("asarray", "from_dlpack", "to_device")]  # documented
     calls += [("." + n, lambda x, *a, n=n: getattr(x, n)(*a)) for n in dir(kc.Array)
               if not n.startswith("_") and n not in ("evaluate", "at")]  # fmt: skip
+    wrong = []
     for name, call in calls:
         for x in given:
             for first in (x, [x]):
@@ -103,7 +104,9 @@ def test_no_function_gives_its_argument_back(rng):
                     except Exception:  # (few combinations are calls that make sense)
                         continue
                     parts = found if isinstance(found, list | tuple) else [found]
-                    assert all(y is not x for y in parts), f"{name}{args}"
+                    if any(y is x for y in parts):
+                        wrong.append(name)
+    assert not set(wrong)
 
 
 def test_assigning_a_lazy_array_evaluates_nothing(rng):

@@ -14,8 +14,6 @@ from tests.arrays import lines
 # the names under which JAX's users look for things
 JAX = types.SimpleNamespace(
     **{name: getattr(kc, name) for name in dir(kc)},
-    device_get=getattr(kc, "asnumpy", None),
-    block_until_ready=lambda x: x.evaluate(),
 )
 
 

@@ -331,6 +331,11 @@ case("nanpercentile", np.nanpercentile, _HOLES, slopes=0, q=30, axis=0)
 case("diff", np.diff, (R, -1, 1), n=2, axis=1)
 case("trapezoid", np.trapezoid, (M, -1, 1), dx=0.5)
 case("trapezoid", np.trapezoid, (M, -1, 1), ((4,), -1, 1))
+case("convolve", np.convolve, ((5,), -1, 1), ((3,), -1, 1))
+case("gradient", np.gradient, ((6,), -1, 1))
+case("interp", lambda x, y: np.interp(x, [0, 0.5, 1, 2], y), (M, -0.4, 2.4), ((4,), -1, 1),
+     slopes=0, call=lambda x, y: kc.interp(x, [0, 0.5, 1, 2], y))  # fmt: skip
+case("polyval", np.polyval, ((4,), -1, 1), (M, -1, 1))
 case("cov", np.cov, (M, -1, 1))
 case("corrcoef", np.corrcoef, (M, -1, 1))
 

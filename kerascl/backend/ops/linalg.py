@@ -145,7 +145,7 @@ def pinv(x, rcond=None) -> Array:
 
 def lstsq(a, b, rcond=None) -> Array:
     """x of least |a @ x - b|, for a (m, n) and b (m, k) or (m,)."""
-    return device_linalg.lstsq(_floating(a), _floating(b), rcond)
+    return device_linalg.least_squares(_floating(a), _floating(b), rcond)
 
 
 def matrix_rank(x, tol=None) -> Array:
