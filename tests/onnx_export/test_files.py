@@ -1,5 +1,11 @@
 """What is in a file, how it gets to its place, and what stops it."""
 
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
 import numpy as np
 import onnx
 import pytest
@@ -8,6 +14,8 @@ import kerascl as kc
 from kerascl.onnx import ExportError, save
 from kerascl.onnx.exporter import writing
 from tests.onnx_export.running import agree, run
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def weights(path) -> dict:
@@ -170,3 +178,25 @@ def test_folders_must_be_there(tmp_path):
         save(kc.exp, tmp_path / "a" / "f.onnx", [np.ones(3, "float32")])
     with pytest.raises(IsADirectoryError, match="folder"):
         save(kc.exp, tmp_path, [np.ones(3, "float32")])
+
+
+def test_functions_need_no_keras(tmp_path):
+    """Without a chosen backend, Keras would import TensorFlow."""
+    code = """
+        import sys, numpy as np, kerascl as kc
+        from kerascl.onnx import load, save
+        save(kc.exp, "f.onnx", [np.ones((2, 3), "float32")])
+        assert "keras" not in sys.modules
+        try:
+            load("f.onnx")
+        except RuntimeError as error:
+            print(error)
+    """
+    environment = {k: v for k, v in os.environ.items() if k != "KERAS_BACKEND"}
+    environment |= {"KERAS_HOME": str(tmp_path), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)], cwd=tmp_path, env=environment,
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert "KERAS_BACKEND=kerascl" in done.stdout, done.stderr
+    assert (tmp_path / "f.onnx").exists()

@@ -5,7 +5,7 @@ import numpy as np
 import onnx
 import pytest
 
-from kerascl.onnx import ExportError, save
+from kerascl.onnx import ExportError, load, save
 from tests.onnx_export.running import agree, run
 
 L = keras.layers
@@ -86,9 +86,12 @@ def test_stack(name, rng, tmp_path):
         x[1, 4:] = 0
     path = tmp_path / "m.onnx"
     save(model, path)
+    again = load(path)
     for batch in (x[:1], x):
-        (found,) = run(path, batch)
-        agree(found, np.asarray(model(batch, training=False)), 1e-5)
+        wanted = np.asarray(model(batch, training=False))
+        agree(run(path, batch)[0], wanted, 1e-5)
+        agree(np.asarray(again(batch, training=False)), wanted, 1e-5)
+    assert len(again.trainable_variables) == len(model.trainable_variables)
 
 
 def transformer():
