@@ -2,12 +2,12 @@
 
 The cell is traced once, over one row of units.  If it is elementwise, a kernel runs all steps
 without leaving the device.  The derivative is another such recurrence, in the other direction: a
-cell, derived from the trace, that reads what the forward cell had dear to compute.
+cell, derived from the trace, that reads what was expensive for the forward cell to compute.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from kerascl.ops.views import EXPAND, RESHAPE, expand_to, reshape_to
 Cell = Callable[[list[Array], list[Array], list[Array]], list[Array]]
 
 MOST_WEIGHTS = 1 << 18  # beyond that, reading the weights takes longer than launching each step
-SAVE_COST = 3  # dearer values are kept for the derivative rather than computed again
+SAVE_COST = 3  # more expensive values are kept for the derivative rather than computed again
 _IDENTITIES = (RESHAPE, ALIAS)
 
 
@@ -153,8 +153,10 @@ def _cut(roots: list[Node], traced: _Traced) -> tuple[list[Node], list[Node], li
     def is_saved(node: Node) -> bool:
         if id(node) in sums:
             return True
-        dear = node.op.kind is Kind.POINTWISE and node.op.cost > SAVE_COST and node.dtype.is_float
-        return id(node) in forward and dear and node.shape != ()
+        expensive = (
+            node.op.kind is Kind.POINTWISE and node.op.cost > SAVE_COST and node.dtype.is_float
+        )
+        return id(node) in forward and expensive and node.shape != ()
 
     reached: set[int] = set()
     stack = list(roots)
@@ -206,88 +208,134 @@ def recurrence(
         this form does not serve: the cell is not elementwise, the weights are too many, or two
         tapes are active (the derivative here has none itself).
     """
-    length, batch, width = inputs.shape
-    units, count = kernel.shape[0], len(states)
-    gates = width // units
-    dtype, acc = inputs.dtype, inputs.dtype.accumulator
+    units, dtype = kernel.shape[0], inputs.dtype
     if not dtype.is_float or not inputs.size:
         return None
     if kernel.size > MOST_WEIGHTS or len(current.tapes) > 1:
         return None
-    traced = _trace(cell, gates, count, units, acc, bias is not None, mask is not None)
+    gates, acc = inputs.shape[-1] // units, dtype.accumulator
+    traced = _trace(cell, gates, len(states), units, acc, bias is not None, mask is not None)
     if traced is None:
         return None
-    extra = ([bias] if bias is not None else [], [mask] if mask is not None else [])
-    state = (batch, units)
-    own = _Streams(count)
-    own.add(inputs, "step", traced.x)
-    own.add(bias, "unit", traced.bias)
-    own.add(mask, "row", traced.valid)
-    products = [p._node for p in traced.products]
-    new = [n._node for n in traced.new]
-    leaves = [s._node for s in traced.states]
+    steps = _Steps(traced, inputs, units, bias, mask, reverse)
+    outputs, *final = steps.run(inputs, kernel, states)
+    return outputs, final
 
-    def launch(
+
+class _Steps:
+    """All steps of a traced cell, and their derivative.
+
+    Args:
+        inputs: whose shape and dtype all calls have.
+        bias, mask: as of `recurrence`.
+    """
+
+    def __init__(
+        self,
+        traced: _Traced,
+        inputs: Array,
+        units: int,
+        bias: Array | None,
+        mask: Array | None,
+        reverse: bool,
+    ) -> None:
+        self.traced, self.units, self.reverse = traced, units, reverse
+        self.bias, self.mask = bias, mask
+        self.length, self.batch, self.width = inputs.shape
+        self.dtype, self.count = inputs.dtype, len(traced.states)
+        self.leaves = [s._node for s in traced.states]
+        self.new = [n._node for n in traced.new]
+
+    def run(self, inputs: Array, kernel: Array, states: list[Array]) -> list[Array]:
+        """The outputs and the final states, which have a derivative where a tape records."""
+        own = self._read(_Streams(self.count), inputs)
+        if not current.tapes:
+            return self._launch(own, [self.new[:1]], [self.dtype], [kernel, *own.arrays], states)
+        derived = _Derivative(self.traced, self.units, self.dtype.accumulator)
+        count = self.count
+
+        @custom_gradient
+        def run(inputs: Array, kernel: Array, *rest: Array) -> tuple[Any, Callable[..., Gradients]]:
+            initial, arrays = list(rest[:count]), [kernel, inputs, *rest[count:]]
+            groups = [self.new[:1], *([n] for n in self.leaves)]
+            dtypes = [self.dtype] * (1 + count)
+            if derived.saved:
+                groups = [*groups, derived.saved]
+                dtypes = [*dtypes, self.dtype.accumulator]
+            outputs, *found = self._launch(own, groups, dtypes, arrays, initial)
+            before, saved, final = found[:count], found[count:-count], found[-count:]
+
+            def gradient(d_outputs: Array, *d_final: Array) -> Gradients:
+                return self._gradient(derived, inputs, kernel, before, saved, d_outputs, d_final)
+
+            return (outputs, *final), gradient
+
+        rest = [x for x in (self.bias, self.mask) if x is not None]
+        return list(run(inputs, kernel, *states, *rest))
+
+    def _read(self, streams: _Streams, inputs: Array) -> _Streams:
+        """Add what the cell reads in both directions."""
+        streams.add(inputs, "step", self.traced.x)
+        streams.add(self.bias, "unit", self.traced.bias)
+        streams.add(self.mask, "row", self.traced.valid)
+        return streams
+
+    def _apply(
+        self, attrs: Recurrence, weights: Array, initial: Sequence[Array], arrays: list[Array]
+    ) -> list[Array]:
+        """The groups and the final states of a recurrence node."""
+        shapes: list[tuple[Shape, DType]] = [
+            ((self.length, self.batch, blocks * self.units), dtype)
+            for blocks, dtype in zip(attrs.groups, attrs.dtypes, strict=True)
+        ]
+        shapes += [((self.batch, self.units), self.dtype)] * self.count
+        return list(apply_multi(RECURRENCE, (weights, *initial, *arrays), (attrs,), shapes))
+
+    def _launch(
+        self,
+        own: _Streams,
         groups: list[list[Node]],
         dtypes: list[DType],
         arrays: list[Array],
         initial: list[Array],
     ) -> list[Array]:
-        body = Body(leaves, own.leaves, products, new, [n for g in groups for n in g])
-        attrs = Recurrence(
-            body, tuple(own.streams), 0, tuple(map(len, groups)), tuple(dtypes), reverse
-        )
-        shapes: list[tuple[Shape, DType]] = [
-            ((length, batch, len(g) * units), d) for g, d in zip(groups, dtypes, strict=True)
-        ]
-        shapes += [(state, dtype)] * count
-        return list(apply_multi(RECURRENCE, (arrays[0], *initial, *arrays[1:]), (attrs,), shapes))
+        """Run forward, keeping groups of values of every step."""
+        products = [p._node for p in self.traced.products]
+        body = Body(self.leaves, own.leaves, products, self.new, [n for g in groups for n in g])
+        blocks = tuple(map(len, groups))
+        attrs = Recurrence(body, tuple(own.streams), 0, blocks, tuple(dtypes), self.reverse)
+        return self._apply(attrs, arrays[0], initial, arrays[1:])
 
-    if not current.tapes:
-        outputs, *final = launch([new[:1]], [dtype], [kernel, *own.arrays], states)
-        return outputs, final
-    derived = _Derivative(traced, units, acc)
-
-    @custom_gradient
-    def run(inputs: Array, kernel: Array, *rest: Array) -> tuple[Any, Callable[..., Gradients]]:
-        initial, arrays = list(rest[:count]), [inputs, *rest[count:]]
-        groups = [new[:1], *([n] for n in leaves)]
-        dtypes = [dtype] * (1 + count)
-        if derived.saved:
-            groups, dtypes = [*groups, derived.saved], [*dtypes, acc]
-        outputs, *found = launch(groups, dtypes, [kernel, *arrays], initial)
-        before, saved, final = found[:count], found[count:-count], found[-count:]
-
-        def gradient(d_outputs: Array, *d_final: Array) -> Gradients:
-            spread = _Streams(count)
-            for s in saved:
-                spread.add(s, "step", derived.saved_leaves)
-            for b, leaf in zip(before, traced.states, strict=True):
-                spread.add(b, "step", [leaf])
-            spread.add(inputs, "step", traced.x)
-            spread.add(bias, "unit", traced.bias)
-            spread.add(mask, "row", traced.valid)
-            if not is_zero(d_outputs):
-                spread.add(d_outputs, "step", [derived.upstream])
-            attrs = derived.recurrence(spread, not is_zero(d_outputs), dtype, not reverse)
-            shapes: list[tuple[Shape, DType]]
-            shapes = [((length, batch, n * units), dtype) for n in attrs.groups]
-            shapes += [(state, dtype)] * count
-            found = apply_multi(
-                RECURRENCE, (transpose(kernel), *d_final, *spread.arrays), (attrs,), shapes
-            )
-            d_products, d_initial = found[0], found[-count:]
-            d_inputs = found[0] if len(attrs.groups) == 1 else found[1]
-            flat_h = reshape_to(before[0], (length * batch, units))
-            flat_z = reshape_to(d_products, (length * batch, width))
-            d_kernel = matmul(transpose(flat_h), flat_z)
-            d_bias = [sum(flat_z, 0)] if bias is not None else []
-            return (d_inputs, d_kernel, *d_initial, *d_bias, *[None for _ in extra[1]])
-
-        return (outputs, *final), gradient
-
-    outputs, *final = run(inputs, kernel, *states, *extra[0], *extra[1])
-    return outputs, final
+    def _gradient(
+        self,
+        derived: _Derivative,
+        inputs: Array,
+        kernel: Array,
+        before: list[Array],
+        saved: list[Array],
+        d_outputs: Array,
+        d_final: Sequence[Array],
+    ) -> Gradients:
+        """Gradients of inputs, kernel, states, bias (where there is one) and mask (None)."""
+        streams = _Streams(self.count)
+        for s in saved:
+            streams.add(s, "step", derived.saved_leaves)
+        for b, leaf in zip(before, self.traced.states, strict=True):
+            streams.add(b, "step", [leaf])
+        self._read(streams, inputs)
+        outside = not is_zero(d_outputs)
+        if outside:
+            streams.add(d_outputs, "step", [derived.upstream])
+        attrs = derived.recurrence(streams, outside, self.dtype, not self.reverse)
+        found = self._apply(attrs, transpose(kernel), d_final, streams.arrays)
+        d_products, d_initial = found[0], found[-self.count :]
+        d_inputs = found[0] if len(attrs.groups) == 1 else found[1]
+        flat_h = reshape_to(before[0], (self.length * self.batch, self.units))
+        flat_z = reshape_to(d_products, (self.length * self.batch, self.width))
+        d_kernel = matmul(transpose(flat_h), flat_z)
+        d_bias = [sum(flat_z, 0)] if self.bias is not None else []
+        d_mask = [None] if self.mask is not None else []
+        return (d_inputs, d_kernel, *d_initial, *d_bias, *d_mask)
 
 
 class _Streams:
@@ -349,18 +397,18 @@ class _Derivative:
         self.saved_leaves = [Array(n) for n in stand_ins]
 
     def recurrence(
-        self, spread: _Streams, outside: bool, dtype: DType, reverse: bool
+        self, streams: _Streams, outside: bool, dtype: DType, reverse: bool
     ) -> Recurrence:
         """What the node computes; drops the streams that it does not need."""
         roots = self.bodies[outside]
         d_x, d_z = roots[: self.gates], roots[self.gates : 2 * self.gates]
         same = all(a is b for a, b in zip(d_x, d_z, strict=True))
         results = [*d_z, *d_z, *([] if same else d_x)]
-        spread.keep({id(n) for n in topological(roots)})
+        streams.keep({id(n) for n in topological(roots)})
         body = Body(
-            [c._node for c in self.carry], spread.leaves, [self.product._node],
+            [c._node for c in self.carry], streams.leaves, [self.product._node],
             roots[2 * self.gates :], results,
         )  # fmt: skip
         groups = (self.gates,) if same else (self.gates, self.gates)
         dtypes = (dtype,) * len(groups)
-        return Recurrence(body, tuple(spread.streams), self.gates, groups, dtypes, reverse)
+        return Recurrence(body, tuple(streams.streams), self.gates, groups, dtypes, reverse)

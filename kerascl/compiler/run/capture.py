@@ -204,23 +204,56 @@ class Captured:
         self,
         program: Program,
         nodes: list[Node],
-        arguments: Any,
-        leaf_of: Any,
-        written: Any,
-        arrays: Any,
+        arguments: list[Node],
+        leaf_of: dict[int, State],
+        written: list[tuple[State, Array]],
+        arrays: list[Array],
     ) -> None:
+        """Give every slot of the program its memory, and every launch its arguments."""
         self.program = program
-        device = self.device
-        allocate = device.buffers.allocate
+        allocate = self.device.buffers.allocate
         position = {id(n): k for k, n in enumerate(nodes)}
         by_node = {slot.node: k for k, slot in enumerate(program.slots) if slot.node >= 0}
+
+        def slot_of(value: Array) -> int | None:
+            """The slot of a result, None where it has no elements."""
+            return by_node.get(position[id(views.storage(value._node))])
+
         buffers: list[Any] = [None] * len(program.slots)
+        state_slot = self._bind_inputs(nodes, leaf_of, buffers)
+        self.written = [state for state, _ in written]
+        copies = self._bind_states(written, slot_of, state_slot, buffers)
+        self.outputs: list[tuple[Any, ...]] = [
+            (slot_of(array), array.shape, array.dtype, array.nbytes) for array in arrays
+        ]
         self.arguments = [by_node.get(position.get(id(a), -2)) for a in arguments]
         self.argument_buffers: list[Any] = [None] * len(arguments)
+        for k in {slot for slot, *_ in self.outputs}:
+            if k is not None:
+                buffers[k] = allocate(program.slots[k].nbytes)
+        for k, given in enumerate(self.arguments):
+            if given is not None:
+                buffers[given] = self.argument_buffers[k] = allocate(program.slots[given].nbytes)
+        for place, _ in copies:
+            buffers[place] = allocate(program.slots[place].nbytes)
+        self._plan_memory(buffers)
+        launches, order, notes = self._launches(buffers)
+        self._append_copies(copies, buffers, launches, order)
+        self.copies = len(copies)
+        self.replay = Replay(self.device, launches, order, notes)
+        self.kernels = len(launches)
+        self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]
+        # weak, of the results given last
+        self.out_leases: list[Any] = [_nothing for _ in self.outputs]
+
+    def _bind_inputs(
+        self, nodes: list[Node], leaf_of: dict[int, State], buffers: list[Any]
+    ) -> dict[int, int]:
+        """Memory of constants and of States that are read; gives the slot of each State, by id."""
         for state in self.states:
             state.materialize()
         state_slot = {}
-        for k, slot in enumerate(program.slots):
+        for k, slot in enumerate(self.program.slots):
             if slot.kind != "input":
                 continue
             node = nodes[slot.node]
@@ -231,32 +264,33 @@ class Captured:
                 state = leaf_of[id(node)]
                 buffers[k] = state.place
                 state_slot[id(state)] = k
-        copies: list[tuple[Any, ...]] = []
-        self.written = [state for state, _ in written]
+        return state_slot
+
+    def _bind_states(
+        self,
+        written: list[tuple[State, Array]],
+        slot_of: Callable[[Array], int | None],
+        state_slot: dict[int, int],
+        buffers: list[Any],
+    ) -> list[tuple[int, State]]:
+        """Memory of new values of States: their own where it may be overwritten; gives the slots
+        whose values are copied there at the end."""
+        copies = []
         for state, value in written:
             if state.place is None:
                 state.materialize()
-            place = by_node.get(position[id(views.storage(value._node))])
+            place = slot_of(value)
             if place is None:
-                continue  # no elements
-            if program.may_overwrite(state_slot.get(id(state)), place):
+                continue
+            if self.program.may_overwrite(state_slot.get(id(state)), place):
                 buffers[place] = state.place
             else:
                 copies.append((place, state))
-        self.outputs: list[tuple[Any, ...]] = []
-        for array in arrays:
-            found = by_node.get(position[id(views.storage(array._node))])
-            self.outputs.append((found, array.shape, array.dtype, array.nbytes))
-        out_slots = {slot for slot, *_ in self.outputs}
-        for k in out_slots:
-            if k is not None:
-                buffers[k] = allocate(program.slots[k].nbytes)
-        for k, given in enumerate(self.arguments):
-            if given is not None:
-                buffers[given] = self.argument_buffers[k] = allocate(program.slots[given].nbytes)
-        for place, _ in copies:
-            buffers[place] = allocate(program.slots[place].nbytes)
-        self._plan_memory(buffers)
+        return copies
+
+    def _launches(self, buffers: list[Any]) -> tuple[list[Any], list[Any], list[Note]]:
+        """Each kernel with its arguments, the order in which they are launched, and their notes."""
+        device, program = self.device, self.program
         launches: list[Any] = []
         self.uses: dict[Any, Any] = {}
         notes: list[Note] = []
@@ -276,22 +310,25 @@ class Captured:
                 args.append(arg)
             launches.append((kernel, step.global_size, step.local_size, args))
             notes.append(Note(step.layer, step.flops, program.nbytes(step)))
-        order = [_place(step, index_of, buffers) for step in program.steps]
-        most = max(1, (device.info.max_parameter_bytes - 64) // 16)
+        return launches, [_place(step, index_of, buffers) for step in program.steps], notes
+
+    def _append_copies(
+        self,
+        copies: list[tuple[int, State]],
+        buffers: list[Any],
+        launches: list[Any],
+        order: list[Any],
+    ) -> None:
+        """Copy new values to the places of their States, many in one launch."""
+        most = max(1, (self.device.info.max_parameter_bytes - 64) // 16)
         for start in range(0, len(copies), most):
             part = copies[start : start + most]
-            source, groups = copy_many(tuple(program.slots[slot].nbytes for slot, _ in part))
-            kernel = device.programs.kernel(source, "copy_many")
+            sizes = tuple(self.program.slots[slot].nbytes for slot, _ in part)
+            source, groups = copy_many(sizes)
+            kernel = self.device.programs.kernel(source, "copy_many")
             args = [b for slot, state in part for b in (buffers[slot], state.place)]
             order.append(len(launches))
             launches.append((kernel, (64 * groups,), (64,), args))
-        self.copies = len(copies)
-        self.replay = Replay(device, launches, order, notes)
-        self.kernels = len(launches)
-        self.out_buffers = [None if s is None else buffers[s] for s, *_ in self.outputs]
-        self.out_leases: list[Any] = [
-            _nothing for _ in self.outputs
-        ]  # weak, of the results given last
 
     def _fixed(self, lease: Lease) -> Any:
         """The memory of a constant, which nobody may write to from now on."""
