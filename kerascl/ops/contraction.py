@@ -200,10 +200,9 @@ def vecdot(x1: ArrayLike, x2: ArrayLike, axis: int = -1) -> Array:
     n = a.shape[-1]
     if n != b.shape[-1]:
         raise ValueError(f"vecdot: sizes {n} and {b.shape[-1]} along axis {axis} differ")
-    lead = rules.broadcast(a.shape[:-1], b.shape[:-1])
-    rows = expand_to(reshape_to(conjugate(a), (*a.shape[:-1], 1, n)), (*lead, 1, n))
-    columns = expand_to(reshape_to(b, (*b.shape, 1)), (*lead, n, 1))
-    return reshape_to(_batched(rows, columns, dtype), lead)
+    work = int32 if dtype.is_bool else dtype.accumulator
+    y = total(multiply(conjugate(cast_to(a, work)), cast_to(b, work)), -1)
+    return not_equal(y, 0) if dtype.is_bool else cast_to(y, dtype)
 
 
 def kron(a: ArrayLike, b: ArrayLike) -> Array:

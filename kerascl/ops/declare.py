@@ -104,6 +104,8 @@ def _host(value: Any, dtype: DType | None) -> np.ndarray:
         OverflowError: for Python integers that `dtype`, or any dtype, cannot hold.
     """
     typed = isinstance(value, np.ndarray | np.generic) or hasattr(value, "__array__")
+    if not typed and not isinstance(value, list | tuple) and _has_buffer(value):
+        value, typed = np.asarray(memoryview(value)), True
     if dtype is not None and not typed:
         return np.asarray(value, dtype.numpy)
     host = dtypes.host_array(value) if typed else _of_numbers(value)
@@ -121,6 +123,14 @@ def _host(value: Any, dtype: DType | None) -> np.ndarray:
         if host.size == 0 or (host.min() >= -(2**31) and host.max() < 2**31):
             host = host.astype(np.int32)
     return host
+
+
+def _has_buffer(value: Any) -> bool:
+    """Whether a value has memory with a dtype of its own, as an `array.array` has."""
+    try:
+        return bool(memoryview(value).format)
+    except TypeError:
+        return False
 
 
 def _of_numbers(value: Any) -> np.ndarray:

@@ -54,7 +54,13 @@ def from_dlpack(x: Any, device: Device | str | None = None, copy: bool | None = 
             f"from_dlpack: memory of DLPack's device type {int(kind)} cannot be read; "
             "move the array to the CPU first"
         )
-    host = np.from_dlpack(x)
+    try:
+        host = np.from_dlpack(x)
+    except RuntimeError as error:
+        raise TypeError(
+            f"from_dlpack: {type(x).__name__} of a dtype that NumPy does not know; "
+            "convert it first, to float32 for example"
+        ) from error
     made = from_host(host)
     return made if device is None else to_device(made, device)
 
