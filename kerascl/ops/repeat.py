@@ -80,9 +80,13 @@ def _argument(shape: Shape, dtype: DType, device: Any) -> Array:
 
 def _trace(
     function: Iteration, carry: list[Array], device: Any
-) -> tuple[Body, list[Array], list[State]]:
-    """The body, the values from outside that it reads, and the States that it assigns, whose values
-    it carries last."""
+) -> tuple[Body, list[int], list[State], list[Array]]:
+    """The traced iteration.
+
+    Returns:
+        The body; which of the given values it carries: others stay as they are; the States that it
+        assigns, whose values it carries after these; and the values from outside that it reads.
+    """
     trace = IterationTrace()
     given = [_argument(c.shape, c.dtype, device) for c in carry]
     places = [x._node for x in given]
@@ -95,18 +99,18 @@ def _trace(
                     f"while_loop: carried value {k} changes from {c.dtype.name}{list(c.shape)} "
                     f"to {d.dtype.name}{list(d.shape)}"
                 )
+        carried = [k for k, c in enumerate(new) if c._node is not places[k]]
         last = [trace.values[key] for key in trace.written]
-        results = [*new, *last, as_condition(going, "while_loop: cond")]
+        results = [*(new[k] for k in carried), *last, as_condition(going, "while_loop: cond")]
         results = [apply(KEEP, (y,), (), y.shape, y.dtype) for y in results]
-    places += [trace.stand_ins[key][1] for key in trace.written]
+    inputs = [places[k] for k in carried] + [trace.stand_ins[key][1] for key in trace.written]
     # not `given`: the function may have assigned elements of them
-    traced = TracedFunction([handle(node) for node in places], results, [], trace.start)
-    body = standing_alone(traced, len(places), len(places))
-    outside = {id(node): state for state, node in trace.stand_ins.values()}
-    captured = [
-        outside[id(x._node)].value if id(x._node) in outside else x for x in traced.captured
-    ]
-    return body, captured, list(trace.written.values())
+    traced = TracedFunction([handle(node) for node in inputs], results, [], trace.start)
+    body = standing_alone(traced, len(inputs), len(inputs))
+    outside = {id(node): c for node, c in zip(places, carry, strict=True)}
+    outside |= {id(node): state.value for state, node in trace.stand_ins.values()}
+    captured = [outside.get(id(x._node), x) for x in traced.captured]
+    return body, carried, list(trace.written.values()), captured
 
 
 def _no_gradient(gs: Any, ys: Any, *rest: Any) -> Gradients:
@@ -170,18 +174,21 @@ def repeat(
     first = [as_array(c) for c in carry]
     start = as_condition(going, "while_loop: cond")
     device = next((x._node.device for x in first if x._node.device is not None), None)
-    body, captured, states = _trace(function, first, device)
-    initial = [*first, *(state.value for state in states)]
+    body, carried, states, captured = _trace(function, first, device)
+    initial = [*(first[k] for k in carried), *(state.value for state in states)]
     if not initial:
-        return []
+        return first
     inputs, attrs = (*initial, start, *captured), (body, most)
     with pause():
         outputs = apply_multi(WHILE, inputs, attrs, [(c.shape, c.dtype) for c in initial])
     if current.tapes:
         note(current.tapes, _no_gradient, inputs, outputs, attrs)
-    for state, value in zip(states, outputs[len(first) :], strict=True):
+    last = first.copy()
+    for k, value in zip(carried, outputs, strict=False):
+        last[k] = value
+    for state, value in zip(states, outputs[len(carried) :], strict=True):
         state.assign(value)
-    return list(outputs[: len(first)])
+    return last
 
 
 def repeat_while(
