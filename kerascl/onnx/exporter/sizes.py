@@ -25,19 +25,24 @@ class Dim:
     values: tuple[Any, ...]
 
     def __add__(self, other: Size) -> Size:
-        return pointwise(lambda a, b: a + b, self, other)
+        found: Size = pointwise(lambda a, b: a + b, self, other)
+        return found
 
     def __sub__(self, other: Size) -> Size:
-        return pointwise(lambda a, b: a - b, self, other)
+        found: Size = pointwise(lambda a, b: a - b, self, other)
+        return found
 
     def __rsub__(self, other: Size) -> Size:
-        return pointwise(lambda a, b: b - a, self, other)
+        found: Size = pointwise(lambda a, b: b - a, self, other)
+        return found
 
     def __mul__(self, other: Size) -> Size:
-        return pointwise(lambda a, b: a * b, self, other)
+        found: Size = pointwise(lambda a, b: a * b, self, other)
+        return found
 
     def __floordiv__(self, other: Size) -> Size:
-        return pointwise(lambda a, b: a // b, self, other)
+        found: Size = pointwise(lambda a, b: a // b, self, other)
+        return found
 
     __radd__, __rmul__ = __add__, __mul__
 
