@@ -2,6 +2,7 @@
 
     python -m tests.onnx_export                          # needs onnxruntime
     python -m tests.onnx_export --only 'ResNet|VGG16$' --json FILE
+    python -m tests.onnx_export --operations         # the table of tests/ops in onnxruntime
 
 Each is made with seeded weights and 10 classes, at the smallest image size that it takes, exported
 with a free batch size, and the file is run there on batches of 1 and of 3 images, and loaded here
@@ -32,6 +33,8 @@ from rich.console import Console
 
 import kerascl.onnx
 from benchmarks.applications import constructors, image_size, seeded
+from tests.onnx_export.running import agree
+from tests.onnx_export.test_rules import CASES
 
 LIMIT = 1e-5  # float32 sums in other orders, through up to 200 layers
 
@@ -72,14 +75,43 @@ def check(name: str, opset: int, folder: Path) -> dict:
     return row
 
 
+def operations(opset: int, folder: Path, console: Console) -> int:
+    """Every operation that has a form, in onnxruntime; gives how many are wrong."""
+    import onnxruntime
+
+    onnxruntime.set_default_logger_severity(4)
+    rng, wrong = np.random.default_rng(), 0
+    for case in CASES:
+        inputs = [np.asarray(x) for x in case.inputs(rng)]
+        inputs = [x.astype("float32") if x.dtype.kind == "f" else x for x in inputs]
+        exact = [x.astype("float64") if x.dtype.kind == "f" else x for x in inputs]
+        path = folder / "operation.onnx"
+        try:
+            kerascl.onnx.save(case.call, path, inputs, opset=opset, dynamic_batch=False)
+            session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+            names = [put.name for put in session.get_inputs()]
+            (found,) = session.run(None, dict(zip(names, inputs, strict=True)))
+            agree(found, case.reference(*exact))
+        except Exception as error:
+            wrong += 1
+            text = f"{case.label}: {type(error).__name__}: {str(error)[:300]}"
+            console.print(text, highlight=False, markup=False)
+    console.print(f"{len(CASES) - wrong} of {len(CASES)} operations agree")
+    return wrong
+
+
 def main() -> int:
     """Prints the table; gives the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--only", default="", help="a regular expression of names")
     parser.add_argument("--opset", type=int, default=18)
     parser.add_argument("--json", type=Path, help="where to keep the rows")
+    parser.add_argument("--operations", action="store_true", help="operations, not networks")
     args = parser.parse_args()
     console, rows, wrong = Console(), [], 0
+    if args.operations:
+        with tempfile.TemporaryDirectory() as folder:
+            return int(operations(args.opset, Path(folder), console) > 0)
     columns = ("nodes", "export", "batch 1", "batch 3", "again")
     console.print(f"{'network':<20}" + "".join(f"{c:>10}" for c in columns), highlight=False)
     with tempfile.TemporaryDirectory() as folder:

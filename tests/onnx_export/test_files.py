@@ -40,9 +40,9 @@ def test_structures_and_names(rng, tmp_path):
     x, y = (rng.uniform(-1, 1, (2, 3)).astype("float32") for _ in range(2))
     path = tmp_path / "f.onnx"
     save(lambda d, z: {"a": d["x"] + z, "b": [z, z]}, path, [{"x": x}, y],
-         output_names=["sum", "same", "again"])  # fmt: skip
+         output_names=["Add", "same", "again"])  # fmt: skip
     found = run(path, x, y)
-    assert [o.name for o in onnx.load(path).graph.output] == ["sum", "same", "again"]
+    assert [o.name for o in onnx.load(path).graph.output] == ["Add", "same", "again"]
     for y_found, wanted in zip(found, (x + y, y, y), strict=True):
         agree(y_found, wanted)
 

@@ -101,7 +101,7 @@ class Graph:
         return name if not count else self.unique(f"{name}_{count}")
 
     def reserve(self, names: list[str]) -> None:
-        """Take the names of the file's inputs."""
+        """Take the names of the file's inputs and outputs."""
         for name in names:
             self.unique(name)
 

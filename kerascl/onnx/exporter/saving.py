@@ -100,19 +100,19 @@ def save(
     values, symbols, states = _merged(called, inputs, described)
     arguments, outputs, order = values
     rules.check(order)
-    graph = Graph(opset, symbols)
-    graph.reserve([i.name for i in described])
-    for value, put in zip(arguments, described, strict=True):
-        graph.bind(value, put.name)
-    for leaf, state in states:
-        graph.bind_state(leaf, state)
-    rules.emit(graph, order)
     taken = {put.name for put in described}
     names = list(output_names or _output_names(function, len(outputs), taken))
     if len(names) != len(outputs) or len({*names, *taken}) != len(names) + len(taken):
         raise ValueError(
             f"output_names must be {len(outputs)} different ones that no input has, not {names}"
         )
+    graph = Graph(opset, symbols)
+    graph.reserve([*taken, *names])
+    for value, put in zip(arguments, described, strict=True):
+        graph.bind(value, put.name)
+    for leaf, state in states:
+        graph.bind_state(leaf, state)
+    rules.emit(graph, order)
     write(_proto(graph, described, outputs, names), place)
 
 
@@ -145,10 +145,8 @@ def _signature(model: Any) -> Sequence[Any]:
 
 
 def _inference(model: Any) -> Callable[..., Any]:
-    takes_training = getattr(model, "_call_has_training_arg", True)
-
     def function(*inputs: Any) -> Any:
-        return model(*inputs, training=False) if takes_training else model(*inputs)
+        return model(*inputs, training=False)
 
     return function
 
