@@ -7,6 +7,8 @@ import operator
 from collections.abc import Iterable, Sequence
 from typing import SupportsIndex
 
+from numpy.exceptions import AxisError
+
 from kerascl.core.types import Axes, ShapeLike
 
 
@@ -37,11 +39,11 @@ def axis_index(axis: SupportsIndex, rank: int, name: str = "axis") -> int:
     """A non-negative axis.
 
     Raises:
-        ValueError: when it is out of range for `rank` dimensions.
+        AxisError: NumPy's ValueError and IndexError, when it is out of range for `rank` dimensions.
     """
     index = operator.index(axis)
     if not -rank <= index < rank:
-        raise ValueError(f"{name} {axis} is out of bounds for an array of {rank} dimensions")
+        raise AxisError(f"{name} {axis} is out of bounds for an array of {rank} dimensions")
     return index % rank if rank else 0
 
 

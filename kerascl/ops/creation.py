@@ -393,6 +393,7 @@ def eye(
     """Ones on diagonal `k`, zeros elsewhere; float32 by default, on `device` or the current one."""
     columns = rows if columns is None else columns
     dtype = as_dtype(dtype or float32)
+    k = max(-rows, min(k, columns))  # so that positions stay narrow
     hit = iota((rows, columns), 1) == iota((rows, columns), 0) + k
     return where(hit, scalar(1, dtype), scalar(0, dtype))
 
@@ -406,6 +407,7 @@ def tri(rows: int, columns: int | None = None, k: int = 0, dtype: DTypeLike = fl
     """Ones on and below diagonal `k`, zeros above."""
     columns = rows if columns is None else columns
     dtype = as_dtype(dtype)
+    k = max(-rows, min(k, columns))
     hit = less_equal(iota((rows, columns), 1), iota((rows, columns), 0) + k)
     return where(hit, scalar(1, dtype), scalar(0, dtype))
 

@@ -532,6 +532,7 @@ def _triangle(x: ArrayLike, k: int, lower: bool) -> Array:
         x = expand_to(x, (x.size, x.size))
     if x.ndim < 2:
         raise ValueError("tril and triu need at least 1 dimension")
+    k = builtins.max(-x.shape[-2], builtins.min(k, x.shape[-1]))  # so that positions stay narrow
     rows = iota(x.shape, x.ndim - 2)
     columns = iota(x.shape, x.ndim - 1)
     keep = columns <= rows + k if lower else columns >= rows + k

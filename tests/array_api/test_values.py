@@ -136,6 +136,17 @@ def test_frequencies(rng):
         kc.fft.fft(kc.ones(4), norm="unit")
 
 
+def test_diagonals_far_outside(rng):
+    a = rng.normal(size=(3, 4))
+    for k in (2**31, -(2**40)):
+        for name in ("tril", "triu"):
+            agree(getattr(kc, name)(kc.asarray(a), k=k), getattr(np, name)(a, k))
+        agree(kc.eye(3, 4, k=k), np.eye(3, 4, k, dtype="float32"))
+    for error in (IndexError, ValueError):
+        with pytest.raises(error, match="axis 3"):
+            kc.expand_dims(kc.asarray(a), 3)
+
+
 # -- sets, keywords -------------------------------------------------------------------------------
 @pytest.mark.parametrize("kind", ["int16", "float32", "complex64"])
 def test_sets(kind, rng):
