@@ -23,7 +23,10 @@ ROOMS = {
     "backend": {"config", "dtypes", "core", "ops", "compiler", "runtime.device", "runtime.profile"},
     "checks": {"config", "dtypes", "core", "ops", "compiler", "runtime"},
     "": {"config", "dtypes", "core", "ops", "compiler", "runtime", "checks"},
-    "onnx": {"", "config", "dtypes", "core", "ops", "compiler", "backend"},
+    "onnx": {
+        "", "config", "dtypes", "core", "ops", "compiler", "backend", "runtime.device",
+        "runtime.tables",
+    },
     "commands": {"", "config", "dtypes", "kernels", "runtime", "checks"},
     "__main__": {"commands", "runtime.tables"},
 }

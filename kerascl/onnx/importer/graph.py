@@ -52,12 +52,14 @@ class Run:
         frozen: whether running statistics stay as they are.
         assign: takes the name of a weight and its new value.
         seed: what random operators draw their keys from.
+        seen: gets each node that is carried out, and whether on the host.
     """
 
     training: bool | None = None
     frozen: bool = False
     assign: Callable[[str, Array], None] = lambda name, value: None
     seed: Any = None
+    seen: list[tuple[Node, bool]] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -304,6 +306,7 @@ def _carry_out(
     try:
         found = _folded(node, values)
         if found is not None:
+            _see(run, node, found)
             return found
         call = Call(graph, node, scope, run)
         rule = node.rule
@@ -319,7 +322,14 @@ def _carry_out(
         which = f"node {node.name or node.outputs[0]!r} ({node.op})"
         text = str(error) if not isinstance(error, KeyError) else f"{error} is missing"
         raise OnnxError(f"{which}: {text}") from error
-    return results if isinstance(results, tuple) else (results,)
+    results = results if isinstance(results, tuple) else (results,)
+    _see(run, node, results)
+    return results
+
+
+def _see(run: Run, node: Node, results: Sequence[Value]) -> None:
+    if run.seen is not None:
+        run.seen.append((node, all(isinstance(v, np.ndarray) for v in results)))
 
 
 def _folded(node: Node, values: list[Value]) -> list[np.ndarray] | None:

@@ -60,6 +60,7 @@ class OnnxGraph(keras.layers.Layer):
             for value in model.graph.input
             if value.type.tensor_type.elem_type in types.NARROW
         }
+        self.seen: list[Any] | None = None
         self.seeds = keras.random.SeedGenerator() if _is_random(model) else None
         self.built = True
 
@@ -87,6 +88,7 @@ class OnnxGraph(keras.layers.Layer):
         }
         values.update({name: v.value for name, v in self.weight_by_name.items()})
         run = Run(training, not self.trainable, self._assign, self.seeds)
+        run.seen = self.seen
         results = self.graph.run([values[n] for n in self.graph.inputs], values, run)
         results = [_result(value) for value in results]
         return results[0] if len(results) == 1 else results
