@@ -95,6 +95,39 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
     const float weight, TENSOR(q), TENSOR(k), TENSOR(v), TENSOR(g) BIAS_SIZES MASK_SIZES \
     MORE_PARAMS
 
+// The blocks of the other side that a group's rows meet: queries of all its heads, or keys.  Within,
+// `other` and `otherV` hold the block, and `first` is the first query of those at hand.
+#if KEYS
+#define FOR_EACH_BLOCK \
+  for (int h = group * REPEAT; h < (group + 1) * REPEAT; ++h) { \
+    __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T; \
+    for (int t0 = 0; t0 < T; t0 += BC) { \
+      if (CAUSAL && t0 + BC <= r0) { \
+        bool skip = true; \
+        if (HAS_MASK) \
+          for (int t = t0; t < min(T, t0 + BC); ++t) skip = skip && stats[t] > NEGATIVE; \
+        if (skip) continue; \
+      } \
+      barrier(CLK_LOCAL_MEM_FENCE); \
+      load_tile(other, pQ + qOff + b * q0 + h * q2 + t0 * q1, q1, q3, T - t0, BC, WIDTH, WP, lid); \
+      load_tile(otherV, pG + gOff + b * g0 + h * g2 + t0 * g1, g1, g3, T - t0, BC, DEPTH, DP, lid); \
+      const int first = t0;
+#else
+#define FOR_EACH_BLOCK \
+  __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T; \
+  const int first = r0; \
+  int end = CAUSAL ? min(S, r0 + BR) : S; \
+  if (CAUSAL && HAS_MASK) \
+    for (int t = r0; t < min(T, r0 + BR); ++t) \
+      if (stats[t] <= NEGATIVE) end = S; \
+  { \
+    for (int c0 = 0; c0 < end; c0 += BC) { \
+      barrier(CLK_LOCAL_MEM_FENCE); \
+      load_tile(other, pK + kOff + b * k0 + group * k2 + c0 * k1, k1, k3, S - c0, BC, WIDTH, WP, lid); \
+      load_tile(otherV, pV + vOff + b * v0 + group * v2 + c0 * v1, v1, v3, S - c0, BC, DEPTH, DP, lid);
+#endif
+#define END_EACH_BLOCK }}
+
 // Of the block's queries.
 #define LOAD_STATISTICS \
   for (int i = lid; i < QUERIES; i += THREADS) { \

@@ -145,54 +145,31 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
   EACH(i, RR) EACH(j, DP / (4 * TX)) sumV[i][j] = (float4)(0);
   load_tile(own, pK + kOff + b * k0 + group * k2 + r0 * k1, k1, k3, S - r0, BR, WIDTH, WP, lid);
   load_tile(ownV, pV + vOff + b * v0 + group * v2 + r0 * v1, v1, v3, S - r0, BR, DEPTH, DP, lid);
-  for (int h = group * REPEAT; h < (group + 1) * REPEAT; ++h) {
-    __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T;
-    for (int t0 = 0; t0 < T; t0 += BC) {
-      if (CAUSAL && t0 + BC <= r0) {
-        bool skip = true;
-        if (HAS_MASK)
-          for (int t = t0; t < min(T, t0 + BC); ++t) skip = skip && stats[t] > NEGATIVE;
-        if (skip) continue;
-      }
-      barrier(CLK_LOCAL_MEM_FENCE);
-      load_tile(other, pQ + qOff + b * q0 + h * q2 + t0 * q1, q1, q3, T - t0, BC, WIDTH, WP, lid);
-      load_tile(otherV, pG + gOff + b * g0 + h * g2 + t0 * g1, g1, g3, T - t0, BC, DEPTH, DP, lid);
-      const int first = t0;
 #else
   const int r0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR, h = get_group_id(1);
-  const int group = h / REPEAT, first = r0;
-  __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T;
+  const int group = h / REPEAT;
   load_tile(own, pQ + qOff + b * q0 + h * q2 + r0 * q1, q1, q3, T - r0, BR, WIDTH, WP, lid);
   load_tile(ownV, pG + gOff + b * g0 + h * g2 + r0 * g1, g1, g3, T - r0, BR, DEPTH, DP, lid);
-  int end = CAUSAL ? min(S, r0 + BR) : S;
-  if (CAUSAL && HAS_MASK)
-    for (int t = r0; t < min(T, r0 + BR); ++t)
-      if (stats[t] <= NEGATIVE) end = S;
-  {
-    for (int c0 = 0; c0 < end; c0 += BC) {
-      barrier(CLK_LOCAL_MEM_FENCE);
-      load_tile(other, pK + kOff + b * k0 + group * k2 + c0 * k1, k1, k3, S - c0, BC, WIDTH, WP, lid);
-      load_tile(otherV, pV + vOff + b * v0 + group * v2 + c0 * v1, v1, v3, S - c0, BC, DEPTH, DP, lid);
 #endif
-      LOAD_STATISTICS
-      barrier(CLK_LOCAL_MEM_FENCE);
-      PRODUCTS(x, own, other, WS, WP)
-      PRODUCTS(y, ownV, otherV, DS, DP)
-      EACH(i, RR) EACH(j, RC) {
-        const int row = ty + i * TY, column = tx + j * TX;
-        WEIGH(x[i][j], y[i][j], row, column)
-        ds[row * PS + column] = back;
+  FOR_EACH_BLOCK
+    LOAD_STATISTICS
+    barrier(CLK_LOCAL_MEM_FENCE);
+    PRODUCTS(x, own, other, WS, WP)
+    PRODUCTS(y, ownV, otherV, DS, DP)
+    EACH(i, RR) EACH(j, RC) {
+      const int row = ty + i * TY, column = tx + j * TX;
+      WEIGH(x[i][j], y[i][j], row, column)
+      ds[row * PS + column] = back;
 #if KEYS
-        p[row * PS + column] = w;
-#endif
-      }
-      barrier(CLK_LOCAL_MEM_FENCE);
-      ADD_PRODUCT(sum, WP / (4 * TX), ds, other, WS)
-#if KEYS
-      ADD_PRODUCT(sumV, DP / (4 * TX), p, otherV, DS)
+      p[row * PS + column] = w;
 #endif
     }
-  }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    ADD_PRODUCT(sum, WP / (4 * TX), ds, other, WS)
+#if KEYS
+    ADD_PRODUCT(sumV, DP / (4 * TX), p, otherV, DS)
+#endif
+  END_EACH_BLOCK
   EACH(i, RR) {
     const int row = r0 + ty + i * TY;
     if (row < ROWS) {

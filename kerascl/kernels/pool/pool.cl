@@ -54,6 +54,22 @@
   ((FLAT ? 1 : EXTENT(zo_, SD, KD, pd, id)) * EXTENT(yo_, SH, KH, ph, ih) * EXTENT(xo_, SW, KW, pw, iw))
 #endif
 
+// The elements (z, y, x) of window (d, h, w) that lie inside the input; (kz, ky, kx) is their place in
+// it, p their index.
+#define FOR_EACH_ELEMENT \
+  for (int kz = 0; kz < KD; kz++) { \
+    const int z = d * SD - pd + kz; \
+    if (!INSIDE(z, id)) continue; \
+    for (int ky = 0; ky < KH; ky++) { \
+      const int y = h * SH - ph + ky; \
+      if (!INSIDE(y, ih)) continue; \
+      for (int kx = 0; kx < KW; kx++) { \
+        const int x = w * SW - pw + kx; \
+        if (!INSIDE(x, iw)) continue; \
+        const INDEX_T p = AT(n, z, y, x, id, ih, iw);
+
+#define END_EACH_ELEMENT }}}
+
 // The windows (zo, yo, xo) that cover input position (d, h, w), ascending; (kz, ky, kx) is its place
 // there.  At most NZ * NY * NX: the loops unroll.
 #define NZ ((KD + SD - 1) / SD)
@@ -80,20 +96,10 @@
 __kernel void pool_max(const __global A_T* restrict k_x SIZES_PARAMS EPILOGUE_PARAMS) {
   FOR_EACH_RESULT(od, oh, ow)
     A_CV best = A_SPLAT(ACC_LOWEST);
-    for (int kz = 0; kz < KD; kz++) {
-      const int z = d * SD - pd + kz;
-      if (!INSIDE(z, id)) continue;
-      for (int ky = 0; ky < KH; ky++) {
-        const int y = h * SH - ph + ky;
-        if (!INSIDE(y, ih)) continue;
-        for (int kx = 0; kx < KW; kx++) {
-          const int x = w * SW - pw + kx;
-          if (!INSIDE(x, iw)) continue;
-          const A_CV v = A_LOADV(k_x, AT(n, z, y, x, id, ih, iw));
-          best = ((v > best) | (v != v)) ? v : best;
-        }
-      }
-    }
+    FOR_EACH_ELEMENT
+      const A_CV v = A_LOADV(k_x, p);
+      best = ((v > best) | (v != v)) ? v : best;
+    END_EACH_ELEMENT
     STORE(best, AT(n, d, h, w, od, oh, ow))
   END_EACH_RESULT
 }
@@ -107,24 +113,14 @@ __kernel void pool_max_place(const __global A_T* restrict k_x,
     A_CV best = A_SPLAT(0);
     MASK_T place = (MASK_T)(0);
     bool some = false;
-    for (int kz = 0; kz < KD; kz++) {
-      const int z = d * SD - pd + kz;
-      if (!INSIDE(z, id)) continue;
-      for (int ky = 0; ky < KH; ky++) {
-        const int y = h * SH - ph + ky;
-        if (!INSIDE(y, ih)) continue;
-        for (int kx = 0; kx < KW; kx++) {
-          const int x = w * SW - pw + kx;
-          if (!INSIDE(x, iw)) continue;
-          const A_CV v = A_LOADV(k_x, AT(n, z, y, x, id, ih, iw));
-          const MASK_T here = (MASK_T)((kz * KH + ky) * KW + kx);
-          const MASK_T take = some ? ((v > best) | ((v != v) & (best == best))) : (MASK_T)(ALL_LANES);
-          best = take ? v : best;
-          place = take ? here : place;
-          some = true;
-        }
-      }
-    }
+    FOR_EACH_ELEMENT
+      const A_CV v = A_LOADV(k_x, p);
+      const MASK_T here = (MASK_T)((kz * KH + ky) * KW + kx);
+      const MASK_T take = some ? ((v > best) | ((v != v) & (best == best))) : (MASK_T)(ALL_LANES);
+      best = take ? v : best;
+      place = take ? here : place;
+      some = true;
+    END_EACH_ELEMENT
     STORE_PLACES(place, k_places, AT(n, d, h, w, od, oh, ow));
   END_EACH_RESULT
 }
@@ -180,25 +176,14 @@ __kernel void pool_max_select(const __global A_T* restrict k_x, const __global A
     const A_CV top = A_LOADV(k_y, AT(n, d, h, w, od, oh, ow));
     A_CV pick = A_SPLAT(0);
     MASK_T open = (MASK_T)(ALL_LANES);
-    for (int kz = 0; kz < KD; kz++) {
-      const int z = d * SD - pd + kz;
-      if (!INSIDE(z, id)) continue;
-      for (int ky = 0; ky < KH; ky++) {
-        const int y = h * SH - ph + ky;
-        if (!INSIDE(y, ih)) continue;
-        for (int kx = 0; kx < KW; kx++) {
-          const int x = w * SW - pw + kx;
-          if (!INSIDE(x, iw)) continue;
-          const INDEX_T p = AT(n, z, y, x, id, ih, iw);
-          const A_CV v = A_LOADV(k_x, p);
-          const MASK_T hit = SAME(v, top) & open;
-          if (LANES_ANY(hit)) {
-            pick = hit ? A_LOADV(k_gx, p) : pick;
-            open &= ~hit;
-          }
-        }
+    FOR_EACH_ELEMENT
+      const A_CV v = A_LOADV(k_x, p);
+      const MASK_T hit = SAME(v, top) & open;
+      if (LANES_ANY(hit)) {
+        pick = hit ? A_LOADV(k_gx, p) : pick;
+        open &= ~hit;
       }
-    }
+    END_EACH_ELEMENT
     STORE(pick, AT(n, d, h, w, od, oh, ow))
   END_EACH_RESULT
 }
@@ -223,19 +208,9 @@ __kernel void pool_average(const __global A_T* restrict k_x SIZES_PARAMS EPILOGU
 #if KD * KH * KW > 256
     A_CV lost = A_SPLAT(0);
 #endif
-    for (int kz = 0; kz < KD; kz++) {
-      const int z = d * SD - pd + kz;
-      if (!INSIDE(z, id)) continue;
-      for (int ky = 0; ky < KH; ky++) {
-        const int y = h * SH - ph + ky;
-        if (!INSIDE(y, ih)) continue;
-        for (int kx = 0; kx < KW; kx++) {
-          const int x = w * SW - pw + kx;
-          if (!INSIDE(x, iw)) continue;
-          ADD(A_LOADV(k_x, AT(n, z, y, x, id, ih, iw)))
-        }
-      }
-    }
+    FOR_EACH_ELEMENT
+      ADD(A_LOADV(k_x, p))
+    END_EACH_ELEMENT
     STORE(sum / A_SPLAT(max(COUNT(d, h, w), 1)), AT(n, d, h, w, od, oh, ow))
   END_EACH_RESULT
 }

@@ -143,53 +143,30 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
   __global const X_T* v_ = pV + vOff + b * v0 + group * v2;
   OWN(own, k_, k1, k3, S, WIDTH, WP)
   OWN(ownV, v_, v1, v3, S, DEPTH, DP)
-  for (int h = group * REPEAT; h < (group + 1) * REPEAT; ++h) {
-    __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T;
-    for (int t0 = 0; t0 < T; t0 += BC) {
-      if (CAUSAL && t0 + BC <= r0) {
-        bool skip = true;
-        if (HAS_MASK)
-          for (int t = t0; t < min(T, t0 + BC); ++t) skip = skip && stats[t] > NEGATIVE;
-        if (skip) continue;
-      }
-      barrier(CLK_LOCAL_MEM_FENCE);
-      load_tile(other, pQ + qOff + b * q0 + h * q2 + t0 * q1, q1, q3, T - t0, BC, WIDTH, WP, lid);
-      load_tile(otherV, pG + gOff + b * g0 + h * g2 + t0 * g1, g1, g3, T - t0, BC, DEPTH, DP, lid);
-      const int first = t0;
 #else
   const int r0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR, row0 = r0 + own0;
-  const int h = get_group_id(1), group = h / REPEAT, first = r0;
-  __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T;
+  const int h = get_group_id(1), group = h / REPEAT;
   __global const X_T* q_ = pQ + qOff + b * q0 + h * q2;
   __global const X_T* g_ = pG + gOff + b * g0 + h * g2;
   OWN(own, q_, q1, q3, T, WIDTH, WP)
   OWN(ownV, g_, g1, g3, T, DEPTH, DP)
-  int end = CAUSAL ? min(S, r0 + BR) : S;
-  if (CAUSAL && HAS_MASK)
-    for (int t = r0; t < min(T, r0 + BR); ++t)
-      if (stats[t] <= NEGATIVE) end = S;
-  {
-    for (int c0 = 0; c0 < end; c0 += BC) {
-      barrier(CLK_LOCAL_MEM_FENCE);
-      load_tile(other, pK + kOff + b * k0 + group * k2 + c0 * k1, k1, k3, S - c0, BC, WIDTH, WP, lid);
-      load_tile(otherV, pV + vOff + b * v0 + group * v2 + c0 * v1, v1, v3, S - c0, BC, DEPTH, DP, lid);
 #endif
-      LOAD_STATISTICS
-      barrier(CLK_LOCAL_MEM_FENCE);
-      PRODUCTS(x, own, other, WS, WP)
-      PRODUCTS(y, ownV, otherV, DS, DP)
-      EACH(i, MI) EACH(j, NC) EACH(e, 4) {
-        const int row = own0 + ROW(i, e), column = COLUMN(j, e);
-        WEIGH(x[i][j][e], y[i][j][e], row, column)
-        x[i][j][e] = w;
-        y[i][j][e] = back;
-      }
-      ADD_PRODUCT(sum, y, other, WS, WP)
-#if KEYS
-      ADD_PRODUCT(sumV, x, otherV, DS, DP)
-#endif
+  FOR_EACH_BLOCK
+    LOAD_STATISTICS
+    barrier(CLK_LOCAL_MEM_FENCE);
+    PRODUCTS(x, own, other, WS, WP)
+    PRODUCTS(y, ownV, otherV, DS, DP)
+    EACH(i, MI) EACH(j, NC) EACH(e, 4) {
+      const int row = own0 + ROW(i, e), column = COLUMN(j, e);
+      WEIGH(x[i][j][e], y[i][j][e], row, column)
+      x[i][j][e] = w;
+      y[i][j][e] = back;
     }
-  }
+    ADD_PRODUCT(sum, y, other, WS, WP)
+#if KEYS
+    ADD_PRODUCT(sumV, x, otherV, DS, DP)
+#endif
+  END_EACH_BLOCK
   EACH(i, MI) EACH(r, 2) {
     const int row = row0 + ROW(i, 2 * r);
     if (row < ROWS) {
