@@ -139,6 +139,14 @@ def _matrix(capability: tuple[int, int] | None) -> str:
 _EXACT_DIVISION = 1 << 7
 
 
+def _kind(handle: cl.Device) -> str:
+    """ "gpu", "cpu" or "accelerator"."""
+    types = cl.device_type
+    if handle.type & types.GPU:
+        return "gpu"
+    return "cpu" if handle.type & types.CPU else "accelerator"
+
+
 def _query(handle: cl.Device) -> DeviceInfo:
     """Ask a pyopencl.Device everything; optional facts get defaults."""
 
@@ -149,19 +157,7 @@ def _query(handle: cl.Device) -> DeviceInfo:
             return default
         return value.strip("\0 ") if isinstance(value, str) else value
 
-    types = cl.device_type
-    kind = next(
-        (
-            name
-            for bit, name in (
-                (types.GPU, "gpu"),
-                (types.CPU, "cpu"),
-                (types.ACCELERATOR, "accelerator"),
-            )
-            if handle.type & bit
-        ),
-        "accelerator",
-    )
+    kind = _kind(handle)
     platform = handle.platform
     extensions = frozenset(ask("EXTENSIONS", "").split())
     name = " ".join(ask("NAME", "unnamed device").split())

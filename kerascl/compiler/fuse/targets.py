@@ -96,98 +96,135 @@ def choose_targets(
 
     Where a value reads more than `most_buffers` stored ones, some inputs are stored first.
     """
-    stored: set[int] = set()
-    target: set[int] = set()
-    readers: dict[int, int] = {}
+    walk = _Walk(nodes, roots, most_buffers)
     for node in nodes:
-        for read_id in {id(x) for x in node.inputs}:
-            readers[read_id] = readers.get(read_id, 0) + 1
-    for node in roots:
-        target.add(id(views.storage(node)))
-    for node in nodes:
-        if node.op.kind is Kind.LIBRARY:
-            for read in library.operands(node):
-                target.add(id(read.base))
-    cost: dict[int, int] = {}
-    whole: dict[int, frozenset[int]] = {}  # what is read from memory, but for rows; two say "many"
-    buffers: dict[int, frozenset[int]] = {}  # all that is read from memory
-    statements, length = Statements(), dict[int, int]()
-    for node in nodes:
+        walk.visit(node)
+    targets = [n for n in nodes if id(n) in walk.target and n.op.kind is not Kind.LEAF]
+    return targets, walk.stored, walk.length
+
+
+class _Walk:
+    """Passes over a graph, inputs first, and decides of each node whether it gets memory.
+
+    Attributes, all by id:
+        target: what must lie in memory.
+        stored: what does, leaves too.
+        readers: how many nodes read a node.
+        cost: instructions that compute an element from memory.
+        whole: what a node reads from memory, but for rows; two say "many".
+        buffers: all that a node reads from memory.
+        length: statements that compute a node.
+    """
+
+    def __init__(self, nodes: list[Node], roots: Iterable[Node], most_buffers: float) -> None:
+        self.most_buffers = most_buffers
+        self.target = {id(views.storage(node)) for node in roots}
+        self.stored: set[int] = set()
+        self.readers: dict[int, int] = {}
+        self.cost: dict[int, int] = {}
+        self.whole: dict[int, frozenset[int]] = {}
+        self.buffers: dict[int, frozenset[int]] = {}
+        self.length: dict[int, int] = {}
+        self.statements = Statements()
+        for node in nodes:
+            for key in {id(x) for x in node.inputs}:
+                self.readers[key] = self.readers.get(key, 0) + 1
+            if node.op.kind is Kind.LIBRARY:
+                self.target.update(id(read.base) for read in library.operands(node))
+
+    def visit(self, node: Node) -> None:
+        """Decide about a node whose inputs have been visited."""
         key, kind = id(node), node.op.kind
-        buffers[key] = whole[key] = frozenset((key,))
-        if kind is Kind.LEAF:
-            stored.add(key)
-            cost[key] = 0
-            statements.read(node)
-            continue
-        if kind is Kind.CONST:
-            statements.read(node)
-            if key in target:
-                stored.add(key)
-            else:
-                buffers[key] = whole[key] = frozenset()
-            cost[key] = 0
-            continue
-        if kind in (Kind.LIBRARY, Kind.PICK):
-            target.add(key)
-        elif kind is Kind.REDUCTION:
-            target.add(key)
+        self.buffers[key] = self.whole[key] = frozenset((key,))
+        if kind in (Kind.LEAF, Kind.CONST):
+            self._visit_source(node)
+            return
+        if kind in (Kind.LIBRARY, Kind.PICK, Kind.REDUCTION):
+            self.target.add(key)
+        inline, sources = self._inline(node)
+        again = RECOMPUTE_LIMIT if len(sources) > 1 else RECOMPUTE_ONE_LIMIT
+        several = self.readers.get(key, 0) > 1
+        if several and kind is Kind.POINTWISE and inline > again:
+            self.target.add(key)
+        if inline > INLINE_LIMIT and kind in (Kind.POINTWISE, Kind.GATHER):
+            self.target.add(key)
+        lines, buffers = self._shorten(node)
+        if kind is Kind.GATHER or node.op in (CONCAT, PAD):
+            if lines > (REPEAT_LIMIT if several else PARTS_LIMIT):
+                self.target.add(key)
+        self.length[key] = lines
+        if key in self.target:
+            self.stored.add(key)
+            self.statements.read(node)
+            inline = 0
+        else:
+            self.buffers[key] = buffers
+            self.whole[key] = sources if len(sources) <= 2 else frozenset(list(sources)[:2])
+        self.cost[key] = inline
+
+    def _visit_source(self, node: Node) -> None:
+        """A leaf, or a constant, which lies in memory only where it must."""
+        key = id(node)
+        self.cost[key] = 0
+        self.statements.read(node)
+        if node.op.kind is Kind.LEAF or key in self.target:
+            self.stored.add(key)
+        else:
+            self.buffers[key] = self.whole[key] = frozenset()
+
+    def _inline(self, node: Node) -> tuple[int, frozenset[int]]:
+        """Instructions that compute an element, and what they read from memory, but for rows."""
+        kind = node.op.kind
         inline = node.op.cost if kind is Kind.POINTWISE else 0
         sources: frozenset[int] = frozenset()
         for x in node.inputs:
-            own, reads = cost[id(x)], whole[id(x)]
+            own, reads = self.cost[id(x)], self.whole[id(x)]
             if node.op is EXPAND:
-                spread = node.size > 4 * x.size
-                if own > EXPAND_LIMIT and spread and x.op.kind is not Kind.VIEW:
-                    _demand(x, target, stored, cost)
-                    whole[id(x)] = frozenset((id(x),))
-                if spread:  # computed once for a row, or nearly so
+                broadcast = node.size > 4 * x.size
+                if own > EXPAND_LIMIT and broadcast and x.op.kind is not Kind.VIEW:
+                    self._demand(x)
+                if broadcast:  # computed once for a row, or nearly so
                     own, reads = 0, frozenset()
             elif kind is Kind.GATHER and own > GATHER_LIMIT and x is node.inputs[0]:
-                _demand(x, target, stored, cost)
-                own, reads = 0, frozenset((id(x),))
-                whole[id(x)] = reads
+                self._demand(x)
+                own, reads = 0, self.whole[id(x)]
             inline += own
             sources |= reads
         if kind is Kind.POINTWISE and len(node.inputs) > 1:
             inline += 1
-        again = RECOMPUTE_LIMIT if len(sources) > 1 else RECOMPUTE_ONE_LIMIT
-        if readers.get(key, 0) > 1 and kind is Kind.POINTWISE and inline > again:
-            target.add(key)
-        if inline > INLINE_LIMIT and kind in (Kind.POINTWISE, Kind.GATHER):
-            target.add(key)
-        lines = statements.compute(node)
+        return inline, sources
+
+    def _shorten(self, node: Node) -> tuple[int, frozenset[int]]:
+        """The statements that compute the node and all that they read from memory, after inputs
+        that are too long, or read too much, got memory."""
+        statements, kind = self.statements, node.op.kind
+        lines, found = statements.compute(node), frozenset[int]()
         while kind is not Kind.LIBRARY:
-            found = frozenset[int]().union(*(buffers[id(x)] for x in node.inputs))
-            if len(found) > most_buffers:
-                *through, x = _path(node, lambda x: len(buffers[id(x)]))
+            found = frozenset[int]().union(*(self.buffers[id(x)] for x in node.inputs))
+            if len(found) > self.most_buffers:
+                *through, x = _path(node, lambda x: len(self.buffers[id(x)]))
             elif lines > VALUE_LIMIT and kind is not Kind.REDUCTION:
                 *through, x = _path(node, statements.count)
             else:
                 break
             if statements.count(x) < 2:
                 break
-            _demand(x, target, stored, cost)
-            buffers[id(x)] = whole[id(x)] = frozenset((id(x),))
+            self._demand(x)
+            self.buffers[id(x)] = self.whole[id(x)]
             statements.read(x)
             for view in reversed(through):
-                buffers[id(view)] = buffers[id(x)]
+                self.buffers[id(view)] = self.buffers[id(x)]
                 statements.compute(view)
             lines = statements.compute(node)
-        if kind is Kind.GATHER or node.op in (CONCAT, PAD):
-            several = readers.get(key, 0) > 1
-            if lines > (REPEAT_LIMIT if several else PARTS_LIMIT):
-                target.add(key)
-        length[key] = lines
-        if key in target:
-            stored.add(key)
-            statements.read(node)
-            inline = 0
-        else:
-            buffers[key] = found
-            whole[key] = sources if len(sources) <= 2 else frozenset(list(sources)[:2])
-        cost[key] = inline
-    return [n for n in nodes if id(n) in target and n.op.kind is not Kind.LEAF], stored, length
+        return lines, found
+
+    def _demand(self, x: Node) -> None:
+        """Give a node memory after it has been visited."""
+        self.whole[id(x)] = frozenset((id(x),))
+        if x.op.kind not in (Kind.LEAF, Kind.CONST):
+            self.target.add(id(x))
+            self.stored.add(id(x))
+            self.cost[id(x)] = 0
 
 
 def _path(node: Node, size: Callable[[Node], int]) -> list[Node]:
@@ -196,12 +233,3 @@ def _path(node: Node, size: Callable[[Node], int]) -> list[Node]:
     while views.is_view(path[-1]):
         path.append(path[-1].inputs[0])
     return path
-
-
-def _demand(x: Node, target: set[int], stored: set[int], cost: dict[int, int]) -> None:
-    """Give a node memory after the walk has passed it."""
-    if x.op.kind in (Kind.LEAF, Kind.CONST):
-        return
-    target.add(id(x))
-    stored.add(id(x))
-    cost[id(x)] = 0
