@@ -156,6 +156,7 @@ def assigning(x):
         (lambda x: kc.make_complex(x, x), {}, ExportError, "complex"),
         (lambda x: kc.cast(x, "float8_e5m2"), {}, ExportError, "opset 19"),
         (lambda x: 3.0, {}, ExportError, "arrays"),
+        (lambda x: ~kc.cast(x, "int32"), {"opset": 17}, ExportError, "operator BitwiseNot"),
         (kc.exp, {"opset": 12}, ValueError, "opset"),
         (kc.exp, {"opset": 999}, ValueError, "opset"),
         (kc.exp, {"inputs": None}, ValueError, "inputs"),

@@ -6,6 +6,7 @@ import onnx
 import pytest
 
 from kerascl.onnx import ExportError, load, save
+from kerascl.onnx.exporter import saving
 from tests.onnx_export.running import agree, run
 
 L = keras.layers
@@ -113,6 +114,19 @@ def test_free_length_and_several_outputs(rng, tmp_path):
         tokens = rng.integers(0, 11, shape).astype("int32")
         for found, wanted in zip(run(path, tokens), model(tokens), strict=True):
             agree(found, np.asarray(wanted), 1e-5)
+
+
+def test_oldest_and_newest_operators(rng, tmp_path):
+    model = keras.Sequential([
+        keras.Input((9, 10, 4)), L.ZeroPadding2D(1), L.Conv2D(4, 3), L.LayerNormalization(),
+        L.GroupNormalization(2), L.GlobalMaxPooling2D(), L.RepeatVector(3), L.LSTM(4),
+        L.Dense(3, "gelu"),
+    ])  # fmt: skip
+    x = rng.uniform(-1, 1, (2, 9, 10, 4)).astype("float32")
+    for opset in (saving.OLDEST, min(23, onnx.defs.onnx_opset_version())):
+        save(model, tmp_path / "m.onnx", opset=opset)
+        assert onnx.load(tmp_path / "m.onnx").opset_import[0].version == opset
+        agree(run(tmp_path / "m.onnx", x)[0], np.asarray(model(x)), 1e-5)
 
 
 def test_images_of_any_size(rng, tmp_path):

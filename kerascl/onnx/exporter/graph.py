@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -51,6 +52,15 @@ def type_of(dtype: DType, opset: int) -> int:
     if dtype.is_float8 and opset < 19:
         raise ExportError(f"{dtype.name} needs opset 19 or newer, not {opset}")
     return TYPES[dtype.name]
+
+
+@functools.cache
+def _exists(kind: str, opset: int) -> bool:
+    try:
+        onnx.defs.get_schema(kind, opset)
+    except onnx.defs.SchemaError:
+        return False
+    return True
 
 
 @dataclass
@@ -111,11 +121,31 @@ class Graph:
 
     def add_several(self, outputs: int, kind: str, *inputs: str, **attributes: Any) -> list[str]:
         """The results of a new node."""
+        if not _exists(kind, self.opset):
+            raise ExportError(
+                f"{self.label or 'the function'} needs the operator {kind}, which came after "
+                f"opset {self.opset}: give a newer one"
+            )
         label = re.sub(r"[^\w./() -]", "_", self.label)
         name = self.unique(f"{label}/{kind}" if label else kind)
         names = [name] if outputs == 1 else [f"{name}.{k}" for k in range(outputs)]
         self.nodes.append(helper.make_node(kind, inputs, names, name, **attributes))
         return names
+
+    def reduce(self, kind: str, name: str, axes: Sequence[int], keepdims: bool = True) -> str:
+        """A reduction; its axes became an input in opset 18, those of ReduceSum in 13."""
+        if self.opset < 18 and kind != "ReduceSum":
+            return self.add(kind, name, axes=list(axes), keepdims=int(keepdims))
+        return self.add(kind, name, self.constant(list(axes), int64), keepdims=int(keepdims))
+
+    def pad(self, name: str, low: Shape, high: Shape, fill: str) -> str:
+        """A tensor padded along every axis."""
+        return self.add("Pad", name, self.sizes((*low, *high)), fill)
+
+    def split(self, name: str, parts: int, axis: int) -> list[str]:
+        """Equal parts along an axis."""
+        counted = {"num_outputs": parts} if self.opset >= 18 else {}
+        return self.add_several(parts, "Split", name, axis=axis, **counted)
 
     # -- constants and sizes ----------------------------------------------------
     def initializer(self, value: np.ndarray, name: str = "constant") -> str:

@@ -26,7 +26,7 @@ from kerascl.onnx.exporter.sizes import Shape, Symbol, Symbols
 from kerascl.onnx.exporter.tracing import States, Traced
 from kerascl.onnx.exporter.writing import write
 
-OLDEST = 18  # the first opset whose reductions all take their axes as an input
+OLDEST, DEFAULT = 17, 18  # of opsets; layer normalisation came with 17
 # Sizes that a batch is traced with, the last far from the others; and those tried for other free
 # dimensions: large ones first, which suit images, then smaller ones, which suit sequences of a
 # limited length.
@@ -48,7 +48,7 @@ def save(
     path: str | os.PathLike[str],
     inputs: Sequence[Any] | None = None,
     *,
-    opset: int = OLDEST,
+    opset: int = DEFAULT,
     dynamic_batch: bool = True,
     output_names: Sequence[str] | None = None,
 ) -> None:
@@ -67,7 +67,7 @@ def save(
         inputs: what the function takes: arrays, or anything with a shape and a dtype such as
             `keras.InputSpec`, in lists, tuples and dicts. A None in a shape is a size that is only
             known when the file runs. Not needed for a Keras model that was built.
-        opset: version of ONNX' operators, from 18 on.
+        opset: version of ONNX' operators, from 17 on; some came later, and are named then.
         dynamic_batch: whether the first axis of each input is a batch of any size; else a None
             there is 1.
         output_names: by default a Functional model's layers, else output_0, output_1, …
@@ -124,7 +124,7 @@ def export_model(
     **options: Any,
 ) -> None:
     """`model.export(filepath, format="onnx")` of Keras; see `save`."""
-    opset = OLDEST if opset_version is None else opset_version
+    opset = DEFAULT if opset_version is None else opset_version
     save(model, filepath, input_signature, opset=opset, **options)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from kerascl.dtypes import DType, bool_, float32, int32, int64
+from kerascl.dtypes import DType, bool_, float32, int32
 from kerascl.onnx.exporter.graph import Graph, Order
 from kerascl.onnx.exporter.merging import Value
 from kerascl.onnx.exporter.rules.table import named, rule
@@ -15,12 +15,11 @@ from kerascl.ops.nn import VARIANCE
 _REDUCTIONS = {"sum": "ReduceSum", "prod": "ReduceProd", "max": "ReduceMax", "min": "ReduceMin"}
 
 
-def _read(g: Graph, v: Value) -> tuple[Order, str, str]:
+def _read(g: Graph, v: Value) -> tuple[Order, str, list[int]]:
     """The order of axes of the input, its name, and the reduced axes in that order."""
     (x,) = v.inputs
     order = g.order(x) or tuple(range(len(x.shape)))
-    axes = sorted(order.index(a) for a in v.attrs[0])
-    return order, g.name(x, order), g.constant(axes, int64)
+    return order, g.name(x, order), sorted(order.index(a) for a in v.attrs[0])
 
 
 def _wide(g: Graph, v: Value, reduce: Callable[[str, DType], str], name: str) -> str:
@@ -37,14 +36,14 @@ def _wide(g: Graph, v: Value, reduce: Callable[[str, DType], str], name: str) ->
 def _reduce(g: Graph, v: Value) -> None:
     order, name, axes = _read(g, v)
     kind = _REDUCTIONS[v.op.name]
-    g.bind(v, _wide(g, v, lambda x, t: g.add(kind, x, axes), name), order)
+    g.bind(v, _wide(g, v, lambda x, t: g.reduce(kind, x, axes), name), order)
 
 
 @rule(*named("all", "any"))
 def _logical(g: Graph, v: Value) -> None:
     order, name, axes = _read(g, v)
     kind = "ReduceMin" if v.op.name == "all" else "ReduceMax"
-    g.bind(v, g.cast(g.add(kind, g.cast(name, int32), axes), bool_), order)
+    g.bind(v, g.cast(g.reduce(kind, g.cast(name, int32), axes), bool_), order)
 
 
 @rule(VARIANCE)
@@ -52,8 +51,8 @@ def _variance(g: Graph, v: Value) -> None:
     order, name, axes = _read(g, v)
 
     def reduce(x: str, dtype: DType) -> str:
-        away = g.add("Sub", x, g.add("ReduceMean", x, axes))
-        return g.add("ReduceMean", g.add("Mul", away, away), axes)
+        away = g.add("Sub", x, g.reduce("ReduceMean", x, axes))
+        return g.reduce("ReduceMean", g.add("Mul", away, away), axes)
 
     g.bind(v, _wide(g, v, reduce, name), order)
 

@@ -8,6 +8,7 @@ import numpy as np
 
 from kerascl.core.op import CONST, REGISTRY
 from kerascl.dtypes import bool_, int32, int64
+from kerascl.onnx.exporter.errors import ExportError
 from kerascl.onnx.exporter.graph import Graph
 from kerascl.onnx.exporter.merging import Value
 from kerascl.onnx.exporter.rules.table import rule
@@ -145,6 +146,9 @@ def _scatter(g: Graph, v: Value) -> None:
     base, indices, updates = v.inputs
     (mode,) = v.attrs
     rows = v.shape[0]
+    if g.opset < 18 and mode in ("set", "max", "min"):
+        where = v.label or "the function"
+        raise ExportError(f"{where}: largest and smallest updates need opset 18")
     places = g.cast(g.name(indices), int64)
     last = g.size(rows)
     below = g.add("Less", places, g.constant([0], int64))
@@ -167,7 +171,7 @@ def _scatter(g: Graph, v: Value) -> None:
 
 
 def _one_more(g: Graph, name: str, fill: str) -> str:
-    return g.add("Pad", name, g.constant([0, 1], int64), fill, g.constant([0], int64))
+    return g.pad(name, (0, 0), (1, 0), fill)
 
 
 def _rows(g: Graph, name: str, rows: Size) -> str:

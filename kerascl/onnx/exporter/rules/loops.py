@@ -180,7 +180,7 @@ def _recurrence(g: Graph, v: Value) -> None:
             operand = inner.cast(inner.cast(operand, weights.dtype), acc)
         gates = len(loop.captured)
         product = inner.add("MatMul", operand, kernel)
-        each = inner.add_several(gates, "Split", product, axis=1, num_outputs=gates)
+        each = inner.split(product, gates, 1)
         for leaf, name in zip(loop.captured, each, strict=True):
             inner.bind(leaf, name)
         emit(inner, loop.order)
@@ -209,6 +209,4 @@ def _as(g: Graph, name: str, dtype: DType, other: DType) -> str:
 def _parts(g: Graph, x: Value, name: str, blocks: int, axis: int, acc: DType) -> list[str]:
     """Equal parts of an axis, in the accumulator's dtype."""
     name = _as(g, name, x.dtype, acc)
-    if blocks == 1:
-        return [name]
-    return g.add_several(blocks, "Split", name, axis=axis, num_outputs=blocks)
+    return [name] if blocks == 1 else g.split(name, blocks, axis)

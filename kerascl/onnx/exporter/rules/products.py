@@ -108,6 +108,5 @@ def _conv_transpose(g: Graph, v: Value) -> None:
     )  # fmt: skip
     beyond = [m - i for m, i in zip(more, inside, strict=True)]
     if any(beyond):  # where no window reaches there are zeros
-        ends = (0, 0, *[0] * len(beyond), 0, 0, *beyond)
-        y = g.add("Pad", y, g.sizes(ends))
+        y = g.pad(y, (0,) * len(order), (0, 0, *beyond), "")
     g.bind(v, y, order)

@@ -37,7 +37,7 @@ def _search(g: Graph, v: Value) -> None:
     a = g.add("Unsqueeze", g.name(rows), g.constant([1], int64))  # (rows, 1, length)
     x = g.add("Unsqueeze", g.name(values), g.constant([2], int64))  # (rows, count, 1)
     before = g.add("Less" if side == "left" else "LessOrEqual", a, x)
-    g.bind(v, g.add("ReduceSum", g.cast(before, v.dtype), g.constant([2], int64), keepdims=0))
+    g.bind(v, g.reduce("ReduceSum", g.cast(before, v.dtype), [2], keepdims=False))
 
 
 @rule(SCAN)

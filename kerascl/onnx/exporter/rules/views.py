@@ -164,11 +164,8 @@ def _pad(g: Graph, v: Value) -> None:
     high = tuple(
         n - (m + at) for n, m, at in zip(v.shape, shape, low, strict=True)
     )
-    axes = [a for a in range(len(shape)) if low[a] != 0 or high[a] != 0]
-    if axes:
-        pads = g.sizes((*(low[a] for a in axes), *(high[a] for a in axes)))
-        places = g.constant([order.index(a) for a in axes], int64)
-        name = g.add("Pad", name, pads, fill, places)
+    if any(n != 0 for n in (*low, *high)):
+        name = g.pad(name, tuple(low[a] for a in order), tuple(high[a] for a in order), fill)
     g.bind(v, name, order)
 
 
@@ -180,8 +177,9 @@ def _with_gaps(
         if s == 0:
             continue
         name = g.add("Unsqueeze", name, g.constant([a + 1], int64))
-        pads, places = g.sizes((0, s)), g.constant([a + 1], int64)
-        name = g.add("Pad", name, pads, fill, places)
+        none = (0,) * (a + 1)
+        rest = (0,) * (len(shape) - a - 1)
+        name = g.pad(name, (*none, 0, *rest), (*none, s, *rest), fill)
         joint = (*shape[:a], shape[a] * (s + 1), *shape[a + 1 :])
         name = g.add("Reshape", name, target(g, joint))
         shape = (*shape[:a], joint[a] - s, *shape[a + 1 :])
