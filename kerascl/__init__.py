@@ -62,10 +62,13 @@ from kerascl.ops.control import loop as loop
 from kerascl.ops.control import scan as scan
 from kerascl.ops.convolution import *
 from kerascl.ops.creation import *
+from kerascl.ops.custom import elementwise as elementwise
+from kerascl.ops.custom import reduction as reduction
 from kerascl.ops.dlpack import *
 from kerascl.ops.dtype_functions import *
 from kerascl.ops.indexing import *
 from kerascl.ops.inspection import __array_namespace_info__ as __array_namespace_info__
+from kerascl.ops.kernel import kernel as kernel
 from kerascl.ops.movement import *
 from kerascl.ops.movement import concatenate as concat
 from kerascl.ops.movement import transpose as permute_dims
@@ -98,6 +101,7 @@ from kerascl.ops.scan import *
 from kerascl.ops.sets import *
 from kerascl.ops.sorting import *
 from kerascl.runtime import programs as _programs
+from kerascl.runtime.errors import CompileError as CompileError
 
 # What may have nothing to do gives an Array of its own all the same: what is assigned to its
 # elements stays there.

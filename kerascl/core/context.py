@@ -58,6 +58,9 @@ class Engine(Protocol):
     def let_go(self) -> None:
         """Free compiled graphs, built programs and memory that nothing in use holds."""
 
+    def check_source(self, source: str, name: str, title: str, device: Any) -> int:
+        """Build a kernel that a user wrote; gives how many arguments it takes."""
+
     def copy_buffer(self, buffer: Any, device: Any) -> Any:
         """A new buffer with what lies in another one."""
 

@@ -498,3 +498,32 @@ def _explain(source: str, options: Sequence[str], log: str, code: str, device: s
         parts.append("")
     parts.append("build log:\n" + (log or "(empty)"))
     return "\n".join(parts)
+
+
+def of_user(error: CompileError, title: str, device: str) -> CompileError:
+    """An error of a program whose parts begin with `#line 1 "<part>"`, told in their lines.
+
+    Args:
+        title: what the user calls the program.
+    """
+    parts = re.split(r'^#line 1 "([^"\n]*)"\n', error.source, flags=re.M)
+    texts = dict(zip(parts[1::2], parts[2::2], strict=True))
+    told = []
+    for message in re.findall(r"^.*\berror\b.*$", error.log, re.M):
+        for part in sorted(texts, key=len, reverse=True):
+            # 'part:12:3: error: text', 'error: part:12:3: text' or '"part", line 12: error: text'
+            at = re.escape(part) + r'"?(?::|, line |\()(\d+)(?:[:,]\d+)?\)?:?'
+            place = re.search(at, message)
+            if place is None:
+                continue
+            lines = texts[part].split("\n")
+            last = texts[part].rstrip(" \n);}").count("\n") + 1  # what follows is not the user's
+            number = min(int(place.group(1)), last)
+            text = message.replace(place.group(), "").replace("error:", "").strip(" :")
+            told.append(f"{part}, line {number}: {text}")
+            told.append(f"    {number} | {lines[number - 1].strip()}")
+            break
+    if not told:
+        told = ["build log:\n" + (error.log or str(error))]
+    message = "\n".join([f"{title} does not compile on {device}", *told[:10]])
+    return CompileError(message, error.log, error.source)

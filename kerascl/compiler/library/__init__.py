@@ -3,7 +3,17 @@
 from __future__ import annotations
 
 from kerascl.compiler.graph.operands import Operand, operand
-from kerascl.compiler.library import attention, conv, matmul, pool, recurrent, scan, scatter, sort
+from kerascl.compiler.library import (
+    attention,
+    conv,
+    custom,
+    matmul,
+    pool,
+    recurrent,
+    scan,
+    scatter,
+    sort,
+)
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
 from kerascl.core.op import Op
@@ -21,6 +31,7 @@ _RECORDS: dict[Op, LibraryOperation] = {
         *scan.OPERATIONS,
         *sort.OPERATIONS,
         *scatter.OPERATIONS,
+        *custom.OPERATIONS,
     )
 }
 

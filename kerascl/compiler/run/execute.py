@@ -20,8 +20,9 @@ from kerascl.core.node import Node, identity, topological
 from kerascl.core.op import ARGUMENT, BATCHED, CONST, DATA, Kind
 from kerascl.kernels.contract.plan import Counters
 from kerascl.runtime import device as devices
-from kerascl.runtime import sharing
+from kerascl.runtime import programs, sharing
 from kerascl.runtime.device import Device
+from kerascl.runtime.errors import CompileError
 from kerascl.runtime.recent import Recent
 from kerascl.runtime.repeat import repeat
 
@@ -104,6 +105,13 @@ class Engine:
         if memory is None:
             return None
         return memory[: node.nbytes].view(node.dtype.numpy).reshape(node.shape)
+
+    def check_source(self, source: str, name: str, title: str, device: Device) -> int:
+        try:
+            count: int = device.programs.kernel(source, name).num_args
+            return count
+        except CompileError as error:
+            raise programs.of_user(error, title, device.info.name) from None
 
     def copy_buffer(self, buffer: Any, device: Device) -> Any:
         """A new buffer with the same bytes."""
