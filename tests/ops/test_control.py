@@ -1,5 +1,9 @@
 """Loops and conditions whose course depends on values, beside plain Python."""
 
+import os
+import signal
+import threading
+
 import numpy as np
 import pytest
 
@@ -310,3 +314,30 @@ def test_a_loop_of_equal_structure_is_compiled_once():
         assert float(function(kc.array(2.0), n)) == 2 + 2 * k
         counts.append(kc.engine.compiled)
     assert counts[-1] == counts[1]
+
+
+def test_an_interrupt_ends_a_captured_loop():
+    """No iteration is left half made."""
+    first, second = kc.State(kc.array(0)), kc.State(kc.array(0))
+
+    def endless(n):
+        def body(i):
+            first.assign(first.value + 1)
+            second.assign(second.value - 1)
+            return kc.where(i > 5, i - 1, i + 1)
+
+        return kc.while_loop(lambda i: i < n, body, kc.array(0))
+
+    run = kc.jit(endless)
+    run(np.int32(3))
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            run(np.int32(100))
+    finally:
+        timer.join()
+        signal.signal(signal.SIGINT, before)
+    assert int(first.value) == -int(second.value) > 3
+    assert int(run(np.int32(2))) == 2
