@@ -6,7 +6,8 @@ r"""Tuning records to ship: where a solver beat, as the tuner measured, what cos
 
 Only solvers whose tile and number of slices are given, where there are several, get records: what
 the others do changes with the cost models.  Where several files have a problem, the solver must win
-in each of them.  --card asks the cost models of a device that need not be there.
+in each of them.  A record keeps mean times, which also correct the costs for problems near it.
+--card asks the cost models of a device that need not be there.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from kerascl.kernels.tuning.trial import plan
 from kerascl.runtime import device as devices
 
 KINDS = {"gemm": (matmul, MatmulProblem), "conv": (conv, ConvProblem)}
+MOST_TIMES = 6  # of one record
 CARDS = {  # facts that the choice depends on; the self-tests of its kernels count as passed
     "h200": dict(
         name="NVIDIA H200", kind="gpu", compute_units=132, max_work_group_size=1024,
@@ -65,7 +67,7 @@ def main() -> None:
             before / run[fastest] >= options.gain and before - run[fastest] >= options.least
             for before, run in zip(befores, runs, strict=True)
         ):
-            records[name] = fastest
+            records[name] = fixed_times(name, runs, info)
     device = dict(match.split("=", 1) for match in options.match)
     Path(options.out).write_text(
         json.dumps({"device": device, "records": records}, indent=0) + "\n"
@@ -82,7 +84,7 @@ def race(name: str, runs: list[dict[str, float]], info) -> tuple[str, list[float
     known = {solver.name: solver for solver in (*module.SOLVERS, *module.VARIANTS)}
     names = set.intersection(*map(set, runs))
     fixed = [n for n in sorted(names) if _fixed(n, known) and known[n].applies(problem, info)]
-    chosen = choose(module.SOLVERS, problem, info)
+    chosen = choose(module.candidates(problem, info)[0], problem, info)
     wanted = plan(chosen, problem, info)
     same = [n for n in fixed if plan(known[n], problem, info) == wanted]
     same = same or [n for n in names if n == chosen.name]
@@ -90,6 +92,18 @@ def race(name: str, runs: list[dict[str, float]], info) -> tuple[str, list[float
         return "", []
     fastest = min(fixed, key=lambda n: sum(run[n] for run in runs))
     return fastest, [min(run[n] for n in same) for run in runs]
+
+
+def fixed_times(name: str, runs: list[dict[str, float]], info) -> dict[str, float]:
+    """Of the solvers that a record may name, the mean microseconds, of the fastest few."""
+    kind, key = name.split(" ", 1)
+    module, problem_class = KINDS[kind]
+    problem = database.from_key(key, problem_class)
+    known = {solver.name: solver for solver in (*module.SOLVERS, *module.VARIANTS)}
+    names = [n for n in set.intersection(*map(set, runs)) if n in known and _fixed(n, known)]
+    usable = [n for n in names if known[n].applies(problem, info)]
+    times = {n: sum(run[n] for run in runs) / len(runs) for n in usable}
+    return {n: round(times[n], 2) for n in sorted(times, key=lambda n: times[n])[:MOST_TIMES]}
 
 
 def _fixed(name: str, known: Iterable[str]) -> bool:

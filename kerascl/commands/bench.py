@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def known_peaks(device: Device, console: Console) -> Peaks:
     """The device's peaks, measured now if they never were."""
     peaks = rates.load(device)
-    if peaks is None:
+    if peaks is None or not peaks.whole:
         with console.status("measuring the device's best rates"):
             peaks = rates.measure(device)
         rates.save(device, peaks)

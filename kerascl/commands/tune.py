@@ -27,7 +27,7 @@ from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import ConvProblem
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem
-from kerascl.kernels.tuning import database
+from kerascl.kernels.tuning import database, machine
 from kerascl.kernels.tuning.trial import Trial
 from kerascl.kernels.tuning.trial import plan as plan_of
 from kerascl.runtime import device as devices
@@ -123,12 +123,13 @@ def _run_network(options: argparse.Namespace) -> None:
 def _tune(dev: Device, problems: list, options: argparse.Namespace, console: Console) -> None:
     texts, numbers = ("problem", "before", "fastest", "wrong"), ("us before", "us", "gain", "tried")
     table = new_table(f"Tuned on {dev.info.name}", texts, numbers)
+    machine.of(dev.info)  # measured now if it never was, not within the time
     end = time.monotonic() + options.seconds
     times: dict[str, dict[str, float]] = {}
     kept = True
     # What takes longest first, as far as the time goes.
     todo = sorted(
-        problems, key=lambda p: -choose(KINDS[p[0]].SOLVERS, p[1], dev.info).cost(p[1], dev.info)
+        problems, key=lambda p: -_least(KINDS[p[0]], p[1], dev.info)
     )
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     progress = Progress(*columns, console=console, transient=True)
@@ -144,9 +145,8 @@ def _tune(dev: Device, problems: list, options: argparse.Namespace, console: Con
                 _build(dev, todo[number : number + _TOGETHER], options)
             progress.update(task, description=f"{kind} {number + 1} of {len(todo)}")
             name = f"{kind} {database.key(problem)}"
-            row, times[name] = _tune_one(dev, kind, problem, options, end, table)
-            if row:
-                kept = database.keep(dev.info, {name: row})
+            times[name] = _tune_one(dev, kind, problem, options, end, table)
+            kept = database.keep(dev.info, {name: times[name]})
             progress.advance(task)
     console.print(table)
     if options.times:
@@ -168,11 +168,13 @@ def _build(dev: Device, problems: list, options: argparse.Namespace) -> None:
 
 def _tune_one(
     dev: Device, kind: str, problem, options, end: float, table: Table
-) -> tuple[str, dict[str, float]]:
-    """The name of a solver that beats the present one or "", and each one's microseconds."""
+) -> dict[str, float]:
+    """Microseconds of the present solver and of those that are right and either beat it or are
+    slower: what is hardly faster is left out, as noise."""
     module, info, repeats = KINDS[kind], dev.info, options.repeats
     reference = choose(module.REFERENCES, problem, info)
-    present = database.choose(kind, module.SOLVERS, module.VARIANTS, problem, info)
+    solvers, variants = module.candidates(problem, info)
+    present = database.choose(kind, solvers, variants, problem, info)
     trial = Trial(problem, reference, dev)
     before = trial.seconds(trial.plan(present), repeats)
     times, wrong = {present.name: before}, []
@@ -195,8 +197,13 @@ def _tune_one(
         f"{kind} {database.key(problem)}", present.name, fastest, " ".join(wrong),
         f"{before * 1e6:.1f}", f"{best * 1e6:.1f}", f"{before / best:.2f}", str(len(times) - 1),
     )  # fmt: skip
-    found = fastest if before / best >= _GAIN else ""
-    return found, {name: round(seconds * 1e6, 2) for name, seconds in times.items()}
+    told = {n: t for n, t in times.items() if t >= before or before / t >= _GAIN}
+    return {name: round(seconds * 1e6, 2) for name, seconds in told.items()}
+
+
+def _least(module, problem, info) -> float:
+    """What the cheapest solver costs."""
+    return choose(module.candidates(problem, info)[0], problem, info).cost(problem, info)
 
 
 def _candidates(module, problem, info) -> list[Solver]:

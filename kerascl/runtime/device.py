@@ -420,6 +420,15 @@ def index_of(info: DeviceInfo) -> int | None:
     return next((k for k, other in enumerate(found) if other.cache_key == info.cache_key), None)
 
 
+def open_device(info: DeviceInfo) -> Device | None:
+    """The device with exactly these facts if its context is open, as where programs are run and not
+    only planned."""
+    if not find_devices.cache_info().currsize:
+        return None
+    devices = (found.device for found in find_devices() if found.info == info)
+    return next((d for d in devices if d is not None and d._context is not None), None)
+
+
 def get(name: str) -> Device:
     """A device by index ("1"), kind ("gpu", "cpu:0") or part of its name or platform.
 

@@ -1,4 +1,5 @@
-"""The rates a device reaches at best, measured once and kept: what profiles compare with."""
+"""The rates a device reaches at best, measured once and kept: what profiles compare with, and what
+solvers' costs are counted with (`kernels/tuning/machine.py`)."""
 
 from __future__ import annotations
 
@@ -12,16 +13,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kerascl.runtime.diskcache import DiskCache
-from kerascl.runtime.profile import profile
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
+    from kerascl.runtime.programs import Kernel
 
 # Independent chains of multiply-adds, enough to hide their latency.
 _ARITHMETIC = """\
 {pragma}
+#undef T
 #define T {ctype}
-__kernel void peak_arithmetic(__global T* out, const float x, const float y, const int n) {{
+__kernel void {name}(__global T* out, const float x, const float y, const int n) {{
   const T a = (T)(({scalar})x), b = (T)(({scalar})y);
   T v[8];
   for (int k = 0; k < 8; ++k) v[k] = (T)(({scalar})(get_global_id(0) % 7 + k));
@@ -41,12 +43,44 @@ __kernel void peak_copy(__global const float4* restrict a, __global float4* rest
 _EMPTY = """\
 __kernel void peak_launch(__global float* a) { if (get_global_id(0) == 1u << 30) a[0] = 1; }
 """
+# Each work-item reads vectors of local memory that its neighbours do not read at the time.
+_LOCAL = """\
+__kernel void peak_local(__global float4* out, const int n) {
+  __local float4 tile[512];
+  const int me = get_local_id(0);
+  for (int i = me; i < 512; i += get_local_size(0)) tile[i] = (float4)(i);
+  barrier(CLK_LOCAL_MEM_FENCE);
+  float4 a = 0, b = 0, c = 0, d = 0;
+  for (int i = 0; i < n; ++i) {
+    const int at = me + 64 * i;
+    a += tile[at & 511];
+    b += tile[(at + 128) & 511];
+    c += tile[(at + 256) & 511];
+    d += tile[(at + 384) & 511];
+  }
+  out[get_global_id(0)] = a + b + c + d;
+}
+"""
+# A chain of reads, each of which says where the next is: numbers of a full cycle (Knuth, The Art of
+# Computer Programming, volume 2, 3.2.1.2), which no cache foresees.
+_CHAIN = """\
+__kernel void peak_links(__global uint* next, const uint mask) {
+  const uint i = get_global_id(0);
+  next[i * 16] = (i * 1664525u + 1013904223u) & mask;
+}
+__kernel void peak_chain(__global const uint* next, __global uint* out, const int n) {
+  uint at = 0;
+  for (int i = 0; i < n; ++i) at = next[at * 16];
+  out[0] = at;
+}
+"""
 _TYPES = {
     "float32": ("float", ""),
     "float64": ("double", "cl_khr_fp64"),
     "float16": ("half", "cl_khr_fp16"),
 }
-_REPEATS = 5
+_REPEATS = 10
+_LOCAL_ITEMS = 128
 
 
 @dataclass(frozen=True)
@@ -60,6 +94,10 @@ class Peaks:
         bandwidth: bytes a second that a large copy reads and writes together.
         launch: seconds from one small launch to the next.
         to_device, from_device: bytes a second of large copies from and to NumPy arrays.
+        local_bandwidth: bytes a second that all compute units together read from local memory.
+        latency: seconds until a read of global memory that no cache holds is there.
+
+    A rate that was not measured is 0.
     """
 
     flops: dict[str, float] = field(default_factory=dict)
@@ -67,6 +105,13 @@ class Peaks:
     launch: float = 0.0
     to_device: float = 0.0
     from_device: float = 0.0
+    local_bandwidth: float = 0.0
+    latency: float = 0.0
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is of `measure`, not of `measure_rates`."""
+        return self.to_device > 0
 
     def share(self, flops: float, nbytes: float, seconds: float) -> float:
         """How near work comes to a bound: the larger of its shares of arithmetic and memory."""
@@ -99,76 +144,170 @@ def save(device: Device, peaks: Peaks) -> None:
 
 
 def measure(device: Device) -> Peaks:
-    """Measure the ordinary units, memory, launches and host copies; takes some seconds."""
+    """Measure everything; takes some seconds."""
     flops = {name: rate for name in _TYPES if (rate := arithmetic(device, name))}
     to_device, from_device = host_copies(device)
-    return Peaks(flops, bandwidth(device), launch_cost(device), to_device, from_device)
+    return Peaks(
+        flops, bandwidth(device), launch_cost(device), to_device, from_device,
+        local_bandwidth(device), latency(device),
+    )  # fmt: skip
 
 
-def _shortest(device: Device, run: Callable[[], None], name: str) -> float:
-    """Seconds of the fastest of some runs of kernel `name`."""
+def measure_rates(device: Device) -> Peaks:
+    """Measure what solvers' costs need (float32 of the ordinary units, memory, launches), in some
+    tenths of a second."""
+    return Peaks(
+        {"float32": arithmetic(device, "float32", 0.001)},
+        bandwidth(device, 1 << 26 if device.info.kind == "cpu" else 1 << 28),
+        launch_cost(device, 100),
+        local_bandwidth=local_bandwidth(device),
+        latency=latency(device),
+    )
+
+
+def known(device: Device) -> Peaks:
+    """What was measured on this device before, else `measure_rates`, which is kept."""
+    with device.lock:
+        found = load(device)
+        if found is not None and found.local_bandwidth and found.latency:
+            return found
+        queue = device.queue
+        recorder, queue.recorder = queue.recorder, None  # no profile is of this
+        try:
+            found = measure_rates(device)
+        finally:
+            queue.recorder = recorder
+        device.buffers.trim()  # buffers of that size are not asked for again
+        save(device, found)
+        return found
+
+
+def _fastest(device: Device, run: Callable[[], None]) -> float:
+    """Seconds of the fastest of some runs, launch and wait counted."""
     run()
-    with profile(device, show=False) as recorded:
-        for _ in range(_REPEATS):
-            run()
-    return min(s.end - s.start for s in recorded.spans if s.name == name) * 1e-9
+    best = float("inf")
+    for _ in range(_REPEATS):
+        device.queue.finish()
+        start = time.perf_counter()
+        run()
+        device.queue.finish()
+        best = min(best, time.perf_counter() - start)
+    return best
 
 
-def arithmetic(device: Device, dtype: str) -> float:
-    """Multiply-adds as operations a second; 0 where the device lacks the dtype."""
-    info = device.info
+def _widths(device: Device, dtype: str) -> tuple[int, ...]:
+    """Numbers of the vectors that may suit the device.  Some CPU drivers make vectors of
+    neighbouring work-items, others take those that they are given."""
+    if device.info.kind == "cpu":
+        return 1, max(device.info.simd_width * 4 // np.dtype(dtype).itemsize, 2)
+    return (2 if dtype == "float16" else 1,)
+
+
+def _arithmetic_source(dtype: str, width: int) -> str:
     scalar, extension = _TYPES[dtype]
-    if (dtype == "float64" and not info.fp64) or (dtype == "float16" and not info.fp16):
-        return 0.0
-    width = 16 if info.kind == "cpu" else 2 if dtype == "float16" else 1
     ctype = scalar if width == 1 else f"{scalar}{width}"
     steps = " ".join(f"v[{k}] = fma(v[{k}], a, b);" for k in range(8)) * 4
     pragma = f"#pragma OPENCL EXTENSION {extension} : enable" if extension else ""
-    source = _ARITHMETIC.format(pragma=pragma, ctype=ctype, scalar=scalar, steps=steps)
-    kernel = device.programs.kernel(source, "peak_arithmetic")
+    return _ARITHMETIC.format(
+        pragma=pragma, ctype=ctype, scalar=scalar, steps=steps, name=_name(dtype, width)
+    )
+
+
+def _name(dtype: str, width: int) -> str:
+    return f"peak_{dtype}_{width}"
+
+
+def _kernel(device: Device, name: str) -> Kernel:
+    """One of those that need no dtype but float32: all of them are one program."""
+    arithmetic = "".join(_arithmetic_source("float32", n) for n in _widths(device, "float32"))
+    return device.programs.kernel(arithmetic + _COPY + _EMPTY + _LOCAL + _CHAIN, name)
+
+
+def arithmetic(device: Device, dtype: str, seconds: float = 0.02) -> float:
+    """Multiply-adds as operations a second, in runs of about so many seconds; 0 where the device
+    lacks the dtype."""
+    info = device.info
+    if (dtype == "float64" and not info.fp64) or (dtype == "float16" and not info.fp16):
+        return 0.0
+    return max(_arithmetic(device, dtype, n, seconds) for n in _widths(device, dtype))
+
+
+def _arithmetic(device: Device, dtype: str, width: int, seconds: float) -> float:
+    info, name = device.info, _name(dtype, width)
+    if dtype == "float32":
+        kernel = _kernel(device, name)
+    else:
+        kernel = device.programs.kernel(_arithmetic_source(dtype, width), name)
     group = min(256, info.max_work_group_size)
     items = info.compute_units * group * (8 if info.kind == "cpu" else 64)
-    number = np.dtype(dtype)
-    out = device.buffers.allocate(items * number.itemsize * width)
-    n = 64
+    out = device.buffers.allocate(items * np.dtype(dtype).itemsize * width)
+    n = 4
 
     def run() -> None:
         args = (out, np.float32(0.999), np.float32(0.001), np.int32(n))
         device.queue.launch(kernel, (items,), (group,), args)
 
-    seconds = _shortest(device, run, "peak_arithmetic")
-    n = int(np.clip(n * 0.02 / max(seconds, 1e-7), 16, 1 << 20))
-    return items * width * n * 8 * 4 * 2 / _shortest(device, run, "peak_arithmetic")
+    n = int(np.clip(n * seconds / max(_fastest(device, run), 1e-7), 4, 1 << 20))
+    return items * width * n * 8 * 4 * 2 / _fastest(device, run)
 
 
-def bandwidth(device: Device) -> float:
-    """Bytes read and written a second by a copy that fits no cache."""
+def bandwidth(device: Device, most: int = 1 << 30) -> float:
+    """Bytes read and written a second by a copy of at most so many bytes, too many for a cache."""
     info = device.info
-    nbytes = min(1 << 30, info.global_mem_bytes // 16, info.max_alloc_bytes) // 4096 * 4096
+    nbytes = min(most, info.global_mem_bytes // 16, info.max_alloc_bytes) // 4096 * 4096
     a, b = device.buffers.allocate(nbytes), device.buffers.allocate(nbytes)
     device.queue.fill(a, np.float32(1.5))
-    kernel = device.programs.kernel(_COPY, "peak_copy")
+    kernel = _kernel(device, "peak_copy")
 
     def run() -> None:
         device.queue.launch(kernel, (nbytes // 16,), (256,), (a, b))
 
-    return 2 * nbytes / _shortest(device, run, "peak_copy")
+    return 2 * nbytes / _fastest(device, run)
 
 
-def launch_cost(device: Device) -> float:
+def local_bandwidth(device: Device) -> float:
+    """Bytes a second that work-groups read from local memory, on all compute units."""
+    info = device.info
+    group = min(_LOCAL_ITEMS, info.max_work_group_size)
+    items = group * info.compute_units * 16
+    out = device.buffers.allocate(16 * items)
+    kernel = _kernel(device, "peak_local")
+    n = 16
+
+    def run() -> None:
+        device.queue.launch(kernel, (items,), (group,), (out, np.int32(n)))
+
+    n = int(np.clip(n * 0.001 / max(_fastest(device, run), 1e-7), 16, 1 << 16))
+    return 4 * 16 * items * n / _fastest(device, run)
+
+
+def latency(device: Device) -> float:
+    """Seconds until one read of global memory that no cache holds is there."""
+    count = 1 << 20
+    while count * 64 > min(device.info.max_alloc_bytes, device.info.global_mem_bytes // 16):
+        count //= 2
+    links, out = device.buffers.allocate(count * 64), device.buffers.allocate(64)
+    fill = _kernel(device, "peak_links")
+    device.queue.launch(fill, (count,), None, (links, np.uint32(count - 1)))
+    kernel = _kernel(device, "peak_chain")
+    steps = 4096
+
+    def run() -> None:
+        device.queue.launch(kernel, (1,), (1,), (links, out, np.int32(steps)))
+
+    return _fastest(device, run) / steps
+
+
+def launch_cost(device: Device, count: int = 500) -> float:
     """Seconds a launch when many small ones follow each other."""
-    kernel = device.programs.kernel(_EMPTY, "peak_launch")
+    kernel = _kernel(device, "peak_launch")
     a = device.buffers.allocate(256)
-    count = 500
-    best = float("inf")
-    for _ in range(_REPEATS):
-        device.queue.finish()
-        start = time.perf_counter()
+
+    def run() -> None:
         for _ in range(count):
             device.queue.launch(kernel, (32,), (32,), (a,))
-        device.queue.finish()
-        best = min(best, (time.perf_counter() - start) / count)
-    return best
+
+    return _fastest(device, run) / count
 
 
 def host_copies(device: Device) -> tuple[float, float]:

@@ -42,11 +42,9 @@ model.predict(np.ones((2, 6, 6, 3), "f4"), verbose=0)
 @pytest.fixture
 def own_cache(tmp_path, monkeypatch):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
-    database.records.cache_clear()
-    database._choose.cache_clear()
+    database.forget()
     yield tmp_path
-    database.records.cache_clear()
-    database._choose.cache_clear()
+    database.forget()
 
 
 def test_a_key_tells_problems_apart():

@@ -20,6 +20,7 @@ from kerascl.kernels.contract.source import cl_source, prelude
 from kerascl.kernels.matmul import cpu
 from kerascl.kernels.matmul.cpu import Micro
 from kerascl.kernels.matmul.split_k import partial_epilogue, reduction_launch
+from kerascl.kernels.tuning import machine
 
 # (rows, vectors of queries) by how many floats a register holds.
 _SHAPES = {16: ((8, 2), (8, 1)), 8: ((4, 3), (8, 1)), 4: ((4, 2), (4, 1))}
@@ -119,13 +120,15 @@ def _store(p: AttentionProblem, sums: Ref, out: Ref, width: int, padded: int) ->
 
 class _CpuSolver(Solver):
     backward: bool
+    EFFICIENCY: float  # share of the rate of multiply-adds
 
     def applies(self, problem: AttentionProblem, info) -> bool:
         p = problem
         return info.kind == "cpu" and p.usable and (p.grad is not None) == self.backward
 
     def cost(self, problem: AttentionProblem, info) -> float:
-        return 1.0
+        p, launches = problem, 6 if self.backward else 3
+        return machine.of(info).roofline(p.products, p.nbytes, float32, self.EFFICIENCY, launches)
 
 
 class CpuAttention(_CpuSolver):
@@ -133,6 +136,7 @@ class CpuAttention(_CpuSolver):
 
     name = "cpu"
     backward = False
+    EFFICIENCY = 0.11
 
     def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
         p, micro = problem, shape_for(problem, info)
@@ -160,6 +164,7 @@ class CpuAttentionGradient(_CpuSolver):
 
     name = "cpu_grad"
     backward = True
+    EFFICIENCY = 0.16
 
     def __init__(self, chunks: int | None = None):
         self.chunks = chunks

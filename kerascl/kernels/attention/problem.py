@@ -103,6 +103,20 @@ class AttentionProblem:
             return whole * min(1.0, 0.5 * (self.length + 64) / self.source)
         return whole
 
+    @property
+    def products(self) -> float:
+        """Multiply-adds of all matrix products; backwards the logits are computed again."""
+        if self.grad is None:
+            return self.logits * (self.width + self.depth)
+        return self.logits * (3 * self.width + 2 * self.depth)
+
+    @property
+    def nbytes(self) -> int:
+        """About those that are read and written, each once, or twice backwards."""
+        rows = self.batch * self.heads * self.length * (self.width + self.depth)
+        keys = self.batch * self.groups * self.source * (self.width + self.depth)
+        return self.dtype.itemsize * (rows + keys) * (1 if self.grad is None else 2)
+
 
 def shared_defines(p: AttentionProblem) -> str:
     """The macros that every attention source reads."""

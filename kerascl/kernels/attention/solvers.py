@@ -11,15 +11,14 @@ negative logit for hidden keys; their queries and keys get no gradient.
 
 from __future__ import annotations
 
-import functools
-
 from kerascl.dtypes import float32
 from kerascl.kernels.attention import cpu as attention_cpu
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import AttentionProblem
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
-from kerascl.kernels.contract.solver import Solver, choose
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.tuning import database
 from kerascl.kernels.units import attention as unit_attention
 
 SOLVERS: tuple[Solver, ...] = (
@@ -54,11 +53,6 @@ def preferred(problem: AttentionProblem, info) -> bool:
     return few and not exact and unit_attention.available(info)
 
 
-@functools.lru_cache(maxsize=1024)
-def _choose(problem: AttentionProblem, info) -> Solver:
-    return choose(SOLVERS, problem, info)
-
-
 def plan(problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
     """Launches that compute `problem`.
 
@@ -71,4 +65,5 @@ def plan(problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
     Raises:
         NotImplementedError: for other dtypes, or more than MOST_FEATURES features.
     """
-    return _choose(problem, info).plan(problem, info, epilogue)
+    solver = database.choose("attention", SOLVERS, (), problem, info)
+    return solver.plan(problem, info, epilogue)

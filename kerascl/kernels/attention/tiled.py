@@ -20,6 +20,7 @@ from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, narrow, prelude
 from kerascl.kernels.matmul.tiles import load4
+from kerascl.kernels.tuning import machine
 
 
 @dataclass(frozen=True)
@@ -135,13 +136,16 @@ class TiledSolver(Solver):
 
     backward: bool
     kernel = "attention_tile"
+    ON_GPU, ON_CPU = 0.35, 0.015  # shares of the rate of multiply-adds
 
     def applies(self, problem: AttentionProblem, info) -> bool:
         p = problem
         return p.usable and (p.grad is not None) == self.backward and bool(self.block(p, info))
 
     def cost(self, problem: AttentionProblem, info) -> float:
-        return 10.0 if info.kind == "cpu" else 1.0
+        p, launches = problem, 2 if self.backward else 1
+        efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
+        return machine.of(info).roofline(p.products, p.nbytes, float32, efficiency, launches)
 
     def block(self, p: AttentionProblem, info) -> Block | None:
         """What a work-group takes, None where the device has no room."""

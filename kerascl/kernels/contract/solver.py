@@ -11,7 +11,7 @@ the contiguous output) with the value in the accumulator type.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from kerascl import config
@@ -24,8 +24,8 @@ class Solver(ABC):
     """One way to solve one kind of problem.
 
     Solvers are stateless.  `applies` checks the problem and the device's
-    queried capabilities (a `DeviceInfo`); `cost` orders applicable solvers
-    (lower is better); `plan` gives the launches.
+    queried capabilities (a `DeviceInfo`); `cost` estimates the time that
+    applicable solvers take; `plan` gives the launches.
     """
 
     name: str
@@ -39,7 +39,11 @@ class Solver(ABC):
         """The launches for a problem to which the solver applies."""
 
     def cost(self, problem: Any, info: DeviceInfo) -> float:
-        return 1.0
+        """Microseconds that the plan takes on this device, by counted multiply-adds, bytes and
+        launches, the rates of `tuning/machine.py` and an efficiency of the solver's own; infinity
+        where only a record or KERASCL_SOLVERS should take it.  Problems with one solver need
+        none."""
+        return 0.0
 
     def takes_moments(self, problem: Any, info: DeviceInfo) -> bool:
         """Whether its plan for this problem, which applies, does `Epilogue.moments`."""
@@ -61,17 +65,26 @@ def avoided(solver: Solver) -> bool:
     return any(solver.name.startswith(part) for part in config.avoided_solvers())
 
 
-def choose(solvers: Iterable[Solver], problem: Any, info: DeviceInfo) -> Solver:
+def choose(
+    solvers: Iterable[Solver], problem: Any, info: DeviceInfo,
+    cost: Callable[[Solver], float] | None = None,
+) -> Solver:  # fmt: skip
     """The cheapest applicable solver, or the forced one.
+
+    Args:
+        cost: instead of the solvers' own.
 
     Raises:
         NotImplementedError: when none applies; it names the problem.
     """
-    best = forced(solvers, problem, info) or min(
-        (s for s in solvers if s.applies(problem, info)),
-        key=lambda s: (avoided(s), s.cost(problem, info)),
-        default=None,
-    )
-    if best is None:
+    best = forced(solvers, problem, info)
+    if best is not None:
+        return best
+    found = [s for s in solvers if s.applies(problem, info)]
+    if not found:
         raise NotImplementedError(f"no kernel applies to {problem} on {info.name}")
-    return best
+    if len(found) == 1:
+        return found[0]
+    if cost is None:
+        return min(found, key=lambda s: (avoided(s), s.cost(problem, info)))
+    return min(found, key=lambda s: (avoided(s), cost(s)))

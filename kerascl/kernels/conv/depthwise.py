@@ -23,12 +23,15 @@ from kerascl.kernels.conv.problem import (
 from kerascl.kernels.matmul import cpu
 from kerascl.kernels.matmul.cpu import Micro
 from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
+from kerascl.kernels.tuning import machine
 
 
 class DepthwiseConv(Solver):
     """Any device, layout and multiplier: a work-item an output element, or lanes over pixels."""
 
     name = "depthwise"
+    # Shares of the rates that products read from memory one by one reach.
+    ON_GPU, ON_CPU = 0.02, 0.003
 
     def applies(self, problem: ConvProblem, info) -> bool:
         p = problem
@@ -36,7 +39,13 @@ class DepthwiseConv(Solver):
 
     def cost(self, problem: ConvProblem, info) -> float:
         # With one group it is an ordinary convolution of one channel.
-        return 1.0 if problem.groups > 1 else math.inf
+        if problem.groups == 1:
+            return math.inf
+        efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
+        rates, launches = machine.of(info), 2 if problem.kind == FILTER_GRAD else 1
+        return rates.roofline(
+            problem.products, problem.nbytes, problem.acc, efficiency, launches
+        )  # fmt: skip
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, index = problem, conv_index(problem)
@@ -82,6 +91,7 @@ class DepthwiseLines(Solver):
 
     name = "depthwise_lines"
     DEPTH = 512  # pixels in one slice of a filter gradient, about
+    EFFICIENCY = 0.23  # share of the rate of multiply-adds
 
     def _lanes(self, p: ConvProblem, info) -> int:
         widest = cpu.shapes(p.acc, info.simd_width)[0].vl
@@ -100,7 +110,10 @@ class DepthwiseLines(Solver):
         )
 
     def cost(self, problem: ConvProblem, info) -> float:
-        return 0.0 if problem.groups > 1 else math.inf
+        if problem.groups == 1:
+            return math.inf
+        rates = machine.of(info)
+        return rates.roofline(problem.products, problem.nbytes, problem.acc, self.EFFICIENCY)
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, index = problem, conv_index(problem)

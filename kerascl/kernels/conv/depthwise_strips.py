@@ -18,6 +18,7 @@ from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.contract.vectors import vector_macros
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, ConvProblem, conv_index, usable
+from kerascl.kernels.tuning import machine
 
 _GROUP = 256  # work-items of a group
 _REDUCE_LANES = 32
@@ -32,6 +33,8 @@ class DepthwiseStrips(Solver):
     partial sums are added in a fixed order.  As in every implicit GEMM here, what lies outside an
     image counts as zero, so that an infinite weight next to padding gives NaN.
     """
+
+    ON_GPU, ON_CPU = 0.3, 0.03  # shares of the rates that products reach
 
     def __init__(self, strip: int | None = None, rows: int | None = None, groups: int = 4):
         self.strip = strip
@@ -62,7 +65,11 @@ class DepthwiseStrips(Solver):
         # With one group it is an ordinary convolution of one channel.
         if problem.groups == 1:
             return math.inf
-        return 2.0 if info.kind == "cpu" else 0.5
+        efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
+        rates, launches = machine.of(info), 2 if problem.kind == FILTER_GRAD else 1
+        return rates.roofline(
+            problem.products, problem.nbytes, problem.acc, efficiency, launches
+        )  # fmt: skip
 
     def _shape(self, p: ConvProblem) -> tuple[int, int] | None:
         """Lanes of channels and columns of a strip whose arrays fit the registers."""

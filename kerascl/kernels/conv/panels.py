@@ -24,6 +24,7 @@ from kerascl.kernels.conv.problem import (
 from kerascl.kernels.matmul import cpu
 from kerascl.kernels.matmul.cpu import Micro
 from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
+from kerascl.kernels.tuning import machine
 
 
 class PanelConv(Solver):
@@ -31,6 +32,7 @@ class PanelConv(Solver):
     gradient unless it is channels-last); x is read where it lies."""
 
     name = "panels"
+    NARROW = 0.1  # of the usual efficiency where a group's filters fill no vector
     DEPTH = 512  # pixels in one slice of a filter gradient, about: its operands stay cached
 
     def __init__(self, micro: Micro | None = None, lines: int | None = None):
@@ -43,9 +45,12 @@ class PanelConv(Solver):
         return info.kind == "cpu" and usable(problem, info)
 
     def cost(self, problem: ConvProblem, info) -> float:
-        g = gemm_shape(problem)
-        work = cpu.best(problem.acc, info, g.m, g.n).work(g.m, g.n) * g.k / 16
-        return work * g.classes * problem.groups / info.compute_units + 3e4
+        p, rates, g = problem, machine.of(info), gemm_shape(problem)
+        micro = cpu.best(p.acc, info, g.m, g.n)
+        work = micro.work(g.m, g.n) * g.k * g.classes * p.groups
+        efficiency = cpu.EFFICIENCY * (self.NARROW if g.n < micro.vl else 1.0)
+        # Weights, or dy, are packed first.
+        return 2 * rates.launch + rates.multiplying(work, p.acc, efficiency)
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         if problem.kind == FILTER_GRAD:

@@ -32,7 +32,9 @@ class PointwiseConv(Solver):
         )
 
     def cost(self, problem: ConvProblem, info) -> float:
-        return 0.0
+        planes = channel_major.ChannelMajorFilterGradient()
+        cost = matmul.cost(self._product(problem), info)
+        return min(cost, planes.cost(problem, info)) if planes.applies(problem, info) else cost
 
     def takes_moments(self, problem: ConvProblem, info) -> bool:
         return not problem.channels_first and matmul.takes_moments(self._product(problem), info)

@@ -70,6 +70,18 @@ class ConvProblem:
         return math.prod(self.out_shape)
 
     @property
+    def products(self) -> int:
+        """Multiply-adds, those of padding counted too."""
+        images, filters = math.prod(self.y_shape[:-1]), self.w_shape[-1]
+        return images * filters * math.prod(self.w_shape[:-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Of both inputs and the result, each moved once."""
+        sizes = math.prod(self.x_shape), math.prod(self.w_shape), math.prod(self.y_shape)
+        return self.a.itemsize * sum(sizes)
+
+    @property
     def terms(self) -> int:
         """The most products in one output element's sum."""
         taps = math.prod(self.w_shape[:-2])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
-from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.contract.solver import Solver, avoided
 from kerascl.kernels.conv import depthwise, winograd
 from kerascl.kernels.conv.panels import PanelConv
 from kerascl.kernels.conv.pointwise import PointwiseConv
@@ -30,8 +30,9 @@ from kerascl.kernels.tuning import database
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.conv import CONV_SOLVERS, FragmentConv
 
+POINTWISE = PointwiseConv()
 SOLVERS: tuple[Solver, ...] = (
-    PointwiseConv(),
+    POINTWISE,
     *depthwise.SOLVERS,
     PanelConv(),
     *winograd.SOLVERS,
@@ -85,6 +86,14 @@ VARIANTS: tuple[Solver, ...] = (
 )
 
 
+def candidates(problem: ConvProblem, info) -> tuple[tuple[Solver, ...], tuple[Solver, ...]]:
+    """Whose costs are compared, and who is taken only where a record names it: a convolution that
+    is a product is solved as one, whose kernels need not find out where each pixel lies."""
+    if POINTWISE.applies(problem, info) and not avoided(POINTWISE):
+        return (POINTWISE,), (*SOLVERS, *VARIANTS)
+    return SOLVERS, VARIANTS
+
+
 def plan(problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
     """Launches that compute `problem` on the device that `info` describes.
 
@@ -97,7 +106,8 @@ def plan(problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
     problem = normalise_conv(problem)
     if _is_empty(problem):
         return zero_plan(problem.total, problem.acc, epilogue)
-    solver = database.choose_for("conv", SOLVERS, VARIANTS, problem, info, epilogue)
+    found = candidates(problem, info)
+    solver = database.choose_for("conv", *found, problem, info, epilogue)
     return solver.plan(problem, info, epilogue)
 
 
@@ -109,7 +119,8 @@ def takes_moments(problem: ConvProblem, info) -> bool:
     """
     if problem.rank > 3 or _is_empty(problem := normalise_conv(problem)):
         return False
-    return database.choose_with_moments("conv", SOLVERS, VARIANTS, problem, info) is not None
+    found = candidates(problem, info)
+    return database.choose_with_moments("conv", *found, problem, info) is not None
 
 
 def _is_empty(problem: ConvProblem) -> bool:

@@ -20,6 +20,7 @@ from kerascl.kernels.conv.problem import (
 )
 from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
 from kerascl.kernels.matmul.tiles import Loads, Tile, load4
+from kerascl.kernels.tuning import machine
 
 
 class TiledConv(Solver):
@@ -44,7 +45,7 @@ class TiledConv(Solver):
 
     def _time(self, p: ConvProblem, info, splits: int) -> float:
         g = gemm_shape(p)
-        return self.tile.time(g.m, g.n, g.k, g.classes * p.groups, splits, info)
+        return self.tile.time(g.m, g.n, g.k, g.classes * p.groups, splits, p.acc, info)
 
     def _splits(self, p: ConvProblem, info) -> int:
         bk = self.tile.bk(p.acc)
@@ -59,9 +60,9 @@ class TiledConv(Solver):
     def cost(self, problem: ConvProblem, info) -> float:
         p = problem
         time = self._time(p, info, self._splits(p, info))
-        if info.matrix and p.x_shape[-1] % 4:
-            time *= 2.0 if p.a.itemsize > 2 else 3.4  # elements gathered one by one (H200)
-        return time * 1000 if info.kind == "cpu" else time
+        if p.x_shape[-1] % 4:
+            time *= 2.0 if p.a.itemsize > 2 else 3.4  # elements gathered one by one
+        return machine.of(info).launch + time
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, tile = problem, self.tile

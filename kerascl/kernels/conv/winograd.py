@@ -31,12 +31,13 @@ from kerascl.kernels.conv.problem import (
 )
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.tuning import machine
 
 # Bytes of transformed pixels and sums that lie between two launches.
 _CPU_BYTES_PER_UNIT = 4 * 2**20
 _GPU_BYTES = 128 * 2**20
-# Time to transform and move one transformed value, in the units of the products' cost.
-_MOVE = 150.0
+# Share of the bandwidth that transforms reach, each value written and read once.
+_EFFICIENCY = 0.32
 
 
 class WinogradConv(Solver):
@@ -76,10 +77,11 @@ class WinogradConv(Solver):
             # panels), for a digit less.  The tuner may find otherwise.
             return math.inf
         product = self._product(problem, self._tiles(problem))
+        rates, parts = machine.of(info), self._parts(problem, info)
         time = choose(matmul.SOLVERS, product, info).cost(product, info)
         values = self._tiles(problem) * sum(problem.w_shape[2:]) + math.prod(problem.w_shape[2:])
-        moves = _MOVE * self.places * values
-        return time + moves / info.compute_units + 3e4 * 3 * self._parts(problem, info)
+        nbytes = 2 * self.places * values * problem.acc.itemsize
+        return time + rates.moving(nbytes, _EFFICIENCY) + 3 * parts * rates.launch
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, index = problem, conv_index(problem)

@@ -27,20 +27,18 @@ from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.conv.problem import FILTER_GRAD, ConvProblem, conv_index, geometry
 from kerascl.kernels.hopper.kernel import Run
-from kerascl.kernels.hopper.pack import COPY_RATE
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import HopperSolver
 from kerascl.kernels.hopper.tiles import (
     PROMOTED,
     SHAPES,
     Shape,
-    reduction_time,
     slice_counts,
     tiles_time,
 )
 from kerascl.kernels.hopper.tma import map_words
-from kerascl.kernels.matmul.split_k import vector_reduction_launch
-from kerascl.kernels.tuning.costs import LAUNCH
+from kerascl.kernels.matmul.split_k import reduction_time, vector_reduction_launch
+from kerascl.kernels.tuning import machine
 
 SIDE = 64  # SIDE of wgmma_channel_major.cl
 DEPTH = 32  # k of one stage: a line of the cache
@@ -187,11 +185,12 @@ class ChannelMajorFilterGradient(HopperSolver):
     def best(self, p: ConvProblem, info) -> tuple[float, Shape, int]:
         low, a = _low(p), layout(p)
         assert a is not None
+        rates = machine.of(info)
         passes, written = (3, 2) if low else (1, 1)
         # Lanes without a channel take part of the time of those with one.
         rows = a.phases * round_up(a.channels, 32) + round_up(a.filters, 32)
-        packing = LAUNCH + 4 * a.step * rows * (1 + written) / COPY_RATE
-        reading = 4 * a.step * (a.x_rows + a.filters) * written / COPY_RATE
+        packing = rates.launch + rates.moving(4 * a.step * rows * (1 + written))
+        reading = rates.moving(4 * a.step * (a.x_rows + a.filters) * written)
         shifted = SHIFTED if not low and a.images % DEPTH else 1.0
         chunks, kind = a.chunks, KINDS["float32"]
         choices = []
@@ -205,7 +204,7 @@ class ChannelMajorFilterGradient(HopperSolver):
                 depth = ceil_div(chunks, splits) * DEPTH
                 time = tiles_time(shape, kind, tiles * splits, depth, passes, info)
                 time = max(time * shifted, reading)
-                fold = reduction_time(p.total, splits * a.parts)
+                fold = reduction_time(p.total, splits * a.parts, info)
                 choices.append(((packing + time) * a.parts + fold, shape, splits))
         return min(choices, key=lambda c: c[0])
 

@@ -30,11 +30,11 @@ from kerascl.kernels.hopper.tiles import (
     PROMOTED,
     SHAPES,
     Shape,
-    reduction_time,
     slice_counts,
     tiles_time,
 )
 from kerascl.kernels.hopper.tma import depth_of, map_words
+from kerascl.kernels.matmul.split_k import reduction_time
 
 MAX_STRIDE = 3
 
@@ -100,9 +100,9 @@ class HopperConv(MomentsSolver):
         kind, passes = KINDS[p.a.name], 3 if exact else 1
         packing = 0.0
         if exact or packs(p):
-            packing += pack_time(math.prod(p.w_shape) * p.a.itemsize * (2 if exact else 1))
+            packing += pack_time(math.prod(p.w_shape) * p.a.itemsize * (2 if exact else 1), info)
         if exact:
-            packing += pack_time(math.prod(gathered) * p.a.itemsize)
+            packing += pack_time(math.prod(gathered) * p.a.itemsize, info)
         choices = []
         shapes = (self.tile,) if self.tile else PROMOTED if exact else SHAPES
         for shape in shapes:
@@ -115,7 +115,8 @@ class HopperConv(MomentsSolver):
                     )
                     for n, d in ((tiles, mean), (tiles // classes, most))
                 )
-                choices.append((time + reduction_time(p.total, splits) + packing, shape, splits))
+                time += reduction_time(p.total, splits, info) + packing
+                choices.append((time, shape, splits))
         return min(choices, key=lambda c: c[0])
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:

@@ -19,8 +19,9 @@ from kerascl.kernels.hopper.conv import MAX_STRIDE
 from kerascl.kernels.hopper.kernel import Run
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import HopperSolver
-from kerascl.kernels.hopper.tiles import Shape, reduction_time, slice_counts, tiles_time
+from kerascl.kernels.hopper.tiles import Shape, slice_counts, tiles_time
 from kerascl.kernels.hopper.tma import map_words
+from kerascl.kernels.matmul.split_k import reduction_time
 
 BLOCK = 64  # channels of one block of rows, and pixels of one box
 # The last one: more tiles, where 256 rows leave compute units idle.
@@ -78,7 +79,7 @@ class FilterGradient(HopperSolver):
                 time = tiles_time(shape, kind, tiles * splits, depth, 1, info)
                 if shape.groups > 1:
                     time *= 1.15  # measured: short rings wait for boxes of both operands
-                choices.append((time + reduction_time(p.total, splits), shape, splits))
+                choices.append((time + reduction_time(p.total, splits, info), shape, splits))
         return min(choices, key=lambda c: c[0])
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:

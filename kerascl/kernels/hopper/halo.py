@@ -25,10 +25,11 @@ from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import MomentsSolver
 from kerascl.kernels.hopper.tiles import SHARED_LIMIT, Shape, tiles_time
 from kerascl.kernels.hopper.tma import depth_of, map_words
+from kerascl.kernels.tuning import machine
 
 ACROSS = 8  # pixels of a line of a tile: the rows of a group of a matrix in shared memory
 MOST_TAPS = 7  # a side
-LOAD_RATE = 1.1e5  # bytes a microsecond that a compute unit can load: 64 a clock
+LOADED = 55.6  # bytes a clock that a compute unit can load at best
 
 
 @dataclass(frozen=True)
@@ -156,17 +157,19 @@ class HaloConv(MomentsSolver):
         return [tile for tile in known if tile.boxes(p)]
 
     def best(self, p: ConvProblem, info) -> tuple[float, HaloTile, int]:
-        out = sides(p)[1]
+        out, rates = sides(p)[1], machine.of(info)
         kind, chunks = KINDS[p.a.name], _chunks(p)
         taps = math.prod(p.w_shape[:2])
         depth = taps * chunks * depth_of(p.a)
-        packing = pack_time(math.prod(p.w_shape) * p.a.itemsize) if hopper_conv.packs(p) else 0.0
+        packing = 0.0
+        if hopper_conv.packs(p):
+            packing = pack_time(math.prod(p.w_shape) * p.a.itemsize, info)
         choices = []
         for tile in self._shapes(p):
             tiles_n = ceil_div(out[-1], tile.bn)
             tiles, loading = _box(p, tile).tiles * tiles_n, 0.0
             if not tile.weights:
-                loading = 128 * tile.bn * taps * chunks / LOAD_RATE
+                loading = rates.clocks(128 * tile.bn * taps * chunks / LOADED)
                 # Units that are left over when each has its column are idle.
                 units = info.compute_units
                 tiles = ceil_div(tiles * units, max(units // tiles_n, 1) * tiles_n)

@@ -17,14 +17,15 @@ from kerascl.kernels.hopper.solver import MomentsSolver
 from kerascl.kernels.hopper.tiles import (
     PROMOTED,
     SHAPES,
-    STORE_TIME,
+    STORE_CLOCKS,
     Shape,
-    reduction_time,
     slice_counts,
     tiles_time,
 )
 from kerascl.kernels.hopper.tma import depth_of, map_words
 from kerascl.kernels.matmul.problem import MatmulProblem
+from kerascl.kernels.matmul.split_k import reduction_time
+from kerascl.kernels.tuning import machine
 
 
 @dataclass(frozen=True)
@@ -78,14 +79,14 @@ class _Side:
         a, b, c = (f if s else 0 for f, s in zip(full, self.steps, strict=True))
         return _Side(self.rows, self.k, 0, step, 1, self.batch, (a, b, c))
 
-    def fetch_time(self, layout: str, rows: int, dtype) -> float:
-        """Microseconds for TMA to fetch the rows of a stage at least where they are short and begin
-        anywhere in lines of the cache: at sectors of 32 bytes about 6 ns each, else 11 (H200)."""
+    def fetch_clocks(self, layout: str, rows: int, dtype) -> float:
+        """Clocks for TMA to fetch the rows of a stage at least where they are short and begin
+        anywhere in lines of the cache: fewer where they begin at sectors of 32 bytes."""
         step = {"k": self.row, "mn": 0, "pack": packed_step(dtype, self.k)}[layout]
         nbytes = step * dtype.itemsize
         if nbytes > 512 or nbytes % 64 == 0:
             return 0.0
-        return min(rows, self.rows) * (0.011 if nbytes % 32 else 0.0056)
+        return min(rows, self.rows) * (21.8 if nbytes % 32 else 11.1)
 
     def words(self, dtype, box_rows: int, mn: bool, batched: bool) -> tuple[int, ...]:
         size, deep = dtype.itemsize, depth_of(dtype)
@@ -128,7 +129,7 @@ class HopperMatmul(MomentsSolver):
 
     run = Run
     shapes: tuple[Shape, ...] = SHAPES
-    store_time = STORE_TIME
+    store_clocks = STORE_CLOCKS
 
     def takes(self, p: MatmulProblem) -> bool:
         return (
@@ -154,7 +155,7 @@ class HopperMatmul(MomentsSolver):
         return shape.bm, shape.bn
 
     def best(self, p: MatmulProblem, info) -> tuple[float, Shape, int]:
-        low = _low(p)
+        rates, low = machine.of(info), _low(p)
         passes = 3 if low else 1
         deep = depth_of(p.a)
         packing = 0.0
@@ -164,21 +165,23 @@ class HopperMatmul(MomentsSolver):
                 # Read once; written anew, or its low parts, or both.
                 passes_over = 3 if layout == "pack" and low else 2
                 nbytes = side.batches * side.rows * side.k * p.a.itemsize
-                packing += pack_time(nbytes * passes_over // 2)
+                packing += pack_time(nbytes * passes_over // 2, info)
         choices = []
         shapes = (self.tile,) if self.tile else PROMOTED if low else self.shapes
         for shape in shapes:
             cut = rows, columns = self.cut(shape)
             tiles = ceil_div(p.m, rows) * ceil_div(p.n, columns) * p.batches
-            fetch = sum(side.fetch_time(how, n, p.a) for (side, how), n in zip(sides, cut))
+            fetch = sum(side.fetch_clocks(how, n, p.a) for (side, how), n in zip(sides, cut))
             for splits in slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
                 time = tiles_time(
                     shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
-                    self.store_time, self.more,
+                    self.store_clocks, self.more,
                 )  # fmt: skip
                 stages = ceil_div(ceil_div(p.k, splits), deep)
-                time = max(time, tiles * splits * stages * fetch / info.compute_units)
-                choices.append((time + reduction_time(p.total, splits) + packing, shape, splits))
+                fetching = rates.clocks(tiles * splits * stages * fetch / info.compute_units)
+                time = max(time, fetching)
+                time += reduction_time(p.total, splits, info) + packing
+                choices.append((time, shape, splits))
         return min(choices, key=lambda c: c[0])
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:

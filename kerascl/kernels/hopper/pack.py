@@ -9,11 +9,10 @@ from kerascl.dtypes import DType
 from kerascl.kernels.contract.plan import Arg, Launch, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
-from kerascl.kernels.tuning.costs import LAUNCH
+from kerascl.kernels.tuning import machine
 
 NAME = "wgmma_pack"
 SIDE = 64  # SIDE of wgmma_pack.cl
-COPY_RATE = 4.0e6  # bytes a microsecond that a pass over memory reads and writes
 
 
 @dataclass(frozen=True)
@@ -65,9 +64,10 @@ def packed_step(dtype: DType, k: int) -> int:
     return round_up(k, 16 // dtype.itemsize)
 
 
-def pack_time(nbytes: int) -> float:
+def pack_time(nbytes: int, info) -> float:
     """Microseconds to pack an operand of so many bytes."""
-    return LAUNCH + 2 * nbytes / COPY_RATE
+    rates = machine.of(info)
+    return rates.launch + rates.moving(2 * nbytes)
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,8 @@ import functools
 import re
 from dataclasses import dataclass
 
+from kerascl import dtypes
+from kerascl.dtypes import DType
 from kerascl.runtime import programs
 
 REWRITE = "sm_90a"
@@ -54,23 +56,25 @@ class Kind:
     """How wgmma multiplies one input dtype.
 
     Attributes:
+        dtype: of the inputs.
         name: the type's name in PTX.
         code: TMA's number of the element type, with the bit that rounds float32 to tf32.
         depth: k of one instruction.
-        rate: products a compute unit makes in a microsecond at the peak that GEMMs reach.
+        efficiency: share of the matrix units' rate that GEMMs reach at best.
     """
 
+    dtype: DType
     name: str
     code: int
     depth: int
-    rate: float
+    efficiency: float
 
 
-_TF32 = Kind("tf32", 7 << 7 | 1 << 16, 8, 1.6e6)
+_TF32 = Kind(dtypes.float32, "tf32", 7 << 7 | 1 << 16, 8, 0.789)
 KINDS = {
     "float32": _TF32,
-    "bfloat16": Kind("bf16", 10 << 7, 16, 3.1e6),
-    "float16": Kind("f16", 6 << 7, 16, 3.1e6),
+    "bfloat16": Kind(dtypes.bfloat16, "bf16", 10 << 7, 16, 0.764),
+    "float16": Kind(dtypes.float16, "f16", 6 << 7, 16, 0.764),
 }
 
 

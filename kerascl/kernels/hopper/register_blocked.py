@@ -21,27 +21,27 @@ from kerascl.kernels.conv.problem import FILTER_GRAD, ConvProblem, conv_index, g
 from kerascl.kernels.hopper.kernel import partial
 from kerascl.kernels.hopper.ptx import KINDS, REWRITE, register_instruction
 from kerascl.kernels.hopper.solver import HopperSolver
-from kerascl.kernels.hopper.tiles import SHARED_LIMIT, reduction_time, slice_counts
+from kerascl.kernels.hopper.tiles import SHARED_LIMIT, slice_counts
 from kerascl.kernels.hopper.tma import depth_of, map_words
-from kerascl.kernels.matmul.split_k import vector_reduction_launch
+from kerascl.kernels.matmul.split_k import reduction_time, vector_reduction_launch
+from kerascl.kernels.tuning import machine
 
 TAPS = 3  # taps a side that a tile holds
 SIDE = 64  # its channels and its filters
 WIDTH = 8  # pixels of a box, side by side
 THREADS = 512
-TILE_TIME = 4.0  # microseconds to fill the ring and to store a tile
+TILE_CLOCKS = 7920  # to fill the ring and to store a tile
 
 
 @dataclass(frozen=True)
 class RegisterBox:
     """How the four lines of eight pixels of a box lie: `height` in each of 4 / height images.
 
-    `time` is what a compute unit takes for the products of a box, in microseconds (measured on an
-    H200).
+    `clocks` is what a compute unit takes for the products of a box (measured on an H200).
     """
 
     height: int
-    time: float
+    clocks: float
     lines: ClassVar[int] = 4
 
     @property
@@ -78,7 +78,7 @@ class RegisterBox:
 
 @dataclass(frozen=True)
 class RegisterBox16(RegisterBox):
-    """Eight lines of 16-bit floats.  `time` is counted: the clocks that shared memory is busy."""
+    """Eight lines of 16-bit floats.  `clocks` are counted: those that shared memory is busy."""
 
     lines: ClassVar[int] = 8
 
@@ -87,12 +87,12 @@ class RegisterBox16(RegisterBox):
         return round_up(128 * self.x_rows, 1024) + WIDTH * self.lines * 128 + 16
 
 
-BOXES = (RegisterBox(4, 0.74), RegisterBox(1, 0.74))
+BOXES = (RegisterBox(4, 1465), RegisterBox(1, 1465))
 BOXES16 = (
-    RegisterBox16(8, 0.88),
-    RegisterBox16(4, 0.89),
-    RegisterBox16(2, 0.92),
-    RegisterBox16(1, 0.96),
+    RegisterBox16(8, 1742),
+    RegisterBox16(4, 1762),
+    RegisterBox16(2, 1822),
+    RegisterBox16(1, 1901),
 )
 
 
@@ -122,7 +122,7 @@ class RegisterBlockedFilterGradient(HopperSolver):
         return p.a is dtypes.float32 and p.precision == "high"
 
     def best(self, p: ConvProblem, info) -> tuple[float, RegisterBox, int]:
-        choices = []
+        choices, rates = [], machine.of(info)
         tiles, units = _tiles(p), info.compute_units
         for box in (self.tile,) if self.tile else self.boxes:
             boxes = box.count(*p.y_shape[:3])
@@ -131,8 +131,9 @@ class RegisterBlockedFilterGradient(HopperSolver):
                 counts |= set(slice_counts(units // tiles, p.total, boxes))
             for splits in sorted(counts):
                 rounds = ceil_div(tiles * splits, units)
-                time = rounds * (ceil_div(boxes, splits) * box.time + TILE_TIME)
-                choices.append((time + reduction_time(p.total, splits), box, splits))
+                one = ceil_div(boxes, splits) * box.clocks + TILE_CLOCKS
+                time = rates.clocks(rounds * one)
+                choices.append((time + reduction_time(p.total, splits, info), box, splits))
         return min(choices, key=lambda c: c[0])
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:

@@ -6,7 +6,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.tiles import MOMENTS, READ, moments_time
-from kerascl.kernels.tuning.costs import COST_PER_MICROSECOND
+from kerascl.kernels.tuning import machine
 
 
 class HopperSolver(Solver):
@@ -32,14 +32,14 @@ class HopperSolver(Solver):
         raise NotImplementedError
 
     def best(self, problem, info) -> tuple:
-        """(microseconds, tile, splits) of the fastest choice."""
+        """(microseconds without the launch, tile, splits) of the fastest choice."""
         raise NotImplementedError
 
     def applies(self, problem, info) -> bool:
         return self.takes(problem) and hopper_probe.available(info, self.self_test)
 
     def cost(self, problem, info) -> float:
-        return self.best(problem, info)[0] * COST_PER_MICROSECOND
+        return machine.of(info).launch + self.best(problem, info)[0]
 
 
 class MomentsSolver(HopperSolver):
@@ -60,4 +60,4 @@ class MomentsSolver(HopperSolver):
         if not self.moments(problem) or not hopper_probe.available(info, "wgmma_moments"):
             return False
         whole = type(self)(self.tile, 1).best(problem, info)[0]
-        return whole <= self.best(problem, info)[0] + moments_time(problem.total)
+        return whole <= self.best(problem, info)[0] + moments_time(problem.total, info)

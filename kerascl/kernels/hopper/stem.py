@@ -31,16 +31,16 @@ from kerascl.kernels.hopper.tiles import (
     PROMOTED,
     SHAPES,
     Shape,
-    reduction_time,
     slice_counts,
     tiles_time,
 )
 from kerascl.kernels.hopper.tma import depth_of, map_words
-from kerascl.kernels.tuning.costs import LAUNCH
+from kerascl.kernels.matmul.split_k import reduction_time
+from kerascl.kernels.tuning import machine
 
 MAX_STRIDE = 4
 MAX_CHANNELS = 16  # the kernel that lays images out anew copies a pixel at a time
-IMAGE_RATE = 1.4e6  # bytes a microsecond that laying images out anew reads and writes
+IMAGES = 0.33  # of the bandwidth that laying images out anew reaches
 GROUP = 256
 # Three blocks of rows: the taps of a 3 x 3 filter.
 FILTER_SHAPES = (*SHAPES, Shape(64, 1, 3, 6, 1, 0.75, 0.65))
@@ -99,11 +99,12 @@ class _Stem(HopperSolver):
         )
 
     @staticmethod
-    def _image_time(p: ConvProblem, copies: int) -> float:
+    def _image_time(p: ConvProblem, copies: int, info) -> float:
         """Microseconds to lay the images out anew."""
-        a = layout(p)
+        a, rates = layout(p), machine.of(info)
         written = math.prod(p.x_shape[:2]) * a.wide * a.pixel * copies
-        return LAUNCH + (math.prod(p.x_shape) + written) * p.a.itemsize / IMAGE_RATE
+        nbytes = (math.prod(p.x_shape) + written) * p.a.itemsize
+        return rates.launch + rates.moving(nbytes, IMAGES)
 
     @staticmethod
     def _flags(p: ConvProblem) -> tuple[tuple[str, int], ...]:
@@ -152,7 +153,8 @@ class StemConv(_Stem, MomentsSolver):
         low, a = _low(p), layout(p)
         deep, out = depth_of(p.a), p.y_shape
         k = p.w_shape[0] * round_up(a.run, deep)
-        packing = self._image_time(p, 2 if low else 1) + pack_time(math.prod(p.w_shape) * 4)
+        packing = self._image_time(p, 2 if low else 1, info)
+        packing += pack_time(math.prod(p.w_shape) * 4, info)
         choices = []
         for shape in (self.tile,) if self.tile else PROMOTED if low else SHAPES:
             tiles = hopper_conv.box(*out[:3], shape.bm)[0] * ceil_div(out[-1], shape.bn)
@@ -162,9 +164,11 @@ class StemConv(_Stem, MomentsSolver):
                     info, more=self.more,
                 )  # fmt: skip
                 stages = ceil_div(k, deep * splits) * (2 if low else 1)
-                each = _tile_time(shape, stages, min(shape.bn, out[-1]))
-                time = max(time, tiles * splits * each / info.compute_units)
-                choices.append((time + reduction_time(p.total, splits) + packing, shape, splits))
+                each = _tile_clocks(shape, stages, min(shape.bn, out[-1]))
+                each = machine.of(info).clocks(tiles * splits * each / info.compute_units)
+                time = max(time, each)
+                time += reduction_time(p.total, splits, info) + packing
+                choices.append((time, shape, splits))
         return min(choices, key=lambda c: c[0])
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
@@ -226,9 +230,9 @@ class StemFilterGradient(_Stem):
             for splits in slice_counts(self.splits, p.total, boxes):
                 depth = ceil_div(boxes, splits) * BLOCK
                 time = tiles_time(shape, KINDS[p.a.name], tiles * splits, depth, 1, info)
-                choices.append((time + reduction_time(p.total, splits), shape, splits))
+                choices.append((time + reduction_time(p.total, splits, info), shape, splits))
         time, shape, splits = min(choices, key=lambda c: c[0])
-        return time + self._image_time(p, 1), shape, splits
+        return time + self._image_time(p, 1, info), shape, splits
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
@@ -264,11 +268,11 @@ class StemFilterGradient(_Stem):
         return Plan(launches, workspace)
 
 
-def _tile_time(shape: Shape, stages: int, columns: int) -> float:
-    """Microseconds between two tiles of a compute unit at least, measured on an H200: its boxes
-    begin anywhere in lines of the cache, and few stages hide neither that nor the stores."""
-    load = 0.06 + (shape.bm + 2.2 * shape.bn) * 1e-3
-    return 1.4 + stages * load + 6 * shape.bm * columns / 32768
+def _tile_clocks(shape: Shape, stages: int, columns: int) -> float:
+    """Clocks between two tiles of a compute unit at least, measured on an H200: its boxes begin
+    anywhere in lines of the cache, and few stages hide neither that nor the stores."""
+    load = 119 + 1.98 * shape.bm + 4.36 * shape.bn
+    return 2770 + stages * load + 0.363 * shape.bm * columns
 
 
 def images_launch(p: ConvProblem, index: str, out: str, low: str | None) -> Launch:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from kerascl.kernels.contract.sizes import ceil_div
-from kerascl.kernels.hopper.pack import COPY_RATE
 from kerascl.kernels.hopper.ptx import Kind
-from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, vector_reduction_latency
-from kerascl.kernels.tuning.costs import LAUNCH
+from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES
+from kerascl.kernels.tuning import machine
 
 SHARED_LIMIT = 231_424  # bytes of the array: 227 KiB a work-group less what the driver reserves
 PRODUCER = 32
@@ -72,31 +72,38 @@ PROMOTED = (
     Shape(64, 1, 1, 3, 2, 0.57, 0.57),
 )
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
-TILE_TIME = 0.3  # microseconds to begin a tile
-STORE_TIME = 2.3 / 32768  # microseconds to store one result of a tile
+TILE_CLOCKS = 594  # to begin a tile
+STORE_CLOCKS = 0.139  # to store one result of a tile
 READ, MOMENTS = 3.0, 2.0  # times of that to read what a result is combined with, for moments
-MOMENTS_TIME = 13.0  # least microseconds that a launch of its own for the moments takes
 PROMOTE_DEPTH = 256  # products between promotions, which bound the tensor cores' truncated sums
 
 
-def moments_time(total: int) -> float:
+def moments_time(total: int, info) -> float:
     """Microseconds that moments of so many results take that are not computed beside them."""
-    return max(MOMENTS_TIME, LAUNCH + 4 * total / COPY_RATE)
+    rates = machine.of(info)
+    return rates.launch + max(rates.launch, rates.moving(4 * total))
 
 
 def tiles_time(
     shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info,
-    store: float = STORE_TIME, more: float = 0.0,
+    store: float = STORE_CLOCKS, more: float = 0.0,
 ) -> float:  # fmt: skip
-    """Microseconds for `tiles` tiles of so much k each: rounds over the compute units.  What any
-    launch takes is left out, here as in other solvers' costs."""
+    """Microseconds for `tiles` tiles of so much k each: rounds over the compute units.  The launch
+    is left out.  A result takes `store` clocks to be stored, and `more` times STORE_CLOCKS for what
+    else is done with it."""
+    rates = machine.of(info)
     whole, rest = divmod(tiles, info.compute_units * shape.groups)
     speed = shape.speed if kind.depth == 16 else shape.speed_tf32
     stages = ceil_div(depth, 4 * kind.depth)
-    multiply = shape.bm * shape.bn * passes * stages * 4 * kind.depth / (kind.rate * speed)
+    rate = rates.matrix_rate(kind.dtype) / info.compute_units * kind.efficiency * speed
+    if not rate:
+        return math.inf
+    multiply = shape.bm * shape.bn * passes * stages * 4 * kind.depth / rate
     # Another work-group hides what the epilogue waits for, and that the ring is filled.
-    one = multiply + shape.bm * shape.bn * (store + more * STORE_TIME / shape.groups)
-    alone, all_ = TILE_TIME + one, TILE_TIME + shape.groups * one
+    each = store + more * STORE_CLOCKS / shape.groups
+    one = multiply + rates.clocks(shape.bm * shape.bn * each)
+    begin = rates.clocks(TILE_CLOCKS)
+    alone, all_ = begin + one, begin + shape.groups * one
     return whole * all_ + (0.0 if not rest else alone if rest <= info.compute_units else all_)
 
 
@@ -107,10 +114,3 @@ def slice_counts(wanted: int | None, total: int, chunks: int) -> tuple[int, ...]
     if wanted is not None:
         return (min(wanted, most),)
     return tuple(s for s in SPLITS if s == 1 or (s <= most and 4 * s <= chunks))
-
-
-def reduction_time(total: int, splits: int) -> float:
-    """Microseconds to sum the parts of a split depth."""
-    if splits == 1:
-        return 0.0
-    return vector_reduction_latency(splits) + 4 * total * (2 * splits + 1) / COPY_RATE

@@ -21,7 +21,7 @@ from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import tiles
 from kerascl.kernels.hopper.kernel import Args, Run
 from kerascl.kernels.hopper.ptx import KINDS, register_instruction
-from kerascl.kernels.hopper.tiles import STORE_TIME, Shape, moments_time
+from kerascl.kernels.hopper.tiles import STORE_CLOCKS, Shape, moments_time
 from kerascl.kernels.matmul.problem import MatmulProblem
 
 LARGEST_PACK = 4  # elements of a for each of the result, where a is packed
@@ -59,7 +59,7 @@ class TransposedMatmul(hopper_matmul.HopperMatmul):
     prefix = self_test = TransposedRun.kernel
     run = TransposedRun
     shapes = SHAPES
-    store_time = 1.6 * STORE_TIME  # a lane's results are in different rows of the output
+    store_clocks = 1.6 * STORE_CLOCKS  # a lane's results are in different rows of the output
 
     def takes(self, p: MatmulProblem) -> bool:
         return (
@@ -83,7 +83,7 @@ class TransposedMatmul(hopper_matmul.HopperMatmul):
 
     def takes_moments(self, p: MatmulProblem, info) -> bool:
         packing = hopper_matmul.HopperMatmul(self.tile, 1)
-        worth = self.best(p, info)[0] + moments_time(p.total)
+        worth = self.best(p, info)[0] + moments_time(p.total, info)
         return packing.takes_moments(p, info) and packing.best(p, info)[0] <= worth
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:

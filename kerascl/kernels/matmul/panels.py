@@ -15,6 +15,7 @@ from kerascl.kernels.matmul import cpu
 from kerascl.kernels.matmul.cpu import Micro
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, usable
 from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
+from kerascl.kernels.tuning import machine
 
 # B_MODE of gemm_cpu.cl.
 _DIRECT, _OWN, _PACKED = range(3)
@@ -104,9 +105,12 @@ class PanelMatmul(Solver):
         return info.kind == "cpu" and usable(problem, info)
 
     def cost(self, problem: MatmulProblem, info) -> float:
-        p = problem
-        work = cpu.best(p.acc, info, p.m, p.n).work(p.m, p.n) * p.k / 16 + p.m * p.n
-        return p.batches * work / info.compute_units + 3e4
+        p, rates = problem, machine.of(info)
+        work = p.batches * p.k * cpu.best(p.acc, info, p.m, p.n).work(p.m, p.n)
+        stored = p.total * p.acc.itemsize
+        return (
+            rates.launch + rates.multiplying(work, p.acc, cpu.EFFICIENCY) + rates.moving(stored)
+        )
 
     def _shape(self, p: MatmulProblem, info, by_rows: bool) -> Micro:
         if self.micro:

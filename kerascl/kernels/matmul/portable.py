@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
@@ -12,23 +10,28 @@ from kerascl.kernels.contract.source import cl_source, narrow, prelude
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, stride_args, usable
 from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
 from kerascl.kernels.matmul.tiles import Loads, Tile, load4
-from kerascl.kernels.tuning.costs import fixed_time
+from kerascl.kernels.tuning import machine
 
 
 class DirectMatmul(Solver):
     """One work-item per output element: tiny products, and whatever nothing else takes."""
 
     name = "direct"
+    # Shares of the rates that products read from memory one by one reach.
+    ON_GPU, ON_CPU = 0.059, 0.008
 
     def applies(self, problem: MatmulProblem, info) -> bool:
         return usable(problem, info)
 
     def cost(self, problem: MatmulProblem, info) -> float:
-        p = problem
+        p, rates = problem, machine.of(info)
         if info.kind == "cpu":
-            return p.total * p.k * 40 / info.compute_units
-        time = ceil_div(p.total, info.compute_units * 64) * 64 * (p.k + 16) * 12
-        return max(time, fixed_time(0.035 * p.k, info))  # a work-item waits for each of its reads
+            return rates.launch + rates.multiplying(p.total * p.k, p.acc, self.ON_CPU)
+        width = 64 * info.compute_units
+        products = ceil_div(p.total, width) * width * (p.k + 16)
+        # A work-item waits for its reads, some of which are under way together.
+        waits = rates.rounds(p.total) * p.k * rates.latency / 16
+        return rates.launch + max(rates.multiplying(products, p.acc, self.ON_GPU), waits)
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
@@ -76,17 +79,17 @@ class TiledMatmul(Solver):
         return min(choices, key=lambda s: self._time(p, info, s))
 
     def _time(self, p: MatmulProblem, info, splits: int) -> float:
-        time = self.tile.time(p.m, p.n, p.k, p.batches, splits, info)
-        # Long sums over rows of both, as filter gradients are, keep to 0.62 of the speed (H200).
+        time = self.tile.time(p.m, p.n, p.k, p.batches, splits, p.acc, info)
+        # Long sums over rows of both, as filter gradients are, keep to 0.62 of the speed.
         if p.a_strides[-2] == p.b_strides[-1] == 1 and p.k > 2048:
             time *= 1.6
-        if info.matrix and p.a.itemsize == 2 and any(s % 4 for s in _steps(p)):
-            time *= 2  # elements gathered one by one (H200)
+        if p.a.itemsize == 2 and any(s % 4 for s in _steps(p)):
+            time *= 2  # elements gathered one by one
         return time
 
     def cost(self, problem: MatmulProblem, info) -> float:
         time = self._time(problem, info, self._splits(problem, info))
-        return time * 1000 if info.kind == "cpu" else time
+        return machine.of(info).launch + time
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p, tile = problem, self.tile
@@ -142,6 +145,8 @@ class SkinnyMatmul(Solver):
 
     name = "skinny"
     MOST = 8
+    LEAST = 10_000  # elements that keep a compute unit busy
+    ON_GPU, ON_CPU = 0.36, 0.008  # shares of the rates that products reach
 
     def __init__(self, split: int | None = None):
         self.split = split
@@ -155,12 +160,15 @@ class SkinnyMatmul(Solver):
         return small and room and info.max_work_group_size >= 256
 
     def cost(self, problem: MatmulProblem, info) -> float:
-        p = problem
+        p, rates = problem, machine.of(info)
+        long = max(p.m, p.n) * p.k * p.batches
         if info.kind == "cpu":
-            return math.inf
-        # Reading the long operand takes about as long as 24 products an element.
-        long = max(p.m, p.n) * p.k * p.batches * (24 + 2 * min(p.m, p.n))
-        return long / min(info.compute_units, max(1, long // 2**18)) + 3e4
+            return rates.launch + rates.multiplying(long * min(p.m, p.n), p.acc, self.ON_CPU)
+        # The long operand is read once, by as many compute units as have enough of it.
+        busy = min(1.0, max(1, long // self.LEAST) / info.compute_units)
+        products = rates.multiplying(long * min(p.m, p.n), p.acc, self.ON_GPU)
+        work = rates.moving(long * p.a.itemsize) + products
+        return rates.launch + rates.latency + work / busy
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p, index = problem, problem_index(problem)

@@ -7,7 +7,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import index_type, round_up
 from kerascl.kernels.contract.source import Source, cl_source, prelude, unit
-from kerascl.kernels.tuning.costs import LAUNCH
+from kerascl.kernels.tuning import machine
 
 GROUP = 64
 
@@ -38,10 +38,19 @@ def reduction_launch(
     return _reduction("gemm_reduce", lines, total, splits, acc, index, epilogue, slot, size, GROUP)
 
 
-def vector_reduction_latency(splits: int) -> float:
-    """Microseconds that `vector_reduction_launch` takes at least: a work-item reads 16 slices at
-    once, then waits for them."""
-    return LAUNCH + 1.1 * ((splits - 1) // 16)
+def reduction_wait(splits: int, info) -> float:
+    """Microseconds of a launch that sums so many slices if caches still hold them: each work-item
+    reads 16 of them at once, then waits twice for memory."""
+    rates = machine.of(info)
+    return 0.0 if splits == 1 else rates.launch + 2 * rates.latency * ((splits - 1) // 16)
+
+
+def reduction_time(total: int, splits: int, info) -> float:
+    """The same with slices of `total` accumulators that go through memory."""
+    if splits == 1:
+        return 0.0
+    moved = machine.of(info).moving(4 * total * (2 * splits + 1))
+    return reduction_wait(splits, info) + moved
 
 
 def vector_reduction_launch(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.sizes import ceil_div
-from kerascl.kernels.tuning.costs import LAUNCH, fixed_time
+from kerascl.kernels.tuning import machine
 from kerascl.runtime.device import DeviceInfo
 
 DEEP, SHALLOW_DEPTH = 16, 8  # steps along k of accumulators of four bytes
@@ -26,14 +26,14 @@ class Loads(NamedTuple):
 @dataclass(frozen=True)
 class Tile:
     """One tile shape of gemm_tile.cl: a work-group computes bm x bn in steps of bk along k, each
-    work-item tm x tn.  `depth` is bk of accumulators of four bytes.
-    `speed` is the share of peak a large problem reaches, for choosing."""
+    work-item tm x tn.  `depth` is bk of accumulators of four bytes, `efficiency` the share of a
+    GPU's rate that a large problem reaches."""
 
     bm: int
     bn: int
     tm: int
     tn: int
-    speed: float
+    efficiency: float
     depth: int = DEEP
 
     @property
@@ -87,24 +87,35 @@ class Tile:
         )  # fmt: skip
         return "".join(f"#define {k} {v}\n" for k, v in names.items())
 
-    def time(self, m: int, n: int, k: int, batch: int, splits: int, info) -> float:
-        """A relative time: rounds of work-groups over the compute units, times one group's work."""
-        units = info.compute_units
+    def time(
+        self, m: int, n: int, k: int, batch: int, splits: int, acc: DType, info
+    ) -> float:  # fmt: skip
+        """Microseconds without the first launch: rounds of work-groups over the compute units,
+        times one group's work, and the sum of the slices."""
+        rates, units = machine.of(info), info.compute_units
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
         depth = ceil_div(k, splits) + 32
-        fold = m * n * batch * (splits + 2) / units + fixed_time(LAUNCH, info)
-        time = ceil_div(groups, units) * self.bm * self.bn * depth / self.speed
-        return time + (fold if splits > 1 else 0.0)
+        products = ceil_div(groups, units) * units * self.bm * self.bn * depth
+        efficiency = self.efficiency * (ON_CPU if info.kind == "cpu" else 1.0)
+        time = rates.multiplying(products, acc, efficiency)
+        if splits == 1:
+            return time
+        # The slices are added up from caches.
+        added = rates.multiplying(m * n * batch * (splits + 2), acc, TILES[0].efficiency)
+        return time + added + rates.launch
 
+
+# Of that on a CPU: work-items wait for each other at barriers, and local memory is a copy.
+ON_CPU = 0.06
 
 TILES = (
-    Tile(128, 128, 8, 8, 1.0),
-    Tile(128, 64, 8, 8, 0.85),
-    Tile(64, 128, 8, 8, 0.85),
-    Tile(64, 64, 4, 4, 0.65),
-    Tile(128, 32, 8, 4, 0.6),
-    Tile(32, 128, 4, 8, 0.6),
-    Tile(32, 32, 4, 4, 0.35),
+    Tile(128, 128, 8, 8, 0.71),
+    Tile(128, 64, 8, 8, 0.6),
+    Tile(64, 128, 8, 8, 0.6),
+    Tile(64, 64, 4, 4, 0.46),
+    Tile(128, 32, 8, 4, 0.425),
+    Tile(32, 128, 4, 8, 0.425),
+    Tile(32, 32, 4, 4, 0.248),
 )
 
 SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)

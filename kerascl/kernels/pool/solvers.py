@@ -9,7 +9,7 @@ from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, index_type, next_power, round_up
-from kerascl.kernels.contract.solver import Solver, choose
+from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.contract.vectors import (
     compute_bytes,
@@ -19,6 +19,7 @@ from kerascl.kernels.contract.vectors import (
     vector_width,
 )
 from kerascl.kernels.pool.problem import PoolProblem
+from kerascl.kernels.tuning import database, machine
 
 # NVIDIA takes at most 65535 groups in the second and third dimension; kernels loop over the third.
 _MAX_GROUPS = 65535
@@ -95,6 +96,22 @@ class _Geometry:
         return (self.planes, self.channels, *self.inside, *self.pooled, *self.lows)
 
     @property
+    def x_size(self) -> int:
+        """Elements of x."""
+        return self.planes * self.channels * prod(self.inside)
+
+    @property
+    def y_size(self) -> int:
+        """Elements of y."""
+        return self.planes * self.channels * prod(self.pooled)
+
+    @property
+    def around(self) -> int:
+        """The most windows that an element of x lies in."""
+        axes = zip(self.window, self.strides, strict=True)
+        return prod(ceil_div(size, step) for size, step in axes)
+
+    @property
     def defines(self) -> str:
         """The windows' macros."""
         return "".join(
@@ -162,6 +179,14 @@ def _work_items(
 
 
 class _Pool(Solver):
+    # Shares of the rate of multiply-adds that elements are looked at with.
+    ON_GPU, ON_CPU = 0.03, 0.05
+
+    def looking(self, problem: PoolProblem, info, looks: int, nbytes: int) -> float:
+        """Microseconds of a launch that looks at so many elements and moves so many bytes."""
+        efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
+        return machine.of(info).roofline(looks, nbytes, problem.dtype, efficiency)
+
     def applies(self, problem: PoolProblem, info) -> bool:
         if problem.kind not in _INPUTS or not 1 <= len(problem.window) <= 3:
             return False
@@ -212,6 +237,16 @@ class WindowPool(_Pool):
 
     name = "pool.window"
 
+    def cost(self, problem: PoolProblem, info) -> float:
+        g, size = _Geometry.of(problem), problem.dtype.itemsize
+        window = prod(problem.window)
+        looks = g.y_size * window
+        if problem.kind == "max_grad":  # whether another one is before it in each of its windows
+            looks = g.x_size * g.around * window
+        elif problem.kind == "average_grad":
+            looks = g.x_size * g.around
+        return self.looking(problem, info, looks, (2 * g.x_size + 2 * g.y_size) * size)
+
     def plan(self, problem: PoolProblem, info, epilogue: Epilogue) -> Plan:
         if 0 in problem.result_shape:
             return Plan([])
@@ -223,7 +258,7 @@ class WindowPool(_Pool):
 class PlacePool(_Pool):
     """The gradient of max pooling in two steps: where each window's maximum is, then the gather.
 
-    Cheaper where windows overlap, as no work-item scans a window for others.
+    No work-item scans a window for others.
     """
 
     name = "pool.place"
@@ -238,7 +273,16 @@ class PlacePool(_Pool):
         )
 
     def cost(self, problem: PoolProblem, info) -> float:
-        return 0.5
+        g, size = _Geometry.of(problem), problem.dtype.itemsize
+        return self.placing(problem, info) + self.looking(
+            problem, info, g.x_size * g.around, g.x_size * size + g.y_size * (2 + size)
+        )
+
+    def placing(self, problem: PoolProblem, info) -> float:
+        """Microseconds of the first step."""
+        g, size = _Geometry.of(problem), problem.dtype.itemsize
+        nbytes = g.x_size * size + g.y_size * 2
+        return self.looking(problem, info, g.y_size * prod(problem.window), nbytes)
 
     def plan(self, problem: PoolProblem, info, epilogue: Epilogue) -> Plan:
         if 0 in problem.result_shape:
@@ -257,7 +301,7 @@ class PlacePool(_Pool):
 
 
 class CellPool(PlacePool):
-    """GPUs, channels-last: a work-item per cell of x, as large as the strides, and its channels.
+    """Channels-last: a work-item per cell of x, as large as the strides, and its channels.
 
     Windows that do not overlap lie in one cell each, so one launch reads x, finds the maximum and
     stores.  Others take places, which one cell's elements share.
@@ -280,7 +324,14 @@ class CellPool(PlacePool):
         )
 
     def cost(self, problem: PoolProblem, info) -> float:
-        return 2.0 if info.kind == "cpu" else 0.25
+        g, size = _Geometry.of(problem), problem.dtype.itemsize
+        if g.around == 1:
+            nbytes = (2 * g.x_size + g.y_size) * size
+            return self.looking(problem, info, g.y_size * prod(problem.window), nbytes)
+        nbytes = g.x_size * size + g.y_size * (2 + size)
+        return self.placing(problem, info) + self.looking(
+            problem, info, g.y_size * g.around, nbytes
+        )
 
     def plan(self, problem: PoolProblem, info, epilogue: Epilogue) -> Plan:
         overlap = any(map(int.__gt__, problem.window, problem.strides))
@@ -304,4 +355,5 @@ def plan(problem: PoolProblem, info, epilogue: Epilogue) -> Plan:
         NotImplementedError: for more than three spatial dimensions, averages of a
             dtype that is not floating, or complex maxima.
     """
-    return choose(SOLVERS, problem, info).plan(problem, info, epilogue)
+    solver = database.choose("pool", SOLVERS, (), problem, info)
+    return solver.plan(problem, info, epilogue)

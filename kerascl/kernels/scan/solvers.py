@@ -5,10 +5,11 @@ from __future__ import annotations
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power, next_power, round_up
-from kerascl.kernels.contract.solver import Solver, choose
+from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.contract.vectors import compute_bytes, group_size, limit_macros
 from kerascl.kernels.scan.problem import ScanProblem, SearchProblem
+from kerascl.kernels.tuning import database, machine
 
 _COMBINE = {
     "sum": "((ACC_T)((a) + (b)))",
@@ -125,6 +126,15 @@ class _BlockScan(Solver):
         )
         return Plan(launches, workspace)
 
+    def passing(self, problem: ScanProblem, info, blocks: int, share: float = 1.0) -> float:
+        """Microseconds of the launches and of the memory that they move, at a share of the
+        bandwidth."""
+        rates = machine.of(info)
+        passes, launches = (3, 3) if blocks > 1 else (2, 1)
+        elements = problem.outer * problem.length * problem.inner
+        nbytes = passes * elements * problem.dtype.itemsize
+        return launches * rates.launch + rates.moving(nbytes, share)
+
     def flags(self, problem: ScanProblem, info) -> dict[str, int]:
         raise NotImplementedError
 
@@ -150,11 +160,20 @@ class SerialScan(_BlockScan):
     """A work-item for each block: CPUs, and many columns (coalesced over `inner`)."""
 
     name = "scan.serial"
+    ON_CPU = 0.02  # share of the rate of multiply-adds
 
     def cost(self, problem: ScanProblem, info) -> float:
+        rates, (block, blocks) = machine.of(info), self.blocks(problem, info)
+        items = problem.outer * problem.inner * blocks
         if info.kind == "cpu":
-            return 0.5
-        return 0.5 if problem.inner >= 32 or problem.length <= 32 else 2.0
+            return self.passing(problem, info, blocks) + rates.multiplying(
+                items * block, problem.acc, self.ON_CPU
+            )
+        # Neighbouring work-items read neighbours only along `inner`; some reads of each are under
+        # way together.
+        share = min(1.0, max(problem.inner, 4) / 32)
+        waits = rates.rounds(items) * block * rates.latency / 16
+        return self.passing(problem, info, blocks, share) + waits
 
     def flags(self, problem: ScanProblem, info) -> dict[str, int]:
         return {"SCAN_SERIAL": 1}
@@ -185,6 +204,19 @@ class GroupScan(_BlockScan):
 
     name = "scan.group"
     _items = 8
+    # Shares of the rate of multiply-adds; barriers cost CPUs more.
+    ON_GPU, ON_CPU = 0.02, 0.001
+
+    def cost(self, problem: ScanProblem, info) -> float:
+        rates, (block, blocks) = machine.of(info), self.blocks(problem, info)
+        tile = self.group(problem, info) * self._items
+        lines = problem.outer * problem.inner * blocks
+        padded = lines * round_up(block, tile)  # a group works on whole tiles
+        efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
+        # Neighbouring work-items read neighbours only along the row, else a line of memory each.
+        share = 1.0 / min(problem.inner, 32)
+        work = rates.multiplying(padded, problem.acc, efficiency)
+        return self.passing(problem, info, blocks, share) + work
 
     def group(self, problem: ScanProblem, info) -> int:
         room = last_power(info.local_mem_bytes // (8 * 10))
@@ -251,5 +283,6 @@ def plan(problem: ScanProblem | SearchProblem, info, epilogue: Epilogue) -> Plan
     Raises:
         NotImplementedError: for an unknown kind, or a dtype without that operation.
     """
-    solvers = SEARCH_SOLVERS if isinstance(problem, SearchProblem) else SCAN_SOLVERS
-    return choose(solvers, problem, info).plan(problem, info, epilogue)
+    search = isinstance(problem, SearchProblem)
+    kind, solvers = ("search", SEARCH_SOLVERS) if search else ("scan", SCAN_SOLVERS)
+    return database.choose(kind, solvers, (), problem, info).plan(problem, info, epilogue)

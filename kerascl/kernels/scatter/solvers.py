@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import INT_MAX, index_type, round_up
-from kerascl.kernels.contract.solver import Solver, choose
+from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.contract.vectors import group_size, vector_macros, vector_width
 from kerascl.kernels.scatter.problem import ScatterProblem
+from kerascl.kernels.sort.problem import SortProblem
+from kerascl.kernels.sort.solvers import ChunkSort, TileSort
 from kerascl.kernels.sort.stages import item_sort
+from kerascl.kernels.tuning import database, machine
 
 _COMBINE = {
     "add": "((u) + (v))",
@@ -50,6 +54,11 @@ class _Gather(Solver):
         return Launch(source, name, args, (round_up(lines, group),), (group,))
 
 
+def nbytes(problem: ScatterProblem) -> int:
+    """Of the rows before and after, and of the updates."""
+    return problem.dtype.itemsize * (2 * problem.rows + problem.count) * problem.width
+
+
 def _index(problem: ScatterProblem) -> str:
     return index_type(
         (problem.rows + 1) * problem.width + 4096,
@@ -61,11 +70,15 @@ def _index(problem: ScatterProblem) -> str:
 class DirectScatter(_Gather):
     """Every result looks at all indices: few updates."""
 
+    ON_GPU, ON_CPU = 0.25, 0.02  # shares of the rate of multiply-adds, for looks
+
     name = "scatter.direct"
 
     def cost(self, problem: ScatterProblem, info) -> float:
-        few = 8 if info.kind == "cpu" else 48
-        return 0.5 if problem.count <= few else 2.0
+        lanes = vector_width(info, problem.width, problem.dtype)
+        looks = problem.rows * problem.width // lanes * problem.count
+        efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
+        return machine.of(info).roofline(looks, nbytes(problem), dtypes.float32, efficiency)
 
     def plan(self, problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
         if problem.rows * problem.width == 0:
@@ -95,6 +108,14 @@ class SortedScatter(_Gather):
     """Sorts (row, position), then each row walks its own stretch."""
 
     name = "scatter.sorted"
+
+    def cost(self, problem: ScatterProblem, info) -> float:
+        items = SortProblem(1, max(problem.count, 1), dtypes.int64)
+        solver: Solver = ChunkSort() if info.kind == "cpu" else TileSort()
+        launches = 2 + sum(problem.count >= least for least in _LEVELS_FROM)
+        rates = machine.of(info)
+        moved = rates.moving(nbytes(problem) + problem.count * problem.width * 4)
+        return solver.cost(items, info) + moved + launches * rates.launch
 
     def plan(self, problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
         if problem.rows * problem.width == 0:
@@ -174,4 +195,5 @@ def plan(problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
     Raises:
         NotImplementedError: for an unknown mode, or complex "max" and "min".
     """
-    return choose(SOLVERS, problem, info).plan(problem, info, epilogue)
+    solver = database.choose("scatter", SOLVERS, (), problem, info)
+    return solver.plan(problem, info, epilogue)

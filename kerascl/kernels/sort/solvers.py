@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan, Ref
 from kerascl.kernels.contract.sizes import INT_MAX
-from kerascl.kernels.contract.solver import Solver, choose
+from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import prelude
 from kerascl.kernels.sort.problem import SortProblem
 from kerascl.kernels.sort.stages import (
@@ -17,6 +18,15 @@ from kerascl.kernels.sort.stages import (
     sort_by_chunks,
     sort_by_tiles,
 )
+from kerascl.kernels.tuning import database, machine
+
+ITEM = 8  # bytes that move for each element: its key and its place
+TILE = 11  # doublings of sorted stretches that one launch makes
+
+
+def depth(problem: SortProblem) -> int:
+    """Doublings until a row is sorted."""
+    return max(1, (problem.length - 1).bit_length())
 
 
 class _ItemSort(Solver):
@@ -54,22 +64,39 @@ class _ItemSort(Solver):
 class TileSort(_ItemSort):
     """Work-groups with local memory."""
 
+    ON_GPU, ON_CPU = 0.05, 0.0005  # shares of the rate of multiply-adds, for exchanges
+
     name = "sort.tiles"
 
     def schedule(self, stages: Stages, keep: int) -> None:
         sort_by_tiles(stages, keep)
 
     def cost(self, problem: SortProblem, info) -> float:
-        return 2.0 if info.kind == "cpu" else 0.5
+        # A bitonic network exchanges each pair of every stage, with barriers between.
+        deep, rates = depth(problem), machine.of(info)
+        exchanges = problem.rows * problem.length * deep * (deep + 1) / 4
+        efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
+        nbytes = 2 * problem.rows * problem.length * ITEM * max(1, deep - TILE)
+        launches = max(1, deep - TILE)
+        return rates.roofline(exchanges, nbytes, dtypes.float32, efficiency, launches)
 
 
 class ChunkSort(_ItemSort):
     """Work-items alone: CPUs."""
 
+    ON_CPU = 0.012  # share of the rate of multiply-adds, for moves
+
     name = "sort.chunks"
 
     def schedule(self, stages: Stages, keep: int) -> None:
         sort_by_chunks(stages, keep)
+
+    def cost(self, problem: SortProblem, info) -> float:
+        # Each item moves once in each doubling; few work-items wait for each of their reads.
+        deep, rates = depth(problem), machine.of(info)
+        moves = problem.rows * problem.length * deep
+        waits = 0.0 if info.kind == "cpu" else moves / (4 * info.compute_units) * rates.latency / 4
+        return waits + rates.roofline(moves, 2 * ITEM * moves, dtypes.float32, self.ON_CPU)
 
 
 SOLVERS: tuple[Solver, ...] = (TileSort(), ChunkSort())
@@ -81,4 +108,5 @@ def plan(problem: SortProblem, info, epilogue: Epilogue) -> Plan:
     Raises:
         NotImplementedError: for complex dtypes, or rows longer than 2**31 - 1.
     """
-    return choose(SOLVERS, problem, info).plan(problem, info, epilogue)
+    solver = database.choose("sort", SOLVERS, (), problem, info)
+    return solver.plan(problem, info, epilogue)

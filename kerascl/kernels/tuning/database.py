@@ -1,27 +1,32 @@
 """Which solver to take: records that were measured, before cost models.
 
-A record says for one problem on one device which solver was the fastest.  The user's own records
-(written by `python -m kerascl tune` into the cache folder) come before those shipped in
-`records/*.json`; where there is neither, the solvers' cost models decide.
+A record says for one problem on one device how long solvers took, or only which was the fastest.
+The user's own records (written by `python -m kerascl tune` into the cache folder) come before those
+shipped in `records/*.json`.  Where there is neither, the solvers' costs decide, corrected by how
+long they took for the nearest problem of which times are known.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import functools
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
+from kerascl import config
 from kerascl.dtypes import DType, as_dtype
 from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.tuning import nearest, shipped
 from kerascl.runtime.diskcache import DiskCache
 
-RECORDS_FOLDER = Path(__file__).parent / "records"
+# The fastest solver of a problem, or the microseconds of several.
+Record = str | dict[str, float]
 
 # While a list, every problem that a solver is chosen for is appended, once.
 _recorded: list | None = None
@@ -95,14 +100,16 @@ def _plain(value):
 def choose(
     kind: str, solvers: Iterable[Solver], variants: Iterable[Solver], problem, info
 ) -> Solver:
-    """The measured best of `solvers` and `variants`, else the cheapest applicable of `solvers`.
+    """The measured best of `solvers` and `variants`, else the cheapest applicable of `solvers`, by
+    `corrected` costs.
 
     Raises:
         NotImplementedError: when none applies; it names the problem.
     """
     if _recorded is not None and (kind, problem) not in _recorded:
         _recorded.append((kind, problem))
-    return _choose(kind, tuple(solvers), tuple(variants), problem, info)
+    wanted = config.solvers(), config.avoided_solvers()
+    return _choose(kind, tuple(solvers), tuple(variants), problem, info, wanted)
 
 
 def choose_for(
@@ -134,7 +141,7 @@ def choose_with_moments(
     """
     for solver in (
         choose(kind, solvers, variants, problem, info),
-        contract.choose(solvers, problem, info),
+        _cheapest(kind, solvers, problem, info),
     ):
         if solver.takes_moments(problem, info):
             return solver
@@ -142,67 +149,103 @@ def choose_with_moments(
 
 
 @functools.lru_cache(maxsize=4096)
-def _choose(kind: str, solvers: tuple, variants: tuple, problem, info) -> Solver:
+def _choose(kind: str, solvers: tuple, variants: tuple, problem, info, wanted: tuple) -> Solver:
     forced = contract.forced((*solvers, *variants), problem, info)
     if forced is not None:
         return forced
-    name = records(info).get(f"{kind} {key(problem)}")
-    if name is not None:
-        for candidate in (*solvers, *variants):
-            usable = candidate.name == name and candidate.applies(problem, info)
-            if usable and not contract.avoided(candidate):
-                return candidate
-    return contract.choose(solvers, problem, info)
+    known = records(info).get(f"{kind} {key(problem)}") if records(info) else None
+    if known is not None:
+        by_name = {s.name: s for s in reversed((*solvers, *variants))}
+        for name in fastest_first(known):
+            candidate = by_name.get(name)
+            if candidate is not None and candidate.applies(problem, info):
+                if not contract.avoided(candidate):
+                    return candidate
+    return _cheapest(kind, solvers, problem, info)
+
+
+def _cheapest(kind: str, solvers: tuple, problem, info) -> Solver:
+    """The solver with the least corrected cost, or the forced one."""
+    return contract.choose(solvers, problem, info, estimate(kind, solvers, problem, info))
+
+
+def estimate(kind: str, solvers: tuple, problem, info) -> Callable[[Solver], float]:
+    """Microseconds that each solver should take for a problem: its cost, corrected where times are
+    known of a problem near it."""
+    made: Any = type(problem)
+    found = nearest.correction(problem, _timed(kind, made, info), solvers, info)
+    if found is None:
+        return lambda solver: solver.cost(problem, info)
+    return lambda solver: found.of(solver.name) * solver.cost(problem, info)
+
+
+@functools.lru_cache(maxsize=256)
+def _timed(kind: str, problem: Any, info) -> list[tuple[Any, dict[str, float]]]:
+    """Problems of a kind with the times of solvers."""
+    found = []
+    for name, known in records(info).items():
+        if isinstance(known, dict) and name.startswith(kind + " "):
+            with contextlib.suppress(ValueError):
+                found.append((from_key(name.removeprefix(kind + " "), problem), known))
+    return found
+
+
+def fastest_first(record: Record) -> list[str]:
+    """The solvers that a record names."""
+    return [record] if isinstance(record, str) else sorted(record, key=lambda n: record[n])
 
 
 @functools.cache
-def records(info) -> dict[str, str]:
-    """Solver names by "<kind> <key>" for a device: shipped records, overridden by the user's."""
-    found: dict[str, str] = {}
-    for entry in sorted(_shipped(), key=lambda entry: len(entry["device"])):
-        if matches(info, entry["device"]):
-            found.update(entry["records"])
+def records(info) -> dict[str, Record]:
+    """Records by "<kind> <key>" for a device: shipped ones, overridden by the user's."""
+    found: dict[str, Record] = {}
+    for entry in shipped.of_device(info):
+        found.update(entry["records"])
     return found | own_records(info)
-
-
-def matches(info, facts: dict[str, str]) -> bool:
-    """Whether each of these facts about a device contains its text."""
-    return all(text.lower() in str(getattr(info, f, "")).lower() for f, text in facts.items())
-
-
-@functools.cache
-def _shipped() -> list[dict]:
-    return [json.loads(file.read_text()) for file in sorted(RECORDS_FOLDER.glob("*.json"))]
 
 
 def _cache(info) -> DiskCache | None:
     return DiskCache.open("tuned", info.cache_key)
 
 
-def own_records(info) -> dict[str, str]:
+def own_records(info) -> dict[str, Record]:
     """The user's records for a device."""
     cache = _cache(info)
     found = None if cache is None else cache.load(cache.key("records"), _parse)
     return {} if found is None else found
 
 
-def _parse(data: bytes) -> dict[str, str]:
+def _parse(data: bytes) -> dict[str, Record]:
     """What `keep` wrote; ValueError, TypeError and the like of anything else."""
     found = json.loads(data)
-    if not isinstance(found, dict) or not all(isinstance(name, str) for name in found.values()):
-        raise ValueError("no names of solvers by problem")
-    return found
+    if not isinstance(found, dict):
+        raise ValueError("no records by problem")
+    return {name: _record(known) for name, known in found.items()}
 
 
-def keep(info, found: dict[str, str]) -> bool:
+def _record(known: Any) -> Record:
+    if isinstance(known, str):
+        return known
+    times = {str(name): float(time) for name, time in dict(known).items()}
+    if not times or not all(0 < time < math.inf for time in times.values()):
+        raise ValueError("no times of solvers")
+    return times
+
+
+def keep(info, found: dict[str, Record]) -> bool:
     """Add records to the user's; whether there is a cache folder to keep them in."""
     cache = _cache(info)
     if cache is None:
         return False
     cache.put(cache.key("records"), json.dumps(own_records(info) | found).encode())
-    records.cache_clear()
-    _choose.cache_clear()
+    forget()
     return True
+
+
+def forget() -> None:
+    """Read the records again, as where they changed."""
+    for cached in (records, _timed, _choose):
+        cached.cache_clear()
 
 
 @contextmanager

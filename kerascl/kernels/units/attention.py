@@ -18,6 +18,7 @@ from kerascl.kernels.attention.problem import AttentionProblem
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.sizes import round_up
 from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.tuning import machine
 from kerascl.kernels.units.nv_sm80 import MATRIX
 from kerascl.runtime import device as devices
 from kerascl.runtime import selftest, sources
@@ -72,13 +73,18 @@ class _FragmentSolver(attention_tiled.TiledSolver):
     """What differs from the portable kernels."""
 
     kernel = "attention_mma"
+    EFFICIENCY = 0.3  # share of the instruction's rate
 
     def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
         exact = problem.precision == "highest" and problem.q.dtype is float32
         return not exact and super().applies(problem, info) and available(info)
 
     def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
-        return 0.5
+        # TF32 whatever the dtype, in as many launches as the portable kernels.
+        p, rates, launches = problem, machine.of(info), 2 if self.backward else 1
+        rate = rates.matrix_rate(float32) or rates.rate(float32)
+        rate *= MATRIX.get(info.matrix, 1.0) * self.EFFICIENCY
+        return max(p.products / rate, rates.moving(p.nbytes)) + launches * rates.launch
 
     def block(self, p: AttentionProblem, info: DeviceInfo) -> Any:
         return attention_tiled.block_for(p, info, FORWARD, BACKWARD)

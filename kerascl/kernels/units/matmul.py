@@ -9,6 +9,7 @@ from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, stride_args
+from kerascl.kernels.tuning import machine
 from kerascl.kernels.units.tile import GATHER, TILES, FragmentSolver, Side, widest_copy
 
 
@@ -46,7 +47,8 @@ class FragmentMatmul(FragmentSolver):
         alone = sum(rows for side, rows in sides if side.copy * p.a.itemsize == 2)
         groups = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * p.batches * splits
         rounds = ceil_div(groups, 2 * units) * ceil_div(ceil_div(p.k, splits), bk)
-        return time * (1 + 0.08 * narrow) + GATHER * rounds * alone * bk / tile.threads
+        gathering = GATHER * rounds * alone * bk / tile.threads
+        return time * (1 + 0.08 * narrow) + machine.of(info).clocks(gathering)
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p, tile, index = problem, self.tile, problem_index(problem)

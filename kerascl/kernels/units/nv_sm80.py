@@ -9,7 +9,9 @@ from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.units.fragment import Fragment, Layout
 
-MATRIX = ("mma80", "wgmma90")  # values of DeviceInfo.matrix that offer it
+# Values of DeviceInfo.matrix that offer it, and the share of the matrix units' rate that it reaches
+# there: wider instructions reach the rest.
+MATRIX = {"mma80": 1.0, "wgmma90": 0.62}
 
 
 def _fragment(dtype: DType, name: str) -> Fragment:

@@ -20,10 +20,10 @@ from kerascl.kernels.contract.source import defines, prelude
 from kerascl.kernels.matmul.split_k import (
     MAX_PARTIAL_BYTES,
     partial_epilogue,
-    vector_reduction_latency,
+    reduction_wait,
     vector_reduction_launch,
 )
-from kerascl.kernels.tuning.costs import fixed_time
+from kerascl.kernels.tuning import machine
 from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
@@ -32,13 +32,14 @@ SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 @dataclass(frozen=True)
 class FragmentTile:
     """A work-group's tile bm x bn, a warp's wm x wn, the bytes of depth in a stage and the number
-    of stages.  `speed` is relative to gemm_tile.cl's largest tile, for TF32."""
+    of stages.  `efficiency` is the share of the instruction's rate that a large problem of 16-bit
+    floats reaches, four fifths of it for float32."""
 
     bm: int
     bn: int
     wm: int
     wn: int
-    speed: float
+    efficiency: float
     depth: int = 64
     stages: int = 3
 
@@ -67,44 +68,44 @@ class FragmentTile:
     def time(
         self, m, n, k, batch: int, splits: int, info, dtype: DType, copies: float = 0.0
     ) -> float:
-        """A relative time, in the unit of Tile.time.  A step of the depth takes as long as
-        its products and its `copies`, or as until its operands are there, which other groups of
-        the compute unit hide.  Fitted to measurements on an H200, within 20 %."""
-        units, area = info.compute_units, self.bm * self.bn
+        """Microseconds without the first launch.  A step of the depth takes as long as its products
+        and its `copies` (in clocks), or as until its operands are there, which other groups of the
+        compute unit hide."""
+        rates, units, area = machine.of(info), info.compute_units, self.bm * self.bn
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
-        speed = self.speed * (1.0 if dtype.itemsize == 4 else 2.5)
+        reached = self.efficiency * MATRIX.get(info.matrix, 1.0)
+        reached *= 0.8 if dtype.itemsize == 4 else 1.0
+        # Of a clock and compute unit; CPUs, on which tests run the kernels, have no such units.
+        rate = (rates.matrix_rate(dtype) or rates.rate(dtype)) * reached / units / rates.clock
         steps = ceil_div(ceil_div(k, splits), self.bk(dtype))
         # No products hide the copies that fill the ring.
         filling = area * TILE + self.stages * copies
-        one = filling + steps * (area * self.bk(dtype) / speed + copies)
+        one = filling + steps * (area * self.bk(dtype) / rate + copies)
         whole, rest = divmod(ceil_div(groups, units), self.resident)
         wait = steps * (STEP + WAIT * copies / self.threads)
         alone = 1.3 if rest == 1 else rest  # one does not fill a compute unit
         time = whole * max(self.resident * one, wait) + (max(alone * one, wait) if rest else 0.0)
-        fold = 0.2 * m * n * batch * (splits + 2) / units
-        return time + (
-            fold + fixed_time(vector_reduction_latency(splits), info) if splits > 1 else 0.0
-        )
+        return rates.clocks(time) + reduction_wait(splits, info)
 
 
-# In the unit of Tile.time: to begin and store a tile, for each of its results; until the
-# operands of a step are there (0.25 us on an H200); a convolution's copy by bytes (0.2 ns for four
-# bytes) and how much longer its thread waits for it; one element of two bytes that each thread of a
-# product's group gathers (60 ns, as the next waits for it).
-TILE = 40
-STEP = 4.4e4
-COPY = {16: 0, 8: 11, 4: 32, 2: 110}
+# In clocks of a compute unit, measured on an H200: to begin and store a tile, for each of its
+# results; until the operands of a step are there; a convolution's copy by bytes, and how many times
+# that its thread waits for it; one element of two bytes that each thread of a product's group
+# gathers, as the next waits for it.
+TILE = 0.44
+STEP = 484
+COPY = {16: 0.0, 8: 0.121, 4: 0.352, 2: 1.21}
 WAIT = 100
-GATHER = 1.1e4
+GATHER = 121
 
 TILES = (
-    FragmentTile(128, 128, 64, 64, 3.4),
-    FragmentTile(128, 64, 64, 32, 2.8),
-    FragmentTile(64, 128, 32, 64, 2.9),
-    FragmentTile(64, 64, 32, 32, 2.4),
-    FragmentTile(128, 32, 32, 32, 2.0),
-    FragmentTile(32, 128, 32, 32, 2.1),
-    FragmentTile(32, 32, 32, 32, 1.5),
+    FragmentTile(128, 128, 64, 64, 0.608),
+    FragmentTile(128, 64, 64, 32, 0.501),
+    FragmentTile(64, 128, 32, 64, 0.519),
+    FragmentTile(64, 64, 32, 32, 0.429),
+    FragmentTile(128, 32, 32, 32, 0.358),
+    FragmentTile(32, 128, 32, 32, 0.376),
+    FragmentTile(32, 32, 32, 32, 0.268),
 )
 
 
@@ -174,8 +175,8 @@ class FragmentSolver(Solver):
         return tile.local_bytes <= info.local_mem_bytes and tile.threads <= info.max_work_group_size
 
     def cost(self, problem, info) -> float:
-        splits = self._splits(problem, info)
-        return self._time(problem, info, splits)
+        time = self._time(problem, info, self._splits(problem, info))
+        return machine.of(info).launch + time
 
     def _sizes(self, p) -> tuple[int, int, int, int]:
         """(m, n, k, number of products) of the GEMM or the implicit ones."""
@@ -185,6 +186,7 @@ class FragmentSolver(Solver):
         raise NotImplementedError
 
     def _time(self, p, info, splits: int) -> float:
+        """Microseconds without the first launch."""
         raise NotImplementedError
 
     def _splits(self, p, info) -> int:

@@ -1,0 +1,333 @@
+"""What is known of a device's rates, and the costs that are counted with them."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels.attention.problem import AttentionProblem, Tensor
+from kerascl.kernels.attention.tiled import TiledAttention
+from kerascl.kernels.conv.depthwise_strips import DepthwiseStrips
+from kerascl.kernels.conv.pointwise import PointwiseConv
+from kerascl.kernels.conv.problem import FORWARD, ConvProblem
+from kerascl.kernels.hopper.matmul import HopperMatmul
+from kerascl.kernels.hopper.tiles import SHAPES
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.portable import DirectMatmul, SkinnyMatmul, TiledMatmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.matmul.split_k import reduction_time
+from kerascl.kernels.matmul.tiles import Tile
+from kerascl.kernels.pool.problem import PoolProblem
+from kerascl.kernels.pool.solvers import CellPool, PlacePool
+from kerascl.kernels.tuning import database, machine, nearest, shipped
+from kerascl.kernels.units.matmul import FragmentMatmul
+from kerascl.kernels.units.tile import FragmentTile
+from kerascl.runtime import device as devices
+from kerascl.runtime import peaks
+
+F32, BF16 = dtypes.float32, dtypes.bfloat16
+# A device of round rates: 10 units, 1000 multiply-adds a microsecond each, 500 bytes a microsecond.
+ROUND = machine.Machine(
+    units=10, clock=1000.0, resident=64, simt=(("float32", 1e4), ("float64", 5e3)),
+    matrix=(("float32", 1e5), ("bfloat16", 2e5), ("float16", 2e5)), bandwidth=500.0,
+    local_bandwidth=2000.0, launch=7.0, latency=0.5,
+)  # fmt: skip
+
+
+@pytest.fixture
+def info(monkeypatch):
+    """Facts of a GPU that is not there, whose rates are ROUND."""
+    facts = dataclasses.replace(
+        next(found.info for found in devices.find_devices() if found.info), name="a GPU of tests",
+        kind="gpu", compute_units=10, matrix="mma80", nvidia_capability=(8, 0), clock_mhz=1000,
+        max_work_group_size=1024, local_mem_bytes=49152,
+    )  # fmt: skip
+    monkeypatch.setattr(machine, "of", lambda info: ROUND)
+    return facts
+
+
+def product(m, n, k, dtype=F32):
+    return normalise_matmul(MatmulProblem(m, n, k, (), (k, 1), (n, 1), dtype, dtype, F32))
+
+
+def test_rates_are_a_dtypes_own(info):
+    assert ROUND.rate(F32) == 1e4 and ROUND.rate(dtypes.float64) == 5e3
+    assert ROUND.rate(dtypes.int32) == 1e4
+    assert ROUND.matrix_rate(BF16) == 2e5
+    assert dataclasses.replace(ROUND, matrix=()).matrix_rate(BF16) == 0
+    assert ROUND.clocks(2500) == 2.5
+    assert ROUND.rounds(640) == 1 and ROUND.rounds(641) == 2
+
+
+def test_a_roofline_is_what_bounds_and_its_launches():
+    assert ROUND.roofline(1e6, 470, F32, launches=0) == pytest.approx(100)
+    assert ROUND.roofline(1e6, 470, F32, 0.25, 2) == pytest.approx(400 + 14)
+    assert ROUND.roofline(1e6, 470e3, F32) == pytest.approx(470e3 / (500 * 0.94) + 7)
+
+
+def test_a_tile_takes_whole_rounds(info):
+    tile = TiledMatmul(Tile(64, 32, 4, 4, 0.5), 1)
+    # 2 x 3 tiles in one round; each unit does 64 * 32 products at half of its 1000, 32 deeper
+    one = 64 * 32 * (96 + 32) / 500
+    assert tile.cost(product(128, 96, 96), info) == pytest.approx(7 + one)
+    # 4 x 3 tiles are two rounds of ten units
+    assert tile.cost(product(256, 96, 96), info) == pytest.approx(7 + 2 * one)
+
+
+def test_small_products_wait_or_multiply(info):
+    direct = DirectMatmul()
+    # one round of 640 work-items, each of which waits a sixteenth of the latency for each depth
+    assert direct.cost(product(8, 8, 16), info) >= 7 + 16 * 0.5 / 16
+    many = direct.cost(product(1000, 640, 100), info)
+    assert many == pytest.approx(7 + 640_000 * 116 / (1e4 * direct.ON_GPU))
+
+
+def test_a_long_operand_is_read_once(info):
+    skinny = SkinnyMatmul()
+    rows, k = 100_000, 64  # enough for every unit
+    read = rows * k * 4 / (500 * 0.94)
+    multiplied = rows * k * 2 / (1e4 * skinny.ON_GPU)
+    want = 7 + 0.5 + read + multiplied
+    assert skinny.cost(product(rows, 2, k), info) == pytest.approx(want)
+    # what keeps one unit busy leaves nine idle; a hundred times as much does not
+    few = skinny.cost(product(skinny.LEAST // 80, 2, 8), info)
+    ten = skinny.cost(product(skinny.LEAST * 10 // 8, 2, 8), info)
+    assert (few - 7.5) * 10 == pytest.approx(ten - 7.5)
+
+
+def test_slices_are_added_up(info):
+    assert reduction_time(1000, 1, info) == 0.0
+    assert reduction_time(1000, 8, info) == pytest.approx(7 + 4 * 1000 * 17 / 470)
+    assert reduction_time(1000, 33, info) == pytest.approx(7 + 4 * 0.5 + 4 * 1000 * 67 / 470)
+
+
+def test_matrix_units_follow_their_rate(info):
+    solver = FragmentMatmul(FragmentTile(64, 64, 32, 32, 0.5), 1)
+    deep, deeper = (solver.cost(product(640, 640, k), info) for k in (6400, 12800))
+    # 100 tiles are five rounds of two groups on ten units; float32 reaches 0.8 of the efficiency
+    rounds = 5 * 2 * 64 * 64
+    assert deeper - deep == pytest.approx(rounds * 6400 / (1e4 * 0.5 * 0.8), rel=1e-6)
+    assert solver.cost(product(640, 640, 64, BF16), info) < solver.cost(product(640, 640, 64), info)
+
+
+def test_warpgroups_take_rounds_too(info):
+    shape = SHAPES[0]  # 128 x 256, one group a unit
+    solver = HopperMatmul(shape, 1)
+    one, two = (solver.best(product(128 * tiles, 256, 4096, BF16), info)[0] for tiles in (10, 11))
+    assert two == pytest.approx(2 * one)
+    assert one > 128 * 256 * 4096 / 2e4  # at the units' rate without any loss
+
+
+def test_a_convolution_of_one_tap_costs_its_product(info):
+    p = ConvProblem(
+        FORWARD, (2, 8, 8, 32), (1, 1, 32, 48), (2, 8, 8, 48), (1, 1), ((0, 0), (0, 0)), (1, 1),
+        1, False, F32, F32, F32,
+    )  # fmt: skip
+    costs = [s.cost(product(128, 48, 32), info) for s in matmul.SOLVERS
+             if s.applies(product(128, 48, 32), info)]  # fmt: skip
+    assert PointwiseConv().cost(p, info) == min(costs)
+
+
+def test_depthwise_convolutions_count_what_they_move(info):
+    p = ConvProblem(
+        FORWARD, (4, 16, 16, 64), (3, 3, 1, 64), (4, 16, 16, 64), (1, 1), ((1, 1), (1, 1)), (1, 1),
+        64, False, F32, F32, F32,
+    )  # fmt: skip
+    assert p.products == 4 * 16 * 16 * 64 * 9
+    assert p.nbytes == 4 * (2 * 4 * 16 * 16 * 64 + 9 * 64)
+    bound = max(p.products / (1e4 * DepthwiseStrips.ON_GPU), p.nbytes / 470)
+    assert DepthwiseStrips().cost(p, info) == pytest.approx(7 + bound)
+
+
+def test_pools_count_launches(info):
+    p = PoolProblem("max_grad", (1, 4, 4, 4), (1, 2, 2, 4), (2, 2), (2, 2), ((0, 0), (0, 0)),
+                    False, F32)  # fmt: skip
+    # 64 elements of x and 16 of y: read once, and written once
+    moved = (2 * 64 + 16) * 4 / 470
+    assert CellPool().cost(p, info) == pytest.approx(7 + max(moved, 64 / (1e4 * CellPool.ON_GPU)))
+    assert PlacePool().cost(p, info) > 14
+
+
+def test_attention_counts_its_products(info):
+    near = Tensor(F32, (32 * 4 * 16, 4 * 16, 16, 1))
+    p = AttentionProblem(2, 32, 32, 4, 4, 16, 16, 0.25, False, F32, near, near, near)
+    assert p.products == 2 * 4 * 32 * 32 * 32
+    moved = 4 * 4 * (2 * 32 * 4 * 16) / 470  # queries, keys, values and the result
+    want = 7 + max(moved, p.products / (1e4 * TiledAttention.ON_GPU))
+    assert TiledAttention().cost(p, info) == pytest.approx(want)
+    back = dataclasses.replace(p, grad=near)
+    assert back.products == 2 * 4 * 32 * 32 * 80
+
+
+# -- where rates come from
+
+
+def test_drivers_facts():
+    facts = next(found.info for found in devices.find_devices() if found.info)
+    card = dict(kind="gpu", vendor="NVIDIA Corporation", compute_units=108, clock_mhz=1410)
+    a100 = dataclasses.replace(facts, **card, nvidia_capability=(8, 0), matrix="mma80")
+    found = machine.of_facts(a100)
+    # 9.7 and 19.5 TFLOP/s are of the ordinary units, 156 and 312 of the matrix units
+    assert 2e-6 * found.rate(F32) == pytest.approx(19.5, rel=0.01)
+    assert 2e-6 * found.matrix_rate(F32) == pytest.approx(156, rel=0.01)
+    assert 2e-6 * found.matrix_rate(BF16) == pytest.approx(312, rel=0.01)
+    amd = dataclasses.replace(
+        a100, vendor="Advanced Micro Devices, Inc.", nvidia_capability=None, matrix="",
+        compute_units=120, clock_mhz=2124,
+    )  # fmt: skip
+    found = machine.of_facts(amd)
+    assert found.matrix == () and 2e-6 * found.rate(F32) == pytest.approx(32.6, rel=0.01)
+    cpu = dataclasses.replace(
+        facts, kind="cpu", compute_units=4, clock_mhz=3000, simd_width=8, nvidia_capability=None,
+        matrix="",
+    )  # fmt: skip
+    assert machine.of_facts(cpu).rate(F32) == 4 * 3000 * 16
+    for each in (a100, amd, cpu):
+        found = machine.of_facts(each)
+        assert min(found.bandwidth, found.local_bandwidth, found.launch, found.latency) > 0
+
+
+def test_shipped_rates_of_a_card(hopper_info):
+    found = machine.of(hopper_info)
+    assert (found.units, found.clock) == (132, 1980)
+    assert 2e-6 * found.rate(F32) == pytest.approx(66.9, rel=0.01)
+    assert 2e-6 * found.matrix_rate(BF16) == pytest.approx(1070, rel=0.01)
+    assert found.bandwidth == 4.261e6 and found.launch == 6.5
+    other = dataclasses.replace(hopper_info, name="another card")
+    assert shipped.rates(other) == {} and shipped.rates(hopper_info)
+
+
+def test_measured_rates_and_facts_for_the_rest():
+    facts = next(found.info for found in devices.find_devices() if found.info)
+    measured = peaks.Peaks({"float32": 4e12, "float32 products": 9e12}, 3e11, 5e-6)
+    found = machine.of_peaks(facts, measured)
+    assert found.rate(F32) == 2e6 and found.bandwidth == pytest.approx(3e5)
+    assert found.launch == pytest.approx(5)
+    assert found.latency == machine.of_facts(facts).latency
+
+
+def test_planning_alone_measures_nothing(monkeypatch):
+    def refused(*_):
+        raise AssertionError("measured")
+
+    monkeypatch.setattr(peaks, "measure_rates", refused)
+    monkeypatch.setattr(peaks, "load", lambda device: None)
+    monkeypatch.setattr(machine, "_known", {})
+    facts = devices.default().info
+    planned = dataclasses.replace(facts, name="a device that is not there")
+    assert machine.of(planned) == machine.of_facts(planned)
+    monkeypatch.setattr(devices, "open_device", lambda info: None)
+    closed = dataclasses.replace(facts)
+    assert machine.of(closed) == machine.of_facts(closed)
+
+
+def test_rates_are_measured_once_and_kept(tmp_path, monkeypatch):
+    dev = devices.default()
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    assert dev.context and peaks.load(dev) is None
+    monkeypatch.setattr(machine, "_known", {})
+    found = machine.of(dev.info)
+    kept = peaks.load(dev)
+    assert kept is not None and not kept.whole
+    assert found == machine.of_peaks(dev.info, kept)
+    assert min(kept.flops["float32"], kept.bandwidth, kept.launch, kept.latency) > 0
+    assert kept.local_bandwidth > 0
+    monkeypatch.setattr(peaks, "measure_rates", None)  # never again
+    monkeypatch.setattr(machine, "_known", {})
+    assert machine.of(dev.info) == found
+
+
+def test_where_memory_is_short_the_facts_serve(monkeypatch):
+    dev = devices.default()
+    assert dev.context
+
+    def full(device):
+        raise MemoryError
+
+    monkeypatch.setattr(peaks, "known", full)
+    monkeypatch.setattr(machine, "_known", {})
+    assert machine.of(dev.info) == machine.of_facts(dev.info)
+
+
+def test_a_chain_of_reads_visits_everything(rng):
+    """The latency is that of places that no cache holds only if the chain is one cycle."""
+    mask, at, seen = (1 << 12) - 1, 0, set()
+    for _ in range(mask + 1):
+        seen.add(at)
+        at = (at * 1664525 + 1013904223) & mask
+    assert len(seen) == mask + 1 and at == 0
+
+
+# -- records of the nearest problem
+
+
+def test_distance_counts_doublings():
+    base = product(100, 200, 300)
+    assert nearest.distance(base, base) == 0
+    assert nearest.distance(base, product(200, 200, 300)) == 1
+    assert nearest.distance(base, product(50, 400, 300)) == 1
+    far = dataclasses.replace(base, a=BF16)
+    assert nearest.distance(base, far) == math.inf
+    assert nearest.distance(base, dataclasses.replace(base, precision="high")) == math.inf
+    turned = dataclasses.replace(base, a_strides=(*base.a_strides[:3], 1, 100))
+    assert nearest.distance(base, turned) == math.inf
+
+
+def test_the_nearest_record_corrects_costs(info):
+    direct, skinny, tiled = DirectMatmul(), SkinnyMatmul(), TiledMatmul(Tile(64, 64, 4, 4, 0.5))
+    solvers = direct, skinny, tiled
+    asked, near, farther = product(1000, 8, 512), product(1000, 8, 1024), product(1000, 8, 1500)
+    times = {"direct": 3 * direct.cost(near, info), "skinny": 0.5 * skinny.cost(near, info)}
+    timed = [(farther, {"direct": 1.0}), (near, times), (product(5000, 8, 512), {"direct": 1.0})]
+    found = nearest.correction(asked, timed, solvers, info)
+    assert found.ratios == pytest.approx({"direct": 3, "skinny": 0.5})
+    assert found.weight == pytest.approx(0.5)  # one doubling of the two that NEAR is
+    assert found.of("direct") == pytest.approx(math.sqrt(3))
+    assert found.of("skinny") == pytest.approx(math.sqrt(0.5))
+    assert found.of(tiled.name) == pytest.approx(math.sqrt(1.75))  # the others' median
+    same = nearest.correction(near, timed, solvers, info)
+    assert same.weight == 1 and same.of("direct") == pytest.approx(3)
+    assert nearest.correction(product(1000, 8, 8000), timed[1:], solvers, info) is None
+    wild = nearest.Correction({"direct": 1000.0}, 1.0)
+    assert wild.of("direct") == nearest.MOST
+
+
+def test_records_with_times_decide_and_correct(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    database.forget()
+    info = devices.default().info
+    m, n, k = 640, 72, 250
+    known, asked = product(m, n, k), product(m, n, k + 10)
+    usable = [s for s in matmul.SOLVERS if s.applies(known, info)]
+    assert len(usable) > 2
+    usual = database.choose("gemm", matmul.SOLVERS, matmul.VARIANTS, asked, info)
+    costs = {s.name: s.cost(known, info) for s in usable}
+    other = min((s for s in usable if s is not usual), key=lambda s: costs[s.name])
+    ratio = other.cost(asked, info) / usual.cost(asked, info)
+    # the usual one took much longer than it should have: as far as one correction goes
+    times = {usual.name: costs[usual.name] * 4, other.name: costs[other.name] / 4}
+    assert database.keep(info, {f"gemm {database.key(known)}": times})
+    fastest = min(times, key=times.get)
+    args = "gemm", matmul.SOLVERS, matmul.VARIANTS
+    assert database.choose(*args, known, info).name == fastest
+    estimate = database.estimate("gemm", matmul.SOLVERS, asked, info)
+    weight = 1 - np.log2((k + 10) / k) / 2
+    assert estimate(usual) == pytest.approx(usual.cost(asked, info) * 4**weight)
+    assert estimate(other) == pytest.approx(other.cost(asked, info) / 4**weight)
+    expected = other if ratio < 16**weight else usual
+    assert database.choose(*args, asked, info) is expected
+    database.forget()
+
+
+@pytest.mark.parametrize(
+    "kept", ["3", '{"gemm x": 3}', '{"gemm x": {}}', '{"gemm x": {"direct": -1}}', "[]"]
+)
+def test_records_that_are_none(kept):
+    with pytest.raises((ValueError, TypeError)):
+        database._parse(kept.encode())
+    good = {"gemm x": "direct", "gemm y": {"direct": 2.0, "skinny": 1.0}}
+    assert database._parse(json.dumps(good).encode()) == good
+    assert database.fastest_first(good["gemm y"]) == ["skinny", "direct"]
