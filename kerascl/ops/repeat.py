@@ -13,7 +13,7 @@ from kerascl.core.holders import enrol
 from kerascl.core.node import Node, is_closed
 from kerascl.core.op import ARGUMENT, Op
 from kerascl.core.structure import flatten
-from kerascl.core.tape import pause
+from kerascl.core.tape import another, pause
 from kerascl.core.traced import TracedFunction, handle, is_smooth
 from kerascl.core.types import Attrs, Gradients, Results, Shape
 from kerascl.dtypes import DType
@@ -238,7 +238,11 @@ def _masked(
 ) -> list[Array]:
     def step(carry: list[Array], _: list[Array]) -> tuple[list[Array], list[Array]]:
         going, *values = carry
-        new = select(going, [lambda: values, lambda: [as_array(c) for c in function(list(values))]])
+
+        def once_more() -> list[Array]:  # with Arrays of its own, whose elements it may assign
+            return [as_array(c) for c in function([another(c) for c in values])]
+
+        new = select(going, [lambda: values, once_more])
         return [logical_and(going, _scalar(condition(new))), *new], []
 
     return loop(step, [_scalar(condition(first)), *first], [], most)[0][1:]

@@ -283,6 +283,27 @@ def test_in_loops_and_maps(rng):
     np.testing.assert_allclose(kc.grad(loss)(kc.ones(3)).numpy(), [1 + xs[-1, 0], 0, 1], rtol=1e-5)
 
 
+def test_in_while_loops(rng):
+    x = _floats(rng, 3)
+
+    def body(i, x):
+        x[0] = x[0] * x[1] + i
+        return i + 1, x
+
+    def run(x):
+        return kc.while_loop(lambda i, x: i < 3, body, (0, x * 1.0), 5)[1]
+
+    expected = x.copy()
+    for i in range(3):
+        expected[0] = expected[0] * expected[1] + i
+    for call in (run, kc.jit(run)):
+        np.testing.assert_allclose(call(kc.array(x)).numpy(), expected, rtol=1e-5)
+    a, b = x[:2].astype(float)
+    slope = [b**3, 3 * a * b**2 + 1, 1]  # of ((a b) b + 1) b + 2
+    found = kc.grad(lambda t: kc.sum(run(t)))(kc.array(x)).numpy()
+    np.testing.assert_allclose(found, np.array(slope) + [0, 1, 0], rtol=1e-4)
+
+
 def test_states_inside_captured_functions(rng):
     state = kc.State(kc.array(_floats(rng, 3)))
     before = state.value.numpy()
