@@ -85,7 +85,14 @@ def exported(network: torch.nn.Module, size: int) -> onnx.ModelProto:
             opset_version=17, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
             input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "n"}, "y": {0: "n"}},
         )  # fmt: skip
-    return onnx.load_model_from_string(file.getvalue())
+    made = onnx.load_model_from_string(file.getvalue())
+    # tracing trains: the running statistics in the file are those after a step
+    buffers = dict(network.named_buffers())
+    for tensor in made.graph.initializer:
+        if tensor.name in buffers:
+            value = onnx.numpy_helper.from_array(buffers[tensor.name].numpy(), tensor.name)
+            tensor.CopyFrom(value)
+    return made
 
 
 def of_torch(network: torch.nn.Module, x, y, dtype, steps: int, rate: float) -> dict:
