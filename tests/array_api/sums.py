@@ -10,7 +10,6 @@ TESTS = (
     "array_api_tests/test_statistical_functions.py::test_prod",
     "array_api_tests/test_statistical_functions.py::test_cumulative_sum",
     "array_api_tests/test_statistical_functions.py::test_cumulative_prod",
-    "array_api_tests/test_linalg.py::test_trace",
 )
 
 
