@@ -349,6 +349,7 @@ def _rank(info: DeviceInfo) -> tuple[bool, int, int, int]:
     driver = 0
     if info.kind == "cpu":
         driver = 1 if info.platform == "Portable Computing Language" else 0
+        driver = 2 if "software_rasterizer" in info.quirks else driver
     simulator = "simulator" in info.quirks
     return simulator, kinds[info.kind], driver, -info.compute_units * max(info.clock_mhz, 1)
 

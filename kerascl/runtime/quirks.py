@@ -45,6 +45,10 @@ def _intel_cpu_2026_2(info: DeviceInfo) -> bool:
     return _intel_cpu(info) and info.driver_version.startswith("2026.22.")
 
 
+def _rusticl(info: DeviceInfo) -> bool:
+    return info.platform == "rusticl"
+
+
 def _amd(info: DeviceInfo) -> bool:
     return info.platform == "AMD Accelerated Parallel Processing" and info.kind == "gpu"
 
@@ -154,6 +158,16 @@ TABLE = (
         "its assembler drops a minus of max(max(a, -b), -c) of integers, and takes max(a, b) == b "
         "of 16 bits for a >= b (580.159, CUDA 13.0)",
         lambda info: _nvidia(info) and (info.nvidia_capability or (0, 0)) >= (9, 0),
+    ),
+    Quirk(
+        "no_prefetch",
+        "its compiler ends the process at a prefetch (Mesa 22.3)",
+        _rusticl,
+    ),
+    Quirk(
+        "software_rasterizer",
+        "a graphics driver's stand-in for a GPU: slower than any other driver for processors",
+        lambda info: _rusticl(info) and info.kind == "cpu",
     ),
     Quirk(
         "schedules_for_registers",

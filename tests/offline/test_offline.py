@@ -151,6 +151,15 @@ def test_each_problem_keeps_a_tile(profile):
             assert len(set(shapes)) == len(shapes)
 
 
+def test_doubles_are_refused_in_words_where_there_are_none(dev, rng, monkeypatch):
+    monkeypatch.setattr(dev, "info", profiles.disguise(dev.info, CARDS["a770"].info))
+    x = kc.array(rng.standard_normal((3, 11, 17)))
+    for run in (lambda x: x + 1, kc.jit(lambda x: x + 1)):
+        with pytest.raises(NotImplementedError, match=r"float64.*lacks double.*float32"):
+            run(x).numpy()
+    np.testing.assert_array_equal(x.numpy().shape, (3, 11, 17))
+
+
 TRIED = [("gfx803", "rx580"), ("gfx1100", "rx7900xtx"), ("dg2", "a770")]
 
 

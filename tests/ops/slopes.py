@@ -26,7 +26,7 @@ def check_gradients(function: Callable, *values: np.ndarray, rng, order: int = 1
         order: 2 also checks the derivative of the gradient.
     """
     double = device.default().info.fp64
-    dtype, step, bound = (np.float64, 1e-5, 1e-6) if double else (np.float32, 1e-2, 3e-2)
+    dtype, step, bound = (np.float64, 1e-5, 1e-6) if double else (np.float32, 2e-3, 3e-2)
     values = [np.asarray(v, dtype) for v in values]
     weights = None
 

@@ -314,7 +314,7 @@ case("top_k", lambda x: -np.sort(-x)[..., :2], (M, -1, 1), slopes=1,
      call=lambda x: kc.top_k(x, 2)[0])  # fmt: skip
 case("in_top_k", lambda p: np.array([True, False]), np.array([[0.1, 0.9, 0.5], [0.2, 0.3, 0.1]]),
      slopes=0, call=lambda p: kc.in_top_k(np.array([2, 2]), p, 2))  # fmt: skip
-_STEPS = np.array([-1.0, 0.0, 0.5, 0.5, 2.0])
+_STEPS = np.array([-1.0, 0.0, 0.5, 0.5, 2.0], np.float32)
 case("searchsorted", lambda v: np.searchsorted(_STEPS, v), (M, -2, 3), slopes=0,
      call=lambda v: kc.searchsorted(_STEPS, v))  # fmt: skip
 case("digitize", lambda v: np.digitize(v, _STEPS), (M, -2, 3), slopes=0,

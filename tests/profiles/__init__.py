@@ -85,7 +85,7 @@ def disguise(real: device.DeviceInfo, card: device.DeviceInfo) -> device.DeviceI
     both |= {name: getattr(real, name) and getattr(card, name) for name in lacks}
     looks = (
         "kind", "compute_units", "clock_mhz", "unified_memory", "staged_copies", "simd_width",
-        "preferred_vector_float",
+        "preferred_vector_float", "registers",
     )  # fmt: skip
     return dataclasses.replace(
         real,
@@ -97,6 +97,7 @@ def disguise(real: device.DeviceInfo, card: device.DeviceInfo) -> device.DeviceI
         mem_align_bytes=max(real.mem_align_bytes, card.mem_align_bytes),
         exact_division=real.exact_division and card.exact_division,
         extensions=real.extensions & card.extensions,
+        sub_group_sizes=tuple(n for n in card.sub_group_sizes if n in real.sub_group_sizes),
         quirks=real.quirks | (card.quirks & {"lazy_allocation"}),
         # what is tuned for the processor is not for the card
         cache_key=hashlib.sha256(f"{real.cache_key} as {card.name}".encode()).hexdigest(),

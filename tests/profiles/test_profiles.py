@@ -44,6 +44,8 @@ def test_a_disguise_promises_no_more_than_the_driver_has(dev):
         assert found.kind == "gpu" and found.platform == real.platform and not found.fp64
         assert found.max_work_group_size == 64 and found.local_mem_bytes == 16384
         assert found.max_parameter_bytes <= profile.info.max_parameter_bytes
+        assert found.registers == profile.info.registers
+        assert set(found.sub_group_sizes) <= set(real.sub_group_sizes)
         assert found.matrix == "" and found.cache_key != real.cache_key
 
 

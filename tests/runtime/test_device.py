@@ -35,6 +35,7 @@ def fake(kind, name, units=8, clock=1000, platform="Maker", **more):
 def several(monkeypatch):
     found = [
         fake("cpu", "Slow pthread CPU", platform="Portable Computing Language"),
+        fake("cpu", "Rasterizer", 8, platform="rusticl", quirks=frozenset(["software_rasterizer"])),
         fake("gpu", "Small Card", 4),
         fake("cpu", "Ordinary CPU", platform="Intel(R) OpenCL"),
         fake("gpu", "Large Card", 80, 2000),
@@ -56,6 +57,7 @@ def test_the_order(several):
         "Small Card",
         "Ordinary CPU",
         "Slow pthread CPU",
+        "Rasterizer",
         "Board",
         "Simulator",
     ]

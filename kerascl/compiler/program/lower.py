@@ -24,7 +24,7 @@ from kerascl.compiler.program.program import Program, Slot, Step, Use, copy_step
 from kerascl.compiler.program.repeat import advance_step, predicated, repeat_step, start_step
 from kerascl.core.labels import Labels
 from kerascl.core.node import Node
-from kerascl.core.op import Kind
+from kerascl.core.op import CONST, Kind
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.plan import Ref, Role
 from kerascl.kernels.contract.source import Source, unit
@@ -59,7 +59,12 @@ def lower(
         generic: sizes as kernel arguments (eager) instead of literals (captured).
         streamed: ids of roots that each step of a loop stores at its own place.
         labels: which layer each node belongs to.
+
+    Raises:
+        NotImplementedError: a value is of double precision, which the device lacks.
     """
+    if not info.fp64:
+        _refuse_doubles(nodes, info)
     given = {id(node): k for k, node in enumerate(nodes)}
     wanted = list({id(s): s for s in map(views.storage, roots)}.values())
     nodes, roots, origin = rewrite(nodes, wanted, info)
@@ -81,6 +86,16 @@ def lower(
             program.layer = labels.at(origin.get(id(cluster.head), -1))
         program.add(cluster)
     return program.finish()
+
+
+def _refuse_doubles(nodes: list[Node], info: DeviceInfo) -> None:
+    """Say in words what the driver's compiler would say of generated text."""
+    double = next((n for n in nodes if n.dtype.is_double and n.op is not CONST), None)
+    if double is not None:
+        raise NotImplementedError(
+            f"{double.op.name} has {double.dtype.name} values, for which {info.name} lacks double "
+            "precision: convert to float32 (complex64), or take another device (KERASCL_DEVICE)"
+        )
 
 
 def _accepts(info: DeviceInfo, generic: bool) -> Callable[[Node, Part], bool]:

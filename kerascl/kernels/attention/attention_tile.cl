@@ -15,7 +15,7 @@
 #define PRODUCTS(s, a, c, stride, features) \
   float s[RR][RC]; \
   EACH(i, RR) EACH(j, RC) s[i][j] = 0; \
-  for (int d = 0; d < (features); d += 4) { \
+  BOUNDED for (int d = 0; d < (features); d += 4) { \
     float4 x_[RR], y_[RC]; \
     EACH(i, RR) x_[i] = vload4(0, (a) + (ty + i * TY) * (stride) + d); \
     EACH(j, RC) y_[j] = vload4(0, (c) + (tx + j * TX) * (stride) + d); \
@@ -27,7 +27,7 @@ inline float dot4(float4 x, float4 y) {
 
 // sums[RR][parts] += weights[BR][BC] times columns' features.
 #define ADD_PRODUCT(sums, parts, weights, tile, stride) \
-  for (int c = 0; c < BC; c += 4) { \
+  BOUNDED for (int c = 0; c < BC; c += 4) { \
     float4 w_[RR]; \
     EACH(i, RR) w_[i] = vload4(0, (weights) + (ty + i * TY) * PS + c); \
     EACH(k, parts) { \

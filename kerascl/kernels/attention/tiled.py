@@ -18,7 +18,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import cl_source, narrow, prelude
+from kerascl.kernels.contract.source import bounded, cl_source, narrow, prelude
 from kerascl.kernels.matmul.tiles import load4
 from kerascl.kernels.tuning import machine
 
@@ -176,7 +176,7 @@ class TiledAttention(TiledSolver):
             *epilogue.args,
         )  # fmt: skip
         size = (ceil_div(p.length, block.br) * block.threads, p.heads, p.batch)
-        source = narrow(info) + self.source(p, block, epilogue, FORWARD=1)
+        source = narrow(info) + bounded(info) + self.source(p, block, epilogue, FORWARD=1)
         return Plan([Launch(source, self.kernel, args, size, (block.threads, 1, 1))])
 
 
@@ -204,7 +204,8 @@ class TiledAttentionGradient(TiledSolver):
             )  # fmt: skip
             size = (ceil_div(rows, block.br) * block.threads, count, p.batch)
             inner = Epilogue("", (), "") if keys else epilogue
-            source = narrow(info) + self.source(p, block, inner, BACKWARD=1, KEYS=int(keys))
+            source = self.source(p, block, inner, BACKWARD=1, KEYS=int(keys))
+            source = narrow(info) + bounded(info) + source
             launches.append(
                 Launch(source, f"{self.kernel}_grad", args, size, (block.threads, 1, 1))
             )

@@ -83,6 +83,14 @@ def narrow(info: DeviceInfo) -> str:
     return f"#define NARROW {attribute}\n"
 
 
+def bounded(info: DeviceInfo) -> str:
+    """The macro BOUNDED before a loop over a tile's depth, which keeps it from being unrolled whole
+    where compilers then put all its loads in front until registers spill."""
+    trusted = info.kind != "gpu" or "schedules_for_registers" in info.quirks
+    pragma = "" if trusted else '_Pragma("unroll 2")'
+    return f"#define BOUNDED {pragma}\n"
+
+
 def defines(**values: object) -> str:
     """`#define NAME value` lines."""
     return "".join(f"#define {name} {value}\n" for name, value in values.items())

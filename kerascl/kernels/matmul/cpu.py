@@ -53,10 +53,11 @@ class Micro:
 
     def source(self, acc: DType, info, depth: int = 0) -> str:
         """Macros and text for sums of `depth` terms."""
-        fma = "#define NO_FMA\n" if "no_fma16" in info.quirks else ""
+        lacks = "#define NO_FMA\n" if "no_fma16" in info.quirks else ""
+        lacks += "#define NO_PREFETCH\n" if "no_prefetch" in info.quirks else ""
         long = "#define LONG\n" if depth > LONG and acc.is_float else ""
         return (
-            f"{fma}{long}#define MR {self.mr}\n#define NV {self.nv}\n#define VL {self.vl}\n"
+            f"{lacks}{long}#define MR {self.mr}\n#define NV {self.nv}\n#define VL {self.vl}\n"
             f"#define ACC_FLOAT {int(acc.is_float)}\n" + cl_source("matmul/cpu_micro.cl")
         )
 

@@ -73,7 +73,7 @@
   MICRO_ALL VSTORE(c_[r_][v_], r_ * NV + v_, to);
 
 // Fetches a line of memory into the second-level cache, if the compiler knows how.
-#ifdef __has_builtin
+#if defined(__has_builtin) && !defined(NO_PREFETCH)
 #if __has_builtin(__builtin_prefetch)
 #define MICRO_FETCH(p) __builtin_prefetch((const void*)(size_t)(p), 0, 2);
 #endif

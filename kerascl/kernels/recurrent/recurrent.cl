@@ -83,7 +83,7 @@ inline ACC_T parts(const __local ACC_T* p) {
 #define P(k) parts(product + r * COLUMNS + (k) * UNITS + u)
 #endif
 
-__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void recurrent(
+__kernel NARROW __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void recurrent(
     const __global W_T* restrict pW PARAMS) {
   const int lane = get_local_id(0), own = (int)get_group_id(0) * ROWS;
   const int first = min(own, BATCH - ROWS);  // the last group takes rows of its neighbour along

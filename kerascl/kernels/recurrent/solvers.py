@@ -7,7 +7,7 @@ from typing import Any
 from kerascl.kernels.contract.plan import Launch, Plan, Ref
 from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power, round_up
 from kerascl.kernels.contract.solver import Solver, choose
-from kerascl.kernels.contract.source import cl_source, defines, prelude
+from kerascl.kernels.contract.source import cl_source, defines, narrow, prelude
 from kerascl.kernels.contract.vectors import group_size
 from kerascl.kernels.recurrent.problem import RecurrentProblem
 
@@ -25,7 +25,7 @@ class Persistent(Solver):
         if not p.steps * p.batch * p.units:
             return Plan([])
         shape = self._gpu(p, info) if info.kind == "gpu" else self._cpu(p, info)
-        source = _source(p, shape)
+        source = narrow(info) + _source(p, shape)
         groups = ceil_div(p.batch, shape["ROWS"])
         args = tuple(Ref(slot) for slot in ("a", *_slots(p)))
         items = shape["ITEMS"]
