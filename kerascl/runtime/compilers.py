@@ -25,8 +25,8 @@ UNOPTIMISED = "-cl-opt-disable"
 # NOT beside a maximum, in what is left of work-items when vectors have taken theirs: the register
 # that should hold ones is never set.  And the lanes of a difference: they are subtracted from each
 # other instead of added where a narrower vector takes the remainder of the loop.  Both need vectors
-# of 16.  Computing values again behind a barrier ends the process now and then: kernels that do so
-# keep less memory for a work-item than those whose values cannot be computed again.
+# of 16.  Computing long values again behind a barrier ends the process now and then: kernels that
+# do so keep less memory for a work-item than those whose values cannot be computed again.
 _PROBE = """
 __kernel void turned(const int n, __global const int* a, __global int* b) {
   const int i = get_global_id(0);
@@ -51,7 +51,7 @@ __kernel void name(__global int* a) { \\
   barrier(CLK_LOCAL_MEM_FENCE); \\
   a[i] = sum; \\
 }
-KERNEL(computed, i ^ (5 * k + 3))
+KERNEL(computed, (((i ^ (5 * k + 3)) * 7 ^ 21) * 35) & 63)
 KERNEL(loaded, a[i ^ (5 * k + 3)])
 """
 _COUNT = 39
@@ -96,7 +96,7 @@ def options(device: Device) -> tuple[str, ...]:
 
 
 def _right(device: Device) -> bool:
-    """Whether the probe computes what it says, and nothing again behind a barrier."""
+    """Whether the probe computes what it says, and nothing long again behind a barrier."""
     program = Program(device.context, device.handle, _PROBE).build()
     queue = cl.CommandQueue(device.context, device.handle)
     a = np.arange(_COUNT, dtype=np.int32) * 7 % 40 - 20

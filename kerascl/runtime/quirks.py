@@ -143,14 +143,16 @@ TABLE = (
     Quirk(
         "miscompiles",
         "its compiler never sets the register of ones for NOT of a maximum in scalar code that it "
-        "turns into vectors, and subtracts the lanes of a subtracting loop from each other where a "
-        "narrower vector takes the loop's remainder; where it computes a value again behind a "
-        "barrier it may end the process (signal 11); without these passes all is right",
+        "turns into vectors, subtracts the lanes of a subtracting loop from each other where a "
+        "narrower vector takes the loop's remainder, and may end the process (signal 11) where it "
+        "computes a value of nine and more instructions again behind a barrier. Two passes are "
+        "left out; the third is limited to eight instructions: with seven and fewer, values that "
+        "a recurrence keeps from step to step are wrong in its form for GPUs",
         _intel_cpu_2026_2,
         {
             "compiler_options": "-disable-x86-scalar-to-vector "
             "-vplan-enable-non-masked-vectorized-remainder=false "
-            "-sycl-barrier-copy-instruction-threshold=0"
+            "-sycl-barrier-copy-instruction-threshold=8"
         },
     ),
     Quirk(

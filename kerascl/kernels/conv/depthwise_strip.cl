@@ -200,9 +200,10 @@ __kernel __attribute__((reqd_work_group_size(8 * REDUCE_LANES, 1, 1))) void dept
   if (to < TOTAL)
     for (int s = lane; s < SPLITS; s += REDUCE_LANES) sum += part[s * TOTAL + to];
   below_[tid] = sum;
+  barrier(CLK_LOCAL_MEM_FENCE);
   for (int half_ = REDUCE_LANES / 2; half_ > 0; half_ /= 2) {
-    barrier(CLK_LOCAL_MEM_FENCE);
     if (lane < half_) below_[tid] += below_[tid + half_ * 8];
+    barrier(CLK_LOCAL_MEM_FENCE);  // also behind the last: Intel's CPU runtime reads too early else
   }
   if (lane == 0 && to < TOTAL) EPILOGUE(below_[tid], to)
 }
