@@ -71,6 +71,8 @@ class DeviceInfo:
         cache_key: changes with platform, device and driver version.
         quirks: names of the rows of `quirks.TABLE` that apply.
         compiler_options: what the driver's compiler must find in its environment; see compilers.py.
+        most_reductions: reductions of one kernel of which some read others' results; 0 for any
+            number.
     """
 
     name: str
@@ -108,6 +110,7 @@ class DeviceInfo:
     compiler_options: str = ""
     registers: int = 0
     sub_group_sizes: tuple[int, ...] = ()
+    most_reductions: int = 0
 
 
 @dataclass(frozen=True)

@@ -143,17 +143,20 @@ TABLE = (
     Quirk(
         "miscompiles",
         "its compiler never sets the register of ones for NOT of a maximum in scalar code that it "
-        "turns into vectors, subtracts the lanes of a subtracting loop from each other where a "
-        "narrower vector takes the loop's remainder, and may end the process (signal 11) where it "
-        "computes a value of nine and more instructions again behind a barrier. Two passes are "
-        "left out; the third is limited to eight instructions: with seven and fewer, values that "
-        "a recurrence keeps from step to step are wrong in its form for GPUs",
+        "turns into vectors, and subtracts the lanes of a subtracting loop from each other where a "
+        "narrower vector takes the loop's remainder; without these two passes both are right",
         _intel_cpu_2026_2,
         {
             "compiler_options": "-disable-x86-scalar-to-vector "
-            "-vplan-enable-non-masked-vectorized-remainder=false "
-            "-sycl-barrier-copy-instruction-threshold=8"
+            "-vplan-enable-non-masked-vectorized-remainder=false"
         },
+    ),
+    Quirk(
+        "fails_at_many_stages",
+        "its compiler ends the process (signal 11) where it computes a long value again in several "
+        "loops behind barriers; its option against that makes it keep others wrongly",
+        _intel_cpu_2026_2,
+        {"most_reductions": 3},
     ),
     Quirk(
         "miscompiles_integer_minmax",

@@ -7,6 +7,7 @@ import kerascl as kc
 from kerascl.core.op import REGISTRY, Kind
 from kerascl.ops.attention import dot_product_attention
 from kerascl.ops.contraction import MATMUL
+from kerascl.ops.kernel import KERNEL
 from kerascl.ops.recurrence import RECURRENCE
 from kerascl.ops.sorting import SORT
 
@@ -135,7 +136,8 @@ def test_operations_have_a_rule_of_their_own_or_that_of_their_kind():
     of_kind = {Kind.POINTWISE, Kind.REDUCTION, Kind.VIEW}
     for op in REGISTRY.values():
         if op.kind in (Kind.GATHER, Kind.LIBRARY):
-            assert op.batch is not None or op is RECURRENCE, op
+            # what users write has no rule: it runs element by element
+            assert op.batch is not None or op in (RECURRENCE, KERNEL), op
         elif op.kind in of_kind:
             assert op.batch is None or op.kind is Kind.VIEW, op
 

@@ -291,7 +291,11 @@ def test_complex_functions_of_special_values(name, dtype):
     """C99's Annex G, which NumPy follows: infinities, NaN and the signs of zeros."""
     grid = _grid(dtype)
     with np.errstate(all="ignore"):
-        _same_parts(getattr(kc, name)(kc.array(grid)).numpy(), getattr(np, name)(grid))
+        expected = getattr(np, name)(grid)
+        if name == "expm1":  # where NumPy has NaN, as the array API standard has it
+            far = ~np.isfinite(grid.real)
+            expected[far] = np.exp(grid[far]) - 1
+        _same_parts(getattr(kc, name)(kc.array(grid)).numpy(), expected)
 
 
 @pytest.mark.parametrize("dtype", ["complex64", "complex128"])

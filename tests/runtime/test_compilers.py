@@ -96,8 +96,9 @@ def test_results_are_right_where_opencl_was_in_use_before(tmp_path):
         env=os.environ | {"KERASCL_CACHE_DIR": str(tmp_path), "PYOPENCL_NO_CACHE": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    # processors without vectors of 16 need no precaution, so that none is taken there
     warned = "built without optimisation" in done.stderr
-    assert warned == ("miscompiles" in device.default().info.quirks)
+    assert not warned or "miscompiles" in device.default().info.quirks
 
 
 def test_a_value_read_by_several_loops_behind_a_barrier(rng):

@@ -122,17 +122,21 @@ def group(
     busy_rows: int = 0,
     update_limit: float = math.inf,
     most_buffers: float = math.inf,
+    most_reductions: float = math.inf,
 ) -> tuple[list[Cluster], set[int]]:
     """Clusters in an order that respects dependencies, and the ids of stored nodes.
 
     Args:
         nodes: the graph in topological order.
         roots: the values wanted.
-        accepts, busy_rows, update_limit, most_buffers: see `rules.Context`.
+        accepts, busy_rows, update_limit, most_buffers, most_reductions: see
+            `rules.Context`.
     """
     targets, stored, length = choose_targets(nodes, roots, most_buffers)
     varied = frozenset(id(node.inputs[0]) for node in nodes if node.op is VARIANCE)
-    now = Context(accepts, length, varied, busy_rows, update_limit, most_buffers)
+    now = Context(
+        accepts, length, varied, busy_rows, update_limit, most_buffers, most_reductions
+    )
     grouping = Grouping(stored, now)
     for node in targets:
         grouping.add(node)

@@ -47,6 +47,7 @@ class Context:
         busy_rows: rows from which a device is busy with a row a work-group.
         update_limit: elements from which a library operation is not joined by what reads states.
         most_buffers: arguments of a kernel that are memory.
+        most_reductions: of one kernel, where some read others' results.
     """
 
     accepts: Callable[[Node, Part], bool]
@@ -55,6 +56,7 @@ class Context:
     busy_rows: int = 0
     update_limit: float = math.inf
     most_buffers: float = math.inf
+    most_reductions: float = math.inf
 
 
 @dataclass(frozen=True)
@@ -156,6 +158,9 @@ def _second_reduction(
         return None
     staged = _reads_rows(cluster, own)
     if staged is None or (staged and not _can_stage(cluster, now)):
+        return None
+    reductions = sum(member.op.kind is Kind.REDUCTION for member in cluster.members)
+    if (staged or cluster.staged) and reductions >= now.most_reductions:
         return None
     return Join(row=True, staged=staged)
 

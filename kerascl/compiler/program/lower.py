@@ -78,6 +78,7 @@ def lower(
         busy_rows=2 * info.compute_units,
         update_limit=UPDATE_LIMIT.get(info.kind, math.inf),
         most_buffers=(info.max_parameter_bytes - SIZES_BYTES) // 8,
+        most_reductions=info.most_reductions or math.inf,
     )  # fmt: skip
     program = _Lowering(position, roots, stored, info, generic)
     for cluster in clusters:

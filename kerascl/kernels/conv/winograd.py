@@ -36,8 +36,10 @@ from kerascl.kernels.tuning import machine
 # Bytes of transformed pixels and sums that lie between two launches.
 _CPU_BYTES_PER_UNIT = 4 * 2**20
 _GPU_BYTES = 128 * 2**20
-# Share of the bandwidth that transforms reach, each value written and read once.
-_EFFICIENCY = 0.32
+# Transforms write and read each value once; what they compute and look up takes as long as so many
+# multiply-adds a byte, and memory leaves them this share of its bandwidth.
+_MULTIPLY_ADDS = 24.5
+_EFFICIENCY = 0.8
 
 
 class WinogradConv(Solver):
@@ -81,7 +83,9 @@ class WinogradConv(Solver):
         time = choose(matmul.SOLVERS, product, info).cost(product, info)
         values = self._tiles(problem) * sum(problem.w_shape[2:]) + math.prod(problem.w_shape[2:])
         nbytes = 2 * self.places * values * problem.acc.itemsize
-        return time + rates.moving(nbytes, _EFFICIENCY) + 3 * parts * rates.launch
+        computing = rates.multiplying(_MULTIPLY_ADDS * nbytes, problem.acc)
+        moving = rates.moving(nbytes, _EFFICIENCY)
+        return time + max(computing, moving) + 3 * parts * rates.launch
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, index = problem, conv_index(problem)

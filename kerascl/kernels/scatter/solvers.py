@@ -72,7 +72,12 @@ class DirectScatter(_Gather):
 
     ON_GPU, ON_CPU = 0.25, 0.02  # shares of the rate of multiply-adds, for looks
 
+    MOST = 256  # updates, which are added one after the other: of more, sums lose digits
+
     name = "scatter.direct"
+
+    def applies(self, problem: ScatterProblem, info) -> bool:
+        return super().applies(problem, info) and problem.count <= self.MOST
 
     def cost(self, problem: ScatterProblem, info) -> float:
         lanes = vector_width(info, problem.width, problem.dtype)
