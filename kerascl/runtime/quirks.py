@@ -152,6 +152,12 @@ TABLE = (
         },
     ),
     Quirk(
+        "keeps_choices_wrongly",
+        "its compiler keeps wrongly, from one barrier to the next, what comparisons decided: "
+        "-sign(x) of rows whose mean and variance are taken (AVX2)",
+        _intel_cpu_2026_2,
+    ),
+    Quirk(
         "fails_at_many_stages",
         "its compiler ends the process (signal 11) where it computes a long value again in several "
         "loops behind barriers; its option against that makes it keep others wrongly",

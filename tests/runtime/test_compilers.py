@@ -115,3 +115,24 @@ def test_a_value_read_by_several_loops_behind_a_barrier(rng):
     mean, weights = kc.jit(run)(kc.array(x))
     assert low <= 0 and abs(mean.numpy() - x.mean(dtype="f8")) < 1e-6
     np.testing.assert_allclose(weights.numpy(), np.full(45, 1 / 45), 1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_comparisons_kept_behind_barriers(dtype, rng):
+    """Rows in registers, whose values were chosen before a barrier and are read behind it."""
+
+    def normalised(x):
+        centred = x - kc.mean(x, -1, keepdims=True)
+        return -centred / kc.sqrt(kc.var(x, -1, keepdims=True) + 1)
+
+    for n in (15, 31, 57, 100, 200):
+        host = rng.integers(-3, 4, (20, n)).astype(dtype)
+        for choose, expected in (
+            (lambda x: -kc.sign(x), -np.sign(host)),
+            (lambda x: kc.where(x > 0, x, 2 * x), np.where(host > 0, host, 2 * host)),
+            (lambda x: kc.maximum(x, 1) - kc.abs(x), np.maximum(host, 1) - np.abs(host)),
+        ):
+            spread = np.sqrt(expected.var(-1, keepdims=True) + 1)
+            right = -(expected - expected.mean(-1, keepdims=True)) / spread
+            found = kc.jit(lambda x, f=choose: normalised(f(x)))(kc.array(host)).numpy()
+            np.testing.assert_allclose(found, right, rtol=0, atol=2e-6, err_msg=str(n))
