@@ -14,6 +14,7 @@ from kerascl.dtypes import float32
 
 # The facts that rewriting and generation ask for.
 CPU = SimpleNamespace(
+    quirks=frozenset(),
     kind="cpu", name="a CPU", matrix="", compute_units=4, max_work_group_size=64, simd_width=8,
     device_atomics=False, global_mem_bytes=1 << 32,
 )  # fmt: skip

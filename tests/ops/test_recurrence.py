@@ -68,7 +68,9 @@ def test_values(rng, length, batch, units, reverse, biased, masked, route):
     outputs, (last, memory) = found
     expected = reference(x, h, m, w, b, mask, reverse)
     for a, b in zip((outputs, last, memory), expected, strict=True):
-        assert np.linalg.norm(a.numpy() - b) <= 1e-5 * np.linalg.norm(b) + 1e-12
+        # a state near 0 is what is left of values near 1, which are rounded by 2**-25
+        rounding = 2.0**-25 * np.sqrt(b.size)
+        assert np.linalg.norm(a.numpy() - b) <= 1e-5 * np.linalg.norm(b) + rounding
 
 
 def weighted(parts, weights):
