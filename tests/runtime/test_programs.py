@@ -358,7 +358,7 @@ def test_processes_know_rewrites_and_import_little(in_turn, begun):
     told = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
     known, rooms, keras = ast.literal_eval(told.stdout.splitlines()[-1])
     assert known == sorted(programs.REWRITES) and len(known) > 1
-    assert rooms == ["config", "kernels", "runtime"] and not keras
+    assert rooms == ["config", "dtypes", "kernels", "runtime"] and not keras
 
 
 # Run in such a process instead of its work.
