@@ -32,6 +32,11 @@ class ScanProblem:
     reverse: bool = False
     exclusive: bool = False
 
+    @property
+    def elements(self) -> int:
+        """Elements of the result."""
+        return self.outer * self.length * self.inner
+
 
 @dataclass(frozen=True)
 class SearchProblem:
@@ -44,3 +49,8 @@ class SearchProblem:
     side: str = "left"
     rows: int = 1
     acc: DType = dtypes.int32
+
+    @property
+    def elements(self) -> int:
+        """Elements of the result."""
+        return self.rows * self.count

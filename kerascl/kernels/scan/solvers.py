@@ -77,8 +77,6 @@ class _BlockScan(Solver):
 
     def plan(self, problem: ScanProblem, info, epilogue: Epilogue) -> Plan:
         rows = problem.outer * problem.inner
-        if rows * problem.length == 0:
-            return Plan([])
         block, blocks = self.blocks(problem, info)
         index = index_type(rows * problem.length)
         sizes = (problem.length, problem.inner, block, blocks)
@@ -252,8 +250,6 @@ class BinarySearch(Solver):
 
     def plan(self, problem: SearchProblem, info, epilogue: Epilogue) -> Plan:
         lines = problem.rows * problem.count
-        if lines == 0:
-            return Plan([])
         index = index_type(lines, problem.rows * problem.sorted_length)
         source = (
             prelude(index, A=problem.dtype, ACC=problem.acc)
@@ -283,6 +279,8 @@ def plan(problem: ScanProblem | SearchProblem, info, epilogue: Epilogue) -> Plan
     Raises:
         NotImplementedError: for an unknown kind, or a dtype without that operation.
     """
+    if problem.elements == 0:
+        return Plan([])
     search = isinstance(problem, SearchProblem)
     kind, solvers = ("search", SEARCH_SOLVERS) if search else ("scan", SCAN_SOLVERS)
     return database.choose(kind, solvers, (), problem, info).plan(problem, info, epilogue)

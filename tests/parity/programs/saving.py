@@ -142,7 +142,7 @@ def checkpoints_by_hand(keras):
     """The best weights kept in memory and in files inside a loop of train_on_batch."""
     x, y = regression(64)
     model = mlp(keras)
-    model.compile(keras.optimizers.SGD(0.3, momentum=0.9), "mse")
+    model.compile(keras.optimizers.SGD(0.2, momentum=0.9), "mse")
     best, losses, kept = np.inf, [], None
     for step in range(6):
         part = slice(8 * step, 8 * step + 8)

@@ -62,7 +62,9 @@ def cosine_decay(keras):
 
 @program
 def cosine_decay_restarts(keras):
-    schedule = keras.optimizers.schedules.CosineDecayRestarts(0.1, 4, 1.5, 0.8, 0.05)
+    # It restarts after 3, 7.5 and 14.25 steps: at one of these, from the second on, a rounding of
+    # two logarithms would decide in which period a step is, under every backend.
+    schedule = keras.optimizers.schedules.CosineDecayRestarts(0.1, 3, 1.5, 0.8, 0.05)
     return _fit(keras, schedule, epochs=4)
 
 
