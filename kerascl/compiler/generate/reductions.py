@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from kerascl.compiler.generate import blocked, space
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
-from kerascl.compiler.generate.builder import Builder, Generated, Kernels, power_of_two
+from kerascl.compiler.generate.builder import Builder, Generated, Kernels
 from kerascl.compiler.generate.emit import Scope, Writer, rounded
+from kerascl.compiler.generate.rows import Layout, layout_of
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, linear, strides_of, unravel, variable
 from kerascl.core.node import Node
@@ -28,82 +29,6 @@ STATEMENTS = 1024  # of all elements that are written out one after the other
 _CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kcl_)")  # a comparison, in the text of a kernel
 
 _SUM = ReductionSpec((("acc", "0"),), "s0 += x;", "s0 += t0;")
-
-
-@dataclass
-class _Layout:
-    """How work-items share a reduction: a group has `row_threads` for each of `group_rows` rows,
-    and a row has `splits` groups."""
-
-    group_rows: int
-    row_threads: int
-    splits: int
-    threads_first: bool
-    per_thread: int = 0  # elements that a work-item keeps in registers, if it does
-
-
-def _layout(
-    rows: int, length: int, threads_first: bool, whole: bool, info: DeviceInfo, per_thread: int = 0
-) -> _Layout:
-    """
-    Args:
-        threads_first: whether neighbouring elements of memory belong to one row.
-        whole: whether a row must not be split.
-        per_thread: how many elements a work-item may keep in registers, if rows are short.
-    """
-    cpu = info.kind == "cpu"
-    most = info.max_work_group_size
-    if rows == 1:
-        threads_first = True
-    if threads_first:
-        most = min(256, most)
-        if cpu:
-            threads = 16 if length >= 32 else 1
-            group_rows = 1 if threads > 1 else min(64, power_of_two(rows))
-        else:
-            threads = min(most, max(1, power_of_two(length) // 4))
-            group_rows = max(1, min(most // threads, power_of_two(rows)))
-        kept = _register_layout(rows, length, most, info, per_thread)
-        if kept is not None:
-            return kept
-    elif cpu:
-        group_rows, threads = min(64, power_of_two(rows)), 1
-    else:
-        # 32 neighbours read whole lines of memory: a third faster than eight on an H200
-        most = min(512, most)
-        group_rows = min(32, power_of_two(rows))
-        threads = max(1, min(most // group_rows, power_of_two(length) // 4))
-    splits = 1
-    if not whole:
-        groups = -(-rows // group_rows)
-        wanted = info.compute_units * (4 if cpu else 8)
-        if groups < wanted:
-            # a second kernel costs a launch: split only where each part is long
-            shortest = threads * 32
-            splits = max(1, min(-(-wanted // groups), length // shortest))
-    return _Layout(group_rows, threads, splits, threads_first)
-
-
-def _register_layout(
-    rows: int, length: int, most: int, info: DeviceInfo, per_thread: int
-) -> _Layout | None:
-    """The layout where a row is read once, if it is short enough and there are many rows.
-
-    On GPUs fewer threads take fewer steps and barriers to agree on a sum, and eight neighbours
-    still read a whole sector of memory.  On CPUs a row has one or two vectors of threads.
-    """
-    if info.kind == "cpu":
-        threads = 16 if length <= 256 else 32
-        count = -(-length // threads)
-        fits = 2 <= count <= per_thread and threads <= most
-        return _Layout(1, threads, 1, True, count) if fits and rows >= 16 else None
-    while per_thread >= 4:
-        threads = max(8, power_of_two(length) // per_thread)
-        group_rows = most // threads
-        if group_rows and length > threads and rows >= group_rows * 2 * info.compute_units:
-            return _Layout(group_rows, threads, 1, True, -(-length // threads))
-        per_thread //= 2
-    return None
 
 
 class _Reduction:
@@ -176,7 +101,7 @@ class _Reduction:
 
     def _fitted(self, dims: tuple[int, ...], marks: Any, per_thread: int) -> Kernels:
         whole = self.cluster.staged or self.length == 0
-        layout = _layout(self.rows, self.length, marks[-1], whole, self.info, per_thread)
+        layout = layout_of(self.rows, self.length, marks[-1], whole, self.info, per_thread)
         for _ in range(2):
             fixed = {d for d in range(len(dims) - 1) if marks[d] != marks[d + 1]}
             result, indices = self._write(dims, marks, layout)
@@ -201,7 +126,7 @@ class _Reduction:
         return copies < 2 or copies * self.cluster.statements <= STATEMENTS
 
     def _write(
-        self, dims: tuple[int, ...], marks: Any, layout: _Layout
+        self, dims: tuple[int, ...], marks: Any, layout: Layout
     ) -> tuple[Kernels, list[Expr]]:
         writer = self.build.writer()
         writer.members = self.reductions
@@ -213,7 +138,7 @@ class _Reduction:
         kept_dims = tuple(dims[d] for d in kept)
         row = linear(tuple(variables[d] for d in kept), kept_dims)
         ctype = writer.index_type
-        head = self._header(writer, layout, self.rows, self.length)
+        head = layout.header(writer, self.rows, self.length)
         head += space.decode("o", kept_dims, [names[d] for d in kept], writer.number, ctype)
         outer.lines.extend(head)
         reduced_dims = tuple(dims[d] for d in reduced)
@@ -279,44 +204,8 @@ class _Reduction:
             indices = indices + more if len(kept_dims) == len(dims) else indices
         return result, indices
 
-    def _header(self, writer: Writer, layout: _Layout, rows: int, length: int) -> list[str]:
-        ctype = writer.index_type
-        group_rows, threads = layout.group_rows, layout.row_threads
-        lines = ["const int lid = get_local_id(0);"]
-        # plain where they can be: compilers that see which neighbours read neighbours make vectors
-        if group_rows == 1:
-            lines += ["const int rl = lid;", "const int ol = 0;"]
-        elif threads == 1:
-            lines += ["const int rl = 0;", "const int ol = lid;"]
-        elif layout.threads_first:
-            lines += [f"const int rl = lid % {threads};", f"const int ol = lid / {threads};"]
-        else:
-            lines += [f"const int ol = lid % {group_rows};", f"const int rl = lid / {group_rows};"]
-        lines.append(f"const {ctype} row = ({ctype})get_group_id(0) * {group_rows} + ol;")
-        if rows % group_rows:
-            count = writer.number(rows)
-            lines += [
-                f"const int live = row < {count};",
-                f"const {ctype} o = live ? row : {count} - 1;",
-            ]
-        else:
-            lines += ["const int live = 1;", f"const {ctype} o = row;"]
-        total = writer.number(length)
-        if layout.splits > 1:
-            chunk = writer.number(-(-length // layout.splits))
-            lines += [
-                f"{ctype} r_begin = ({ctype})get_group_id(1) * {chunk};",
-                f"{ctype} r_end = min(({ctype})(r_begin + {chunk}), ({ctype}){total});",
-            ]
-        else:
-            lines += [f"const {ctype} r_begin = 0;", f"const {ctype} r_end = {total};"]
-        return lines
-
-    def _owner(self, layout: _Layout) -> str:
-        return "live" if layout.row_threads == 1 else "live && rl == 0"
-
     def _declare(
-        self, scope: Scope, reduction: Node, layout: _Layout
+        self, scope: Scope, reduction: Node, layout: Layout
     ) -> tuple[ReductionSpec, list[tuple[str, str]]]:
         assert reduction.op.reduction is not None
         spec = reduction.op.reduction(reduction.inputs[0].dtype)
@@ -342,7 +231,7 @@ class _Reduction:
         side: Any,
         registers: Any,
         place: Any,
-        layout: _Layout,
+        layout: Layout,
         first: bool,
     ) -> None:
         """Over the row: take its elements into `reductions` and store those of `side`."""
@@ -374,7 +263,7 @@ class _Reduction:
         for own in sums.values():
             outer.lines += own.finish()
 
-    def _blocked(self, outer: Scope, reduction: Node, register: Any, layout: _Layout) -> Blocked:
+    def _blocked(self, outer: Scope, reduction: Node, register: Any, layout: Layout) -> Blocked:
         """Declare what a loop needs beside a reduction's registers."""
         spec, states = register
         made = self._registers(outer, reduction, spec.scratch)
@@ -385,12 +274,12 @@ class _Reduction:
         levels = [(size, self._registers(outer, reduction, spec.states)) for size in sizes]
         return Blocked(spec, states, scratch, resets, levels)
 
-    def _loop_length(self, layout: _Layout) -> int:
+    def _loop_length(self, layout: Layout) -> int:
         """How many elements of a row a work-item reads."""
         return self.length // (layout.splits * layout.row_threads)
 
     def _unrolled(
-        self, outer: Scope, element: Any, place: Any, layout: _Layout, first: bool
+        self, outer: Scope, element: Any, place: Any, layout: Layout, first: bool
     ) -> None:
         """Without a loop: what one stage has read or computed the next ones know."""
         ctype, threads = outer.writer.index_type, layout.row_threads
@@ -416,7 +305,7 @@ class _Reduction:
         reduction: Node,
         registers: Any,
         place: Any,
-        layout: _Layout,
+        layout: Layout,
         local_lines: list[str],
     ) -> None:
         """Go through a row in registers once more, where the sum was the first of two passes."""
@@ -428,7 +317,7 @@ class _Reduction:
         same = (m for m in self.cluster.members if m.op is SUM_OP and m.inputs[0] is x)
         total = next((self.results[id(m)] for m in same if id(m) in self.results), None)
         if total is None:  # else the compiler drops this reduction's own
-            self._combine(outer, registers[id(reduction)], layout, local_lines)
+            layout.combine(outer, registers[id(reduction)], local_lines)
             total = registers[id(reduction)][1][0][1]
         states = self._registers(outer, reduction, spec.states)
         acc = states[0][0]
@@ -444,7 +333,7 @@ class _Reduction:
         registers[id(reduction)] = (replace(spec, finish=finish), states)
 
     def _in_loops(
-        self, outer: Scope, element: Any, place: Any, layout: _Layout, sums: list[Blocked]
+        self, outer: Scope, element: Any, place: Any, layout: Layout, sums: list[Blocked]
     ) -> None:
         ctype, threads = outer.writer.index_type, layout.row_threads
 
@@ -476,7 +365,7 @@ class _Reduction:
             outer.lines += [f"    {line}" for line in lines] + ["  }"]
         outer.lines.append("}")
 
-    def _together(self, layout: _Layout) -> int:
+    def _together(self, layout: Layout) -> int:
         """How many elements a work-item reads before it goes on: a GPU's memory is busy only
         while several reads of each are under way."""
         width = sum(x.dtype.itemsize for x in self._read_whole())
@@ -499,55 +388,24 @@ class _Reduction:
                 found.append(node)
         return found
 
-    def _combine(
-        self, scope: Scope, register: Any, layout: _Layout, local_lines: list[str]
-    ) -> None:
-        """Merge the registers of a row's threads; all threads then hold the result."""
-        if layout.row_threads == 1:
-            return
-        spec, states = register
-        size = layout.group_rows * layout.row_threads
-        arrays = []
-        for ctype, name in states:
-            local_lines.append(f"__local {ctype} l{name}[{size}];")
-            arrays.append(f"l{name}")
-        stride = 1 if layout.threads_first else layout.group_rows
-        scope.lines += [f"{a}[lid] = {name};" for a, (_, name) in zip(arrays, states, strict=True)]
-        scope.lines.append("barrier(CLK_LOCAL_MEM_FENCE);")
-        scope.lines.append(f"for (int d = {layout.row_threads // 2}; d > 0; d >>= 1) {{")
-        scope.lines.append("  if (rl < d) {")
-        others = {}
-        for k, (a, (ctype, name)) in enumerate(zip(arrays, states, strict=True)):
-            scope.lines.append(f"    const {ctype} t{name} = {a}[lid + d * {stride}];")
-            others[f"t{k}"] = f"t{name}"
-        scope.lines.append("    " + rename(spec.combine, states, others))
-        scope.lines += [
-            f"    {a}[lid] = {name};" for a, (_, name) in zip(arrays, states, strict=True)
-        ]
-        scope.lines += ["  }", "  barrier(CLK_LOCAL_MEM_FENCE);", "}"]
-        base = f"lid - rl * {stride}"
-        scope.lines += [
-            f"{name} = {a}[{base}];" for a, (_, name) in zip(arrays, states, strict=True)
-        ]
-
     def _complete(
         self,
         scope: Scope,
         reduction: Node,
         register: Any,
         row: Expr,
-        layout: _Layout,
+        layout: Layout,
         local_lines: list[str],
     ) -> None:
         """Merge a reduction's threads and know its result."""
-        self._combine(scope, register, layout, local_lines)
+        layout.combine(scope, register, local_lines)
         spec, states = register
         value = rounded(rename(spec.finish, states, {}), reduction.dtype)
         name = scope.define(scope.writer.ctype(reduction.dtype), value)
         scope.hold(reduction, name)
         self.results[id(reduction)] = name
 
-    def _row_members(self, outer: Scope, level: int, row: Expr, layout: _Layout) -> None:
+    def _row_members(self, outer: Scope, level: int, row: Expr, layout: Layout) -> None:
         """Store the reductions that are complete at `level`, and the members over the kept axes
         that can be computed now."""
         found = (m for m in self.cluster.members if m.op.kind is Kind.REDUCTION)
@@ -570,7 +428,7 @@ class _Reduction:
             value = inner.compute(node, unravel(row, node.shape), (), self.visible)
             self.build.store(inner, node, row, value)
         inner.flush()
-        outer.lines.append(f"if ({self._owner(layout)}) {{")
+        outer.lines.append(f"if ({layout.owner()}) {{")
         outer.lines.extend("  " + line for line in inner.lines)
         outer.lines.append("}")
 
@@ -580,7 +438,7 @@ class _Reduction:
         reductions: list[Node],
         registers: Any,
         writer: Writer,
-        layout: _Layout,
+        layout: Layout,
         local_lines: list[str],
         result: Any,
     ) -> list[str]:
@@ -588,14 +446,14 @@ class _Reduction:
         ctype = writer.index_type
         pointers = []
         for reduction in reductions:
-            self._combine(outer, registers[id(reduction)], layout, local_lines)
+            layout.combine(outer, registers[id(reduction)], local_lines)
             _, states = registers[id(reduction)]
             for kind, name in states:
                 pointer = writer.workspace(len(result.workspace), kind)
                 pointers.append(pointer)
                 result.workspace.append(_sizeof(kind) * layout.splits * self.rows)
                 place = f"({ctype})get_group_id(1) * {writer.number(self.rows)} + o"
-                outer.lines.append(f"if ({self._owner(layout)}) {{ {pointer}[{place}] = {name}; }}")
+                outer.lines.append(f"if ({layout.owner()}) {{ {pointer}[{place}] = {name}; }}")
         return pointers
 
     def _arrive(
@@ -604,7 +462,7 @@ class _Reduction:
         reductions: list[Node],
         pointers: list[str],
         row: Expr,
-        layout: _Layout,
+        layout: Layout,
         local_lines: list[str],
     ) -> None:
         """The last group of each row goes on with all splits."""
@@ -626,7 +484,7 @@ class _Reduction:
         reductions: list[Node],
         pointers: list[str],
         row: Expr,
-        layout: _Layout,
+        layout: Layout,
         splits: int,
         local_lines: list[str],
     ) -> None:
@@ -662,16 +520,16 @@ class _Reduction:
         self._row_members(scope, 1, row, layout)
 
     def _second(
-        self, reductions: list[Node], first: _Layout, kinds: list[str]
+        self, reductions: list[Node], first: Layout, kinds: list[str]
     ) -> tuple[Generated, list[Expr]]:
         """Second of two kernels: combine the splits, finish, and compute what follows."""
         build, rows = self.build, self.rows
-        layout = _layout(rows, first.splits, rows == 1, True, self.info)
+        layout = layout_of(rows, first.splits, rows == 1, True, self.info)
         writer = build.writer()
         writer.members = self.reductions
         dims: tuple[int, ...] = (rows,)
         outer = Scope(writer)
-        outer.lines.extend(self._header(writer, layout, rows, first.splits))
+        outer.lines.extend(layout.header(writer, rows, first.splits))
         shapes = [m.shape for m in self.cluster.members if id(m) in self.cluster.row]
         dims = space.refine((rows,), shapes) or (1,)
         for line in space.decode(
