@@ -1,11 +1,13 @@
 """Fixtures for every test.  KERASCL_DEVICE selects the device; caches go to a fresh folder.
 
-Random inputs are new in each run.  KERASCL_TEST_SEED, a number, brings a run's again.
+Random inputs are new in each run.  KERASCL_TEST_SEED, a number, brings a run's again.  --long runs
+every case of tests with dozens that differ little.
 """
 
 import os
 import tempfile
 import zlib
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -28,6 +30,35 @@ settings.load_profile("quick")
 def dev():
     """The device under test."""
     return device.default()
+
+
+def pytest_addoption(parser):
+    parser.addoption(
+        "--long", action="store_true", help="every case of tests that else run every nth alone"
+    )
+
+
+def pytest_collection_modifyitems(config, items):
+    """Of a test marked `every(n)` each nth case runs, from the first.
+
+    Cases count through their parameters as through the digits of a number: where n shares no
+    factor with the numbers of values, all values of all parameters are met.
+    """
+    if config.option.long:
+        return
+    counts: Counter[tuple] = Counter()
+    kept, left = [], []
+    for item in items:
+        mark = item.get_closest_marker("every")
+        case = 0
+        if mark is not None:
+            test = (item.parent.nodeid, item.originalname)
+            case = counts[test] % mark.args[0]
+            counts[test] += 1
+        (left if case else kept).append(item)
+    items[:] = kept
+    if left:
+        config.hook.pytest_deselected(items=left)
 
 
 SEED = os.environ.get("KERASCL_TEST_SEED")

@@ -87,6 +87,7 @@ PRODUCTS = {
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype, precision", INPUTS)
 @pytest.mark.parametrize("transpose", test_wgmma.ORDERS, ids=lambda t: "".join("nt"[i] for i in t))
 @pytest.mark.parametrize("name", PRODUCTS)
@@ -184,6 +185,7 @@ def convolved(rng, solver, kind, name, dtype, precision, cpu_dev, cpu_info):
     check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev, precision)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype, precision", INPUTS[:3])
 @pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
 @pytest.mark.parametrize("name", CONVOLUTIONS)
@@ -231,6 +233,7 @@ def computed_with_a_halo(rng, tile, kind, name, dtype, cpu_dev, cpu_info):
     check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
 @pytest.mark.parametrize("name", HALO)
@@ -238,6 +241,7 @@ def test_boxes_with_a_halo(cpu_dev, cpu_info, name, kind, dtype, rng):
     computed_with_a_halo(rng, halo.SHAPES[3], kind, name, dtype, cpu_dev, cpu_info)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 @pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
 @pytest.mark.parametrize("tile", halo.SHAPES, ids=lambda tile: tile.name)
@@ -268,6 +272,7 @@ def channel_major_gradient(rng, p, shape, splits, cpu_dev, cpu_info):
     check(solver.plan(p, cpu_info, STORE), a, b, want, cpu_dev, p.precision)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("precision", ["high", "highest"])
 @pytest.mark.parametrize("name", test_wgmma_channel_major.CASES)
 def test_planes(cpu_dev, cpu_info, name, precision, rng):
