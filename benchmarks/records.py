@@ -7,7 +7,8 @@ r"""Tuning records to ship: where a solver beat, as the tuner measured, what cos
 Only solvers whose tile and number of slices are given, where there are several, get records: what
 the others do changes with the cost models.  Where several files have a problem, the solver must win
 in each of them.  A record keeps mean times, which also correct the costs for problems near it.
---card asks the cost models of a device that need not be there.
+--card asks the cost models of a device that need not be there.  A report (`python -m kerascl
+report`) has its device's facts, and says which solvers were chosen on it.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from kerascl.commands.reports import document
 from kerascl.kernels.contract.solver import choose
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import ConvProblem
@@ -42,7 +44,7 @@ CARDS = {  # facts that the choice depends on; the self-tests of its kernels cou
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("times", nargs="+", help="what tune --times wrote")
+    parser.add_argument("times", nargs="+", help="what tune --times or report wrote")
     parser.add_argument("--match", nargs="+", required=True, metavar="FACT=TEXT", help="of devices")
     parser.add_argument("--card", choices=CARDS, help="instead of the default device")
     parser.add_argument("--without", default="$.", metavar="REGEX", help="problems to leave out")
@@ -55,14 +57,23 @@ def main() -> None:
         info = dataclasses.replace(info, **CARDS[options.card])
         hopper_probe.available = lambda *_: True
     times: dict[str, list[dict[str, float]]] = {}
+    chosen: dict[str, str] = {}
     for file in options.times:
-        for name, measured in json.loads(Path(file).read_text()).items():
+        text = Path(file).read_text()
+        if text.startswith("#"):
+            report = document.machine_form(text)
+            info, found = document.device(report), document.records(report)
+            chosen |= document.chosen(report)
+            hopper_probe.available = lambda *_: True  # it was, where its solvers have times
+        else:
+            found = json.loads(text)
+        for name, measured in found.items():
             times.setdefault(name, []).append(measured)
     records = {}
     for name, runs in sorted(times.items()):
         if re.search(options.without, name):
             continue
-        fastest, befores = race(name, runs, info)
+        fastest, befores = race(name, runs, info, chosen.get(name))
         if fastest and all(
             before / run[fastest] >= options.gain and before - run[fastest] >= options.least
             for before, run in zip(befores, runs, strict=True)
@@ -75,16 +86,20 @@ def main() -> None:
     print(f"{len(records)} records of {len(times)} problems in {options.out}")
 
 
-def race(name: str, runs: list[dict[str, float]], info) -> tuple[str, list[float]]:
-    """The fastest solver that a record may name and, of each run, the microseconds of what the cost
-    models choose; "" where that was not measured."""
+def race(
+    name: str, runs: list[dict[str, float]], info, present: str | None = None
+) -> tuple[str, list[float]]:
+    """The fastest solver that a record may name and, of each run, the microseconds of `present` or,
+    without, of what the cost models choose; "" where that was not measured."""
     kind, key = name.split(" ", 1)
     module, problem_class = KINDS[kind]
     problem = database.from_key(key, problem_class)
     known = {solver.name: solver for solver in (*module.SOLVERS, *module.VARIANTS)}
     names = set.intersection(*map(set, runs))
     fixed = [n for n in sorted(names) if _fixed(n, known) and known[n].applies(problem, info)]
-    chosen = choose(module.candidates(problem, info)[0], problem, info)
+    solvers = module.candidates(problem, info)[0]
+    chosen = next((s for s in solvers if s.name == present), None)
+    chosen = chosen or choose(solvers, problem, info)
     wanted = plan(chosen, problem, info)
     same = [n for n in fixed if plan(known[n], problem, info) == wanted]
     same = same or [n for n in names if n == chosen.name]

@@ -1,16 +1,16 @@
-"""`python -m kerascl COMMAND`: check and measure devices, profile, tune, look into ONNX files."""
+"""`python -m kerascl COMMAND`: check and measure devices, report on them, profile, tune, ONNX."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from kerascl.commands import bench, check, devices, onnx, profile, tune
+from kerascl.commands import bench, check, devices, onnx, profile, report, tune
 from kerascl.runtime.tables import console
 
 COMMANDS = {
     "devices": devices, "check": check, "bench": bench, "profile": profile, "tune": tune,
-    "onnx": onnx,
+    "report": report, "onnx": onnx,
 }  # fmt: skip
 
 

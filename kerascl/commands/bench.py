@@ -111,7 +111,7 @@ def _learn(peaks: Peaks, rows: list) -> None:
             peaks.flops[name] = max(peaks.flops.get(name, 0.0), rate)
 
 
-def _device_seconds(device: Device, call: Callable, repeats: int) -> float:
+def device_seconds(device: Device, call: Callable, repeats: int) -> float:
     """Median seconds of device time of one call, over all its kernels."""
     call()
     device.queue.finish()
@@ -164,7 +164,7 @@ def _products(device: Device, peaks: Peaks, options, console: Console) -> list:
         for m, k, n in progress.track(sizes, description="products"):
             for dtype in options.dtypes:
                 a, b = _random(rng, (m, k), dtype), _random(rng, (k, n), dtype)
-                seconds = _device_seconds(device, lambda a=a, b=b: product(a, b), options.repeats)
+                seconds = device_seconds(device, lambda a=a, b=b: product(a, b), options.repeats)
                 picked = rng.integers(0, m, _ROWS)
                 wanted = _wide(a)[picked] @ _wide(b)
                 error = _error(_wide(product(a, b))[picked], wanted)
@@ -212,7 +212,7 @@ def _convolutions(device: Device, peaks: Peaks, options, console: Console) -> li
                     "filter gradient": (kc.jit(gradient), (x, w, dy, "filter")),
                 }
                 for part, (function, args) in jobs.items():
-                    seconds = _device_seconds(
+                    seconds = device_seconds(
                         device, lambda f=function, a=args: f(*a), options.repeats
                     )
                     with kc.precision_scope("highest"):

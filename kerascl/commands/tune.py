@@ -14,6 +14,7 @@ import math
 import os
 import re
 import time
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -171,34 +172,80 @@ def _tune_one(
 ) -> dict[str, float]:
     """Microseconds of the present solver and of those that are right and either beat it or are
     slower: what is hardly faster is left out, as noise."""
-    module, info, repeats = KINDS[kind], dev.info, options.repeats
+    found = race(dev, kind, problem, options.repeats, options.candidates, end)
+    before, best = found.times[found.present], found.times[found.fastest]
+    table.add_row(
+        f"{kind} {database.key(problem)}", found.present, found.fastest, " ".join(found.wrong),
+        f"{before * 1e6:.1f}", f"{best * 1e6:.1f}", f"{before / best:.2f}",
+        str(len(found.times) - 1),
+    )  # fmt: skip
+    return found.told
+
+
+@dataclass
+class Race:
+    """What solvers took for one problem.
+
+    Attributes:
+        present: the solver that is chosen today.
+        times: seconds of it and of the others that are right.
+        wrong: why others are out, and whether it is wrong itself: a relative error, or what the
+            driver said.
+    """
+
+    present: str
+    times: dict[str, float]
+    wrong: dict[str, str]
+
+    @property
+    def fastest(self) -> str:
+        """The right solver of the least time."""
+        right = [name for name in self.times if name not in self.wrong] or [self.present]
+        return min(right, key=lambda name: self.times[name])
+
+    @property
+    def told(self) -> dict[str, float]:
+        """The record to keep, in microseconds: what is hardly faster than the present solver is
+        left out, as noise."""
+        before = self.times[self.present]
+        right = {n: t for n, t in self.times.items() if n not in self.wrong}
+        told = {n: t for n, t in right.items() if t >= before or before / t >= _GAIN}
+        return {name: round(seconds * 1e6, 2) for name, seconds in told.items()}
+
+
+def race(dev: Device, kind: str, problem, repeats: int, candidates: int, end: float) -> Race:
+    """Check and time the solver that is chosen and, until the time `end`, others.
+
+    Args:
+        kind: of KINDS.
+        candidates: how many others, the cheapest first.
+    """
+    module, info = KINDS[kind], dev.info
     reference = choose(module.REFERENCES, problem, info)
     solvers, variants = module.candidates(problem, info)
     present = database.choose(kind, solvers, variants, problem, info)
     trial = Trial(problem, reference, dev)
-    before = trial.seconds(trial.plan(present), repeats)
-    times, wrong = {present.name: before}, []
-    for candidate in _candidates(module, problem, info)[: options.candidates]:
+    plan = trial.plan(present)
+    found = Race(present.name, {present.name: trial.seconds(plan, repeats)}, {})
+    error = trial.error(plan)
+    if not error <= trial.bound:
+        found.wrong[present.name] = f"relative error {error:.1e}"
+    for candidate in _candidates(module, problem, info)[:candidates]:
         if time.monotonic() > end:
             break
         if candidate.name == present.name:
             continue
         try:
             plan = trial.plan(candidate)
-            if not trial.error(plan) <= trial.bound:
-                wrong.append(candidate.name)
+            error = trial.error(plan)
+            if not error <= trial.bound:
+                found.wrong[candidate.name] = f"relative error {error:.1e}"
                 continue
-            times[candidate.name] = trial.seconds(plan, repeats)
-        except (CompileError, DeviceError, NotImplementedError):
-            wrong.append(candidate.name)
-    fastest = min(times, key=lambda name: times[name])
-    best = times[fastest]
-    table.add_row(
-        f"{kind} {database.key(problem)}", present.name, fastest, " ".join(wrong),
-        f"{before * 1e6:.1f}", f"{best * 1e6:.1f}", f"{before / best:.2f}", str(len(times) - 1),
-    )  # fmt: skip
-    told = {n: t for n, t in times.items() if t >= before or before / t >= _GAIN}
-    return {name: round(seconds * 1e6, 2) for name, seconds in told.items()}
+            found.times[candidate.name] = trial.seconds(plan, repeats)
+        except (CompileError, DeviceError, NotImplementedError) as failure:
+            text = str(failure).partition("\n")[0]
+            found.wrong[candidate.name] = f"{type(failure).__name__}: {text}"
+    return found
 
 
 def _least(module, problem, info) -> float:

@@ -1,0 +1,258 @@
+"""The report: what is in the file, what a failing part leaves, and what must not be in it."""
+
+import argparse
+import dataclasses
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+import kerascl as kc
+from kerascl.commands import report
+from kerascl.commands.reports import document, operations, parts, private, running
+from kerascl.commands.reports.parts import Setting
+from kerascl.commands.reports.running import Fault, Outcome, Runner
+from kerascl.runtime import device, sources
+
+# A part whose items do what drivers do.
+CHILD = """
+import importlib.util, json, os, sys, time
+
+# Alone, as the package would take a second to import.
+spec = importlib.util.spec_from_file_location("parts", sys.argv[2])
+sys.modules["parts"] = parts = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(parts)
+Item, Setting, serve = parts.Item, parts.Setting, parts.serve
+
+def say(*words):
+    print(json.dumps(words), flush=True)
+
+def raises(tell):
+    raise ValueError("the driver said no\\nand why")
+
+def dies(tell):
+    print("last words", file=sys.stderr, flush=True)
+    os._exit(77)
+
+def items():
+    yield Item("first", lambda tell: tell({"name": "first"}))
+    yield Item("raises", raises)
+    yield Item("dies", dies)
+    yield Item("hangs", lambda tell: time.sleep(100))
+    yield Item("lies", lambda tell: tell({"name": "lies", "wrong": "3, not 4"}))
+    yield Item("last", lambda tell: tell({"name": "last"}))
+
+wanted = sys.argv[1].split(",")
+serve([i for i in items() if i.name in wanted], Setting(**json.load(sys.stdin)), say)
+"""
+# A driver whose products are wrong: a kernel that returns at once.
+FAULTY = """
+import re
+from kerascl.runtime import programs
+
+right = programs.Programs._from_source
+
+def wrong(self, source, options):
+    text = re.sub(r"(void (?:gemm|mma|wgmma)\\w*\\([^{]*\\{)", r"\\1 if (get_global_size(0)) return;", source)
+    return right(self, text, options)
+
+programs.Programs._from_source = wrong
+"""  # noqa: E501
+
+
+def child(*names: str) -> list[str]:
+    return [sys.executable, "-c", CHILD, ",".join(names), parts.__file__]
+
+
+def tables(text: str) -> list[list[list[str]]]:
+    """The cells of all tables."""
+    found, table = [], []
+    for line in [*text.splitlines(), ""]:
+        if line.startswith("|"):
+            table.append([c.strip() for c in re.split(r"(?<!\\)\|", line)[1:-1]])
+        elif table:
+            found.append(table)
+            table = []
+    return found
+
+
+def test_what_fails_does_not_stop_what_follows(monkeypatch):
+    monkeypatch.setattr(running, "_PATIENCE", 1.0)
+    monkeypatch.setattr(running, "_SHARE", 0.05)
+    names = ("first", "raises", "dies", "hangs", "lies", "last")
+    seen = []
+    setting = Setting(None, seconds=60.0)
+    runner = Runner("part", child(*names), setting, lambda *state: seen.append(state))
+    outcome = runner.run()
+    assert [row["name"] for row in outcome.rows] == ["first", "lies", "last"]
+    assert (outcome.items, outcome.done, outcome.remarks) == (6, 6, [])
+    found = {fault.item: fault.text for fault in outcome.faults}
+    assert list(found) == ["raises", "dies", "hangs", "lies"]
+    assert found["raises"].startswith("ValueError: the driver said no\nand why")
+    assert found["dies"] == "its process ended (77)\nlast words"
+    assert re.fullmatch(r"it took more than \d s", found["hangs"]) and found["lies"] == "3, not 4"
+    assert seen[-1] == (6, 6, "")
+
+
+def test_no_item_is_begun_after_the_time(monkeypatch):
+    outcome = Runner("part", child("first", "last"), Setting(None, seconds=0.0)).run()
+    assert not outcome.rows and not outcome.faults
+    assert outcome.remarks == ["2 of 2 left out: the time was up"]
+    monkeypatch.setattr(running, "_LEAST_GRACE", 8.0)
+    outcome = Runner("part", child("hangs", "last"), Setting(None, seconds=0.5)).run()
+    assert not outcome.rows and not outcome.faults  # the time's end is no fault
+    assert outcome.remarks[-1] == "1 of 2 left out: the time was up"
+
+
+def test_a_process_that_cannot_begin_is_a_fault():
+    outcome = Runner("part", [sys.executable, "-c", "import no_such"], Setting(None)).run()
+    (fault,) = outcome.faults
+    assert fault.item == "before anything began" and "No module named 'no_such'" in fault.text
+
+
+def run(tmp_path, **more) -> tuple[int, str, str]:
+    """The command; its status, the file and what it printed."""
+    usual = dict(
+        output=str(tmp_path / "report.md"), json=False, quick=True, minutes=1.0, device=None,
+        parts=["checks", "rates"],
+    )  # fmt: skip
+    console = Console(record=True, width=200)
+    status = report.run(argparse.Namespace(**(usual | more)), console)
+    return status, (tmp_path / "report.md").read_text(), console.export_text()
+
+
+@pytest.fixture
+def scripted(monkeypatch):
+    """Parts that do what CHILD does."""
+    items = {"facts": ("first",), "checks": ("raises",), "rates": ("last",)}
+    monkeypatch.setattr(report, "command", lambda part: child(*items[part]))
+    monkeypatch.setenv("KERASCL_CACHE_DIR", os.environ["KERASCL_CACHE_DIR"])  # set back after
+
+
+def test_a_failed_part_is_in_the_file(tmp_path, scripted):
+    status, text, printed = run(tmp_path, json=True)
+    assert status == 1
+    assert "**1 fault was found**" in text
+    assert "- **checks**, raises: ValueError: the driver said no" in text
+    assert "checks, raises: ValueError: the driver said no" in printed
+    found = json.loads((tmp_path / "report.json").read_text())
+    assert found == document.machine_form(text)
+    assert [len(found[part]["faults"]) for part in ("facts", "checks", "rates")] == [0, 1, 0]
+
+
+def test_ctrl_c_writes_what_there_is(tmp_path, scripted, monkeypatch):
+    class Stopped(Runner):
+        def _hear(self, line):
+            if self.outcome.part == "rates":
+                raise KeyboardInterrupt
+            return super()._hear(line)
+
+    monkeypatch.setattr(report, "Runner", Stopped)
+    status, text, printed = run(tmp_path)
+    assert status == 130 and "Interrupted" in printed
+    found = document.machine_form(text)
+    assert found["facts"]["rows"] == [{"name": "first"}] and found["checks"]["faults"]
+    assert found["rates"]["remarks"] == ["interrupted"] and "(interrupted)" in text
+
+
+def test_a_wrong_folder_is_refused_before_anything_runs(tmp_path):
+    console = Console(record=True, width=200)
+    options = argparse.Namespace(
+        output=str(tmp_path / "none" / "report.md"), quick=True, minutes=None, device=None
+    )
+    assert report.run(options, console) == 2 and "--output" in console.export_text()
+
+
+def test_texts_lose_names_and_folders(monkeypatch, tmp_path):
+    monkeypatch.setattr(Path, "home", lambda: Path("/srv/people/ada"))
+    monkeypatch.setattr(private.getpass, "getuser", lambda: "lovelace")
+    monkeypatch.setattr(private.platform, "node", lambda: "engine7.example.org")
+    monkeypatch.chdir(tmp_path)
+    scrub = private.Scrubber()
+    for text, wanted in {
+        "/srv/people/ada/.cache/x failed": "~/.cache/x failed",
+        f"{tmp_path}/train.py": "<folder>/train.py",
+        f"{sys.prefix}/lib/a.py": "<python>/lib/a.py",
+        f"{sources.PACKAGE}/ops/a.py": "<kerascl>/kerascl/ops/a.py",
+        "/home/charles/x, C:\\Users\\Charles\\x, /Users/charles/x": "~/x, ~\\x, ~/x",
+        "engine7.example.org and engine7 of lovelace": "<machine> and <machine> of <user>",
+        "engine75 at /usr/lib/libOpenCL.so": "engine75 at /usr/lib/libOpenCL.so",
+    }.items():
+        assert scrub.text(text) == wanted
+    nested = {"a": ["/home/charles/x", 3, None, {"b": "lovelace"}], "c": True}
+    assert scrub.everything(nested) == {"a": ["~/x", 3, None, {"b": "<user>"}], "c": True}
+
+
+def test_tables_and_records_of_the_file():
+    solver = {
+        "kind": "gemm", "problem": "1 2 3", "chosen": "a|b", "fastest": "c",
+        "times": {"a|b": 4.0, "c": 2.0}, "measured": {"a|b": 4.0, "c": 2.0},
+        "predicted": {"a|b": 2.0},
+    }  # fmt: skip
+    outcome = Outcome("solvers", [solver], [Fault("solvers", "x", "no\n| good")], 1, 1)
+    text = document.markdown(document.to_json("a device", "2030-01-01", [outcome]))
+    (summary, table) = tables(text)
+    assert all(len(row) == len(table[0]) for row in table)
+    row = dict(zip(table[0], table[2], strict=True))
+    assert row["chosen"] == "a\\|b" and row["slower"] == "2.00" and row["predicted us"] == "2"
+    # it takes twice what was predicted, and twice the fastest solver's time
+    assert "0%" in summary[2][1] and "100%" in summary[2][1]
+    assert document.records(document.machine_form(text)) == {"gemm 1 2 3": {"a|b": 4.0, "c": 2.0}}
+    assert document.chosen(document.machine_form(text)) == {"gemm 1 2 3": "a|b"}
+    with pytest.raises(ValueError, match="not known well enough"):
+        document.device(document.machine_form(text))
+    with pytest.raises(ValueError, match="no report"):
+        document.machine_form("# something else")
+
+
+@pytest.mark.parametrize(
+    "sizes", [(9, 4, 3, 1, 6), (8, 6, 3, 2, 4, 2), (7, 5, 1, 2, 3), (6, 4, 3, 1, 8, 4)], ids=str
+)
+def test_samples_of_convolutions_see_a_wrong_pixel(sizes, rng):
+    layer = operations._Conv(*sizes, batch=2)
+    for way in operations._WAYS:
+        work = operations._convolution(layer, way, "float32", rng)
+        right = work.call().numpy().astype(np.float64)
+        assert work.error(right) < 2e-3
+        moved = np.roll(right, 1, -1 if way == "filter gradient" else 1)
+        assert work.error(moved) > 0.05
+
+
+def test_samples_of_products(rng):
+    work = operations._product(19, 33, 7, "float16", rng)
+    right = np.asarray(work.call().numpy(), np.float64)
+    assert work.error(right) < 2e-3 and work.error(right * 1.01) > 5e-3
+    assert work.flops == 2 * 19 * 33 * 7 and work.nbytes == 2 * (19 * 33 + 33 * 7 + 19 * 7)
+
+
+def test_of_a_driver_whose_products_are_wrong(tmp_path):
+    """The whole way: two parts in their processes on the device, and the file."""
+    (tmp_path / "sitecustomize.py").write_text(FAULTY)
+    path = os.pathsep.join((str(tmp_path), str(sources.PACKAGE.parent)))
+    environment = os.environ | {
+        "PYTHONPATH": path, "KERASCL_CHECK": "0", "HOME": str(tmp_path / "ada")
+    }  # fmt: skip
+    command = [sys.executable, "-m", "kerascl", "report", "--quick", "--minutes", "4"]
+    done = subprocess.run(
+        [*command, "--parts", "products"], cwd=tmp_path, capture_output=True, text=True,
+        env=environment,
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    (file,) = tmp_path.glob("kerascl-report-*.md")
+    text = file.read_text()
+    found = document.machine_form(text)
+    assert found["products"]["rows"] and found["products"]["faults"]
+    assert all("relative error" in row["wrong"] for row in found["products"]["rows"])
+    info = device.default().info
+    assert info.name in text and info.driver_version in text
+    assert dataclasses.replace(document.device(found), cache_key=info.cache_key) == info
+    (software,) = (row for row in found["facts"]["rows"] if "pyopencl" in row)
+    assert software["kerascl"] == kc.__version__
+    for folder in (str(tmp_path), str(sources.PACKAGE), sys.prefix, str(Path.home())):
+        assert folder not in text or folder == "/"
