@@ -36,19 +36,18 @@ StepFunction: TypeAlias = Callable[
 ]
 
 
-class BodyTrace:
-    """The trace of a loop body: reads of States go to the trace outside, but for those that the
-    body assigns, whose values are carried.
+class StatesTrace:
+    """What traces of loops share: the values that States have inside.
 
     Attributes:
-        values: of States, by their ids: what the body sees.
-        written: the States that it assigned.
+        start: nodes of the loop have a larger serial.
+        values: of States, by their ids: what is seen inside.
+        written: the States that were assigned.
     """
 
     index_checks: list[tuple[Any, Array, Array]] | None = None
 
     def __init__(self) -> None:
-        self.outer = current.trace
         self.start = graph.new_serial()
         self.values: dict[int, Array] = {}
         self.written: dict[int, State] = {}
@@ -60,13 +59,6 @@ class BodyTrace:
             if value is array:
                 self.values[key] = other
 
-    def read(self, state: State) -> Array:
-        """The value of a State inside."""
-        if id(state) in self.values:
-            return self.values[id(state)]
-        with current.replaced(trace=self.outer):
-            return state.value
-
     def write(self, state: State, value: Array) -> None:
         """Note an assignment."""
         self.values[id(state)] = value
@@ -75,6 +67,22 @@ class BodyTrace:
     def knows_value(self, node: Node) -> bool:
         """Whether the host can have a value."""
         return is_closed(node)
+
+
+class BodyTrace(StatesTrace):
+    """The trace of a loop body: reads of States go to the trace outside, but for those that the
+    body assigns, whose values are carried."""
+
+    def __init__(self) -> None:
+        self.outer = current.trace
+        super().__init__()
+
+    def read(self, state: State) -> Array:
+        """The value of a State inside."""
+        if id(state) in self.values:
+            return self.values[id(state)]
+        with current.replaced(trace=self.outer):
+            return state.value
 
 
 class Body:

@@ -28,7 +28,7 @@ from kerascl.ops.pointwise import (
     tan,
     where,
 )
-from kerascl.ops.random import gamma, normal, poisson, randint, random_bits, split, uniform
+from kerascl.ops.random import gamma, normal, poisson, randint, random_bits, shifted, split, uniform
 from kerascl.ops.reduction import sum as total
 from kerascl.ops.scan import cumsum
 from kerascl.ops.sorting import argsort, searchsorted
@@ -65,7 +65,7 @@ def laplace(
     """Floats of a Laplace distribution, |x - loc| of mean `scale`."""
     centred = 2 * _open(key, shape, dtype) - 1
     size = -log1p(-absolute(centred))
-    return where(centred < 0, -size, size) * scale + loc
+    return shifted(where(centred < 0, -size, size), loc, scale)
 
 
 def gumbel(
@@ -76,7 +76,7 @@ def gumbel(
     dtype: DTypeLike = float32,
 ) -> Array:
     """Floats of a Gumbel distribution: of largest values."""
-    return -log(-log(_open(key, shape, dtype))) * scale + loc
+    return shifted(-log(-log(_open(key, shape, dtype))), loc, scale)
 
 
 def logistic(
@@ -88,7 +88,7 @@ def logistic(
 ) -> Array:
     """Floats of a logistic distribution."""
     unit = _open(key, shape, dtype)
-    return (log(unit) - log1p(-unit)) * scale + loc
+    return shifted(log(unit) - log1p(-unit), loc, scale)
 
 
 def cauchy(key: ArrayLike, shape: ShapeLike, dtype: DTypeLike = float32) -> Array:

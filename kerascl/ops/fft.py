@@ -252,6 +252,18 @@ def _sizes(
     return list(zip((rules.axis_index(a, x.ndim, "axes") for a in axes), lengths, strict=True))
 
 
+def _one_by_one(
+    transform: Callable[..., Array],
+    x: Array,
+    sizes: Sequence[tuple[int, int | None]],
+    norm: str | None,
+) -> Array:
+    """`transform` along one axis after another, as `_sizes` gives them."""
+    for axis, n in sizes:
+        x = transform(x, n, axis, norm)
+    return x
+
+
 def fftn(
     x: ArrayLike,
     s: Sequence[int] | None = None,
@@ -269,9 +281,7 @@ def fftn(
         ValueError: where the lengths do not fit the axes, and for another `norm`.
     """
     x = as_array(x)
-    for axis, n in reversed(_sizes(x, s, axes)):
-        x = fft(x, n, axis, norm)
-    return x
+    return _one_by_one(fft, x, _sizes(x, s, axes)[::-1], norm)
 
 
 def ifftn(
@@ -282,9 +292,7 @@ def ifftn(
 ) -> Array:
     """Inverse Fourier transform over several axes; arguments as for `fftn`."""
     x = as_array(x)
-    for axis, n in reversed(_sizes(x, s, axes)):
-        x = ifft(x, n, axis, norm)
-    return x
+    return _one_by_one(ifft, x, _sizes(x, s, axes)[::-1], norm)
 
 
 def rfftn(
@@ -296,10 +304,7 @@ def rfftn(
     """`fftn` of a real array, of which the last of the axes keeps n // 2 + 1 values."""
     x = as_array(x)
     *others, (last, n) = _sizes(x, s, axes)
-    x = rfft(x, n, last, norm)
-    for axis, n in reversed(others):
-        x = fft(x, n, axis, norm)
-    return x
+    return _one_by_one(fft, rfft(x, n, last, norm), others[::-1], norm)
 
 
 def irfftn(
@@ -311,9 +316,7 @@ def irfftn(
     """The real array with the spectrum of `rfftn`; the last length is 2 (m - 1) by default."""
     x = as_array(x)
     *others, (last, length) = _sizes(x, s, axes)
-    for axis, n in others:
-        x = ifft(x, n, axis, norm)
-    return irfft(x, length, last, norm)
+    return irfft(_one_by_one(ifft, x, others, norm), length, last, norm)
 
 
 def fft2(

@@ -473,7 +473,7 @@ def normal(
 ) -> Array:
     """Floats of a normal distribution."""
     y = _real(_NORMALS, key, shape, dtype)
-    return _shift(y, mean, stddev)
+    return shifted(y, mean, stddev)
 
 
 def truncated_normal(
@@ -484,10 +484,11 @@ def truncated_normal(
     dtype: DTypeLike = float32,
 ) -> Array:
     """Floats of a normal distribution, all within two standard deviations of the mean."""
-    return _shift(_real(_TRUNCATED, key, shape, dtype), mean, stddev)
+    return shifted(_real(_TRUNCATED, key, shape, dtype), mean, stddev)
 
 
-def _shift(y: Array, mean: ArrayLike, stddev: ArrayLike) -> Array:
+def shifted(y: Array, mean: ArrayLike, stddev: ArrayLike) -> Array:
+    """`y * stddev + mean`: a standard distribution's values as those of its family."""
     if not (is_scalar(stddev) and stddev == 1):
         y = y * stddev
     return y if is_scalar(mean) and mean == 0 else y + mean

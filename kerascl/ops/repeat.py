@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
-from kerascl.core import node as graph
 from kerascl.core.array import Array, ArrayLike, State, apply, apply_multi
 from kerascl.core.batch import BatchTracer, note
 from kerascl.core.context import current
-from kerascl.core.holders import enrol
-from kerascl.core.node import Node, is_closed
+from kerascl.core.node import Node
 from kerascl.core.op import ARGUMENT, Op
 from kerascl.core.structure import flatten
 from kerascl.core.tape import another, pause
@@ -19,7 +17,7 @@ from kerascl.core.types import Attrs, Gradients, Results, Shape
 from kerascl.dtypes import DType
 from kerascl.ops.batched import as_batches
 from kerascl.ops.branches import as_condition, select
-from kerascl.ops.control import KEEP, Body, loop, standing_alone
+from kerascl.ops.control import KEEP, Body, StatesTrace, loop, standing_alone
 from kerascl.ops.declare import as_array, cast_to, library_operation, scalar
 from kerascl.ops.movement import iota
 from kerascl.ops.pointwise import logical_and, where
@@ -31,30 +29,16 @@ __all__ = ["fori_loop", "while_loop"]
 Iteration: TypeAlias = Callable[[list[Array]], tuple[Sequence[ArrayLike], ArrayLike]]
 
 
-class IterationTrace:
+class IterationTrace(StatesTrace):
     """The trace of an iteration: a State stands for its value when the iteration begins.
 
     Attributes:
-        start: nodes of the iteration have a larger serial.
         stand_ins: of each State that was used, it and the argument for its first value.
-        values: of these States, by their ids: what the iteration sees.
-        written: the States that were assigned.
     """
 
-    index_checks: list[tuple[Any, Array, Array]] | None = None
-
     def __init__(self) -> None:
-        self.start = graph.new_serial()
+        super().__init__()
         self.stand_ins: dict[int, tuple[State, Node]] = {}
-        self.values: dict[int, Array] = {}
-        self.written: dict[int, State] = {}
-        enrol(self)
-
-    def swap(self, array: Array, other: Array) -> None:
-        """Hold `other` where `array` stood; see `core.holders`."""
-        for key, value in self.values.items():
-            if value is array:
-                self.values[key] = other
 
     def read(self, state: State) -> Array:
         """The value of a State inside."""
@@ -66,12 +50,7 @@ class IterationTrace:
     def write(self, state: State, value: Array) -> None:
         """Note an assignment."""
         self.read(state)
-        self.values[id(state)] = value
-        self.written[id(state)] = state
-
-    def knows_value(self, node: Node) -> bool:
-        """Whether the host can have a value."""
-        return is_closed(node)
+        super().write(state, value)
 
 
 def _argument(shape: Shape, dtype: DType, device: Any) -> Array:

@@ -1,22 +1,3 @@
-"""Selects kerascl for the Keras of these tests."""
+"""Selects kerascl for the Keras of these tests, as for those of the backend."""
 
-import os
-
-os.environ["KERAS_BACKEND"] = "kerascl"
-
-import pytest
-
-import kerascl_hook
-
-kerascl_hook.install()
-
-import keras  # noqa: E402  (the environment and the hook come first)
-
-
-@pytest.fixture(autouse=True)
-def clean_session():
-    """Global Keras state, such as the floatx and dtype policies, is as at the start."""
-    yield
-    keras.config.set_floatx("float32")
-    keras.config.set_dtype_policy("float32")
-    keras.utils.clear_session(free_memory=False)
+from tests.backend.conftest import clean_session  # noqa: F401  (a fixture)

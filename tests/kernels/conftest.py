@@ -1,4 +1,4 @@
-"""A card that is not there, and what emulates it."""
+"""The devices that kernels run on, a card that is not there, and what emulates it."""
 
 import dataclasses
 
@@ -10,6 +10,12 @@ from tests.kernels.harness import devices
 
 # What a GPU can show of emulated kernels it shows without an emulator.
 EMULATING = {name: dev for name, dev in devices().items() if dev.info.kind == "cpu"}
+
+
+@pytest.fixture(params=list(devices().values()), ids=list(devices()), scope="module")
+def dev(request):
+    """Each device of `harness.devices`."""
+    return request.param
 
 
 @pytest.fixture(params=list(EMULATING.values()), ids=list(EMULATING), scope="module")

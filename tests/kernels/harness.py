@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 
 import numpy as np
@@ -24,6 +25,13 @@ def devices() -> dict[str, device.Device]:
         found = [f.device for f in device.find_devices() if f.device]
         found = [d for d in found if "simulator" not in d.info.quirks]
     return {d.info.platform: d for d in found}
+
+
+def small_gpu(info: device.DeviceInfo, local_mem_bytes: int) -> device.DeviceInfo:
+    """A device's facts as those of a GPU with small work-groups and so much local memory."""
+    return dataclasses.replace(
+        info, kind="gpu", max_work_group_size=64, local_mem_bytes=local_mem_bytes, compute_units=4
+    )
 
 
 def poisoned(shape: tuple[int, ...], dtype: DType) -> np.ndarray:

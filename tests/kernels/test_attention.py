@@ -31,11 +31,6 @@ SOLVERS = {
 }
 
 
-@pytest.fixture(params=DEVICES, ids=list(devices()), scope="module")
-def dev(request):
-    return request.param
-
-
 def contiguous(shape):
     strides = [1] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):

@@ -22,15 +22,9 @@ from kerascl.kernels.conv.problem import (
 from kerascl.kernels.conv.tiled import TiledConv
 from kerascl.kernels.matmul.tiles import TILES
 from kerascl.kernels.units.conv import FragmentConv
-from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
+from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
 
 KINDS = (FORWARD, DATA_GRAD, FILTER_GRAD)
-DEVICES = devices()
-
-
-@pytest.fixture(params=list(DEVICES.values()), ids=list(DEVICES), scope="module")
-def dev(request):
-    return request.param
 
 
 def make(

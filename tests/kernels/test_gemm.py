@@ -14,15 +14,7 @@ from kerascl.kernels.matmul.portable import SkinnyMatmul, TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.tiles import TILES
 from kerascl.kernels.units.matmul import FragmentMatmul
-from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
-
-DEVICES = list(devices().values())
-IDS = list(devices())
-
-
-@pytest.fixture(params=DEVICES, ids=IDS, scope="module")
-def dev(request):
-    return request.param
+from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
 
 
 def operand(rng, batch, rows, cols, dtype, order):

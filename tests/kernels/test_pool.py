@@ -16,11 +16,6 @@ from tests.kernels.harness import devices, poisoned, run_plan
 DEVICES = list(devices().values())
 
 
-@pytest.fixture(params=DEVICES, ids=list(devices()), scope="module")
-def dev(request):
-    return request.param
-
-
 def windows(problem):
     """(output position, input positions in row-major window order) for every window."""
     spatial, pooled = problem.x_shape[1:-1], problem.y_shape[1:-1]

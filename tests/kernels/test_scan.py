@@ -1,7 +1,5 @@
 """Cumulative operations and binary search against NumPy."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -9,24 +7,13 @@ from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.scan import solvers as scan
 from kerascl.kernels.scan.problem import ScanProblem, SearchProblem
-from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
-
-DEVICES = list(devices().values())
-
-
-@pytest.fixture(params=DEVICES, ids=list(devices()), scope="module")
-def dev(request):
-    return request.param
+from tests.kernels.harness import assert_close, poisoned, random_array, run_plan, small_gpu
 
 
 @pytest.fixture(params=["own", "gpu"])
 def info(request, dev):
     """The device's facts, and those of a GPU with small groups and little local memory."""
-    if request.param == "own":
-        return dev.info
-    return dataclasses.replace(
-        dev.info, kind="gpu", max_work_group_size=64, local_mem_bytes=32768, compute_units=4
-    )
+    return dev.info if request.param == "own" else small_gpu(dev.info, 32768)
 
 
 UFUNCS = {

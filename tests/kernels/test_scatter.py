@@ -1,7 +1,5 @@
 """Scatter against a NumPy loop over the updates."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -10,24 +8,13 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.scatter import solvers as scatter
 from kerascl.kernels.scatter.problem import ScatterProblem
 from kerascl.kernels.sort import stages
-from tests.kernels.harness import devices, poisoned, run_plan
-
-DEVICES = list(devices().values())
-
-
-@pytest.fixture(params=DEVICES, ids=list(devices()), scope="module")
-def dev(request):
-    return request.param
+from tests.kernels.harness import poisoned, run_plan, small_gpu
 
 
 @pytest.fixture(params=["own", "gpu"])
 def info(request, dev):
     """The device's facts, and those of a GPU with little local memory."""
-    if request.param == "own":
-        return dev.info
-    return dataclasses.replace(
-        dev.info, kind="gpu", max_work_group_size=64, local_mem_bytes=8192, compute_units=4
-    )
+    return dev.info if request.param == "own" else small_gpu(dev.info, 8192)
 
 
 UFUNCS = {"add": np.add, "mul": np.multiply, "max": np.maximum, "min": np.minimum}

@@ -1,7 +1,5 @@
 """Sorting, argsort and top-k against NumPy's stable sort."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -10,25 +8,15 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.sort import solvers as sort
 from kerascl.kernels.sort import stages
 from kerascl.kernels.sort.problem import SortProblem
-from tests.kernels.harness import devices, poisoned, run_plan
+from tests.kernels.harness import poisoned, run_plan, small_gpu
 
-DEVICES = list(devices().values())
 BOTH = ("values", "indices")
-
-
-@pytest.fixture(params=DEVICES, ids=list(devices()), scope="module")
-def dev(request):
-    return request.param
 
 
 @pytest.fixture(params=["own", "gpu"])
 def info(request, dev):
     """The device's facts, and those of a GPU with little local memory."""
-    if request.param == "own":
-        return dev.info
-    return dataclasses.replace(
-        dev.info, kind="gpu", max_work_group_size=64, local_mem_bytes=8192, compute_units=4
-    )
+    return dev.info if request.param == "own" else small_gpu(dev.info, 8192)
 
 
 def reference(x, descending):

@@ -30,15 +30,7 @@ from kerascl.kernels.hopper.tma import map_words
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from tests.kernels import ptx, test_wgmma_channel_major
-from tests.kernels.harness import assert_close, devices, poisoned, random_array, run_plan
-
-DEVICES = list(devices().values())
-IDS = list(devices())
-
-
-@pytest.fixture(params=DEVICES, ids=IDS, scope="module")
-def dev(request):
-    return request.param
+from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
 
 
 @pytest.fixture

@@ -18,15 +18,7 @@ from kerascl.kernels.hopper import channel_major, tiles
 from kerascl.kernels.hopper.ptx import sm_90a
 from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES
 from tests.kernels import ptx
-from tests.kernels.harness import POISON, devices, poisoned, random_array, run_outputs
-
-DEVICES = list(devices().values())
-IDS = list(devices())
-
-
-@pytest.fixture(params=DEVICES, ids=IDS, scope="module")
-def dev(request):
-    return request.param
+from tests.kernels.harness import POISON, poisoned, random_array, run_outputs
 
 
 @pytest.fixture

@@ -17,10 +17,8 @@ from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper import stem, tiles
 from kerascl.kernels.hopper.ptx import sm_90a
 from tests.kernels import ptx
-from tests.kernels.harness import devices, poisoned, random_array, run_outputs
+from tests.kernels.harness import poisoned, random_array, run_outputs
 
-DEVICES = list(devices().values())
-IDS = list(devices())
 # images, height, width, channels; taps; filters; stride; pads
 CASES = {
     "3x3": ((2, 6, 7, 3), (3, 3), 16, 1, ((1, 1), (1, 1))),
@@ -31,11 +29,6 @@ CASES = {
     "line": ((3, 1, 20, 2), (1, 5), 8, 1, ((0, 0), (2, 2))),
     "wide pads": ((1, 4, 4, 4), (3, 3), 8, 1, ((4, 4), (4, 4))),
 }
-
-
-@pytest.fixture(params=DEVICES, ids=IDS, scope="module")
-def dev(request):
-    return request.param
 
 
 def problem(case, kind=FORWARD, dtype=dtypes.float32, precision="high"):

@@ -11,10 +11,9 @@ from kerascl.kernels.contract.solver import choose
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv import winograd
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, normalise_conv
-from tests.kernels.harness import devices, poisoned, run_plan
+from tests.kernels.harness import poisoned, run_plan
 from tests.kernels.test_conv import make
 
-DEVICES = devices()
 BOUNDS = {2: 1e-6, 4: 1e-5}  # relative error by norm in float32
 CASES = {
     "whole tiles": dict(spatial=(8, 12), channels=16, filters=32, pads=1),
@@ -24,11 +23,6 @@ CASES = {
     "wide margins": dict(spatial=(5, 5), channels=4, filters=4, pads=3),
     "cropping": dict(spatial=(12, 11), channels=4, filters=8, pads=((-1, -2), (2, -3))),
 }
-
-
-@pytest.fixture(params=list(DEVICES.values()), ids=list(DEVICES), scope="module")
-def dev(request):
-    return request.param
 
 
 def check(problem, inputs, want, info, dev, tile, bound, out=dtypes.float32):

@@ -26,26 +26,15 @@ from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, 
 from kerascl.kernels.tuning import machine
 
 
-class DepthwiseConv(Solver):
+class DepthwiseConv(depthwise_strips.Depthwise):
     """Any device, layout and multiplier: a work-item an output element, or lanes over pixels."""
 
     name = "depthwise"
-    # Shares of the rates that products read from memory one by one reach.
-    ON_GPU, ON_CPU = 0.02, 0.003
+    ON_GPU, ON_CPU = 0.02, 0.003  # elements are read from memory one by one
 
     def applies(self, problem: ConvProblem, info) -> bool:
         p = problem
         return usable(p, info) and p.w_shape[-2] == 1 and p.groups == p.x_shape[-1]
-
-    def cost(self, problem: ConvProblem, info) -> float:
-        # With one group it is an ordinary convolution of one channel.
-        if problem.groups == 1:
-            return math.inf
-        efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
-        rates, launches = machine.of(info), 2 if problem.kind == FILTER_GRAD else 1
-        return rates.roofline(
-            problem.products, problem.nbytes, problem.acc, efficiency, launches
-        )  # fmt: skip
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, index = problem, conv_index(problem)

@@ -26,7 +26,23 @@ _REGISTERS = 176  # words that a work-item's arrays may take
 _FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
-class DepthwiseStrips(Solver):
+class Depthwise(Solver):
+    """The cost of a depthwise convolution: `ON_GPU` and `ON_CPU` are the shares of the rates that
+    products reach."""
+
+    ON_GPU: float
+    ON_CPU: float
+
+    def cost(self, problem: ConvProblem, info) -> float:
+        # With one group it is an ordinary convolution of one channel.
+        if problem.groups == 1:
+            return math.inf
+        efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
+        rates, launches = machine.of(info), 2 if problem.kind == FILTER_GRAD else 1
+        return rates.roofline(problem.products, problem.nbytes, problem.acc, efficiency, launches)
+
+
+class DepthwiseStrips(Depthwise):
     """Strips of `strip` columns, walked `rows` output rows at a time (None: what suits).
 
     A filter gradient splits the strips over about `groups` work-groups a compute unit; their
@@ -34,7 +50,7 @@ class DepthwiseStrips(Solver):
     image counts as zero, so that an infinite weight next to padding gives NaN.
     """
 
-    ON_GPU, ON_CPU = 0.3, 0.03  # shares of the rates that products reach
+    ON_GPU, ON_CPU = 0.3, 0.03
 
     def __init__(self, strip: int | None = None, rows: int | None = None, groups: int = 4):
         self.strip = strip
@@ -60,16 +76,6 @@ class DepthwiseStrips(Solver):
             and info.max_work_group_size >= _GROUP
             and self._shape(p) is not None
         )
-
-    def cost(self, problem: ConvProblem, info) -> float:
-        # With one group it is an ordinary convolution of one channel.
-        if problem.groups == 1:
-            return math.inf
-        efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
-        rates, launches = machine.of(info), 2 if problem.kind == FILTER_GRAD else 1
-        return rates.roofline(
-            problem.products, problem.nbytes, problem.acc, efficiency, launches
-        )  # fmt: skip
 
     def _shape(self, p: ConvProblem) -> tuple[int, int] | None:
         """Lanes of channels and columns of a strip whose arrays fit the registers."""
