@@ -1,7 +1,7 @@
 """The API reference: one page for each group of public names, from signatures and docstrings.
 
-Many functions are made from a line of a table (`sin = pointwise("sin", …)`), so names are looked up in
-the imported package; griffe reads the docstrings.
+Many functions are made from a line of a table (`sin = pointwise("sin", …)`), so names are looked up
+in the imported package; griffe reads the docstrings.
 """
 
 import importlib
@@ -18,7 +18,7 @@ os.environ.setdefault("KERAS_BACKEND", "kerascl")
 import kerascl as kc
 import kerascl.onnx
 
-# page -> its title; modules of kerascl.ops whose names it lists; further names, "nn.": all of a module.
+# page -> title; modules of kerascl.ops whose names it lists; further names, "nn.": a whole module.
 PAGES = {
     "arrays": ("Array and State", "", "Array State"),
     "creation": ("Making arrays", "creation dlpack", ""),

@@ -1,8 +1,8 @@
 """The Python of the documentation runs, and prints what the pages say.
 
-The blocks of a page are one program.  A ```text block right after one holds what it prints, to the
-letter.  A comment `<!-- not run: why -->` before a block keeps it from running; it must still parse.
-Blocks that import JAX are left out where it is not installed (.ci/run has it).
+The blocks of a page are one program.  A ```text block right after one holds what it prints, to
+the letter.  A comment `<!-- not run: why -->` before a block keeps it from running; it must still
+parse.  Blocks that import JAX are left out where it is not installed (.ci/run has it).
 """
 
 import contextlib
