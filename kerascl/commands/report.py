@@ -53,15 +53,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, console: Console) -> int:
     """The command; returns the exit status."""
-    minutes = options.minutes or (_QUICK_MINUTES if options.quick else _MINUTES)
+    usual = _QUICK_MINUTES if options.quick else _MINUTES
+    minutes = usual if options.minutes is None else options.minutes
+    if not 0 < minutes < 24 * 60:
+        console.print(f"report: --minutes must be above 0, not {minutes:g}", style="red")
+        return 2
     info, index = None, None
     try:
         device = devices.get(options.device) if options.device else devices.default()
         info, index = device.info, device.index
     except devices.DeviceError as error:
         console.print(str(error), style="red", markup=False)
-        if options.device:
-            return 2
+        if any(found.device for found in devices.find_devices()):
+            return 2  # another name was meant
     now = datetime.datetime.now()
     output = Path(options.output or _file_name(info, now))
     if not output.parent.is_dir():
@@ -77,7 +81,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
             _measure(parts, outcomes, Setting(index, options.quick), minutes * 60, info, console)
         except KeyboardInterrupt:
             interrupted = True
-    title = name_of(info) if info else "a machine without a device"
+    title = name_of(info) if info else "a machine on which no device was found"
     report = document.to_json(title, f"{now:%Y-%m-%d}", outcomes)
     report = Scrubber().everything(report)
     output.write_text(document.markdown(report), encoding="utf-8")

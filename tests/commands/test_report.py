@@ -169,6 +169,30 @@ def test_a_wrong_folder_is_refused_before_anything_runs(tmp_path):
     assert report.run(options, console) == 2 and "--output" in console.export_text()
 
 
+def test_without_a_device_the_file_says_what_was_found(tmp_path, monkeypatch):
+    def none():
+        raise device.DeviceError("no OpenCL device")
+
+    monkeypatch.setattr(device, "default", none)
+    monkeypatch.setattr(device, "find_devices", lambda: (device.Found("a driver", problem="x"),))
+    monkeypatch.setattr(report, "command", lambda part: child("first"))
+    monkeypatch.setenv("KERASCL_CACHE_DIR", os.environ["KERASCL_CACHE_DIR"])
+    status, text, printed = run(tmp_path)
+    assert status == 2 and "no OpenCL device" in printed
+    found = document.machine_form(text)
+    assert "no device was found" in text and found["facts"]["rows"] == [{"name": "first"}]
+    assert "checks" not in found
+
+
+def test_an_unknown_device_is_refused(tmp_path):
+    console = Console(record=True, width=200)
+    options = argparse.Namespace(output=None, quick=True, minutes=None, device="no such card")
+    assert report.run(options, console) == 2
+    assert "no such card" in console.export_text()
+    options.minutes = 0.0
+    assert report.run(options, console) == 2 and "--minutes" in console.export_text()
+
+
 def test_texts_lose_names_and_folders(monkeypatch, tmp_path):
     monkeypatch.setattr(Path, "home", lambda: Path("/srv/people/ada"))
     monkeypatch.setattr(private.getpass, "getuser", lambda: "lovelace")
@@ -197,10 +221,11 @@ def test_tables_and_records_of_the_file():
     }  # fmt: skip
     outcome = Outcome("solvers", [solver], [Fault("solvers", "x", "no\n| good")], 1, 1)
     text = document.markdown(document.to_json("a device", "2030-01-01", [outcome]))
-    (summary, table) = tables(text)
+    (summary, kinds, table) = tables(text)
     assert all(len(row) == len(table[0]) for row in table)
     row = dict(zip(table[0], table[2], strict=True))
     assert row["chosen"] == "a\\|b" and row["slower"] == "2.00" and row["predicted us"] == "2"
+    assert kinds[2] == ["gemm", "1", "100%", "100%", "0%"]
     # it takes twice what was predicted, and twice the fastest solver's time
     assert "0%" in summary[2][1] and "100%" in summary[2][1]
     assert document.records(document.machine_form(text)) == {"gemm 1 2 3": {"a|b": 4.0, "c": 2.0}}

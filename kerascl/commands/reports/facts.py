@@ -42,6 +42,8 @@ def _software(tell: Tell) -> None:
     found["system"] = platform.platform()
     found["processor"] = _processor()
     found["cores"] = str(os.cpu_count())
+    if hasattr(os, "getloadavg"):
+        found["processes that ran or waited"] = f"{os.getloadavg()[0]:.1f} (mean of a minute)"
     ours = {name: value for name, value in os.environ.items() if name.startswith("KERASCL_")}
     ours.pop("KERASCL_CACHE_DIR", None)
     tell(found | dict(sorted(ours.items())))

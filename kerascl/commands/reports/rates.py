@@ -10,6 +10,7 @@ from kerascl.kernels.tuning import machine
 from kerascl.runtime import device as devices
 from kerascl.runtime import peaks
 
+_BYTES, _QUICK_BYTES = 1 << 30, 1 << 28  # of the copy that shows the bandwidth of memory
 _DTYPES = ("float32", "float16", "float64")
 
 
@@ -17,7 +18,7 @@ def items(setting: Setting) -> Iterator[Item]:
     """One rate each, as a driver may fail at one; then the Machine."""
     found: dict[str, float] = {}
 
-    def measured(name: str, measure: Callable[..., float], *arguments: str) -> Item:
+    def measured(name: str, measure: Callable[..., float], *arguments: str | int) -> Item:
         def run(tell: Tell) -> None:
             found[name] = measure(devices.default(), *arguments)
             if found[name]:
@@ -26,7 +27,8 @@ def items(setting: Setting) -> Iterator[Item]:
         return Item(name, run)
 
     yield measured("float32", peaks.arithmetic, "float32")
-    for name in ("bandwidth", "local_bandwidth", "latency"):
+    yield measured("bandwidth", peaks.bandwidth, _QUICK_BYTES if setting.quick else _BYTES)
+    for name in ("local_bandwidth", "latency"):
         yield measured(name, getattr(peaks, name))
     yield measured("launch", peaks.launch_cost)
     for dtype in _DTYPES[1:]:
