@@ -236,6 +236,23 @@ def test_tables_and_records_of_the_file():
         document.machine_form("# something else")
 
 
+def test_rows_that_nobody_thought_of_leave_the_rest():
+    outcomes = [Outcome("rates", [{"name": "float32", "rate": 2e9}]), Outcome("networks", [{}])]
+    text = document.markdown(document.to_json("a device", "2030-01-01", outcomes))
+    assert "float32 2 GFLOP/s" in text and "## Networks\n\n(KeyError(" in text
+    assert document.machine_form(text)["networks"]["rows"] == [{}]
+
+
+def test_shares_of_the_best_rate():
+    rows = [
+        dict(dtype="float32", seconds=2.0, flops=8.0, nbytes=1.0, peak=10.0, bandwidth=1.0),
+        dict(dtype="float32", seconds=1.0, flops=20.0, nbytes=0.5, peak=10.0, bandwidth=1.0),
+        dict(dtype="float16", seconds=1.0, flops=4.0, nbytes=0.9, peak=10.0, bandwidth=1.0),
+    ]
+    # the second row shows that the first one's peak is 20; the third is of another dtype
+    assert document._shares(rows) == [(0.5, "memory"), (1.0, "arithmetic"), (0.9, "memory")]
+
+
 @pytest.mark.parametrize(
     "sizes", [(9, 4, 3, 1, 6), (8, 6, 3, 2, 4, 2), (7, 5, 1, 2, 3), (6, 4, 3, 1, 8, 4)], ids=str
 )
@@ -271,6 +288,7 @@ def test_of_a_driver_whose_products_are_wrong(tmp_path):
     assert done.returncode == 1, done.stderr
     (file,) = tmp_path.glob("kerascl-report-*.md")
     text = file.read_text()
+    assert "could not be written" not in text
     found = document.machine_form(text)
     assert found["products"]["rows"] and found["products"]["faults"]
     assert all("relative error" in row["wrong"] for row in found["products"]["rows"])

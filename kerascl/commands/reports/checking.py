@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Iterator
 
-from kerascl.checks import first
+from kerascl.checks import first, kinds
 from kerascl.checks.guard import KINDS
 from kerascl.checks.trial import Result
 from kerascl.commands.reports.parts import Item, Setting, Tell
@@ -21,7 +22,9 @@ def items(setting: Setting) -> Iterator[Item]:
     if probe.capable(devices.default().info):
         yield Item("self-tests of matrix units", _self_tests)
     if not setting.quick:
-        for kind in KINDS:
+        # Those with few cases first, so that the time goes to as many kinds as it can.
+        counts = Counter(case.kind for case, _ in kinds.CASES["many"]())
+        for kind in sorted(KINDS, key=lambda kind: counts[kind]):
             yield Item(f"{kind} at many lengths", functools.partial(_many, setting.device, kind))
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kerascl.checks.guard import MENDED, OK, UNKNOWN
@@ -14,18 +14,19 @@ from kerascl.commands.reports.running import Outcome
 from kerascl.runtime.device import DeviceInfo
 
 _BEGIN, _END = "```json\n", "\n```"
+_WIDEST = 100  # that cells are filled up to
 _MOST_FAULTS = 40  # told in full
 _RATES_ARE = """\
 A multiply-add counts as two operations. Costs of solvers are counted with what is shipped for a
 card or, without that, with what was measured.""".splitlines()
 _OPERATIONS_ARE = """\
 Share: of the measured time, what arithmetic or memory takes at their best rates, whichever is
-longer. Predicted: what the solvers' costs say, in microseconds. Error: of samples, relative by
-norm, against float64 on the host.""".splitlines()
+longer; what lies in a cache may take less than memory does. Predicted: what the solvers' costs say,
+in microseconds. Error: of samples, relative by norm, against float64 on the host.""".splitlines()
 _NETWORKS_ARE = """\
 Trained with Adam on random samples around one of each of ten classes (the loss of chance is 2.30).
-The first step compiles: kerascl's cache was empty, drivers may keep caches of their
-own.""".splitlines()
+The first step compiles: kerascl's cache was empty, drivers may keep caches of their own.
+""".splitlines()
 _SOLVERS_ARE = """\
 Of each product and convolution met above: the solver that is chosen and others, alone on random
 inputs, checked against a plain one. Error of costs: the median, 100 % for twice or half of what was
@@ -114,17 +115,25 @@ def markdown(report: dict[str, Any]) -> str:
     lines += _faults(report)
     for part, write in writers.items():
         if part in report:
-            lines += [f"## {titles[part]}", "", *write(report[part]["rows"])]
+            lines += [f"## {titles[part]}", "", *_safely(write, report[part]["rows"])]
             lines += [f"*{_sentence(remark)}*  " for remark in report[part]["remarks"]]
             lines += [""] * bool(report[part]["remarks"])
     if "facts" in report:
-        lines += _facts(report["facts"]["rows"])
+        lines += _safely(_facts, report["facts"]["rows"])
     lines += [
         "## For programs", "",
         "Everything above and the tuning records: `benchmarks/records.py` takes this file.", "",
         "<details><summary>JSON</summary>", "", _BEGIN + _dump(report) + _END, "", "</details>", "",
     ]  # fmt: skip
     return "\n".join(lines)
+
+
+def _safely(write: Callable[[list[Row]], str | list[str]], rows: list[Row]) -> str | list[str]:
+    """What is written of rows; should one be other than thought, what else there is stays."""
+    try:
+        return write(rows)
+    except Exception as error:
+        return [f"({_cell(repr(error))}: this could not be written; the JSON below has it)", ""]
 
 
 def _dump(report: dict[str, Any]) -> str:
@@ -153,7 +162,7 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[Any]], texts: int = 1) 
     cells = [[_cell(c) for c in row] for row in (heads, *rows)]
     if len(cells) == 1:
         return ["Nothing was measured.", ""]
-    widths = [max(len(row[k]) for row in cells) for k in range(len(heads))]
+    widths = [min(max(len(row[k]) for row in cells), _WIDEST) for k in range(len(heads))]
 
     def line(row: Sequence[str]) -> str:
         left = (cell.ljust(width) for cell, width in zip(row[:texts], widths))
@@ -208,7 +217,9 @@ def _summary(report: dict[str, Any]) -> list[str]:
     for name, part in parts.items():
         if name not in said:
             continue
-        text = said[name](part["rows"]) if part["rows"] else "nothing was found out"
+        text = "nothing was found out"
+        if part["rows"]:
+            text = "".join(_safely(said[name], part["rows"]))
         if part["faults"]:
             count = len(part["faults"])
             text += f"; **{count} {'fault' if count == 1 else 'faults'}**"
@@ -315,18 +326,29 @@ def _rates(rows: list[Row]) -> list[str]:
 # --- products and convolutions
 
 
-def _operations_said(rows: list[Row]) -> str:
-    best: dict[str, Row] = {}
+def _shares(rows: list[Row]) -> list[tuple[float, str]]:
+    """Of each row its share of the device's best rates, and which one bounds it.  What a row
+    itself reached counts as such a rate: a busy machine may have been slower when it was asked."""
+    best: dict[str, float] = {}
     for row in rows:
-        known = best.get(row["dtype"])
-        if known is None or row["flops"] / row["seconds"] > known["flops"] / known["seconds"]:
-            best[row["dtype"]] = row
-    parts = [
-        f"{dtype} {_number(row['flops'] / row['seconds'] * 1e-9)} ({row['share']:.0%})"
-        for dtype, row in best.items()
-    ]
+        reached = max(row["peak"], row["flops"] / row["seconds"])
+        best[row["dtype"]] = max(best.get(row["dtype"], 0.0), reached)
+    found = []
+    for row in rows:
+        arithmetic = row["flops"] / best[row["dtype"]] / row["seconds"]
+        memory = row["nbytes"] / row["bandwidth"] / row["seconds"]
+        found.append(max((arithmetic, "arithmetic"), (memory, "memory")))
+    return found
+
+
+def _operations_said(rows: list[Row]) -> str:
+    best: dict[str, tuple[float, float]] = {}
+    for row in rows:
+        rate = row["flops"] / row["seconds"]
+        best[row["dtype"]] = max(best.get(row["dtype"], (0.0, 0.0)), (rate, rate / row["peak"]))
+    parts = [f"{d} {_number(rate * 1e-9)} ({share:.0%})" for d, (rate, share) in best.items()]
     right = sum("wrong" not in row for row in rows)
-    return f"{right} of {len(rows)} right; GFLOP/s at best (share of peak): {', '.join(parts)}"
+    return f"{right} of {len(rows)} right; GFLOP/s at best (of the peak): {', '.join(parts)}"
 
 
 def _operations(rows: list[Row]) -> list[str]:
@@ -338,11 +360,11 @@ def _operations(rows: list[Row]) -> list[str]:
         (
             row["name"], row["dtype"], row["solver"], _number(row["seconds"] * 1e6),
             _number(row["flops"] / row["seconds"] * 1e-9),
-            _number(row["nbytes"] / row["seconds"] * 1e-9), f"{row['share']:.0%}", row["bound"],
+            _number(row["nbytes"] / row["seconds"] * 1e-9), f"{share:.0%}", bound,
             _number(row["predicted"] * 1e6), f"{row['error']:.0e}",
             "**wrong**" if "wrong" in row else "right",
         )
-        for row in rows
+        for row, (share, bound) in zip(rows, _shares(rows), strict=True)
     ]  # fmt: skip
     return [*_OPERATIONS_ARE, ""] + _table(heads, cells, 3)
 

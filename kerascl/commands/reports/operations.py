@@ -107,8 +107,7 @@ def _run(name: str, dtype: str, make: Callable[[np.random.Generator], _Work], te
     row = {
         "name": name, "dtype": dtype, "seconds": seconds, "flops": work.flops,
         "nbytes": work.nbytes, "error": error, "solver": ", ".join(s for s, _ in chosen),
-        "bound": "arithmetic" if work.flops / peak > work.nbytes / bandwidth else "memory",
-        "share": max(work.flops / peak, work.nbytes / bandwidth) / seconds,
+        "peak": peak, "bandwidth": bandwidth,
         "predicted": sum(cost for _, cost in chosen) * 1e-6,
         "problems": [database.to_json(*one) for one in met],
     }  # fmt: skip
