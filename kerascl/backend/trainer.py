@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import deque
+from typing import Any
 
 import numpy as np
 from keras.src import callbacks as callbacks_module
@@ -167,6 +168,7 @@ class Trainer(base_trainer.Trainer):
         validation_batch_size=None,
         validation_freq=1,
     ):
+        """Train, each batch by one captured step; arguments, result and errors as in Keras."""
         self._assert_compile_called("fit")
         max_epochs = keras_config.max_epochs()
         if max_epochs and max_epochs < epochs:
@@ -208,31 +210,9 @@ class Trainer(base_trainer.Trainer):
         for epoch in range(self._initial_epoch or initial_epoch, epochs):
             self.reset_metrics()
             callbacks.on_epoch_begin(epoch)
-            logs = {}
-            for begin, end, batches in iterator:
-                callbacks.on_train_batch_begin(begin)
-                logs = self.train_function(batches)
-                callbacks.on_train_batch_end(end, logs)
-                if self.stop_training:
-                    break
-                interrupts.check()
-            epoch_logs = dict(self._get_metrics_result_or_logs(logs))
+            epoch_logs = _train_epoch(self, iterator, callbacks)
             if validation_data is not None and self._should_eval(epoch, validation_freq):
-                if self._eval_epoch_iterator is None:
-                    self._eval_epoch_iterator = Batches(
-                        **validation,
-                        steps_per_execution=self.steps_per_execution,
-                        steps_per_epoch=validation_steps,
-                        shuffle=False,
-                    )
-                val_logs = self.evaluate(
-                    **validation,
-                    steps=validation_steps,
-                    callbacks=callbacks,
-                    return_dict=True,
-                    _use_cached_eval_dataset=True,
-                )
-                epoch_logs.update({f"val_{name}": value for name, value in val_logs.items()})
+                epoch_logs |= _validate(self, validation, validation_steps, callbacks)
             callbacks.on_epoch_end(epoch, epoch_logs)
             training_logs = epoch_logs
             if self.stop_training:
@@ -259,6 +239,7 @@ class Trainer(base_trainer.Trainer):
         return_dict=False,
         **kwargs,
     ):
+        """The loss and metrics of data in batches; arguments, result and errors as in Keras."""
         self._assert_compile_called("evaluate")
         use_cached = kwargs.pop("_use_cached_eval_dataset", False)
         if kwargs:
@@ -298,6 +279,7 @@ class Trainer(base_trainer.Trainer):
     @interrupts.interruptible
     @steady
     def predict(self, x, batch_size=None, verbose="auto", steps=None, callbacks=None):
+        """The outputs for data in batches, as NumPy arrays; arguments as in Keras."""
         iterator = Batches(
             x=x,
             batch_size=batch_size,
@@ -389,6 +371,7 @@ class Trainer(base_trainer.Trainer):
     @interrupts.interruptible
     @steady
     def train_on_batch(self, x, y=None, sample_weight=None, class_weight=None, return_dict=False):
+        """One update from a batch; arguments, result and errors as in Keras."""
         self._assert_compile_called("train_on_batch")
         if class_weight is not None:
             if sample_weight is not None:
@@ -406,6 +389,7 @@ class Trainer(base_trainer.Trainer):
     @interrupts.interruptible
     @steady
     def test_on_batch(self, x, y=None, sample_weight=None, return_dict=False):
+        """The loss and metrics of a batch; arguments, result and errors as in Keras."""
         self._assert_compile_called("test_on_batch")
         data = (x, y, sample_weight)
         self._build_for("test_step", [(0, 0, [data])])
@@ -423,9 +407,40 @@ class Trainer(base_trainer.Trainer):
     @interrupts.interruptible
     @steady
     def predict_on_batch(self, x):
+        """The outputs for a batch, as NumPy arrays."""
         self._build_for_predict([(0, 0, [(x,)])])
         self.make_predict_function()
         return tree.map_structure(convert_to_numpy, self.predict_function([(x,)]))
+
+
+def _train_epoch(model: Trainer, iterator: Batches, callbacks) -> dict[str, Any]:
+    """Train on all batches, or until `stop_training`; the logs of the epoch."""
+    logs: dict[str, Any] = {}
+    for begin, end, batches in iterator:
+        callbacks.on_train_batch_begin(begin)
+        logs = model.train_function(batches)
+        callbacks.on_train_batch_end(end, logs)
+        if model.stop_training:
+            break
+        interrupts.check()
+    return dict(model._get_metrics_result_or_logs(logs))
+
+
+def _validate(model: Trainer, data: dict[str, Any], steps: int | None, callbacks) -> dict[str, Any]:
+    """Evaluate on `data` (arguments of `evaluate`), whose batches are kept for the epochs to
+    come; the logs, with names that begin with "val_"."""
+    if model._eval_epoch_iterator is None:
+        model._eval_epoch_iterator = Batches(
+            **data,
+            steps_per_execution=model.steps_per_execution,
+            steps_per_epoch=steps,
+            shuffle=False,
+        )
+    logs = model.evaluate(
+        **data, steps=steps, callbacks=callbacks, return_dict=True,
+        _use_cached_eval_dataset=True,
+    )  # fmt: skip
+    return {f"val_{name}": value for name, value in logs.items()}
 
 
 def _batch_size(x) -> int:

@@ -18,12 +18,23 @@ if TYPE_CHECKING:
     class Update(Protocol):
         """Selected elements, of which a changed copy of the whole array can be made."""
 
-        def get(self) -> Array: ...
-        def set(self, value: ArrayLike) -> Array: ...
-        def add(self, value: ArrayLike) -> Array: ...
-        def multiply(self, value: ArrayLike) -> Array: ...
-        def max(self, value: ArrayLike) -> Array: ...
-        def min(self, value: ArrayLike) -> Array: ...
+        def get(self) -> Array:
+            """The elements themselves."""
+
+        def set(self, value: ArrayLike) -> Array:
+            """A copy with `value` in their place."""
+
+        def add(self, value: ArrayLike) -> Array:
+            """A copy with `value` added to them; where an index is repeated, each time."""
+
+        def multiply(self, value: ArrayLike) -> Array:
+            """A copy with them times `value`; where an index is repeated, each time."""
+
+        def max(self, value: ArrayLike) -> Array:
+            """A copy with the larger of each and `value`."""
+
+        def min(self, value: ArrayLike) -> Array:
+            """A copy with the smaller of each and `value`."""
 
     class At(Protocol):
         """`x.at`, which takes an index."""

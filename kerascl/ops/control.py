@@ -273,6 +273,7 @@ def _loop_vjp(
 
 
 def is_zero(x: Array) -> bool:
+    """Whether an array is known to be all zeros: views of the constant 0."""
     node = x._node
     while node.op.kind is Kind.VIEW and len(node.inputs) == 1:
         node = node.inputs[0]

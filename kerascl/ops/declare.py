@@ -278,6 +278,11 @@ def numeric(dtype: DType) -> tuple[DType, DType]:
 
 
 def bitwise(dtype: DType) -> tuple[DType, DType]:
+    """The dtype rule of bitwise operations: integers and bools stay as they are.
+
+    Raises:
+        TypeError: for any other dtype.
+    """
     if not (dtype.is_integer or dtype.is_bool):
         raise TypeError(f"bitwise operations need integers or bools, not {dtype.name}")
     return dtype, dtype

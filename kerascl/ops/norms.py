@@ -72,6 +72,11 @@ def matrix_norm(x: ArrayLike, keepdims: bool = False, ord: float | str | None = 
 
 @in_float32
 def norm_of(x: Array, ord: Order, axis: Axes, keepdims: bool) -> Array:
+    """`norm` of an Array of floats; those of up to 16 bits are computed in float32.
+
+    Raises:
+        ValueError: for more than two axes, and for an `ord` that does not fit their number.
+    """
     if axis is None:
         if ord is None or (ord == 2 and x.ndim == 1) or (ord == "fro" and x.ndim == 2):
             return _root(sum_along(square(absolute(x)), None, keepdims))

@@ -62,6 +62,7 @@ class Engine:
         return devices.get(name)
 
     def devices(self) -> list[Device]:
+        """All devices that there are, but for simulators."""
         found = (place.device for place in devices.find_devices())
         return [d for d in found if d is not None and "simulator" not in d.info.quirks]
 
@@ -93,6 +94,8 @@ class Engine:
         return hosts
 
     def shared_with_host(self, node: Node) -> np.ndarray | None:
+        """A node's value in the memory that it lies in, once it is written; None where the host
+        cannot read that."""
         with LOCK:
             self.evaluate([node] if node.op is not CONST else [])
             lease, device = node.lease, device_of(node)
@@ -107,6 +110,11 @@ class Engine:
         return memory[: node.nbytes].view(node.dtype.numpy).reshape(node.shape)
 
     def check_source(self, source: str, name: str, title: str, device: Device) -> int:
+        """How many arguments kernel `name` of a user's `source` has.
+
+        Raises:
+            CompileError: it does not compile; the message has `title` and the source's own lines.
+        """
         try:
             count: int = device.programs.kernel(source, name).num_args
             return count

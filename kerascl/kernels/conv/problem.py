@@ -122,6 +122,7 @@ def image_strides(shape: tuple[int, ...], channels_first: bool) -> tuple[int, in
 
 
 def usable(p: ConvProblem, info) -> bool:
+    """Whether the device has the dtypes: doubles are missing on many."""
     return info.fp64 or "float64" not in (p.a.name, p.b.name, p.acc.name)
 
 
@@ -146,6 +147,7 @@ def geometry(p: ConvProblem) -> Params:
 
 
 def kind_defines(p: ConvProblem) -> str:
+    """The macros that tell a kernel which of the three problems it solves, and in how many axes."""
     return (
         f"#define DIMS {p.rank}\n"
         f"#define DATA_GRAD {int(p.kind == DATA_GRAD)}\n"
@@ -166,6 +168,8 @@ class GemmShape:
 
 
 def gemm_shape(p: ConvProblem) -> GemmShape:
+    """The sizes of the matrix product that the convolution is, one of each group and each class of
+    strided gradients."""
     channels, filters = p.w_shape[-2], p.w_shape[-1] // p.groups
     taps, images = math.prod(p.w_shape[:-2]), p.x_shape[0]
     if p.kind == FORWARD:

@@ -108,6 +108,7 @@ class ChannelMajorLayout:
 
     @property
     def phases(self) -> int:
+        """Into how many parts x falls: by the remainders of both coordinates that taps read."""
         return self.axes[0].phases * self.axes[1].phases
 
     @property

@@ -47,10 +47,12 @@ class HaloTile(Shape):
 
     @property
     def bm(self) -> int:
+        """Output pixels of a work-group at a time."""
         return 64 * self.blocks * self.consumers // self.pingpong
 
     @property
     def name(self) -> str:
+        """The shape, with stages of weights and, where warpgroups take turns, how many."""
         turns = f"p{self.pingpong}" if self.pingpong > 1 else ""
         return f"{super().name}w{self.weights}{turns}"
 

@@ -47,6 +47,7 @@ class Run:
 
     @property
     def maps(self) -> int:
+        """Tensor maps that the kernel takes: of both operands, and of what TF32 loses of them."""
         return (self.a_maps + 1) * (2 if self.a_low else 1)
 
     @property

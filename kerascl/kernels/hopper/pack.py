@@ -82,6 +82,7 @@ class Job:
 
     @property
     def groups(self) -> int:
+        """Work-groups, each of a square of SIDE x SIDE elements."""
         return ceil_div(self.step, SIDE) * ceil_div(self.rows, SIDE)
 
 

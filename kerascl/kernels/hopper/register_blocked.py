@@ -46,10 +46,12 @@ class RegisterBox:
 
     @property
     def name(self) -> str:
+        """The height and width of a box in pixels."""
         return f"{self.height}x{WIDTH}"
 
     @property
     def images(self) -> int:
+        """How many images' lines one box holds."""
         return self.lines // self.height
 
     @property
@@ -71,6 +73,7 @@ class RegisterBox:
         return SHARED_LIMIT // self.stage
 
     def count(self, images: int, height: int, width: int) -> int:
+        """How many boxes cover `images` images of height x width pixels."""
         return (
             ceil_div(images, self.images) * ceil_div(height, self.height) * ceil_div(width, WIDTH)
         )

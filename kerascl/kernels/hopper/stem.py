@@ -65,6 +65,8 @@ class StemLayout:
 
 @functools.lru_cache(maxsize=4096)
 def layout(p: ConvProblem) -> StemLayout:
+    """How the images of a first layer are laid out, so that each row of taps begins at a
+    multiple of 16 bytes."""
     size, stride, taps = p.a.itemsize, p.strides[1], p.w_shape[1]
     pixel = p.x_shape[-1]
     while stride * pixel * size % 16:

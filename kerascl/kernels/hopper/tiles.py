@@ -38,14 +38,17 @@ class Shape:
 
     @property
     def bm(self) -> int:
+        """Rows of the product that a work-group computes."""
         return 64 * self.blocks * self.consumers
 
     @property
     def name(self) -> str:
+        """Rows, columns and stages of the ring."""
         return f"{self.bm}x{self.bn}x{self.stages}"
 
     @property
     def threads(self) -> int:
+        """Work-items: a warpgroup for each consumer, and the producer."""
         return 128 * self.consumers + PRODUCER
 
 

@@ -41,6 +41,7 @@ class Micro:
 
     @property
     def nr(self) -> int:
+        """Columns of a block: whole vectors."""
         return self.nv * self.vl
 
     def work(self, m: int, n: int) -> float:

@@ -45,6 +45,7 @@ class MatmulProblem:
 
     @property
     def batches(self) -> int:
+        """Number of products."""
         return math.prod(self.batch)
 
     @property
@@ -92,6 +93,7 @@ def reach(sizes: tuple[int, ...], strides: tuple[int, ...], offset: int) -> int:
 
 
 def problem_index(p: MatmulProblem) -> str:
+    """The index type that reaches all elements of operands and result, and tiles' overhang."""
     return index_type(
         p.total + 2**16,
         reach((*p.batch, p.m, p.k), p.a_strides, p.a_offset),
@@ -113,4 +115,5 @@ def stride_args(p: MatmulProblem, index: str) -> tuple[Scalar, ...]:
 
 
 def usable(p: MatmulProblem, info) -> bool:
+    """Whether the device has the dtypes: doubles are missing on many."""
     return info.fp64 or "float64" not in (p.a.name, p.b.name, p.acc.name)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power, next_power, round_up
@@ -42,6 +44,33 @@ def _macros(problem: ScanProblem, **values: object) -> str:
     )
 
 
+@dataclass
+class _Pass:
+    """A launch over blocks of rows.
+
+    Attributes:
+        buffers: what its kernel reads, and the totals that it may write.
+        lines: how many blocks there are.
+        sizes: a row's length, the stride of its elements, a block's length, the blocks of a row.
+        index: the type of these.
+        extra: the arguments of the epilogue.
+    """
+
+    name: str
+    source: str
+    buffers: tuple[Arg, ...]
+    lines: int
+    sizes: tuple[int, int, int, int]
+    index: str
+    extra: tuple[Arg, ...] = ()
+
+    @property
+    def args(self) -> tuple[Arg, ...]:
+        """All arguments of the kernel."""
+        numbers = (Scalar(self.index, size) for size in (self.lines, *self.sizes))
+        return (*self.buffers, *numbers, *self.extra)
+
+
 class _BlockScan(Solver):
     """The three phases: totals of the blocks, their scan, the blocks again with their carry.
 
@@ -61,18 +90,8 @@ class _BlockScan(Solver):
         """(elements of a block, blocks of a row)."""
         raise NotImplementedError
 
-    def launch(
-        self,
-        problem: ScanProblem,
-        info,
-        name: str,
-        source: str,
-        buffers: tuple[Arg, ...],
-        lines: int,
-        sizes: tuple[int, ...],
-        index: str,
-        extra: tuple[Arg, ...] = (),
-    ) -> Launch:
+    def launch(self, problem: ScanProblem, info, step: _Pass) -> Launch:
+        """One pass as this solver shares it out among work-items."""
         raise NotImplementedError
 
     def plan(self, problem: ScanProblem, info, epilogue: Epilogue) -> Plan:
@@ -89,18 +108,8 @@ class _BlockScan(Solver):
         if blocks > 1:
             workspace = [lines * compute_bytes(problem.acc)] * 2
             source = types + _macros(problem, SCAN_TOTALS=1, **flags) + text
-            launches.append(
-                self.launch(
-                    problem,
-                    info,
-                    "scan_totals",
-                    source,
-                    (Ref("a"), Ref("ws0")),
-                    lines,
-                    sizes,
-                    index,
-                )
-            )
+            totals = _Pass("scan_totals", source, (Ref("a"), Ref("ws0")), lines, sizes, index)
+            launches.append(self.launch(problem, info, totals))
             launches.append(self.carry_launch(problem, info, blocks, index))
             buffers += (Ref("ws1"),)
         source = (
@@ -109,19 +118,8 @@ class _BlockScan(Solver):
             + epilogue.defines
             + text
         )
-        launches.append(
-            self.launch(
-                problem,
-                info,
-                "scan_rows",
-                source,
-                buffers,
-                lines,
-                sizes,
-                index,
-                tuple(epilogue.args),
-            )
-        )
+        last = _Pass("scan_rows", source, buffers, lines, sizes, index, tuple(epilogue.args))
+        launches.append(self.launch(problem, info, last))
         return Plan(launches, workspace)
 
     def passing(self, problem: ScanProblem, info, blocks: int, share: float = 1.0) -> float:
@@ -134,6 +132,7 @@ class _BlockScan(Solver):
         return launches * rates.launch + rates.moving(nbytes, share)
 
     def flags(self, problem: ScanProblem, info) -> dict[str, int]:
+        """The macros that choose this solver's form of the kernels."""
         raise NotImplementedError
 
     def carry_launch(self, problem: ScanProblem, info, blocks: int, index: str) -> Launch:
@@ -149,9 +148,8 @@ class _BlockScan(Solver):
         )
         lines = problem.outer * problem.inner
         sizes = (blocks, problem.inner, blocks, 1)
-        return self.launch(
-            problem, info, "scan_rows", source, (Ref("ws0"),), lines, sizes, index, raw.args
-        )
+        step = _Pass("scan_rows", source, (Ref("ws0"),), lines, sizes, index, raw.args)
+        return self.launch(problem, info, step)
 
 
 class SerialScan(_BlockScan):
@@ -186,15 +184,14 @@ class SerialScan(_BlockScan):
         block = ceil_div(problem.length, blocks)
         return block, ceil_div(problem.length, block)
 
-    def launch(self, problem, info, name, source, buffers, lines, sizes, index, extra=()) -> Launch:
-        args = (*buffers, *(Scalar(index, size) for size in (lines, *sizes)), *extra)
+    def launch(self, problem: ScanProblem, info, step: _Pass) -> Launch:
         if info.kind == "cpu":
             # Neighbouring rows lie far apart: gathered vectors are slower than scalars.
-            global_size, local_size = (lines,), (1,) if sizes[1] == 1 else None
+            global_size, local_size = (step.lines,), (1,) if problem.inner == 1 else None
         else:
             group = group_size(info, 128)
-            global_size, local_size = (round_up(lines, group),), (group,)
-        return Launch(source, f"{name}_serial", args, global_size, local_size)
+            global_size, local_size = (round_up(step.lines, group),), (group,)
+        return Launch(step.source, f"{step.name}_serial", step.args, global_size, local_size)
 
 
 class GroupScan(_BlockScan):
@@ -217,6 +214,7 @@ class GroupScan(_BlockScan):
         return self.passing(problem, info, blocks, share) + work
 
     def group(self, problem: ScanProblem, info) -> int:
+        """Work-items of a group: what local memory and a row's length leave use for."""
         room = last_power(info.local_mem_bytes // (8 * 10))
         wanted = max(32, next_power(ceil_div(problem.length, self._items)))
         return min(group_size(info, 256), room, wanted)
@@ -234,10 +232,10 @@ class GroupScan(_BlockScan):
         block = round_up(ceil_div(problem.length, blocks), tile)
         return block, ceil_div(problem.length, block)
 
-    def launch(self, problem, info, name, source, buffers, lines, sizes, index, extra=()) -> Launch:
-        args = (*buffers, *(Scalar(index, size) for size in (lines, *sizes)), *extra)
+    def launch(self, problem: ScanProblem, info, step: _Pass) -> Launch:
         group = self.group(problem, info)
-        return Launch(source, f"{name}_group", args, (lines * group,), (group,))
+        size = (step.lines * group,)
+        return Launch(step.source, f"{step.name}_group", step.args, size, (group,))
 
 
 class BinarySearch(Solver):

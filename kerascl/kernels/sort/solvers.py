@@ -58,6 +58,7 @@ class _ItemSort(Solver):
         return Plan(stages.launches, stages.workspace)
 
     def schedule(self, stages: Stages, keep: int) -> None:
+        """Append to `stages` the launches that leave the first `keep` items of each sorted row."""
         raise NotImplementedError
 
 

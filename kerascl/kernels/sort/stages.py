@@ -41,10 +41,12 @@ _SELECT_MOST = 128
 
 
 def is_wide(dtype: DType) -> bool:
+    """Whether keys take 64 bits, and items of key and place 16 bytes."""
     return dtype.itemsize == 8
 
 
 def key_macros(dtype: DType, descending: bool) -> str:
+    """The macros by which kernels make sortable integers of values: their type and order."""
     return defines(
         WIDE=int(is_wide(dtype)),
         RAW_T=_RAW[dtype.itemsize],
@@ -87,9 +89,11 @@ class Stages:
 
     @property
     def item_bytes(self) -> int:
+        """Bytes of a key with its place."""
         return 16 if self.wide else 8
 
     def buffer(self, nbytes: int) -> Ref:
+        """So many more bytes of workspace."""
         self.workspace.append(nbytes)
         return Ref(f"ws{len(self.workspace) - 1}")
 
@@ -271,6 +275,7 @@ def sort_by_chunks(stages: Stages, keep: int) -> None:
 
 
 def index_for(rows: int, length: int, info) -> str:
+    """The index type of a sort of `rows` rows of `length` elements."""
     # Grids are rounded up to whole work-groups and scratch counts both stretches.
     return index_type(round_up(2 * rows * length, 4096))
 

@@ -44,6 +44,11 @@ def run(
 
 
 def check(name: str, got: np.ndarray, want: np.ndarray, bound: float) -> None:
+    """Compare what a self-test computed, by relative norm.
+
+    Raises:
+        DeviceError: the error passes `bound`; it names the self-test.
+    """
     error = np.linalg.norm(got - want) / np.linalg.norm(want)
     if not error <= bound:
         raise device.DeviceError(f"{name} is wrong: relative error {error:.2e}")
