@@ -115,7 +115,7 @@ def _entry(name: str, value: Any, aliases: list[str], level: int = 2) -> Iterato
     short = name.removeprefix("kerascl.")
     yield f"{'#' * level} `{short}` {{ #{name} }}\n"
     signature = _signature(value)
-    if signature:
+    if signature and value is not kc.Array:  # nobody makes one from a node
         yield f"```python {{ .signature }}\n{name}{signature}\n```\n"
     if aliases:
         yield f"Also {', '.join(f'`{alias}`' for alias in sorted(aliases))}.\n"
