@@ -154,7 +154,8 @@ TABLE = (
     Quirk(
         "keeps_choices_wrongly",
         "its compiler keeps wrongly, from one barrier to the next, what comparisons decided: "
-        "-sign(x) of rows whose mean and variance are taken (AVX2)",
+        "-sign(x) of rows whose mean and variance are taken (AVX2); and it ends the process "
+        "(signal 11) where what was decided for a row as a whole is used behind two of them",
         _intel_cpu_2026_2,
     ),
     Quirk(

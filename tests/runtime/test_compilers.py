@@ -136,3 +136,34 @@ def test_comparisons_kept_behind_barriers(dtype, rng):
             right = -(expected - expected.mean(-1, keepdims=True)) / spread
             found = kc.jit(lambda x, f=choose: normalised(f(x)))(kc.array(host)).numpy()
             np.testing.assert_allclose(found, right, rtol=0, atol=2e-6, err_msg=str(n))
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_choices_of_a_row_behind_barriers(dtype, rng):
+    """What comparisons made of a row's result, read in later stages: a compiler died of it."""
+
+    def positive(xp, x):
+        c = (xp.min(x, -1, keepdims=True) > 0).astype("int32")
+        t = xp.all(x - c, -1, keepdims=True).astype("int32")
+        return c, x * c - t
+
+    def without_any(xp, x):
+        c = xp.logical_not(xp.any(x, -1, keepdims=True)).astype("int32")
+        t = xp.max((x == c).astype("int32"), -1, keepdims=True)
+        return (xp.where(t > c, x, c),)
+
+    def turned(xp, x):
+        c = xp.where(xp.sum(x, -1, keepdims=True) > 0, 1, -1).astype("int32")
+        m = xp.max(x * c, -1, keepdims=True)
+        d = xp.where(m == 3, m, -m)
+        t = xp.sum((x < c).astype("int32") * d, -1, keepdims=True)
+        return c * t, xp.where(t > 0, x * c, d)
+
+    for n in (39, 53):
+        host = rng.integers(-3, 4, (20, n)).astype(dtype)
+        host[:5] = abs(host[:5]) + 1
+        host[5:7] = 0
+        for run in (positive, without_any, turned):
+            results = kc.jit(lambda x, f=run: f(kc, x))(kc.array(host))
+            for found, expected in zip(results, run(np, host), strict=True):
+                np.testing.assert_array_equal(found.numpy(), expected, err_msg=run.__name__)

@@ -177,6 +177,7 @@ class _Reduction:
                 if layout.per_thread:
                     self._centre(outer, reduction, registers, place, layout, local_lines)
                 self._complete(outer, reduction, registers[id(reduction)], row, layout, local_lines)
+            self._again(outer, registers, layout)
             self._row_members(outer, stage + 1, row, layout)
         arrives = layout.splits > 1 and arrival.supported(self.info)
         if layout.splits > 1:
@@ -399,6 +400,28 @@ class _Reduction:
     ) -> None:
         """Merge a reduction's threads and know its result."""
         layout.combine(scope, register, local_lines)
+        self._finish(scope, reduction, register)
+
+    def _again(self, scope: Scope, registers: Any, layout: Layout) -> None:
+        """Where a compiler keeps choices wrongly, let none of a row live from barrier to barrier:
+        forget what was computed for it, and read all results again that are complete.
+
+        What was read is read again, too: kernels of several stages overwrite nothing that they
+        read, and those of one stage only in the lines that come next.
+        """
+        kept = layout.row_threads > 1 and layout.per_thread == 0
+        if not kept or "keeps_choices_wrongly" not in self.info.quirks:
+            return
+        around: Scope | None = scope
+        while around is not None:
+            around.memo.clear()
+            around = around.parent
+        for reduction in self.cluster.members:
+            if id(reduction) in registers:
+                layout.take(scope, registers[id(reduction)][1])
+                self._finish(scope, reduction, registers[id(reduction)])
+
+    def _finish(self, scope: Scope, reduction: Node, register: Any) -> None:
         spec, states = register
         value = rounded(rename(spec.finish, states, {}), reduction.dtype)
         name = scope.define(scope.writer.ctype(reduction.dtype), value)
@@ -517,6 +540,7 @@ class _Reduction:
         ]
         for reduction in reductions:
             self._complete(scope, reduction, registers[id(reduction)], row, layout, local_lines)
+        self._again(scope, registers, layout)
         self._row_members(scope, 1, row, layout)
 
     def _second(

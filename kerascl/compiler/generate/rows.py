@@ -84,10 +84,12 @@ class Layout:
             f"    {a}[lid] = {name};" for a, (_, name) in zip(arrays, states, strict=True)
         ]
         scope.lines += ["  }", "  barrier(CLK_LOCAL_MEM_FENCE);", "}"]
-        base = f"lid - rl * {stride}"
-        scope.lines += [
-            f"{name} = {a}[{base}];" for a, (_, name) in zip(arrays, states, strict=True)
-        ]
+        self.take(scope, states)
+
+    def take(self, scope: Scope, states: list[tuple[str, str]]) -> None:
+        """Read into each of a row's threads what `combine` has left."""
+        base = f"lid - rl * {1 if self.threads_first else self.group_rows}"
+        scope.lines += [f"{name} = l{name}[{base}];" for _, name in states]
 
 
 def layout_of(
