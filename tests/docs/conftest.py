@@ -12,13 +12,13 @@ kerascl_hook.install()
 
 import keras  # noqa: E402  (the environment and the hook come first)
 
-import kerascl as kc  # noqa: E402
+from kerascl.core.context import Context  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
-def clean_session():
+def clean_session(monkeypatch):
     """What a page sets for the whole process is as at the start."""
+    monkeypatch.setattr(Context, "process_precision", Context.process_precision)
     yield
-    kc.set_precision("high")
     keras.config.set_dtype_policy("float32")
     keras.utils.clear_session(free_memory=False)
