@@ -59,9 +59,9 @@ class DeviceInfo:
         unified_memory: host and device share memory.
         staged_copies: host copies go through pinned staging.
         nvidia_capability: (major, minor) compute capability, or None.
-        matrix: matrix units that kernels may use through inline PTX: "" none, "mma80" mma.sync
-            of compute capability 8.0 and more, "wgmma90" that and wgmma with bulk tensor copies
-            (capability 9.0).
+        matrix: matrix units that kernels may use: "" none; through inline PTX "mma80" mma.sync of
+            compute capability 8.0 and more, "wgmma90" that and wgmma with bulk tensor copies
+            (capability 9.0); through the compiler's builtins "wmma11" WMMA of AMD's gfx11.
         exact_division: float32 division and square roots can be rounded correctly.
         preferred_vector_float: floats in a vector that suits the device.
         registers: of 32 bits that a work-item should keep to, so that none are spilled and
@@ -138,6 +138,12 @@ def _matrix(capability: tuple[int, int] | None) -> str:
     return "wgmma90" if capability == (9, 0) else "mma80"
 
 
+def _amd_matrix(name: str, extensions: frozenset[str], width: int) -> str:
+    """`DeviceInfo.matrix` for a GPU of AMD's that calls itself `name`."""
+    known = "cl_amd_device_attribute_query" in extensions and name.startswith("gfx11")
+    return "wmma11" if known and width == 32 else ""
+
+
 # CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
 _EXACT_DIVISION = 1 << 7
 
@@ -205,7 +211,7 @@ def _query(handle: cl.Device) -> DeviceInfo:
         unified_memory=unified,
         staged_copies=not unified,
         nvidia_capability=capability,
-        matrix=_matrix(capability),
+        matrix=_matrix(capability) or _amd_matrix(name, extensions, width),
         exact_division=bool(ask("SINGLE_FP_CONFIG", 0) & _EXACT_DIVISION),
         preferred_vector_float=ask("PREFERRED_VECTOR_WIDTH_FLOAT", 1) or native,
         simd_width=width,

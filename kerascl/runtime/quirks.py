@@ -95,6 +95,12 @@ TABLE = (
         {"matrix": ""},
     ),
     Quirk(
+        "no_wmma",
+        "WMMA is written for the builtins of AMD's own compiler, and for halves",
+        lambda info: info.matrix == "wmma11" and not (_amd(info) and info.fp16),
+        {"matrix": ""},
+    ),
+    Quirk(
         "no_subgroups",
         "NVIDIA's driver reports sub-group counts but offers no sub-group functions",
         _nvidia,

@@ -41,7 +41,7 @@ UNITS = """
 #define ROUNDED_SUM(x) (x)
 """
 
-# Instead of mma_tile.cl's macros that hold PTX.  EMU_MASK: the bits that products take of a TF32.
+# Instead of nv_sm80.cl's macros that hold PTX.  EMU_MASK: the bits that products take of a TF32.
 _TILE = r"""
 #undef UNROLL
 #define UNROLL
@@ -164,12 +164,10 @@ def emulated(plan: Plan, exact: bool = False, late: bool = False) -> Plan:
 
 
 def _launch(launch: Launch, exact: bool, late: bool) -> Launch:
-    if launch.name != "mma_tile":
+    text = cl_source("units/nv_sm80.cl") + cl_source("units/mma_tile.cl")
+    if launch.name != "mma_tile" or text not in launch.source:
         return launch
-    head, text = (
-        launch.source.split(cl_source("units/mma_tile.cl"))[0],
-        cl_source("units/mma_tile.cl"),
-    )
+    head = launch.source.split(text)[0]
     # Macros that hold PTX, whole or the names of instructions, are the emulator's instead.
     text = re.sub(
         r"(?m)^#define (?:.*\\\n)*.*\n",

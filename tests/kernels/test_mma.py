@@ -13,7 +13,6 @@ from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.conv.problem import normalise_conv
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
-from kerascl.kernels.units import matmul as unit_matmul
 from kerascl.kernels.units import nv_sm80
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.conv import FragmentConv, _divisor
@@ -142,7 +141,7 @@ def test_the_emulator_sees(late, right, wrong, dev, rng, monkeypatch):
     text, plain = cl_source("units/mma_tile.cl"), cl_source
     assert right in text
     broken = text.replace(right, wrong)
-    for module in (unit_matmul, mma_emulator):
+    for module in (unit_tile, mma_emulator):
         monkeypatch.setattr(
             module, "cl_source", lambda name: broken if name == "units/mma_tile.cl" else plain(name)
         )
@@ -171,11 +170,10 @@ def test_nan_and_infinity_pass_through(dev):
 
 def test_precision_and_dtypes_decide(card):
     f32, bf16, f16, i32 = (dtypes.as_dtype(n) for n in ("float32", "bfloat16", "float16", "int32"))
-    assert unit_tile.takes(f32, f32, f32, "high") and not unit_tile.takes(f32, f32, f32, "highest")
-    assert unit_tile.takes(bf16, bf16, f32, "highest") and unit_tile.takes(f16, f16, f32, "high")
-    assert not unit_tile.takes(bf16, f32, f32, "high") and not unit_tile.takes(
-        i32, i32, i32, "high"
-    )
+    takes = nv_sm80.UNIT.takes
+    assert takes(f32, f32, f32, "high") and not takes(f32, f32, f32, "highest")
+    assert takes(bf16, bf16, f32, "highest") and takes(f16, f16, f32, "high")
+    assert not takes(bf16, f32, f32, "high") and not takes(i32, i32, i32, "high")
     problem = normalise_matmul(MatmulProblem(
         512, 512, 512, (), (512, 1), (512, 1), f32, f32, f32, precision="high"
     ))  # fmt: skip

@@ -21,6 +21,7 @@ from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.tuning import database
 from kerascl.kernels.units import attention as unit_attention
+from kerascl.kernels.units import known
 from tests.kernels.test_conv import make
 from tests.solvers.emulated import card
 
@@ -34,7 +35,8 @@ ARITHMETIC = (
 def gpu(info, matrix: str):
     """Facts of a GPU with such matrix units."""
     found = dataclasses.replace(card(info), matrix=matrix, compute_units=100)
-    return dataclasses.replace(found, nvidia_capability=(9, 0) if matrix else None)
+    nvidia = matrix.startswith(("mma", "wgmma"))
+    return dataclasses.replace(found, nvidia_capability=(9, 0) if nvidia else None)
 
 
 def problems():
@@ -64,6 +66,7 @@ def units(monkeypatch):
     """As if every matrix unit had passed its self-test."""
     monkeypatch.setattr(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
     monkeypatch.setattr(unit_attention, "available", lambda info: bool(info.matrix))
+    monkeypatch.setattr(known, "available", lambda unit, info: info.matrix in unit.matrix)
 
 
 def check(plan) -> None:
@@ -77,7 +80,7 @@ def check(plan) -> None:
 
 def test_one_kernel_of_each_solver_is_the_main_one(dev, units):
     seen = set()
-    infos = [dev.info, *(gpu(dev.info, matrix) for matrix in ("", "mma80", "wgmma90"))]
+    infos = [dev.info, *(gpu(dev.info, m) for m in ("", "mma80", "wgmma90", "wmma11"))]
     infos += [dataclasses.replace(infos[1], registers=count) for count in (64, 96, 144)]
     for kind, problem in problems():
         module = {"gemm": matmul, "conv": conv}[kind]

@@ -1,6 +1,7 @@
 """Self-tests of matrix units plan what they say: one that fails for Python's reasons tells of no
 device, and would leave its kernels unused in silence."""
 
+import dataclasses
 import runpy
 from types import SimpleNamespace
 
@@ -13,8 +14,14 @@ from kerascl.runtime import selftest_child
 MODULES = [probe.self_test(name) for name in probe.SELF_TESTS]
 
 
-@pytest.mark.parametrize("module", [*MODULES, "kerascl.kernels.units.attention_selftest"])
-def test_self_tests_reach_their_end(module, hopper_info, monkeypatch):
+UNITS = "kerascl.kernels.units"
+
+
+@pytest.mark.parametrize(("module", "matrix"), [
+    *((module, "wgmma90") for module in (*MODULES, f"{UNITS}.attention_selftest")),
+    *((f"{UNITS}.product_selftest", matrix) for matrix in ("mma80", "wmma11")),
+])  # fmt: skip
+def test_self_tests_reach_their_end(module, matrix, hopper_info, monkeypatch):
     tests, runs, checks = [], [], []
     monkeypatch.setattr(selftest_child, "main", lambda *given: tests.extend(given))
     names = runpy.run_module(module, run_name="__main__")
@@ -33,5 +40,5 @@ def test_self_tests_reach_their_end(module, hopper_info, monkeypatch):
     names["run"], names["check"] = run, check
     for test in tests:
         test.__globals__.update(run=run, check=check)
-        test(SimpleNamespace(info=hopper_info))
+        test(SimpleNamespace(info=dataclasses.replace(hopper_info, matrix=matrix)))
     assert runs and len(checks) >= len(runs)

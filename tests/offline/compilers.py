@@ -114,20 +114,27 @@ class Amd(Compiler):
         return _version(self.program)
 
     def compile(self, source: str, options: tuple[str, ...], target: str) -> Outcome:
-        command = [
-            self.program, "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header",
-            "-target", "amdgcn-amd-amdhsa", f"-mcpu={target}", "-O3", "-nogpulib", "-w", "-Xclang",
-            "-mlink-builtin-bitcode", "-Xclang", str(self.library), *options, "-S", "-", "-o", "-",
-        ]  # fmt: skip
         try:
-            done = subprocess.run(
-                command, input=source, capture_output=True, text=True, timeout=SECONDS
-            )
+            done = self._run(source, options, target)
         except subprocess.TimeoutExpired:
             return Outcome(f"took more than {SECONDS} s")
         if done.returncode:
             return Outcome(_first_error(done.stderr))
         return Outcome("", amd_kernels(done.stdout))
+
+    def assembly(self, source: str, options: tuple[str, ...], target: str) -> str:
+        """The text of the instructions; "" where there are errors."""
+        return self._run(source, options, target).stdout
+
+    def _run(self, source: str, options: tuple[str, ...], target: str):
+        command = [
+            self.program, "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header",
+            "-target", "amdgcn-amd-amdhsa", f"-mcpu={target}", "-O3", "-nogpulib", "-w", "-Xclang",
+            "-mlink-builtin-bitcode", "-Xclang", str(self.library), *options, "-S", "-", "-o", "-",
+        ]  # fmt: skip
+        return subprocess.run(
+            command, input=source, capture_output=True, text=True, timeout=SECONDS
+        )
 
 
 def amd_kernels(assembly: str) -> dict[str, Kernel]:

@@ -5,7 +5,7 @@
     python -m tests.solvers --list           their names
     python -m tests.solvers --paths tests/ops/test_table.py tests/backend/test_nn.py
     python -m tests.solvers --keras layers/convolutional ops/nn_test.py     of Keras' own tests
-    python -m tests.solvers --emulated       NVIDIA's, on a CPU; see emulated.py
+    python -m tests.solvers --emulated       of matrix units, on a CPU; see emulated.py
 
 Where a solver does not apply, one whose name begins with its name or the usual one does the work;
 the table says of how many problems the former decided, and is yellow where that was none: the
@@ -109,7 +109,7 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="only list the solvers")
     parser.add_argument("--paths", nargs="+", help=f"what pytest runs; default {' '.join(PATHS)}")
     parser.add_argument("--keras", nargs="+", help="Keras' tests: paths below keras/src")
-    parser.add_argument("--emulated", action="store_true", help="NVIDIA's solvers, on a CPU")
+    parser.add_argument("--emulated", action="store_true", help="solvers of matrix units, on a CPU")
     parser.add_argument("-n", type=int, default=2, help="solvers at a time")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds a solver may take")
     args = parser.parse_args()

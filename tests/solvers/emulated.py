@@ -1,9 +1,11 @@
-"""A pytest plugin: NVIDIA's solvers beside a CPU's own, emulated, for KERASCL_SOLVERS to force on.
+"""A pytest plugin: solvers on matrix units beside a CPU's own, emulated, for KERASCL_SOLVERS to
+force on.
 
 Whole programs then run as on a card: what is planned, packed, fused into epilogues and stored.
 TF32 keeps what float32 holds where "high" precision is asked for, so that tests keep their
 tolerances; how it rounds is left to tests/kernels.  A fault that the emulator finds makes results
-NaN and is printed.  See `tests.kernels.emulator` and `mma_emulator` for what they cannot see.
+NaN and is printed.  See `emulator`, `mma_emulator` and `unit_emulator` of `tests.kernels` for what
+they cannot see.
 """
 
 import dataclasses
@@ -17,7 +19,10 @@ from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvPr
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import reach
-from tests.kernels import emulator, mma_emulator
+from kerascl.kernels.units import amd_gfx11, known
+from kerascl.kernels.units.tile import FragmentSolver
+from tests import profiles
+from tests.kernels import emulator, mma_emulator, unit_emulator
 
 FAR = 1e15  # beyond all costs: none is chosen that is not forced on
 
@@ -58,24 +63,34 @@ def card(info):
     )  # fmt: skip
 
 
+@functools.cache
+def amd_card(info):
+    """Facts of an RX 7900 XTX of two compute units."""
+    like = profiles.load()["rx7900xtx"].info
+    return dataclasses.replace(like, compute_units=2, cache_key=info.cache_key)
+
+
 class Emulated(Solver):
-    """One of NVIDIA's solvers for any device, but only if forced on."""
+    """A solver of matrix units for any device, but only if forced on."""
 
     def __init__(self, solver: Solver):
         self.solver, self.name = solver, solver.name
+        amd = isinstance(solver, FragmentSolver) and solver.unit is amd_gfx11.UNIT
+        self.card = amd_card if amd else card
 
     def applies(self, problem, info) -> bool:
-        return self.solver.applies(problem, card(info))
+        return self.solver.applies(problem, self.card(info))
 
     def cost(self, problem, info) -> float:
-        return FAR + self.solver.cost(problem, card(info))
+        return FAR + self.solver.cost(problem, self.card(info))
 
     def takes_moments(self, problem, info) -> bool:
-        return self.solver.takes_moments(problem, card(info))
+        return self.solver.takes_moments(problem, self.card(info))
 
     def plan(self, problem, info, epilogue) -> Plan:
         exact = problem.precision == "high"
-        plan = mma_emulator.emulated(self.solver.plan(problem, card(info), epilogue), exact)
+        plan = self.solver.plan(problem, self.card(info), epilogue)
+        plan = mma_emulator.emulated(unit_emulator.emulated(plan), exact)
         sizes = dict(zip("ab", operand_bytes(problem), strict=True))
         sizes |= {f"ws{n}": nbytes for n, nbytes in enumerate(plan.workspace)}
         results = tuple(dict.fromkeys(
@@ -129,7 +144,8 @@ def _judge(state: str, e: emulator.Emulation, results: tuple[Ref, ...]) -> Launc
 
 
 def install(put=setattr) -> None:
-    """Put NVIDIA's solvers among those of products and convolutions; `put` sets attributes."""
+    """Put those solvers among those of products and convolutions; `put` sets attributes."""
+    put(known, "available", lambda unit, info: info.matrix in unit.matrix)
     put(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
     for module in (matmul, conv):
         for name in ("SOLVERS", "VARIANTS"):
@@ -137,7 +153,7 @@ def install(put=setattr) -> None:
 
 
 def _emulated(solver: Solver) -> Solver:
-    known = isinstance(solver, Emulated) or not solver.name.startswith(("wgmma", "mma"))
+    known = isinstance(solver, Emulated) or not solver.name.startswith(("wgmma", "mma", "wmma"))
     return solver if known else Emulated(solver)
 
 

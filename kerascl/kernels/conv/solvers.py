@@ -54,7 +54,7 @@ REFERENCES: tuple[Solver, ...] = (PanelConv(), *(TiledConv(tile) for tile in TIL
 # What only the tuner tries: the same tiles with another number of slices.
 VARIANTS: tuple[Solver, ...] = (
     *(TiledConv(tile, split) for tile in TILES for split in matmul.SLICES),
-    *(FragmentConv(tile, split) for tile in unit_tile.TILES for split in matmul.SLICES),
+    *unit_tile.solvers(FragmentConv, *matmul.SLICES),
     *(
         solver(shape, split)
         for solver in (

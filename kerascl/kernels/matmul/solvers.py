@@ -38,7 +38,7 @@ REFERENCES: tuple[Solver, ...] = (TiledMatmul(TILES[-1]), PanelMatmul(), DirectM
 SLICES = (1, 2, 4, 8, 16, 32)
 VARIANTS: tuple[Solver, ...] = (
     *(TiledMatmul(tile, split) for tile in TILES for split in SLICES),
-    *(FragmentMatmul(tile, split) for tile in unit_tile.TILES for split in SLICES),
+    *unit_tile.solvers(FragmentMatmul, *SLICES),
     *(
         kind(shape, split)
         for kind in (hopper_matmul.HopperMatmul, transposed.TransposedMatmul)

@@ -35,6 +35,9 @@ _NVIDIA: tuple[tuple[tuple[int, int], int, int, int], ...] = (
     ((0, 0), 128, 0, 0),
 )
 _MATRIX = {"mma80": (8, 0), "wgmma90": (9, 0)}  # capabilities of units whose device says none
+# Multiply-adds of 16-bit floats a clock of what AMD's OpenCL calls a compute unit, which on RDNA is
+# two of them.  AMD, "How to accelerate AI applications on RDNA 3 using WMMA".
+_WMMA = {"wmma11": 512}
 # Of other GPUs: (part of the vendor's name, multiply-adds a clock, work-items held).
 _VENDORS = (("advanced micro", 64, 2048), ("intel", 8, 128))
 _OTHERS = 64, 1024
@@ -126,6 +129,8 @@ def of_facts(info: DeviceInfo) -> Machine:
         vendor = info.vendor.lower()
         rows = (row[1:] for row in _VENDORS if row[0] in vendor)
         lanes, resident = next(rows, _OTHERS)
+        rate = _WMMA.get(info.matrix, 0) * info.compute_units * clock
+        matrix = (("bfloat16", rate), ("float16", rate)) if rate else ()
     simt = info.compute_units * clock * lanes
     return Machine(
         info.compute_units, clock, resident, (("float32", simt),), matrix, simt * per_product,

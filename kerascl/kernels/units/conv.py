@@ -7,7 +7,6 @@ import math
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Launch, Plan, Ref
 from kerascl.kernels.contract.sizes import ceil_div
-from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.conv.problem import (
     DATA_GRAD,
@@ -19,7 +18,7 @@ from kerascl.kernels.conv.problem import (
     kind_defines,
     product_params,
 )
-from kerascl.kernels.units.tile import COPY, TILES, FragmentSolver, Side, widest_copy
+from kerascl.kernels.units.tile import COPY, FragmentSolver, Side, solvers, widest_copy
 
 
 def conv_sides(p: ConvProblem, bk: int) -> tuple[Side, Side]:
@@ -50,6 +49,8 @@ def _divisor(n: int) -> tuple[int, int]:
 class FragmentConv(FragmentSolver):
     """Convolutions and their gradients, channels first or last."""
 
+    gathers = True
+
     def _sizes(self, p: ConvProblem):
         g = gemm_shape(p)
         return g.m, g.n, g.k, g.classes * p.groups
@@ -66,7 +67,9 @@ class FragmentConv(FragmentSolver):
             COPY[side.copy * p.a.itemsize] * rows * tile.bk(p.a) / side.copy
             for side, rows in zip(self._sides(p), (tile.bm, tile.bn), strict=True)
         )
-        return tile.time(g.m, g.n, depth, g.classes * p.groups, splits, info, p.a, copies)
+        return tile.time(
+            g.m, g.n, depth, g.classes * p.groups, splits, info, p.a, copies, self._share(info)
+        )
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, tile = problem, self.tile
@@ -90,7 +93,7 @@ class FragmentConv(FragmentSolver):
                 + cl_source("conv/conv_axis.cl")
                 + cl_source("conv/conv_simt.cl")
                 + cl_source("units/mma_conv.cl")
-                + cl_source("units/mma_tile.cl")
+                + self._kernel
             )
             args = (Ref("a"), Ref("b"), *params.args, *inner.args)
             groups = tiles_m * ceil_div(shape.n, tile.bn) * splits * p.groups * shape.classes
@@ -99,4 +102,4 @@ class FragmentConv(FragmentSolver):
         return self._plan(p, info, epilogue, index, m_fast, launch_of)
 
 
-CONV_SOLVERS: tuple[Solver, ...] = tuple(FragmentConv(tile) for tile in TILES)
+CONV_SOLVERS = solvers(FragmentConv, None)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kerascl.dtypes import DType
+from kerascl.dtypes import DType, float32
+from kerascl.kernels.contract.source import defines
 
 
 @dataclass(frozen=True)
@@ -12,7 +14,8 @@ class Layout:
     """Which elements of a matrix each lane of a sub-group holds.
 
     Lanes come in groups of `size`; lane `size * g + t` holds, as its i-th element, the one at
-    g * `group` + t * `thread` + `elements[i]`, each a (row, column).
+    g * `group` + t * `thread` + `elements[i]`, each a (row, column).  Several lanes may hold the
+    same element.
     """
 
     size: int
@@ -27,6 +30,14 @@ class Layout:
         row, column = (g * of_group + t * of_thread + own for of_group, of_thread, own in steps)
         return row, column
 
+    def text(self, axis: int, i: int) -> str:
+        """OpenCL C for the row (axis 0) or column (1) of element i of the lane `lane`."""
+        parts = [
+            (f"lane / {self.size}", self.group[axis]), (f"lane % {self.size}", self.thread[axis]),
+        ]  # fmt: skip
+        terms = [f"{place} * {step}" for place, step in parts if step]
+        return " + ".join((*terms, str(self.elements[i][axis])))
+
 
 @dataclass(frozen=True)
 class Fragment:
@@ -37,7 +48,8 @@ class Fragment:
         lanes: of the sub-group.
         a, b, d: who holds what.
         macro: OpenCL C that defines MMA(d, a, b) over a lane's elements, those of a and b in
-            words of 32 bits.
+            words of 32 bits, the first in the low bits.
+        attributes: of kernels with the instruction.
     """
 
     dtype: DType
@@ -49,3 +61,94 @@ class Fragment:
     b: Layout
     d: Layout
     macro: str
+    attributes: str = ""
+
+    @property
+    def wide(self) -> int:
+        """Elements of a word."""
+        return 4 // self.dtype.itemsize
+
+    @property
+    def defines(self) -> str:
+        """What mma_tile.cl must know of the instruction."""
+        names = dict(
+            FRAGMENT_M=self.m, FRAGMENT_N=self.n, FRAGMENT_K=self.k, LANES=self.lanes,
+            A_WORDS=len(self.a.elements) // self.wide, B_WORDS=len(self.b.elements) // self.wide,
+            SUMS=len(self.d.elements), UNIT_ATTRIBUTES=self.attributes,
+        )  # fmt: skip
+        return defines(**names) + self._reads + self.macro
+
+    @property
+    def _reads(self) -> str:
+        """READ_A, READ_B and EACH_SUM of mma_plain.cl: a lane's elements by its number."""
+        sums = (
+            f"F({i}, ({self.d.text(0, i)}), ({self.d.text(1, i)}))"
+            for i in range(len(self.d.elements))
+        )
+        return (
+            self._read("A", self.a, depth=1) + self._read("B", self.b, depth=0)
+            + f"#define EACH_SUM(F) {' '.join(sums)}\n"
+        )  # fmt: skip
+
+    def _read(self, name: str, layout: Layout, depth: int) -> str:
+        """The macro that reads an operand whose axis `depth` is that of the sum, in as wide reads
+        as its elements lie beside each other there."""
+        text, word = "", 0
+        words = len(layout.elements) // self.wide
+        while word < words:
+            first = word * self.wide
+            width = next(w for w in (4, 2, 1) if self._beside(layout, first, w * self.wide, depth))
+            row, at = layout.text(1 - depth, first), layout.text(depth, first)
+            text += (
+                f" READ{width}({name}, (to) + {word}, at, (row) + {row}, ((depth) + {at}) * EB)"
+            )
+            word += width
+        return f"#define READ_{name}(to, at, row, depth) {{{text} }}\n"
+
+    def _beside(self, layout: Layout, first: int, count: int, depth: int) -> bool:
+        """Whether so many elements of any lane are neighbours from a multiple of `count` on."""
+        own = layout.elements[first : first + count]
+        starts = (layout.group[depth], layout.thread[depth], own[0][depth], self.k)
+        ascending = all(
+            place[depth] == own[0][depth] + i and place[1 - depth] == own[0][1 - depth]
+            for i, place in enumerate(own)
+        )
+        return len(own) == count and ascending and not any(start % count for start in starts)
+
+
+@dataclass(frozen=True)
+class Unit:
+    """The matrix units of a family of devices.
+
+    Attributes:
+        name: what names of solvers begin with.
+        matrix: values of DeviceInfo.matrix that offer them, and the share of the matrix units' rate
+            that is reached there.
+        fragments: an instruction for each dtype of operands.
+        moves: the OpenCL C by which mma_tile.cl moves data.
+        stages: of the ring in local memory.
+        largest: most results of a sub-group's tile, which registers bound: of products, and of
+            convolutions, whose addresses take more.
+        tried: whether a self-test decides if they are used.
+    """
+
+    name: str
+    matrix: Mapping[str, float]
+    fragments: Mapping[DType, Fragment]
+    moves: str
+    stages: int = 3
+    largest: tuple[int, int] = (64 * 64, 64 * 64)
+    tried: bool = False
+    @property
+    def lanes(self) -> int:
+        """Of a sub-group."""
+        return next(iter(self.fragments.values())).lanes
+
+    def __hash__(self) -> int:
+        return hash(self.name)
+
+    def takes(self, dtype: DType, other: DType, acc: DType, precision: str) -> bool:
+        """Whether the units multiply such inputs as exactly as asked."""
+        if dtype is not other or acc is not float32 or dtype not in self.fragments:
+            return False
+        return dtype is not float32 or precision == "high"

@@ -6,11 +6,10 @@ from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div
-from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, stride_args
 from kerascl.kernels.tuning import machine
-from kerascl.kernels.units.tile import GATHER, TILES, FragmentSolver, Side, widest_copy
+from kerascl.kernels.units.tile import GATHER, FragmentSolver, Side, solvers, widest_copy
 
 
 def gemm_side(
@@ -30,6 +29,8 @@ def gemm_side(
 class FragmentMatmul(FragmentSolver):
     """GEMM with any strides."""
 
+    gathers = False
+
     def _sizes(self, p: MatmulProblem):
         return p.m, p.n, p.k, p.batches
 
@@ -40,7 +41,8 @@ class FragmentMatmul(FragmentSolver):
 
     def _time(self, p: MatmulProblem, info, splits: int) -> float:
         tile, bk, units = self.tile, self.tile.bk(p.a), info.compute_units
-        time = tile.time(p.m, p.n, p.k, p.batches, splits, info, p.a)
+        share = self._share(info)
+        time = tile.time(p.m, p.n, p.k, p.batches, splits, info, p.a, share=share)
         sides = tuple(zip(self._sides(p), (tile.bm, tile.bn), strict=True))
         # Narrow copies cost issue slots; two-byte ones also wait for memory.
         narrow = sum(16 // (side.copy * p.a.itemsize) - 1 for side, _ in sides)
@@ -58,7 +60,7 @@ class FragmentMatmul(FragmentSolver):
                 head
                 + cl_source("matmul/gemm_simt.cl")
                 + cl_source("units/mma_gemm.cl")
-                + cl_source("units/mma_tile.cl")
+                + self._kernel
             )
             ints = (p.m, p.n, p.k, splits, slice_, p.batch[1], p.batch[2])
             args = (
@@ -71,4 +73,4 @@ class FragmentMatmul(FragmentSolver):
         return self._plan(p, info, epilogue, index, False, launch_of)
 
 
-GEMM_SOLVERS: tuple[Solver, ...] = tuple(FragmentMatmul(tile) for tile in TILES)
+GEMM_SOLVERS = solvers(FragmentMatmul, None)

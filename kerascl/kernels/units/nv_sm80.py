@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
-from kerascl.kernels.units.fragment import Fragment, Layout
+from kerascl.kernels.units.fragment import Fragment, Layout, Unit
 
 # Values of DeviceInfo.matrix that offer it, and the share of the matrix units' rate that it reaches
 # there: wider instructions reach the rest.
@@ -44,3 +44,5 @@ FRAGMENTS = {
         (dtypes.float32, "tf32"), (dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"),
     )
 }  # fmt: skip
+
+UNIT = Unit("mma", MATRIX, FRAGMENTS, "units/nv_sm80.cl")

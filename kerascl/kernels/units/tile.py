@@ -1,22 +1,23 @@
-"""Products on NVIDIA's matrix units by mma.sync (compute capability 8.0 and more): GEMM and every
-kind of convolution, for float32 as TF32 (precision "high"), bfloat16 and float16.  float32 as sums
-of two TF32 is not here: it was no faster than gemm_tile.cl, and makes NaN of infinities.
+"""Products on matrix units that a sub-group drives: GEMM and every kind of convolution, for
+bfloat16, float16 and, where a unit has it (NVIDIA's TF32), float32 in precision "high".
 
-OpenCL C with inline PTX, built as any other source.  The recipe (fragments in registers twice,
-operands by cp.async into a swizzled ring of tiles) is that of the CUTLASS library's kernels for
-this generation; mma_tile.cl explains the layouts.
+OpenCL C and an instruction (fragment.py), built as any other source.  The recipe (fragments in
+registers twice, operands through a ring of tiles in local memory) is that of the CUTLASS library's
+kernels for mma.sync.  float32 as sums of two TF32 is not here: it was no faster than gemm_tile.cl,
+and makes NaN of infinities.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
+from typing import ClassVar
 
-from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import defines, prelude
+from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.matmul.split_k import (
     MAX_PARTIAL_BYTES,
     partial_epilogue,
@@ -24,16 +25,18 @@ from kerascl.kernels.matmul.split_k import (
     vector_reduction_launch,
 )
 from kerascl.kernels.tuning import machine
-from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
+from kerascl.kernels.units import known
+from kerascl.kernels.units.fragment import Unit
+from kerascl.kernels.units.nv_sm80 import UNIT as NVIDIA
 
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
 @dataclass(frozen=True)
 class FragmentTile:
-    """A work-group's tile bm x bn, a warp's wm x wn, the bytes of depth in a stage and the number
-    of stages.  `efficiency` is the share of the instruction's rate that a large problem of 16-bit
-    floats reaches, four fifths of it for float32."""
+    """A work-group's tile bm x bn, a sub-group's wm x wn, the bytes of depth in a stage, the number
+    of stages and the lanes of a sub-group.  `efficiency` is the share of the instruction's rate
+    that a large problem of 16-bit floats reaches, four fifths of it for float32."""
 
     bm: int
     bn: int
@@ -42,10 +45,11 @@ class FragmentTile:
     efficiency: float
     depth: int = 64
     stages: int = 3
+    lanes: int = 32
 
     @property
     def threads(self) -> int:
-        return self.bm // self.wm * (self.bn // self.wn) * 32
+        return self.bm // self.wm * (self.bn // self.wn) * self.lanes
 
     @property
     def name(self) -> str:
@@ -66,14 +70,15 @@ class FragmentTile:
         return max(ring, self.wm * (self.bn + 8) * 4 + self.wm * 8)
 
     def time(
-        self, m, n, k, batch: int, splits: int, info, dtype: DType, copies: float = 0.0
+        self, m, n, k, batch: int, splits: int, info, dtype: DType, copies: float = 0.0,
+        share: float = 1.0,
     ) -> float:
-        """Microseconds without the first launch.  A step of the depth takes as long as its products
-        and its `copies` (in clocks), or as until its operands are there, which other groups of the
-        compute unit hide."""
+        """Microseconds without the first launch, where `share` of the units' rate can be reached.
+        A step of the depth takes as long as its products and its `copies` (in clocks), or as until
+        its operands are there, which other groups of the compute unit hide."""
         rates, units, area = machine.of(info), info.compute_units, self.bm * self.bn
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
-        reached = self.efficiency * MATRIX.get(info.matrix, 1.0)
+        reached = self.efficiency * share
         reached *= 0.8 if dtype.itemsize == 4 else 1.0
         # Of a clock and compute unit; CPUs, on which tests run the kernels, have no such units.
         rate = (rates.matrix_rate(dtype) or rates.rate(dtype)) * reached / units / rates.clock
@@ -134,14 +139,9 @@ def widest_copy(dtype: DType, *multiples: int) -> int:
     return wide
 
 
-def takes(dtype: DType, other: DType, acc: DType, precision: str) -> bool:
-    """Whether the kernels multiply such inputs as exactly as asked."""
-    if dtype is not other or acc is not dtypes.float32 or dtype not in FRAGMENTS:
-        return False
-    return dtype is not dtypes.float32 or precision == "high"
-
-
-def operand_defines(tile: FragmentTile, dtype: DType, a: Side, b: Side, m_fast: bool) -> str:
+def operand_defines(
+    unit: Unit, tile: FragmentTile, dtype: DType, a: Side, b: Side, m_fast: bool
+) -> str:
     size = dtype.itemsize
     names = dict(
         BM=tile.bm, BN=tile.bn, BK=tile.bk(dtype), WM=tile.wm, WN=tile.wn, STAGES=tile.stages,
@@ -151,20 +151,27 @@ def operand_defines(tile: FragmentTile, dtype: DType, a: Side, b: Side, m_fast: 
         A_WHOLE=int(a.style == "FULL"), B_WHOLE=int(b.style == "FULL"),
         M_FAST=int(m_fast),
     )  # fmt: skip
-    return defines(**names) + FRAGMENTS[dtype].macro
+    return defines(**names) + unit.fragments[dtype].defines
 
 
 class FragmentSolver(Solver):
-    """What the solvers for GEMM and convolution share: a tile and how often depth is split."""
+    """What the solvers for GEMM and convolution share: a tile and how often depth is split.
 
-    def __init__(self, tile: FragmentTile, split: int | None = None):
-        self.tile = tile
+    Attributes:
+        gathers: whether addresses take registers, as those of convolutions do.
+    """
+
+    gathers: ClassVar[bool]
+
+    def __init__(self, tile: FragmentTile, split: int | None = None, unit: Unit = NVIDIA):
+        self.tile = dataclasses.replace(tile, stages=unit.stages, lanes=unit.lanes)
         self.split = split
-        self.name = f"mma{tile.name}" + (f"s{split}" if split else "")
+        self.unit = unit
+        self.name = f"{unit.name}{tile.name}" + (f"s{split}" if split else "")
 
     def applies(self, problem, info) -> bool:
-        p, tile = problem, self.tile
-        if info.matrix not in MATRIX or not takes(p.a, p.b, p.acc, p.precision):
+        p, tile, unit = problem, self.tile, self.unit
+        if info.matrix not in unit.matrix or not unit.takes(p.a, p.b, p.acc, p.precision):
             return False
         # Narrow copies need registers that large tiles do not leave.
         narrow = min(side.copy * p.a.itemsize for side in self._sides(p))
@@ -172,7 +179,8 @@ class FragmentSolver(Solver):
             4096 if narrow > 4 else 2048 if narrow > 2 else 1024
         ):
             return False
-        return tile.local_bytes <= info.local_mem_bytes and tile.threads <= info.max_work_group_size
+        room = tile.local_bytes <= info.local_mem_bytes
+        return room and tile.threads <= info.max_work_group_size and known.available(unit, info)
 
     def cost(self, problem, info) -> float:
         time = self._time(problem, info, self._splits(problem, info))
@@ -188,6 +196,15 @@ class FragmentSolver(Solver):
     def _time(self, p, info, splits: int) -> float:
         """Microseconds without the first launch."""
         raise NotImplementedError
+
+    def _share(self, info) -> float:
+        """Of the units' rate, that is reached on a device."""
+        return self.unit.matrix.get(info.matrix, 1.0)
+
+    @property
+    def _kernel(self) -> str:
+        """The text of the kernel, behind the facts of a problem."""
+        return cl_source(self.unit.moves) + cl_source("units/mma_tile.cl")
 
     def _splits(self, p, info) -> int:
         k, bk = self._sizes(p)[2], self.tile.bk(p.a)
@@ -209,7 +226,7 @@ class FragmentSolver(Solver):
             inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
         head = (
             prelude(index, ACC=p.acc)
-            + operand_defines(tile, p.a, *self._sides(p), m_fast)
+            + operand_defines(self.unit, tile, p.a, *self._sides(p), m_fast)
             + inner.defines
         )
         launch = launch_of(head, splits, slice_, inner)
@@ -217,3 +234,13 @@ class FragmentSolver(Solver):
             return Plan([launch])
         reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
         return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
+
+
+def solvers(kind: type[FragmentSolver], *splits: int | None) -> tuple[FragmentSolver, ...]:
+    """One of this kind for each unit, each tile that its registers hold, and each number of slices;
+    None for what suits the problem."""
+    return tuple(
+        kind(tile, split, unit)
+        for unit in known.UNITS for tile in TILES for split in splits
+        if tile.wm * tile.wn <= unit.largest[kind.gathers]
+    )  # fmt: skip

@@ -1,0 +1,119 @@
+// How mma_tile.cl moves data in OpenCL C alone: from global memory to registers while a stage is
+// multiplied, then into the ring, and from there to fragments as their layouts say (fragment.py).
+//
+// A stage's rows lie along k whatever the operands' order: byte b of row r is at AT_K(X, r, b), 16-byte
+// chunks swapped so that neighbouring rows that are read at once, and rows eight apart that are
+// written at once, meet in few banks.
+#define LDC (BN + 8)
+#define SWAP(X, r) (KB == 64 ? (((r) >> 1) ^ (X##_ALONG_K ? 0 : (r) >> 3)) & 3 : (r) & 7)
+#define AT_K(X, r, b) ((r) * KB + ((((b) / 16) ^ SWAP(X, r)) * 16) + (b) % 16)
+#define STAGE_BYTES ((__local uchar*)memory)
+#define LOCAL_ADDRESS(s, p) s = 0
+#define SYNC barrier(CLK_LOCAL_MEM_FENCE)
+#define COMMIT
+#define PLACES
+
+// What has been read of a stage and not yet been written to it.
+#define COPY_WORDS(X) ((X##_CE * EB + 3) / 4)
+#define MOVES \
+  uint heldA[PER(A, BM)][COPY_WORDS(A)], heldB[PER(B, BN)][COPY_WORDS(B)]; \
+  int landing = -1;
+#define LOADING(at) landing = (at);
+#define COPY_K(X, at, s, r, b, row, depth) TAKE(X, s, row, depth)
+#define COPY_MN(X, WIDE, at, s, k, b, row, depth) TAKE(X, s, row, depth)
+#define TAKE(X, s, row, depth) { \
+  const int n_ = X##_COUNT(row, depth); \
+  const INDEX_T i_ = X##_AT(row, depth); \
+  X##_COPY(held##X[s], p##X, i_, n_) \
+}
+#define SET1(to, v) (to)[0] = (v);
+#define SET2(to, v) (to)[0] = (v).x, (to)[1] = (v).y;
+#define SET4(to, v) (to)[0] = (v).x, (to)[1] = (v).y, (to)[2] = (v).z, (to)[3] = (v).w;
+#define FULL(T, words, to, p, i) { \
+  const T v_ = *(__global const T*)((p) + (i)); \
+  SET##words(to, v_) \
+}
+#define SOME(T, words, to, p, i, n) { \
+  T v_ = 0; \
+  if (n) v_ = *(__global const T*)((p) + (i)); \
+  SET##words(to, v_) \
+}
+// Element c of a copy as bits of its word.
+#if EB == 4
+#define PART_WORD(p, i, c, n) ((c) < (n) ? as_uint((p)[(i) + (c)]) : 0)
+#else
+#define PART_HALF(p, i, c, n) ((c) < (n) ? (uint)(p)[(i) + (c)] : 0)
+#define PART_WORD(p, i, c, n) \
+  (PART_HALF(p, i, 2 * (c), n) | PART_HALF(p, i, 2 * (c) + 1, n) << 16)
+#endif
+#define PART(T, words, to, p, i, n) \
+  if ((n) * EB == 4 * words) FULL(T, words, to, p, i) \
+  else UNROLL for (int c_ = 0; c_ < words; ++c_) (to)[c_] = PART_WORD(p, i, c_, n);
+#define FULL16(to, p, i, n) FULL(uint4, 4, to, p, i)
+#define FULL8(to, p, i, n) FULL(uint2, 2, to, p, i)
+#define FULL4(to, p, i, n) FULL(uint, 1, to, p, i)
+#define FULL2(to, p, i, n) (to)[0] = (p)[i];
+#define SOME16(to, p, i, n) SOME(uint4, 4, to, p, i, n)
+#define SOME8(to, p, i, n) SOME(uint2, 2, to, p, i, n)
+#define SOME4(to, p, i, n) SOME(uint, 1, to, p, i, n)
+#define SOME2(to, p, i, n) (to)[0] = (n) ? (p)[i] : 0;
+#define PART16(to, p, i, n) PART(uint4, 4, to, p, i, n)
+#define PART8(to, p, i, n) PART(uint2, 2, to, p, i, n)
+#define PART4(to, p, i, n) PART(uint, 1, to, p, i, n)
+
+#define TO(T, at) *(__local T*)(STAGE_BYTES + (at))
+#define LAND_K(X, WIDE, at) \
+  UNROLL for (int s_ = 0; s_ < PER(X, WIDE); ++s_) { \
+    const uint e_ = tid + s_ * NT, r_ = ROW_K(X, e_), b_ = K_OF(X, e_) * EB; \
+    const uint to_ = (at) + AT_K(X, r_, b_); \
+    if (!HAS(X, WIDE, e_)) continue; \
+    if (X##_CE * EB == 2) TO(ushort, to_) = (ushort)held##X[s_][0]; \
+    else UNROLL for (int c_ = 0; c_ < COPY_WORDS(X); ++c_) TO(uint, to_ + 4 * c_) = held##X[s_][c_]; \
+  }
+#define LAND_MN(X, WIDE, at) \
+  UNROLL for (int s_ = 0; s_ < PER(X, WIDE); ++s_) { \
+    const uint e_ = tid + s_ * NT, r_ = ROW_MN(X, WIDE, e_), b_ = K_MN(X, WIDE, e_) * EB; \
+    if (!HAS(X, WIDE, e_)) continue; \
+    UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) { \
+      const uint to_ = (at) + AT_K(X, r_ + c_, b_); \
+      if (EB == 4) TO(uint, to_) = held##X[s_][c_]; \
+      else TO(ushort, to_) = (ushort)(held##X[s_][c_ / 2] >> 16 * (c_ % 2)); \
+    } \
+  }
+#if A_ALONG_K
+#define LAND_A(at) LAND_K(A, BM, at)
+#else
+#define LAND_A(at) LAND_MN(A, BM, at)
+#endif
+#if B_ALONG_K
+#define LAND_B(at) LAND_K(B, BN, at)
+#else
+#define LAND_B(at) LAND_MN(B, BN, at)
+#endif
+// Two stages: whatever is under way lands.
+#define WAIT(n) \
+  if (landing >= 0) { \
+    LAND_A(landing) \
+    LAND_B(landing + SA) \
+    landing = -1; \
+  }
+
+// Words of a fragment from byte b of row r on; READ_A and READ_B are made of these.
+#define READ1(X, to, at, r, b) (to)[0] = TO(uint, (at) + AT_K(X, r, b));
+#define READ2(X, to, at, r, b) { \
+  const uint2 v_ = TO(uint2, (at) + AT_K(X, r, b)); \
+  SET2(to, v_) \
+}
+#define READ4(X, to, at, r, b) { \
+  const uint4 v_ = TO(uint4, (at) + AT_K(X, r, b)); \
+  SET4(to, v_) \
+}
+#define FRAGMENTS_A(f, at, s) \
+  UNROLL for (int i = 0; i < MI; ++i) READ_A(fa[f][i], at, wm + i * FRAGMENT_M, (s) * FRAGMENT_K)
+#define FRAGMENTS_B(f, at, s) \
+  UNROLL for (int j = 0; j < NI; ++j) READ_B(fb[f][j], (at) + SA, wn + j * FRAGMENT_N, (s) * FRAGMENT_K)
+#define KEEP_SUM(v, row, column) \
+  results[(i * FRAGMENT_M + row) * LDC + wn + j * FRAGMENT_N + column] = acc[i][j][v];
+#define KEEP_SUMS(results, acc) \
+  UNROLL for (int i = 0; i < MI; ++i) \
+    UNROLL for (int j = 0; j < NI; ++j) { EACH_SUM(KEEP_SUM) }

@@ -1,0 +1,228 @@
+"""Matrix units of AMD: described, emulated on a CPU, and compiled for cards that are not there."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.solver import choose
+from kerascl.kernels.conv.problem import DATA_GRAD, FORWARD, normalise_conv
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import normalise_matmul
+from kerascl.kernels.units import amd_gfx11, known
+from kerascl.kernels.units.conv import CONV_SOLVERS
+from kerascl.kernels.units.fragment import Layout
+from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
+from kerascl.runtime import quirks, selftest
+from tests import profiles
+from tests.kernels import test_conv, test_gemm, unit_emulator
+from tests.kernels.conftest import EMULATING
+from tests.kernels.harness import poisoned, run_plan
+from tests.offline.compilers import AMD, amd_kernels
+
+CARDS = profiles.load()
+BOUNDS = {"bfloat16": 4e-3, "float16": 6e-4}  # of results that are stored in that type
+# Unit, the profile of a card that has it, and the instruction as the vendor's assembler calls it.
+UNITS = {"wmma": (amd_gfx11.UNIT, "rx7900xtx", r"v_wmma_f32_16x16x16_{}\b")}
+NAMES = {"bfloat16": "bf16", "float16": "f16"}
+
+
+@pytest.fixture(scope="module")
+def dev():
+    """One CPU that emulates: building for several takes minutes."""
+    return next(iter(EMULATING.values()))
+
+
+@pytest.fixture(autouse=True)
+def passed(monkeypatch):
+    """As if every self-test had passed."""
+    monkeypatch.setattr(known, "available", lambda unit, info: info.matrix in unit.matrix)
+
+
+def of(solvers, unit):
+    """A unit's solvers, those of large tiles first."""
+    found = [s for s in solvers if s.unit is unit]
+    assert found
+    return found
+
+
+def run(solver, problem, inputs, want, dev, card):
+    info = CARDS[card].info
+    if not solver.applies(problem, info):
+        return None
+    plan = solver.plan(problem, info, store_epilogue(problem.a))
+    assert any(map(unit_emulator.is_emulated, plan.launches))
+    plan = unit_emulator.emulated(plan)
+    return run_plan(plan, inputs, poisoned(want.shape, problem.a), dev).astype(np.float64)
+
+
+def error(got, want):
+    return np.linalg.norm((got - want).ravel()) / np.linalg.norm(want.ravel())
+
+
+# m, n, k, batch, orders of a and b
+PRODUCTS = {
+    "bfloat16": (
+        (129, 72, 64, (3,), "normal", "normal"), (65, 132, 264, (), "normal", "transposed"),
+        (3, 200, 300, (), "strided", "strided"),
+    ),
+    "float16": (
+        (64, 64, 32, (), "transposed", "transposed"), (40, 136, 72, (), "transposed", "normal"),
+        (37, 70, 65, (), "normal", "normal"),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+@pytest.mark.parametrize("unit", UNITS)
+def test_products(dev, unit, dtype, rng):
+    """Sizes and orders of the operands, the tiles in turn: building one takes long."""
+    described, card, _ = UNITS[unit]
+    solvers = of(GEMM_SOLVERS, described)
+    tried = set()
+    for i, (m, n, k, batch, a, b) in enumerate(PRODUCTS[dtype]):
+        problem, inputs, want = test_gemm.make(rng, m, n, k, batch, a, b, dtype)
+        problem = normalise_matmul(problem)
+        # Narrow copies leave small tiles only.
+        fitting = [s for s in solvers if s.applies(problem, CARDS[card].info)]
+        solver = fitting[i % len(fitting)]
+        tried.add(solver.name)
+        got = run(solver, problem, inputs, want, dev, card)
+        assert error(got, want) <= BOUNDS[dtype], (solver.name, m, n, k, a, b)
+    assert len(tried) == len(PRODUCTS[dtype])
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_split_depth(dev, unit, rng):
+    described, card, _ = UNITS[unit]
+    tile = of(GEMM_SOLVERS, described)[-1].tile
+    problem, inputs, want = test_gemm.make(rng, 40, 36, 520, dtype="bfloat16")
+    problem = normalise_matmul(problem)
+    got = run(FragmentMatmul(tile, 3, described), problem, inputs, want, dev, card)
+    assert error(got, want) <= BOUNDS["bfloat16"]
+
+
+@pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
+@pytest.mark.parametrize("kind", test_conv.KINDS)
+@pytest.mark.parametrize("unit", UNITS)
+def test_convolutions(dev, unit, kind, channels_first, rng):
+    described, card, _ = UNITS[unit]
+    solvers = of(CONV_SOLVERS, described)
+    dtype = "float16" if channels_first else "bfloat16"
+    for case in ("stem", "3d") if channels_first else ("3x3", "groups_odd"):
+        problem, inputs, want = test_conv.make(
+            rng, kind, **test_conv.CASES[case], channels_first=channels_first, dtype=dtype
+        )
+        got = run(solvers[-1], normalise_conv(problem), inputs, want, dev, card)
+        assert error(got, want) <= BOUNDS[dtype], case
+
+
+def _with(layout: Layout, **changes) -> Layout:
+    return dataclasses.replace(layout, **changes)
+
+
+# What is wrong with a fragment, within the tile that it reads or writes.
+FAULTS = {
+    "sums transposed": lambda f: dict(
+        d=_with(f.d, group=(0, 1), thread=(1, 0), elements=tuple((c, r) for r, c in f.d.elements))
+    ),
+    "halves that differ": lambda f: dict(a=_with(f.a, group=(1, 0))),
+    "depths in another order": lambda f: dict(
+        b=_with(f.b, elements=f.b.elements[8:] + f.b.elements[:8])
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_faults_of_a_layout_are_seen(dev, fault, rng):
+    described, card, _ = UNITS["wmma"]
+    plain = described.fragments[dtypes.bfloat16]
+    wrong = dataclasses.replace(plain, **FAULTS[fault](plain))
+    broken = dataclasses.replace(described, fragments={dtypes.bfloat16: wrong})
+    tile = of(GEMM_SOLVERS, described)[-1].tile
+    problem, inputs, want = test_gemm.make(rng, 32, 32, 64, dtype="bfloat16")
+    problem = normalise_matmul(problem)
+    for unit, right in ((described, True), (broken, False)):
+        got = run(FragmentMatmul(tile, 1, unit), problem, inputs, want, dev, card)
+        assert bool(error(got, want) < BOUNDS["bfloat16"]) == right
+
+
+@pytest.mark.parametrize("f", amd_gfx11.FRAGMENTS.values(), ids=lambda f: str(f.dtype))
+def test_layouts_of_gfx11(f):
+    """Each element of a and b twice, of the sums once, and where AMD's manual has it."""
+    for lane in range(32):
+        for k in range(16):
+            assert f.a.place(lane, k) == (lane % 16, k) and f.b.place(lane, k) == (k, lane % 16)
+        for v in range(8):
+            assert f.d.place(lane, v) == (2 * v + lane // 16, lane % 16)
+
+
+@pytest.mark.parametrize("dtype", BOUNDS)
+def test_compiled_for_amd(dtype, rng):
+    """The instruction is there, and no register is spilled, in the largest tiles of a product and a
+    convolution."""
+    if AMD.missing:
+        pytest.skip(AMD.missing)
+    unit, card, instruction = UNITS["wmma"]
+    info, plans = CARDS[card].info, []
+    problem, _, _ = test_gemm.make(rng, 256, 256, 256, b="transposed", dtype=dtype)
+    plans.append((of(GEMM_SOLVERS, unit)[0], normalise_matmul(problem)))
+    kind = FORWARD if dtype == "float16" else DATA_GRAD
+    problem, _, _ = test_conv.make(rng, kind, **test_conv.CASES["3x3"], dtype=dtype)
+    plans.append((of(CONV_SOLVERS, unit)[0], normalise_conv(problem)))
+    for solver, problem in plans:
+        assert solver.applies(problem, info)
+        launch = solver.plan(problem, info, store_epilogue(problem.a)).launches[0]
+        text = AMD.assembly(launch.source, launch.options, CARDS[card].target)
+        kernel = amd_kernels(text)["mma_tile"]
+        assert kernel.spills == kernel.private == 0 and kernel.lanes == 32
+        assert kernel.local == solver.tile.local_bytes
+        tile, f = solver.tile, unit.fragments[problem.a]
+        steps = tile.bk(problem.a) // f.k
+        found = re.findall(instruction.format(NAMES[dtype]), text)
+        assert len(found) == tile.wm // f.m * (tile.wn // f.n) * steps
+
+
+def test_who_has_wmma():
+    infos = {name: profile.info for name, profile in CARDS.items()}
+    assert infos["rx7900xtx"].matrix == "wmma11"
+    others = ("rx580", "radeon7", "mi210", "mi300x", "rx6700xt", "rx9070xt", "apple", "rusticl")
+    assert not any(infos[name].matrix for name in others)
+    card = infos["rx7900xtx"]
+    for poorer in (dict(platform="rusticl"), dict(fp16=False)):
+        found = quirks.apply(dataclasses.replace(card, **poorer))
+        assert found.matrix == "" and "no_wmma" in found.quirks
+
+
+def test_wmma_is_chosen_if_its_self_test_passes(monkeypatch, rng):
+    info = CARDS["rx7900xtx"].info
+    problem, _, _ = test_gemm.make(rng, 512, 512, 512, dtype="bfloat16")
+    problem = normalise_matmul(problem)
+    assert choose(matmul.SOLVERS, problem, info).name.startswith("wmma")
+    exact = normalise_matmul(test_gemm.make(rng, 512, 512, 512)[0])
+    assert not choose(matmul.SOLVERS, exact, info).name.startswith("wmma")
+    monkeypatch.setattr(known, "available", lambda unit, info: not unit.tried)
+    assert not choose(matmul.SOLVERS, problem, info).name.startswith("wmma")
+
+
+def test_self_test_decides(monkeypatch):
+    monkeypatch.undo()
+    known._passes.cache_clear()
+    asked = []
+
+    def in_child(module, index):
+        asked.append(module)
+        return "wrong", False
+
+    monkeypatch.setattr(selftest, "in_child", in_child)
+    info = CARDS["rx7900xtx"].info
+    assert not known.available(amd_gfx11.UNIT, info)
+    assert asked == ["kerascl.kernels.units.product_selftest"]
+    monkeypatch.setattr(selftest, "in_child", lambda module, index: ("", False))
+    known._passes.cache_clear()
+    assert known.available(amd_gfx11.UNIT, info)
+    assert not known.available(amd_gfx11.UNIT, CARDS["rx6700xt"].info)
+    known._passes.cache_clear()

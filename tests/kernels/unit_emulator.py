@@ -1,0 +1,82 @@
+"""Runs kernels for matrix units, those whose data move in OpenCL C (mma_plain.cl), where there are
+none: the lanes of a sub-group exchange what they hold in local memory.
+
+Each instruction is written out from its vendor's manual, and knows nothing of kerascl's own
+description.  What this cannot see: time, registers, and how matrix units round sums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+from kerascl.kernels.contract.plan import Launch, Plan
+from kerascl.kernels.contract.source import cl_source
+
+_HEAD = r"""
+#undef UNROLL
+#define UNROLL
+#undef LOCAL_ADDRESS
+#define LOCAL_ADDRESS(s, p) s = 0; \
+  __local uint emu_a[NT][EMU_A], emu_b[NT][EMU_B]; \
+  const int emu_tid = get_local_id(0), emu_lane = emu_tid % EMU_LANES, \
+      emu_first = emu_tid - emu_lane;
+#define EMU_SHOW(a, b) { \
+  barrier(CLK_LOCAL_MEM_FENCE); \
+  for (int n_ = 0; n_ < EMU_A; ++n_) emu_a[emu_tid][n_] = (a)[n_]; \
+  for (int n_ = 0; n_ < EMU_B; ++n_) emu_b[emu_tid][n_] = (b)[n_]; \
+  barrier(CLK_LOCAL_MEM_FENCE); }
+inline float emu_value(uint word, int k) {
+  const ushort half_ = word >> 16 * (k % 2);
+  return EMU_VALUE(half_);
+}
+"""
+_VALUES = {
+    "bf16": "#define EMU_VALUE(v) as_float((uint)(v) << 16)\n",
+    "f16": "#define EMU_VALUE(v) vload_half(0, (const half*)&v)\n",
+}
+# RDNA 3: register v of lanes r and r + 16 holds depths 2 v and 2 v + 1 of a's row r, and of b's
+# column r; register v of d is row 2 v in lanes 0 to 15, row 2 v + 1 in the others.  Unequal halves
+# of operands bring NaN.
+_WMMA11 = r"""
+#define EMU_LANES 32
+#define EMU_A 8
+#define EMU_B 8
+#define MMA(d, a, b) { \
+  EMU_SHOW(a, b) \
+  for (int v_ = 0; v_ < 8; ++v_) { \
+    const int row_ = emu_first + 2 * v_ + emu_lane / 16, col_ = emu_first + emu_lane % 16; \
+    for (int k_ = 0; k_ < 16; ++k_) { \
+      const uint a_ = emu_a[row_][k_ / 2], b_ = emu_b[col_][k_ / 2]; \
+      const int same_ = a_ == emu_a[row_ + 16][k_ / 2] && b_ == emu_b[col_ + 16][k_ / 2]; \
+      (d)[v_] += same_ ? emu_value(a_, k_) * emu_value(b_, k_) : NAN; \
+    } \
+  } }
+"""
+_INSTRUCTIONS = {r"__builtin_amdgcn_wmma_f32_16x16x16_(\w+)_w32": _WMMA11}
+
+
+def emulated(plan: Plan) -> Plan:
+    """A plan of kernels/units/ for any device, where its data move in OpenCL C."""
+    return Plan([_launch(launch) for launch in plan.launches], plan.workspace)
+
+
+def is_emulated(launch: Launch) -> bool:
+    """Whether a launch is one that this file emulates."""
+    return launch.name == "mma_tile" and cl_source("units/mma_plain.cl") in launch.source
+
+
+def _launch(launch: Launch) -> Launch:
+    if not is_emulated(launch):
+        return launch
+    source, count = re.subn(r"(?m)^#define MMA\(.*\\\n(?:.*\\\n)*.*\n", "", launch.source)
+    assert count == 1
+    found = {pattern: re.search(pattern, launch.source) for pattern in _INSTRUCTIONS}
+    ((pattern, kind),) = ((p, m[1]) for p, m in found.items() if m)
+    source = re.sub(r"(?m)^#pragma OPENCL EXTENSION cl_khr_fp16.*\n", "", source)
+    macros, kernel = source.split("__kernel ")
+    return dataclasses.replace(
+        launch,
+        source=macros + _VALUES[kind] + _INSTRUCTIONS[pattern] + _HEAD + "__kernel " + kernel,
+        options=("-cl-opt-disable",),  # building takes longer than running
+    )
