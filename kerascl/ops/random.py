@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from kerascl import threefry
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.batch import note
@@ -60,30 +61,6 @@ __all__ = [
     "uniform",
 ]  # fmt: skip
 
-_THREEFRY = """\
-inline uint2 kcl_threefry_block(uint k0, uint k1, uint c0, uint c1) {
-  const uint k2 = k0 ^ k1 ^ 0x1BD11BDAu;
-  uint x = c0 + k0, y = c1 + k1;
-#define KCL_MIX(n) x += y; y = rotate(y, (uint)(n)) ^ x;
-#define KCL_EVEN KCL_MIX(13) KCL_MIX(15) KCL_MIX(26) KCL_MIX(6)
-#define KCL_ODD KCL_MIX(17) KCL_MIX(29) KCL_MIX(16) KCL_MIX(24)
-  KCL_EVEN x += k1; y += k2 + 1u;
-  KCL_ODD x += k2; y += k0 + 2u;
-  KCL_EVEN x += k0; y += k1 + 3u;
-  KCL_ODD x += k1; y += k2 + 4u;
-  KCL_EVEN x += k2; y += k0 + 5u;
-  return (uint2)(x, y);
-}
-inline uint2 kcl_threefry(uint k0, uint k1, ulong place, uint stream) {
-  const uint high = (uint)(place >> 32);  // each 2**32 elements after the first have their own key
-  if (high != 0u) {
-    const uint2 k = kcl_threefry_block(k0, k1, high, 0xFFFFFFFEu);
-    k0 = k.x;
-    k1 = k.y;
-  }
-  return kcl_threefry_block(k0, k1, (uint)place, stream);
-}
-"""
 _WORDS = """\
 inline ulong kcl_word64(uint2 b) { return ((ulong)b.x << 32) | (ulong)b.y; }
 """
@@ -265,15 +242,16 @@ def _for_double(text: str) -> str:
     return text.replace("REAL", "double")
 
 
-_FLOAT = (_THREEFRY, _OPEN, _NORMAL)
-_DOUBLE = (_THREEFRY, _WORDS, _OPEN_DOUBLE, _NORMAL_DOUBLE)
+_FLOAT = (threefry.SOURCE, _OPEN, _NORMAL)
+_DOUBLE = (threefry.SOURCE, _WORDS, _OPEN_DOUBLE, _NORMAL_DOUBLE)
 _BLOCK = "kcl_threefry({0}, {1}, {2}, {a0}u)"
 _NEXT = "kcl_threefry({0}, {1}, {2}, {a0}u + 1u)"
 
 
 def _draw(name: str, code: str, helpers: tuple[str, ...] = (), cost: int = 60) -> Op:
     """Declare an operation over (key0, key1, counter, parameters …) with attributes (stream,)."""
-    return register(Op("random_" + name, Kind.POINTWISE, code, (_THREEFRY, *helpers), cost=cost))
+    helpers = (threefry.SOURCE, *helpers)
+    return register(Op("random_" + name, Kind.POINTWISE, code, helpers, cost=cost))
 
 
 BITS = _draw("bits", f"{_BLOCK}.x")
@@ -354,7 +332,7 @@ _POISSONS = {
         500,
     ),
 }
-_KEEP = _draw("keep", f"({_BLOCK}.x < {{3}})")
+KEEP = _draw("keep", f"({_BLOCK}.x < {{3}})")
 _INTEGER = _draw("integer", f"({{T}})({{4}} + mul_hi(kcl_word64({_BLOCK}), {{3}}))", (_WORDS,), 70)
 
 
@@ -363,13 +341,23 @@ def key(seed: int) -> Array:
     return as_array(np.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32))
 
 
-def _parts(key: ArrayLike) -> tuple[Array, Array]:
+def checked_key(key: ArrayLike) -> Array:
+    """uint32, of shape (2,).
+
+    Raises:
+        ValueError: for another shape.
+    """
     key = cast_to(as_array(key), uint32)
     if key.shape != (2,):
         raise ValueError(
             f"a random key has shape (2,), not {key.shape}; make one with "
             "kerascl.random.key(seed), or draw as NumPy does, with kerascl.random.default_rng(seed)"
         )
+    return key
+
+
+def _parts(key: ArrayLike) -> tuple[Array, Array]:
+    key = checked_key(key)
     return strided(key, [0], [1], [1]), strided(key, [1], [2], [1])
 
 
@@ -522,9 +510,18 @@ def bernoulli(key: ArrayLike, shape: ShapeLike, p: float) -> Array:
     if is_scalar(p):
         if p >= 1 or p <= 0:
             return expand_to(scalar(p >= 1, bool_), shape)
-        limit = scalar(min(round(p * 2.0**32), 2**32 - 1), uint32)
-        return _apply(_KEEP, key, shape, bool_, 0, (limit,))
+        return kept(key, shape, keep_limit(p))
     return uniform(key, shape) < p
+
+
+def keep_limit(p: float) -> int:
+    """What 32 random bits must be below, which happens with probability `p` < 1."""
+    return min(round(p * 2.0**32), 2**32 - 1)
+
+
+def kept(key: ArrayLike, shape: ShapeLike, limit: int) -> Array:
+    """bool: whether 32 random bits of each element are below `limit`."""
+    return _apply(KEEP, key, shape, bool_, 0, (scalar(limit, uint32),))
 
 
 def dropout(

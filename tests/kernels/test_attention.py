@@ -9,7 +9,7 @@ from kerascl import dtypes
 from kerascl.kernels.attention import cpu as attention_cpu
 from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.attention import tiled as attention_tiled
-from kerascl.kernels.attention.problem import AttentionProblem, Tensor
+from kerascl.kernels.attention.problem import AttentionProblem, Dropout, Tensor
 from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.units import attention as unit_attention
@@ -18,6 +18,7 @@ from kerascl.runtime.errors import DeviceError
 from tests.kernels import mma_emulator, ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
 from tests.kernels.mma_emulator import emulated_class
+from tests.threefry import kept
 
 DEVICES = list(devices().values())
 SOLVERS = {
@@ -49,8 +50,9 @@ class Case:
     """Random inputs of one problem, and what the float64 formula gives."""
 
     def __init__(
-        self, sizes, rng, causal=False, bias=None, mask=None, dtype=dtypes.float32, swapped=False
-    ):
+        self, sizes, rng, causal=False, bias=None, mask=None, dtype=dtypes.float32, swapped=False,
+        dropout=None,
+    ):  # fmt: skip
         batch, length, source, heads, groups, width, depth = sizes
         q_shape = (batch, length, heads, width)
         k_shape = (batch, source, groups, width)
@@ -75,6 +77,13 @@ class Case:
             visible[..., : shape[-2] // 2, :1] = False
             self.extra["mask"] = visible
             problem["mask"] = tensor(shape, dtypes.bool_, full)
+        self.factors = 1.0
+        if dropout is not None:
+            key = rng.integers(2**32, size=2, dtype=np.uint32)
+            self.extra["key"] = key[:1].repeat(5)
+            self.extra["key"][[1, 4]] = key
+            problem["dropout"] = dataclasses.replace(dropout, step=3, offset=1)
+            self.factors = kept(key, full, dropout.limit, dropout.first) * dropout.factor
         self.inputs = {"a": q, "b": k, "c": v}
         if swapped:  # keys lie as (batch, groups, width, source), one element further on
             moved = np.ascontiguousarray(k.transpose(0, 2, 3, 1))
@@ -100,8 +109,8 @@ class Case:
         logits = np.where(visible, logits, -1e38)
         weights = np.exp(logits - logits.max(-1, keepdims=True))
         weights /= weights.sum(-1, keepdims=True)
-        self.y = np.einsum("bhts,bshd->bthd", weights, v)
-        back = np.einsum("bthd,bshd->bhts", g, v)
+        self.y = np.einsum("bhts,bshd->bthd", weights * self.factors, v)
+        back = np.einsum("bthd,bshd->bhts", g, v) * self.factors
         total = (weights * back).sum(-1, keepdims=True)
         self.delta = np.ascontiguousarray(total[..., 0].transpose(0, 2, 1)).astype(np.float32)
         slope = np.where(visible, weights * (back - total), 0) * p.scale
@@ -111,12 +120,12 @@ class Case:
 
         self.dq = np.einsum("bhts,bshd->bthd", slope, k)
         self.dk = shared(np.einsum("bhts,bthd->bshd", slope, q))
-        self.dv = shared(np.einsum("bhts,bthd->bshd", weights, g))
+        self.dv = shared(np.einsum("bhts,bthd->bshd", weights * self.factors, g))
 
     def check(self, solvers, dev):
         p = self.forward
         forward, backward = solvers
-        extras = dict(zip("de", self.extra.values(), strict=False))
+        extras = dict(zip("def", self.extra.values(), strict=False))
         outs = {
             "out": poisoned(self.y.shape, p.dtype),
             "stat": poisoned((p.batch, p.heads, p.length), dtypes.float32),
@@ -125,7 +134,7 @@ class Case:
         got = run_outputs(plan, self.inputs | extras, outs, dev)
         close(got["out"], self.y)
         inputs = self.inputs | {"d": self.g, "e": got["stat"], "f": self.delta}
-        inputs |= dict(zip("gh", self.extra.values(), strict=False))
+        inputs |= dict(zip("ghi", self.extra.values(), strict=False))
         outs = {"out": self.dq, "dk": self.dk, "dv": self.dv}
         outs = {name: poisoned(x.shape, p.dtype) for name, x in outs.items()}
         plan = backward.plan(self.backward, dev.info, store_epilogue(p.dtype))
@@ -174,6 +183,26 @@ def test_sizes(solvers, sizes, dev, rng):
 @pytest.mark.parametrize("solvers", list(SOLVERS))
 def test_ways(solvers, way, dev, rng):
     Case(RAGGED, rng, **WAYS[way]).check(SOLVERS[solvers], dev)
+
+
+DROPPED = {
+    "plain": dict(dropout=Dropout(int(0.9 * 2**32), 1 / 0.9)),
+    "mask": dict(mask=(1, 1, 1, 1), causal=True, dropout=Dropout(3 * 2**30, 4 / 3)),
+    "far": dict(causal=True, dropout=Dropout(2**31, 2.0, first=2**32 - 9999)),
+    "halves": dict(
+        bias=(0, 1, 1, 1), mask=(1, 0, 0, 1), dtype=dtypes.bfloat16, dropout=Dropout(2**31, 2.0)
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "solvers, way",
+    [("cpu", "plain"), ("cpu", "far"), ("cpu_chunks", "mask"), ("tile", "far"), ("mma", "halves")],
+)
+def test_dropout(solvers, way, dev, rng):
+    """The weights kept are those that the generator's text in NumPy keeps, in both passes."""
+    sizes = (1, 37, 45, 2, 1, 8, 8) if solvers == "mma" else RAGGED  # few instructions to emulate
+    Case(sizes, rng, **DROPPED[way]).check(SOLVERS[solvers], dev)
 
 
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)

@@ -420,14 +420,97 @@ def test_attention_gradients_without_logits(rng):
         assert relative(got.numpy(), want.numpy()) < 1e-5
 
 
-def test_attention_keeps_no_logits(rng):
+@pytest.mark.parametrize("captured", [False, True])
+def test_attention_with_dropout(captured, rng):
+    """The result and all gradients, for the mask that `kc.random.dropout` draws, in NumPy."""
+    shapes = (2, 21, 4, 6), (2, 26, 2, 6), (2, 26, 2, 5), (1, 4, 21, 26), (2, 21, 4, 5)
+    q, k, v, bias, g = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+    mask = rng.random((2, 1, 1, 26)) > 0.3
+    seed = int(rng.integers(2**63))
+    kept = kc.random.dropout(kc.random.key(seed), kc.ones((2, 4, 21, 26)), 0.2).numpy() / 1.25
+
+    def run(key, *arrays):
+        with kc.GradientTape() as tape:
+            y = attention.dot_product_attention(
+                *arrays, mask, is_causal=True, dropout_rate=0.2, dropout_key=key
+            )
+        return y, *tape.gradient(y, list(arrays), kc.array(g))
+
+    run = kc.jit(run) if captured else run
+    found = run(kc.random.key(seed), *map(kc.array, (q, k, v, bias)))
+
+    def plain(*arrays):
+        wide_k, wide_v = (kc.repeat(x, 2, axis=2) for x in arrays[1:3])
+        logits = kc.einsum("btnh,bsnh->bnts", arrays[0], wide_k) * 6**-0.5 + arrays[3]
+        seen = np.broadcast_to(mask & np.tri(21, 26, dtype=bool), logits.shape)
+        p = nn.softmax(kc.where(seen, logits, -1e30)) * (kept * 1.25)
+        return kc.einsum("bnts,bsnh->btnh", p, wide_v)
+
+    wide = [kc.array(x, "float64") for x in (q, k, v, bias)]
+    with kc.GradientTape() as tape:
+        y = plain(*wide)
+    assert abs(kept.mean() - 0.8) < 0.05
+    for ours, right in zip(
+        found, (y, *tape.gradient(y, wide, kc.array(g, "float64"))), strict=True
+    ):
+        assert relative(ours.numpy(), right.numpy()) < 2e-6
+
+
+def test_dropout_of_attention_is_random(rng):
+    """Of all weights the share kept is right, rows and heads do not repeat each other, and another
+    key gives other weights."""
+    length, heads = 64, 8
+    q = np.zeros((2, length, heads, 4), np.float32)
+    v = np.broadcast_to(np.eye(length, dtype=np.float32)[None, :, None], (2, length, heads, length))
+
+    def weights(key):  # all alike, so the result is the mask: (batch, query, head, key)
+        y = attention.dot_product_attention(q, q, v, dropout_rate=0.25, dropout_key=key)
+        y = y.numpy() * (0.75 * length)
+        assert np.all((abs(y) < 1e-5) | (abs(y - 1) < 1e-5))
+        return y > 0.5
+
+    seed = int(rng.integers(2**62))
+    kept = weights(kc.random.key(seed))
+    deviations = kept.size**0.5 / (0.25 * 0.75) ** 0.5
+    assert abs(kept.mean() - 0.75) * deviations < 5
+    others = [np.roll(kept, 1, axis) for axis in range(4)] + [weights(kc.random.key(seed + 1))]
+    for other in others:  # independent of each
+        assert abs(((kept - 0.75) * (other - 0.75)).mean()) * kept.size**0.5 / (0.25 * 0.75) < 5
+
+
+def test_dropout_of_attention_under_vmap(rng):
+    """Each element of a batch draws what it draws alone."""
+    x = kc.array(rng.standard_normal((3, 1, 9, 2, 4)).astype(np.float32))
+
+    def one(x):
+        return attention.dot_product_attention(
+            x, x, x, dropout_rate=0.3, dropout_key=kc.random.key(5)
+        )
+
+    found = kc.vmap(one)(x).numpy()
+    for k in range(3):
+        assert relative(found[k], one(x[k]).numpy()) < 1e-6
+
+
+def test_dropout_of_attention_is_checked():
+    x = kc.ones((1, 8, 2, 4))
+    with pytest.raises(ValueError, match="dropout_rate must be at least 0 and less than 1, not 1"):
+        attention.dot_product_attention(x, x, x, dropout_rate=1, dropout_key=kc.random.key(0))
+    with pytest.raises(ValueError, match="dropout_rate needs dropout_key"):
+        attention.dot_product_attention(x, x, x, dropout_rate=0.1)
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_attention_keeps_no_logits(dropout, rng):
     """At 2048 queries and keys, forward and backward need a small part of the logits' memory."""
     length, heads = 2048, 4
     x = [kc.array(rng.standard_normal((1, length, heads, 8)).astype(np.float32)) for _ in "qkvg"]
 
     def train(q, k, v, g):
         with kc.GradientTape() as tape:
-            y = attention.dot_product_attention(q, k, v, is_causal=True)
+            y = attention.dot_product_attention(
+                q, k, v, is_causal=True, dropout_rate=dropout, dropout_key=kc.random.key(3)
+            )
         return tape.gradient(y, [q, k, v], g)
 
     pool = device.default().buffers

@@ -8,7 +8,7 @@ from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
 from kerascl.dtypes import float32
 from kerascl.kernels.attention import solvers as attention
-from kerascl.kernels.attention.problem import AttentionProblem, Tensor
+from kerascl.kernels.attention.problem import AttentionProblem, Dropout, Tensor
 from kerascl.kernels.contract.plan import Plan
 from kerascl.ops.attention import ATTENTION, ATTENTION_GRAD, formula, gradient_formula
 from kerascl.runtime.device import DeviceInfo
@@ -17,22 +17,27 @@ _STATISTICS = frozenset((4, 5))  # inputs of the gradient that its kernels read 
 
 
 def _problem(node: Node, reads: list[Operand]) -> AttentionProblem:
-    scale, causal, has_bias, precision = node.attrs
+    scale, causal, has_bias, precision, dropping = node.attrs
     backward = node.op is ATTENTION_GRAD
 
     def tensor(k: int) -> Tensor:
         a, b, c, d = reads[k].strides
         return Tensor(node.inputs[k].dtype, (a, b, c, d), reads[k].offset)
 
-    query, key, value = node.inputs[:3]
+    query, keys, value = node.inputs[:3]
     extra = list(range(6 if backward else 3, len(node.inputs)))
     bias = tensor(extra.pop(0)) if has_bias else None
+    dropout = None
+    if dropping is not None:
+        key = reads[extra.pop()]
+        limit, factor = dropping
+        dropout = Dropout(limit, factor, key.strides[0], key.offset)
     return AttentionProblem(
         batch=query.shape[0],
         length=query.shape[1],
-        source=key.shape[1],
+        source=keys.shape[1],
         heads=query.shape[2],
-        groups=key.shape[2],
+        groups=keys.shape[2],
         width=query.shape[3],
         depth=value.shape[3],
         scale=scale,
@@ -45,6 +50,7 @@ def _problem(node: Node, reads: list[Operand]) -> AttentionProblem:
         mask=tensor(extra[0]) if extra else None,
         grad=tensor(3) if backward else None,
         precision=precision if query.dtype is float32 else "high",  # the others know one only
+        dropout=dropout,
     )
 
 
@@ -67,12 +73,12 @@ def _flops(node: Node) -> int:
 
 OPERATIONS = (
     LibraryOperation(
-        ATTENTION, _plan, strided=frozenset(range(5)), flops=_flops,
+        ATTENTION, _plan, strided=frozenset(range(6)), flops=_flops,
         outputs=lambda node: ("out", "stat"), spare_bytes=lambda node: 8 * node.size,
         preferred=_preferred, formula=formula,
     ),
     LibraryOperation(
-        ATTENTION_GRAD, _plan, strided=frozenset(range(8)) - _STATISTICS, flops=_flops,
+        ATTENTION_GRAD, _plan, strided=frozenset(range(9)) - _STATISTICS, flops=_flops,
         outputs=lambda node: ("out", "dk", "dv"),
         spare_bytes=lambda node: 4 * max(x.size for x in node.inputs[:3]),
         preferred=_preferred, formula=gradient_formula,

@@ -19,6 +19,27 @@
 #define MASK_PARAM
 #define MASK_SIZES
 #endif
+// Dropout's numbers are drawn where they are needed, in both passes.
+#if HAS_DROPOUT
+#define KEY_PARAM , __global const uint* restrict pKey
+#define KEY_SIZES , const int keyOff, const int keyStep, const ulong firstPlace, \
+    const uint keepLimit, const float keepFactor
+#define DRAW_KEY const uint key0 = pKey[keyOff], key1 = pKey[keyOff + keyStep];
+#define PLACE_OF(t, s) (firstPlace + ((ulong)(b * HEADS + h) * T + (t)) * S + (s))
+#if FAR
+#define WORD(t, s) kcl_threefry(key0, key1, PLACE_OF(t, s), 0u).x
+#else
+#define WORD(t, s) kcl_threefry_block(key0, key1, (uint)PLACE_OF(t, s), 0u).x
+#endif
+#define KEPT(x, t, s) (WORD(t, s) < keepLimit ? (x) : 0.0f)
+#define SHARE(x, sum) ((x) / (sum) * keepFactor)
+#else
+#define KEY_PARAM
+#define KEY_SIZES
+#define DRAW_KEY
+#define KEPT(x, t, s) (x)
+#define SHARE(x, sum) ((x) / (sum))
+#endif
 
 // rows x features at `from` into a local tile; what lies outside is zero.
 inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T row,
@@ -61,9 +82,13 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
 
 #define FORWARD_PARAMS \
     __global const X_T* restrict pQ, __global const X_T* restrict pK, \
-    __global const X_T* restrict pV BIAS_PARAM MASK_PARAM, __global float* restrict pStat, \
+    __global const X_T* restrict pV BIAS_PARAM MASK_PARAM KEY_PARAM, \
+    __global float* restrict pStat, \
     const int T, const int S, const int REPEAT, const float logScale, TENSOR(q), TENSOR(k), \
-    TENSOR(v) BIAS_SIZES MASK_SIZES EPILOGUE_PARAMS
+    TENSOR(v) BIAS_SIZES MASK_SIZES KEY_SIZES EPILOGUE_PARAMS
+#ifdef FORWARD
+#define HEADS get_num_groups(1)
+#endif
 
 #ifdef BACKWARD
 // With KEYS the rows are keys and the results dk (through outK) and dv; else queries and dq, which
@@ -89,11 +114,11 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
 #endif
 #define BACKWARD_PARAMS \
     __global const X_T* restrict pQ, __global const X_T* restrict pK, \
-    __global const X_T* restrict pV, __global const X_T* restrict pG BIAS_PARAM MASK_PARAM, \
-    __global const float* restrict pStat, __global const float* restrict pDelta RESULTS, \
+    __global const X_T* restrict pV, __global const X_T* restrict pG BIAS_PARAM MASK_PARAM \
+    KEY_PARAM, __global const float* restrict pStat, __global const float* restrict pDelta RESULTS, \
     const int T, const int S, const int REPEAT, const float scale, const float logScale, \
     const float weight, TENSOR(q), TENSOR(k), TENSOR(v), TENSOR(g) BIAS_SIZES MASK_SIZES \
-    MORE_PARAMS
+    KEY_SIZES MORE_PARAMS
 
 // The blocks of the other side that a group's rows meet: queries of all its heads, or keys.  Within,
 // `other` and `otherV` hold the block, and `first` is the first query of those at hand.
@@ -136,11 +161,23 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
     delta[i] = pDelta[((INDEX_T)b * T + t) * HEADS + h]; \
   }
 // From products of queries and keys and of gradients and values: the probability w, and back, the
-// gradient of the logit.  In a row that sees nothing all keys weigh the same.
+// gradient of the logit.  In a row that sees nothing all keys weigh the same.  What dropout leaves of
+// w meets the values.
 #define WEIGH(x, y, row, column) \
   LOGIT_AT(row, column) \
   FINISH_LOGIT(x, t, s) \
   float w = s < S ? exp2(x - stat[at]) : 0.0f; \
+  DROP_VALUE(y, t, s) \
   float back = w * (y - delta[at]) * scale; \
-  if (HAS_MASK && stat[at] <= NEGATIVE) { w *= weight; back = 0; }
+  if (HAS_MASK && stat[at] <= NEGATIVE) { w *= weight; back = 0; } \
+  DROP_WEIGHT(w)
+#if HAS_DROPOUT
+#define DROP_VALUE(y, t, s) \
+  const float kept_ = KEPT(keepFactor, t, s); \
+  y *= kept_;
+#define DROP_WEIGHT(w) w *= kept_;
+#else
+#define DROP_VALUE(y, t, s)
+#define DROP_WEIGHT(w)
+#endif
 #endif

@@ -49,6 +49,38 @@ inline V power2(V x) {
 #define MASK_PARAM
 #define MASK_SIZES
 #endif
+// Dropout's numbers are drawn where they are needed, in both passes: what a lane's query keeps of x.
+#if HAS_DROPOUT
+#define VU CAT(uint, VL)
+#define KEY_PARAM , __global const uint* restrict pKey
+#define KEY_SIZES , const int keyOff, const int keyStep, const ulong firstPlace, \
+    const uint keepLimit, const float keepFactor
+#define DRAW_KEY const uint key0 = pKey[keyOff], key1 = pKey[keyOff + keyStep];
+#define ROW_PLACE(t) (firstPlace + ((ulong)(b * HEADS + h) * T + (t)) * S)
+#if FAR
+#define LANES ulong lanes_[QB]; for (int j = 0; j < QB; ++j) lanes_[j] = ROW_PLACE(t0 + j);
+inline VU words(const uint key0, const uint key1, const ulong* lanes, const int s) {
+  uint found[VL];
+  for (int j = 0; j < VL; ++j) found[j] = kcl_threefry(key0, key1, lanes[j] + s, 0u).x;
+  return CAT(vload, VL)(0, found);
+}
+#else
+#define LANES uint lanes_[QB]; for (int j = 0; j < QB; ++j) lanes_[j] = (uint)ROW_PLACE(t0 + j);
+inline VU words(const uint key0, const uint key1, const uint* lanes, const int s) {
+  return kcl_threefry_lanes(key0, key1, CAT(vload, VL)(0, lanes) + (uint)s);
+}
+#endif
+#define KEPT(x, i, s) \
+  select((V)(0), x, words(key0, key1, lanes_ + (i) * VL, s) < (VU)(keepLimit))
+#define FACTOR keepFactor
+#else
+#define KEY_PARAM
+#define KEY_SIZES
+#define DRAW_KEY
+#define LANES
+#define KEPT(x, i, s) (x)
+#define FACTOR 1.0f
+#endif
 
 // Products of keys [s0, s0 + kn) with a panel of queries, into tile[BK][QB]: rows past kn repeat the
 // last key.
@@ -137,11 +169,12 @@ inline void finish_logits(ACC_T* tile, const int s0, const int kn, const int t0,
 // pQ: panels [batch][head][panel][WIDTH][QB]; pK, pV: rows of the features.  A unit is a panel of one
 // head; a work-item does PER units.
 __kernel ONE_THREAD void attention_cpu(__global const ACC_T* restrict pQ,
-    __global const ACC_T* restrict pK, __global const ACC_T* restrict pV BIAS_PARAM MASK_PARAM,
-    __global float* restrict pStat, const int HEADS, const int GROUPS, const int T, const int S,
+    __global const ACC_T* restrict pK, __global const ACC_T* restrict pV BIAS_PARAM MASK_PARAM
+    KEY_PARAM, __global float* restrict pStat, const int HEADS, const int GROUPS, const int T, const int S,
     const int UNITS, const int PER, const float scale, const INDEX_T qB, const INDEX_T qH,
     const INDEX_T kOff, const INDEX_T kB, const INDEX_T kS, const INDEX_T kG, const INDEX_T vOff,
-    const INDEX_T vB, const INDEX_T vS, const INDEX_T vG BIAS_SIZES MASK_SIZES EPILOGUE_PARAMS) {
+    const INDEX_T vB, const INDEX_T vS, const INDEX_T vG BIAS_SIZES MASK_SIZES KEY_SIZES EPILOGUE_PARAMS) {
+  DRAW_KEY
   ACC_T tile[BK * QB], o[ROUND_DEPTH * QB];
   const int panels = (T + QB - 1) / QB;
   const int from = (int)get_group_id(0) * PER, to = min(UNITS, from + PER);
@@ -152,6 +185,7 @@ __kernel ONE_THREAD void attention_cpu(__global const ACC_T* restrict pQ,
     __global const ACC_T* k = pK + kOff + b * kB + g * kG;
     __global const ACC_T* v = pV + vOff + b * vB + g * vG;
     V top[NV], sum[NV];
+    LANES
     EACH(i, NV) { top[i] = (V)(LOWEST); sum[i] = (V)(0); }
     for (int i = 0; i < ROUND_DEPTH * QB; ++i) o[i] = 0;
     int end = CAUSAL ? min(S, t0 + QB) : S;
@@ -168,7 +202,7 @@ __kernel ONE_THREAD void attention_cpu(__global const ACC_T* restrict pQ,
         for (int s = 0; s < kn; ++s) {
           const V p = power2(VLOAD(i, tile + s * QB) - most);
           total += p;
-          VSTORE(p, i, tile + s * QB);
+          VSTORE(KEPT(p, i, s0 + s), i, tile + s * QB);
         }
         top[i] = most;
         sum[i] = total;
@@ -188,7 +222,7 @@ __kernel ONE_THREAD void attention_cpu(__global const ACC_T* restrict pQ,
     ACC_T stats[QB], shares[QB];
     EACH(i, NV) {
       VSTORE(top[i] + log2(sum[i]), i, stats);
-      VSTORE((V)(1) / sum[i], i, shares);
+      VSTORE((V)(FACTOR) / sum[i], i, shares);
     }
     const int tn = min(QB, T - t0);
     for (int j = 0; j < tn; ++j) {
@@ -224,7 +258,8 @@ __kernel ONE_THREAD void attention_cpu(__global const ACC_T* restrict pQ,
 __kernel ONE_THREAD void attention_cpu_grad(__global const ACC_T* restrict pQ,
     __global const ACC_T* restrict pG, __global const ACC_T* restrict rQ,
     __global const ACC_T* restrict rG, __global const ACC_T* restrict pK,
-    __global const ACC_T* restrict pV BIAS_PARAM MASK_PARAM, __global const float* restrict pStat,
+    __global const ACC_T* restrict pV BIAS_PARAM MASK_PARAM KEY_PARAM,
+    __global const float* restrict pStat,
     __global const float* restrict pDelta, __global ACC_T* restrict sumK,
     __global ACC_T* restrict sumV, const int HEADS, const int GROUPS, const int T, const int S,
     const int UNITS, const int CHUNKS, const int CHUNK, const INDEX_T TOTAL, const float scale,
@@ -234,7 +269,8 @@ __kernel ONE_THREAD void attention_cpu_grad(__global const ACC_T* restrict pQ,
     const INDEX_T kOff, const INDEX_T kB, const INDEX_T kS, const INDEX_T kG, const INDEX_T vOff,
     const INDEX_T vB, const INDEX_T vS, const INDEX_T vG, const INDEX_T skB, const INDEX_T skS,
     const INDEX_T skG, const INDEX_T svB, const INDEX_T svS, const INDEX_T svG
-    BIAS_SIZES MASK_SIZES EPILOGUE_PARAMS) {
+    BIAS_SIZES MASK_SIZES KEY_SIZES EPILOGUE_PARAMS) {
+  DRAW_KEY
   ACC_T p[BK * QB], ds[BK * QB], dq[ROUND_WIDTH * QB];
   ACC_T stats[QB], deltas[QB], even[QB], live[QB];
   const int unit = get_group_id(0), repeat = HEADS / GROUPS;
@@ -255,6 +291,7 @@ __kernel ONE_THREAD void attention_cpu_grad(__global const ACC_T* restrict pQ,
     __global const ACC_T* dyRows = rG + rgOff + b * rgB + h * rgH;
     for (int t0 = 0; t0 < T; t0 += QB, q += WIDTH * QB, dy += DEPTH * QB) {
       const int tn = min(QB, T - t0);
+      LANES
       int blind = 0;
       for (int j = 0; j < QB; ++j) {
         const int t = min(t0 + j, T - 1);
@@ -279,8 +316,14 @@ __kernel ONE_THREAD void attention_cpu_grad(__global const ACC_T* restrict pQ,
 #if HAS_MASK
             x *= VLOAD(i, even);
 #endif
+#if HAS_DROPOUT
+            const V kept = KEPT((V)(FACTOR), i, s0 + s);
+            VSTORE(x * kept, i, p + s * QB);
+            x *= (VLOAD(i, ds + s * QB) * kept - VLOAD(i, deltas)) * VLOAD(i, live);
+#else
             VSTORE(x, i, p + s * QB);
             x *= (VLOAD(i, ds + s * QB) - VLOAD(i, deltas)) * VLOAD(i, live);
+#endif
             VSTORE(x, i, ds + s * QB);
           }
         ADD_PRODUCT(dq, KEEP_ALL, k, kS, WIDTH, ds)

@@ -47,6 +47,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
   __local int blind;
 #endif
   const int lid = get_local_id(0), tx = lid % TX, ty = lid / TX;
+  DRAW_KEY
   // later queries of a causal problem see more keys: they start first
   const int t0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR;
   const int h = get_group_id(1), b = get_group_id(2), heads = get_num_groups(1);
@@ -89,7 +90,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
       EACH(j, RC) {
         const float w = exp2(x[i][j] - most);
         sum[i] += w;
-        p[row * PS + tx + j * TX] = w;
+        p[row * PS + tx + j * TX] = KEPT(w, t0 + row, s0 + tx + j * TX);
       }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -117,7 +118,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
       const INDEX_T at = (((INDEX_T)b * T + t) * heads + h) * DEPTH;
       EACH(j, DP / (4 * TX)) {
         float y[4];
-        vstore4(o[i][j] / total, 0, y);
+        vstore4(SHARE(o[i][j], total), 0, y);
         EACH(e, 4) {
           const int d = 4 * (tx + j * TX) + e;
           if (d < DEPTH) EPILOGUE(y[e], at + d)
@@ -137,6 +138,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
 #endif
   __local float stat[QUERIES], delta[QUERIES];
   const int lid = get_local_id(0), tx = lid % TX, ty = lid / TX, b = get_group_id(2);
+  DRAW_KEY
   float4 sum[RR][WP / (4 * TX)];
   EACH(i, RR) EACH(j, WP / (4 * TX)) sum[i][j] = (float4)(0);
 #if KEYS

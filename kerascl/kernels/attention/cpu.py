@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from kerascl import threefry
 from kerascl.dtypes import float32
 from kerascl.kernels.attention.problem import (
     LOG2_E,
     AttentionProblem,
     Tensor,
     extra_refs,
-    extra_strides,
+    extra_scalars,
     prelude_types,
     shared_defines,
 )
@@ -102,6 +103,7 @@ def _source(p: AttentionProblem, micro: Micro, info, epilogue: Epilogue, part: s
     return (
         prelude(p.index, **prelude_types(p))
         + shared_defines(p)
+        + ("" if p.dropout is None else threefry.vectors(micro.vl))
         + "".join(f"#define {k} {v}\n" for k, v in names.items())
         + micro.source(float32, info)
         + epilogue.defines
@@ -151,7 +153,7 @@ class CpuAttention(_CpuSolver):
             q, k, v, *extra_refs(p, "d"), Ref("stat"), *(Scalar("int", n) for n in ints),
             Scalar("float", p.scale * LOG2_E),
             *(Scalar(p.index, n) for n in (*q_steps, *k_steps, *v_steps)),
-            *extra_strides(p), *epilogue.args,
+            *extra_scalars(p), *epilogue.args,
         )  # fmt: skip
         source = _source(p, micro, info, epilogue, "FORWARD")
         work.launches.append(Launch(source, "attention_cpu", args, (ceil_div(units, per),), (1,)))
@@ -216,7 +218,7 @@ class CpuAttentionGradient(_CpuSolver):
                 Scalar(p.index, n)
                 for n in (*q_steps, *g_steps, *rq_steps, *rg_steps, *k_steps, *v_steps, *steps)
             ),
-            *extra_strides(p), *inner.args,
+            *extra_scalars(p), *inner.args,
         )  # fmt: skip
         source = _source(p, micro, info, inner, "BACKWARD")
         work.launches.append(Launch(source, "attention_cpu_grad", args, (units,), (1,)))

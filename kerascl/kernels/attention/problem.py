@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from kerascl import threefry
 from kerascl.dtypes import DType, bfloat16, float16, float32
 from kerascl.kernels.contract.plan import Arg, Ref, Scalar
 from kerascl.kernels.contract.sizes import index_type
@@ -26,6 +27,29 @@ class Tensor:
 
 
 @dataclass(frozen=True)
+class Dropout:
+    """Probabilities that are dropped at random between the softmax and the values.
+
+    That of query t and key s is kept, times `factor`, where `kcl_threefry` at its place (((batch *
+    heads + head) * length) + t) * source + s, stream 0, gives a first word below `limit`: the
+    numbers that `kerascl.ops.random.dropout` draws for all probabilities lying in memory.  Both
+    passes draw them again.
+
+    Attributes:
+        limit: of the word; limit / 2**32 is the chance of being kept.
+        factor: of the probabilities that are kept.
+        step, offset: of the memory of the key's two words (uint32), in elements.
+        first: the place of the first probability.
+    """
+
+    limit: int
+    factor: float
+    step: int = 1
+    offset: int = 0
+    first: int = 0
+
+
+@dataclass(frozen=True)
 class AttentionProblem:
     """softmax(q @ k^T * scale + bias) @ v for each head, or its gradients.
 
@@ -41,6 +65,7 @@ class AttentionProblem:
         bias, mask: (batch, heads, length, source), or None; the mask is bool, False hides.
         grad: the gradient of the result; the problem is the backward one if it is there.
         precision: of products of float32: "high" (TF32 or better) or "highest".
+        dropout: what becomes of the probabilities, None where all are kept.
     """
 
     batch: int
@@ -60,6 +85,13 @@ class AttentionProblem:
     mask: Tensor | None = None
     grad: Tensor | None = None
     precision: str = "high"
+    dropout: Dropout | None = None
+
+    @property
+    def far(self) -> bool:
+        """Whether places of probabilities need more than 32 bits."""
+        logits = self.batch * self.heads * self.length * self.source
+        return self.dropout is not None and self.dropout.first + logits > 2**32
 
     @property
     def index(self) -> str:
@@ -123,21 +155,27 @@ def shared_defines(p: AttentionProblem) -> str:
     names = dict(
         WIDTH=p.width, DEPTH=p.depth, CAUSAL=int(p.causal), HAS_BIAS=int(p.bias is not None),
         HAS_MASK=int(p.mask is not None), NEGATIVE=NEGATIVE, LOWEST="-3.4028235e38f",
-        LOG2E=f"{LOG2_E:.9g}f",
+        LOG2E=f"{LOG2_E:.9g}f", HAS_DROPOUT=int(p.dropout is not None), FAR=int(p.far),
     )  # fmt: skip
-    return "".join(f"#define {k} {v}\n" for k, v in names.items())
+    generator = "" if p.dropout is None else threefry.SOURCE
+    return "".join(f"#define {k} {v}\n" for k, v in names.items()) + generator
 
 
 def extra_refs(p: AttentionProblem, first: str) -> list[Arg]:
-    """The buffers of bias and mask, in slots `first` and the one after it."""
-    present = [x for x in (p.bias, p.mask) if x is not None]
+    """The buffers of bias, mask and dropout's key, in slots from `first` on."""
+    present = [x for x in (p.bias, p.mask, p.dropout) if x is not None]
     return [Ref(chr(ord(first) + k)) for k in range(len(present))]
 
 
-def extra_strides(p: AttentionProblem) -> list[Arg]:
-    """Start and strides of bias and mask."""
+def extra_scalars(p: AttentionProblem) -> list[Arg]:
+    """Start and strides of bias and mask, and what dropout needs."""
     present = [x for x in (p.bias, p.mask) if x is not None]
-    return [Scalar(p.index, n) for x in present for n in (x.offset, *x.strides)]
+    found: list[Arg] = [Scalar(p.index, n) for x in present for n in (x.offset, *x.strides)]
+    if (drop := p.dropout) is not None:
+        found += [Scalar("int", drop.offset), Scalar("int", drop.step)]
+        found += [Scalar("ulong", drop.first), Scalar("uint", drop.limit)]
+        found += [Scalar("float", drop.factor)]
+    return found
 
 
 def prelude_types(p: AttentionProblem) -> dict[str, DType]:

@@ -10,7 +10,7 @@ from kerascl.kernels.attention.problem import (
     AttentionProblem,
     Tensor,
     extra_refs,
-    extra_strides,
+    extra_scalars,
     prelude_types,
     shared_defines,
 )
@@ -172,7 +172,7 @@ class TiledAttention(TiledSolver):
         args = (
             Ref("a"), Ref("b"), Ref("c"), *extra_refs(p, "d"), Ref("stat"),
             Scalar("int", p.length), Scalar("int", p.source), Scalar("int", p.heads // p.groups),
-            Scalar("float", p.scale * LOG2_E), *strides(p, p.q, p.k, p.v), *extra_strides(p),
+            Scalar("float", p.scale * LOG2_E), *strides(p, p.q, p.k, p.v), *extra_scalars(p),
             *epilogue.args,
         )  # fmt: skip
         size = (ceil_div(p.length, block.br) * block.threads, p.heads, p.batch)
@@ -199,7 +199,7 @@ class TiledAttentionGradient(TiledSolver):
                 Scalar("int", p.length), Scalar("int", p.source),
                 Scalar("int", p.heads // p.groups), Scalar("float", p.scale),
                 Scalar("float", p.scale * LOG2_E), Scalar("float", 1 / p.source),
-                *strides(p, p.q, p.k, p.v, *filter(None, (p.grad,))), *extra_strides(p),
+                *strides(p, p.q, p.k, p.v, *filter(None, (p.grad,))), *extra_scalars(p),
                 *(() if keys else epilogue.args),
             )  # fmt: skip
             size = (ceil_div(rows, block.br) * block.threads, count, p.batch)

@@ -208,6 +208,9 @@ def _attention_inputs(p: AttentionProblem) -> dict[str, tuple[int, DType]]:
         slot: (reach(shape, x.strides, x.offset), x.dtype)
         for slot, (x, shape) in zip("gh" if p.grad else "de", rest)
     }
+    if (drop := p.dropout) is not None:
+        slot = chr(ord("g" if p.grad else "d") + len(rest))
+        found[slot] = (reach((2,), (drop.step,), drop.offset), dtypes.uint32)
     if p.grad is None:
         return found | {"stat": (rows, dtypes.float32)}
     count = math.prod(keys)

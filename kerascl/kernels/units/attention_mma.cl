@@ -57,6 +57,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
   __local int blind;
 #endif
   const int lid = get_local_id(0), g = lid % 32 / 4, t4 = lid % 4;
+  DRAW_KEY
   // later queries of a causal problem see more keys: they start first
   const int first = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR;
   const int row0 = first + lid / 32 * WARP_ROWS + g;
@@ -95,6 +96,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
       EACH(j, NC) EACH(e, 4) {
         x[i][j][e] = exp2(x[i][j][e] - most[e >> 1]);
         sum[i][e >> 1] += x[i][j][e];
+        x[i][j][e] = KEPT(x[i][j][e], row0 + ROW(i, e), s0 + COLUMN(j, e));
       }
     }
     ADD_PRODUCT(o, x, tileV, DS, DP)
@@ -118,7 +120,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
       const INDEX_T at = (((INDEX_T)b * T + t) * heads + h) * DEPTH;
       EACH(n, DP / 8) EACH(e, 2) {
         const int d = COLUMN(n, e);
-        if (d < DEPTH) EPILOGUE(o[i][n][2 * r + e] / sum[i][r], at + d)
+        if (d < DEPTH) EPILOGUE(SHARE(o[i][n][2 * r + e], sum[i][r]), at + d)
       }
     }
   }
@@ -133,6 +135,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
   __local float stat[QUERIES], delta[QUERIES];
   const int lid = get_local_id(0), g = lid % 32 / 4, t4 = lid % 4, b = get_group_id(2);
   const int own0 = lid / 32 * WARP_ROWS + g;
+  DRAW_KEY
   float sum[MI][WP / 8][4];
   EACH(i, MI) EACH(n, WP / 8) EACH(e, 4) sum[i][n][e] = 0;
 #if KEYS
