@@ -7,8 +7,11 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
+from kerascl.kernels.attention import solvers as attention
+from kerascl.kernels.attention.problem import AttentionProblem, Tensor
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.solver import choose
+from kerascl.kernels.conv import winograd
 from kerascl.kernels.conv.problem import DATA_GRAD, FORWARD, normalise_conv
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import normalise_matmul
@@ -206,6 +209,22 @@ def test_wmma_is_chosen_if_its_self_test_passes(monkeypatch, rng):
     assert not choose(matmul.SOLVERS, exact, info).name.startswith("wmma")
     monkeypatch.setattr(known, "available", lambda unit, info: not unit.tried)
     assert not choose(matmul.SOLVERS, problem, info).name.startswith("wmma")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_what_serves_dtypes_without_matrix_units_still_does(dtype, rng):
+    """WMMA takes no float32: there Winograd and attention's kernels serve as on cards without."""
+    info = CARDS["rx7900xtx"].info
+    problem, _, _ = test_conv.make(rng, FORWARD, (16, 16), 64, 64, 3, pads=1, dtype=dtype)
+    assert winograd.SOLVERS[0].applies(normalise_conv(problem), info) == (dtype == "float32")
+    heads, width, length = 4, 32, 50
+    tensor = Tensor(dtypes.as_dtype(dtype), (length * heads * width, heads * width, width, 1), 0)
+    problem = AttentionProblem(
+        batch=2, length=length, source=length, heads=heads, groups=heads, width=width, depth=width,
+        scale=1.0, causal=False, dtype=tensor.dtype, q=tensor, k=tensor, v=tensor, bias=None,
+        mask=None, grad=None, precision="high",
+    )  # fmt: skip
+    assert attention.preferred(problem, info) == (dtype == "float32")
 
 
 def test_self_test_decides(monkeypatch):

@@ -90,7 +90,7 @@ def test_where_it_applies(dev, rng):
         problem(kernel=(3, 2)), problem(spatial=(5, 5, 5)), problem(spatial=(9,)),
     ):  # fmt: skip
         assert not two.applies(other, info) and not four.applies(other, info)
-    assert not two.applies(problem(), dataclasses.replace(info, matrix="mma80"))
+    assert not two.applies(problem(), dataclasses.replace(info, kind="gpu", matrix="mma80"))
 
 
 def test_gpus_without_matrix_units_take_it(dev, rng):

@@ -18,7 +18,7 @@ from kerascl.kernels.attention.problem import AttentionProblem
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.tuning import database
+from kerascl.kernels.tuning import database, machine
 from kerascl.kernels.units import attention as unit_attention
 
 SOLVERS: tuple[Solver, ...] = (
@@ -43,7 +43,7 @@ def preferred(problem: AttentionProblem, info) -> bool:
     p = problem
     if not p.usable or p.length < LEAST_QUERIES:
         return False
-    if not info.matrix:
+    if not machine.of_facts(info).matrix_rate(p.q.dtype):
         return True
     nbytes = p.batch * p.heads * p.length * p.source * float32.itemsize
     if nbytes > info.global_mem_bytes * MOST_LOGITS:

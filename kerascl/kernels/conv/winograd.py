@@ -62,7 +62,7 @@ class WinogradConv(Solver):
         p = problem
         return (
             usable(p, info)
-            and not info.matrix
+            and not machine.of_facts(info).matrix_rate(p.a)
             and p.kind != FILTER_GRAD
             and p.rank == 2
             and p.w_shape[:2] == (3, 3)
