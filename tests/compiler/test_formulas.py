@@ -1,6 +1,6 @@
 """Attention by its formula or by its kernels: the choice of lowering, and the same numbers."""
 
-from types import SimpleNamespace
+import dataclasses
 
 import numpy as np
 import pytest
@@ -14,7 +14,12 @@ from kerascl.core.node import topological
 from kerascl.kernels.attention import solvers
 from kerascl.kernels.units import attention as unit_attention
 from kerascl.ops.attention import ATTENTION
+from kerascl.runtime import device
 from kerascl.runtime.recent import Recent
+
+
+def gpu(**facts):
+    return dataclasses.replace(device.default().info, kind="gpu", **facts)
 
 
 def preferred(info, batch, features=4, dtype="float32"):
@@ -25,7 +30,7 @@ def preferred(info, batch, features=4, dtype="float32"):
 
 
 def test_matrix_units_keep_small_logits_of_large_heads(monkeypatch):
-    info = SimpleNamespace(matrix="mma80", global_mem_bytes=256 * 4 * 2 * 16 * 16)
+    info = gpu(matrix="mma80", global_mem_bytes=256 * 4 * 2 * 16 * 16)
     monkeypatch.setattr(unit_attention, "available", lambda info: False)
     assert not preferred(info, 1) and preferred(info, 2)
     monkeypatch.setattr(unit_attention, "available", lambda info: True)
@@ -37,7 +42,7 @@ def test_matrix_units_keep_small_logits_of_large_heads(monkeypatch):
 
 
 def test_what_no_kernel_takes():
-    info = SimpleNamespace(matrix="", global_mem_bytes=1 << 30)
+    info = gpu(matrix="", global_mem_bytes=1 << 30)
     assert preferred(info, 1, 256) and not preferred(info, 1, 257)
     assert not preferred(info, 1, dtype="float64")
     assert not preferred(info, 0)
