@@ -103,7 +103,7 @@ def test_a_model_learns_from_a_pipeline_of_layers(rng):
     model = keras.Sequential([keras.Input(SHAPE), layers.Flatten(), layers.Dense(2)])
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(keras.optimizers.Adam(1e-2), loss)
-    losses = model.fit(data, epochs=5, verbose=0).history["loss"]
+    losses = model.fit(data, epochs=20, verbose=0).history["loss"]
     assert losses[-1] < losses[0]
 
 
