@@ -92,10 +92,14 @@ def random_array(rng: np.random.Generator, shape, dtype: DType) -> np.ndarray:
     return rng.integers(low, 10, shape).astype(dtype.numpy)
 
 
-def assert_close(got: np.ndarray, want: np.ndarray, acc: DType, terms: int) -> None:
+def assert_close(
+    got: np.ndarray, want: np.ndarray, acc: DType, terms: int, sizes: np.ndarray | None = None
+) -> None:
     """Compare with a float64 (or integer) reference by relative norm.
 
     The bound follows the accumulator type, `terms` summands and the rounding of the stored dtype.
+    Results so few that their terms may cancel in all are measured against `sizes`, the roots of
+    the sums of their terms' squares; others against themselves.
     """
     assert got.shape == want.shape
     if got.dtype.kind in "iu":
@@ -103,7 +107,7 @@ def assert_close(got: np.ndarray, want: np.ndarray, acc: DType, terms: int) -> N
         return
     got64 = got.astype(np.float64)
     assert np.isfinite(got64).all(), "poison or overflow in the output"
-    scale = np.linalg.norm(want.ravel()) or 1.0
+    scale = np.linalg.norm((want if sizes is None else sizes).ravel()) or 1.0
     error = np.linalg.norm((got64 - want).ravel()) / scale
     bound = {"float32": 2e-7, "float64": 1e-15}[acc.name] * max(terms, 1) ** 0.5 + 1e-7
     bound = bound if acc.name == "float32" else bound - 1e-7 + 1e-15

@@ -53,21 +53,25 @@ def test_forward_form(rng, setting, steps, batch, units, reverse):
     valid = rng.uniform(size=(steps, batch)) < 0.7
     h, m = h0.astype("float64"), m0.astype("float64")
     want = np.empty((steps, batch, 2, units))
+    squares, h2, m2 = np.empty(want.shape), h**2, m**2
     for t in reversed(range(steps)) if reverse else range(steps):
         p = h @ w.astype("float64")
         on = valid[t, :, None]
+        p2 = h**2 @ w.astype("float64") ** 2
+        h2 = np.where(on, x[t, :, 0] ** 2 + p2[:, :units] + m2, h2)
+        m2 = np.where(on, 0.25 * m2 + x[t, :, 1] ** 2 * p2[:, units:] + bias[1] ** 2, m2)
         new = np.tanh(x[t, :, 0] + p[:, :units] + m)
         m = np.where(on, 0.5 * m + x[t, :, 1] * p[:, units:] + bias[1], m)
         h = np.where(on, new, h)
-        want[t] = np.stack([m, h], 1)
+        want[t], squares[t] = np.stack([m, h], 1), np.stack([m2, h2], 1)
     inputs = {"a": w, "b": h0, "c": m0, "d": x, "e": bias, "f": valid}
     last = {"out1": np.zeros((batch, units), "float32")}
     made = plan(problem, info)
     got = run_plan(made, inputs | last, poisoned(want.shape, float32), dev, "out0")
-    assert_close(got, want, float32, TANH + units * steps)
+    assert_close(got, want, float32, TANH + units * steps, squares**0.5)
     rest = {"out0": np.zeros(want.shape, "float32")}
     got = run_plan(made, inputs | rest, poisoned((batch, units), float32), dev, "out1")
-    assert_close(got, h, float32, TANH + units * steps)
+    assert_close(got, h, float32, TANH + units * steps, h2**0.5)
 
 
 @pytest.mark.parametrize("steps, batch, units", SIZES)
@@ -89,19 +93,23 @@ def test_backward_form(rng, setting, steps, batch, units):
     x = random_array(rng, (steps, batch, units), float32)
     carry, product = g0.astype("float64"), 0
     want = np.empty((steps, batch, 2, units))
+    squares, carry2, product2 = np.empty(want.shape), carry**2, 0
     for t in reversed(range(steps)):
         g = carry + product + x[t]
         z = [0.5 * g, g * x[t], np.sin(g)]
-        want[t] = np.stack(z[1:], 1)
+        g2 = carry2 + product2 + x[t] ** 2.0
+        want[t], squares[t] = np.stack(z[1:], 1), np.stack([g2 * x[t] ** 2.0, g2], 1)
         carry, product = 0.25 * g, np.concatenate(z, 1) @ w.astype("float64")
+        z2 = np.concatenate([0.25 * g2, g2 * x[t] ** 2.0, z[2] ** 2], 1)
+        carry2, product2 = 0.0625 * g2, z2 @ w.astype("float64") ** 2
     inputs = {"a": w, "b": g0, "c": x}
     made = plan(problem, info)
     last = {"out1": np.zeros((batch, units), "float32")}
     got = run_plan(made, inputs | last, poisoned(want.shape, float32), dev, "out0")
-    assert_close(got, want, float32, TANH + units * steps)
+    assert_close(got, want, float32, TANH + units * steps, squares**0.5)
     rest = {"out0": np.zeros(want.shape, "float32")}
     got = run_plan(made, inputs | rest, poisoned((batch, units), float32), dev, "out1")
-    assert_close(got, carry + product, float32, TANH + units * steps)
+    assert_close(got, carry + product, float32, TANH + units * steps, (carry2 + product2) ** 0.5)
 
 
 def test_too_large_for_local_memory(setting):
