@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kerascl import dtypes
+from kerascl import dtypes, threefry
 from kerascl.kernels.attention import cpu as attention_cpu
 from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.attention import tiled as attention_tiled
@@ -316,8 +316,17 @@ def test_self_test_of_matrix_units(dev, monkeypatch):
     """It passes where the units work, and says what is wrong where they do not."""
     for name in ("FragmentAttention", "FragmentAttentionGradient"):
         monkeypatch.setattr(unit_attention, name, emulated_class(getattr(unit_attention, name)))
-    monkeypatch.setattr(attention_selftest, "CASES", ((1, 20, 37, 2, 12, 20, True),))
+    plain = (1, 20, 37, 2, 12, 20, True, 1.0)
+    dropout = (*plain[:-1], 0.75)
+    monkeypatch.setattr(attention_selftest, "BOUNDS", {dtypes.float32: 2e-3})
+    monkeypatch.setattr(attention_selftest, "CASES", (dropout,))
     attention_selftest.cases(dev)
+    with monkeypatch.context() as patched:
+        wrong = threefry.SOURCE.replace("KCL_MIX(26)", "KCL_MIX(25)")
+        patched.setattr(threefry, "SOURCE", wrong)
+        with pytest.raises(DeviceError, match="attention is wrong"):
+            attention_selftest.cases(dev)
+    monkeypatch.setattr(attention_selftest, "CASES", (plain,))
     wrong = mma_emulator.UNITS.replace("k_ / 4 * 2]", "k_ / 4 * 2 ^ 1]")
     monkeypatch.setattr(mma_emulator, "UNITS", wrong)
     with pytest.raises(DeviceError, match="attention is wrong"):

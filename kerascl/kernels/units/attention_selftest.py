@@ -12,14 +12,19 @@ import numpy as np
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
-from kerascl.kernels.attention.problem import AttentionProblem, Tensor
+from kerascl.kernels.attention.problem import AttentionProblem, Dropout, Tensor
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.hopper.selftests.basics import check, run
 from kerascl.kernels.units import attention as unit_attention
 from kerascl.runtime import device, selftest_child
 
-# Batch entries, queries, keys, heads, features of keys and of values, and whether it is causal.
-CASES = ((2, 75, 70, 2, 20, 36, False), (1, 140, 140, 3, 64, 64, True))
+# Batch entries, queries, keys, heads, features of keys and of values, whether it is causal, and the
+# chance that a weight is kept.
+CASES = (
+    (2, 75, 70, 2, 20, 36, False, 1.0), (1, 140, 140, 3, 64, 64, True, 1.0),
+    (2, 70, 90, 2, 64, 64, False, 0.75),
+)  # fmt: skip
+BOUNDS = {dtypes.float32: 2e-3, dtypes.bfloat16: 1e-2}
 
 
 def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> None:
@@ -28,7 +33,7 @@ def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> No
     Raises:
         DeviceError: of any step, or something is wrong.
     """
-    batch, length, source, heads, width, depth, causal = case
+    batch, length, source, heads, width, depth, causal, keep = case
     rng = np.random.default_rng()
     sizes = ((length, width), (source, width), (source, depth), (length, depth))
     q, k, v, g = (
@@ -44,25 +49,33 @@ def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> No
         batch, length, source, heads, heads, width, depth, scale, causal, dtype, tensor(q),
         tensor(k), tensor(v),
     )  # fmt: skip
+    factors = np.ones((batch, heads, length, source))
+    key = rng.integers(2**32, size=2, dtype=np.uint32)
+    if keep < 1:
+        p = dataclasses.replace(p, dropout=Dropout(round(keep * 2**32), 1 / keep))
+        factors = (_words(key, factors.size) < keep * 2**32).reshape(factors.shape) / keep
     wide = [x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v, g)]
     logits = wide[0] @ wide[1].swapaxes(2, 3) * scale
     if causal:
         logits = np.where(np.tril(np.ones((length, source), bool)), logits, -np.inf)
     weights = np.exp(logits - logits.max(-1, keepdims=True))
     weights /= weights.sum(-1, keepdims=True)
-    back = wide[3] @ wide[2].swapaxes(2, 3)
+    dropped = weights * factors
+    back = (wide[3] @ wide[2].swapaxes(2, 3)) * factors
     delta = (weights * back).sum(-1, keepdims=True)
     slope = weights * (back - delta) * scale
     wanted = {
         "out": slope @ wide[1], "dk": slope.swapaxes(2, 3) @ wide[0],
-        "dv": weights.swapaxes(2, 3) @ wide[3],
+        "dv": dropped.swapaxes(2, 3) @ wide[3],
     }  # fmt: skip
     y, stat = np.empty(g.shape, dtype.numpy), np.empty((batch, heads, length), np.float32)
     plan = unit_attention.FragmentAttention().plan(p, dev.info, store_epilogue(dtype))
-    run(plan, {"a": q, "b": k, "c": v}, y, dev, stat=stat)
-    check("attention", y.astype(np.float64), (weights @ wide[2]).transpose(0, 2, 1, 3), bound)
+    inputs = {"a": q, "b": k, "c": v} | ({"d": key} if keep < 1 else {})
+    run(plan, inputs, y, dev, stat=stat)
+    check("attention", y.astype(np.float64), (dropped @ wide[2]).transpose(0, 2, 1, 3), bound)
     sums = np.ascontiguousarray(delta[..., 0].transpose(0, 2, 1), np.float32)
     inputs = {"a": q, "b": k, "c": v, "d": g, "e": stat, "f": sums}
+    inputs |= {"g": key} if keep < 1 else {}
     outs = {n: np.empty(x.shape, dtype.numpy) for n, x in zip(wanted, (q, k, v), strict=True)}
     backward = dataclasses.replace(p, grad=tensor(g))
     plan = unit_attention.FragmentAttentionGradient().plan(
@@ -74,15 +87,28 @@ def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> No
         check(f"attention's gradient {name}", got, want.transpose(0, 2, 1, 3), bound)
 
 
+def _words(key: np.ndarray, count: int) -> np.ndarray:
+    """The first words that `kcl_threefry` (kerascl/threefry.py) gives at places 0 to `count`."""
+    keys = (*key, key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
+    x, y = np.arange(count, dtype=np.uint32) + keys[0], np.full(count, keys[1], np.uint32)
+    for turn in range(5):
+        for bits in ((13, 15, 26, 6), (17, 29, 16, 24))[turn % 2]:
+            x = x + y
+            y = (y << np.uint32(bits) | y >> np.uint32(32 - bits)) ^ x
+        x = x + keys[(turn + 1) % 3]
+        y = y + keys[(turn + 2) % 3] + np.uint32(turn + 1)
+    return x
+
+
 def cases(dev: device.Device) -> None:
-    """Each case in float32 and bfloat16.
+    """Each case in each dtype.
 
     Raises:
         DeviceError: as `attention`.
     """
     for case in CASES:
-        attention(dev, case, dtypes.float32, 2e-3)
-        attention(dev, case, dtypes.bfloat16, 1e-2)
+        for dtype, bound in BOUNDS.items():
+            attention(dev, case, dtype, bound)
 
 
 if __name__ == "__main__":
