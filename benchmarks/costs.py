@@ -16,6 +16,7 @@ Measured times are the least of several, as other programs may run beside.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import math
 import os
@@ -37,6 +38,7 @@ import keras
 from keras import layers
 
 from kerascl.kernels.attention import solvers as attention
+from kerascl.kernels.contract.plan import Launch
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.matmul import solvers as matmul
@@ -46,6 +48,7 @@ from kerascl.kernels.scatter import solvers as scatter
 from kerascl.kernels.sort import solvers as sort
 from kerascl.kernels.tuning import database, machine
 from kerascl.kernels.tuning.trial import Timing
+from kerascl.kernels.tuning.trial import plan as plan_of
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import Device
 from kerascl.runtime.errors import CompileError, DeviceError
@@ -55,6 +58,7 @@ SOLVERS = {
     "scatter": scatter.SOLVERS, "attention": attention.SOLVERS,
 }  # fmt: skip
 WITHIN = 1.1
+TOGETHER = 16  # problems whose programs are built at once
 
 
 def cnn(size: int) -> keras.Model:
@@ -176,12 +180,15 @@ def main() -> None:
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         console=console, transient=True,
     )  # fmt: skip
-    with progress, dev.programs.builders():
+    with progress, dev.programs.compiler_processes():
         task = progress.add_task("problems", total=len(problems))
-        for kind, problem in problems:
+        for number, (kind, problem) in enumerate(problems):
             if time.monotonic() > end:
-                console.print(f"The time is up: {len(problems) - len(rows)} problems are left.")
+                console.print(f"The time is up: {len(problems) - number} problems are left.")
                 break
+            if number % TOGETHER == 0:
+                progress.update(task, description="building")
+                build(dev, problems[number : number + TOGETHER], options)
             progress.update(task, description=kind)
             row = measure(dev, kind, problem, options)
             rows += [row] if row else []
@@ -222,23 +229,42 @@ def candidates(kind: str, problem, info) -> tuple[tuple[Solver, ...], tuple[Solv
     return module.candidates(problem, info)[0], module.SOLVERS
 
 
+def build(dev: Device, problems: list[tuple[str, Any]], options: argparse.Namespace) -> None:
+    """Build what is tried for several problems; what fails is met again one by one."""
+    launches: list[Launch] = []
+    for kind, problem in problems:
+        for solver in tried(kind, problem, dev.info, options):
+            with contextlib.suppress(NotImplementedError):
+                launches += plan_of(solver, problem, dev.info).launches
+    with contextlib.suppress(CompileError, DeviceError):
+        dev.programs.build((launch.source, launch.options) for launch in launches)
+
+
+def tried(kind: str, problem, info, options: argparse.Namespace) -> dict[Solver, float]:
+    """The costs of the solver that is chosen, which is the first, and of others; of nobody where
+    there is one solver only."""
+    own, others = candidates(kind, problem, info)
+    cost = database.estimate(kind, own, problem, info)
+    usable = [s for s in dict.fromkeys((*own, *others)) if s.applies(problem, info)]
+    if len(usable) < 2:
+        return {}
+    costs = {s: cost(s) for s in usable}
+    chosen = min((s for s in usable if s in own), key=lambda s: costs[s])
+    least = min(costs.values())
+    found = sorted(usable, key=lambda s: (s is not chosen, costs[s]))
+    found = [s for s in found if s is chosen or costs[s] < options.within * least]
+    return {s: costs[s] for s in found[: options.solvers]}
+
+
 def measure(dev: Device, kind: str, problem, options: argparse.Namespace) -> Row | None:
     """The problem's chosen solver and others in turns; None where there is no other."""
-    own, others = candidates(kind, problem, dev.info)
-    cost = database.estimate(kind, own, problem, dev.info)
-    usable = [s for s in dict.fromkeys((*own, *others)) if s.applies(problem, dev.info)]
-    costs = {s: cost(s) for s in usable}
-    decided = [s for s in usable if s in own]
-    chosen = min(decided, key=lambda s: costs[s])
-    least = min(costs.values())
-    tried = sorted(usable, key=lambda s: (s is not chosen, costs[s]))
-    tried = [s for s in tried if s is chosen or costs[s] < options.within * least]
-    tried = tried[: options.solvers]
-    if len(usable) < 2:
+    costs = tried(kind, problem, dev.info, options)
+    if not costs:
         return None
+    chosen = next(iter(costs))
     row = Row(kind, database.key(problem), chosen.name)
     timing, plans = Timing(problem, dev), {}
-    for solver in tried:
+    for solver in costs:
         try:
             plans[solver.name] = timing.plan(solver)
             timing.seconds(plans[solver.name], 1)

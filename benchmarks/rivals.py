@@ -6,13 +6,16 @@
 Both libraries get the same fresh random inputs and are timed in turn, one after the other in each
 round, many calls between two synchronisations; the medians of the rounds count.  Types: float32
 (true float32), tf32 (float32 rounded to TF32, as JAX does) and bfloat16.  The ratio is PyTorch's
-time over ours.  The errors are relative norms against the float64 product of the same inputs.
+time over ours.  The errors are relative norms against the float64 product of the same inputs; with
+dropout ours alone, as nobody else can tell what PyTorch dropped.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import json
+import math
 import statistics
 import sys
 import time
@@ -52,11 +55,16 @@ class Pair:
         args: its arguments, NumPy arrays in float32.
         theirs: makes the call of PyTorch from its tensors.
         dtype: what both cast the arguments to.
+        exact: computes what ours should give from PyTorch's tensors of float64; None where theirs
+            does.
 
     Both give an array, or a tuple of them.
     """
 
-    def __init__(self, ours: Callable, theirs: Callable, args: list[np.ndarray], dtype: str):
+    def __init__(
+        self, ours: Callable, theirs: Callable, args: list[np.ndarray], dtype: str,
+        exact: Callable | None = None,
+    ):  # fmt: skip
         self.device = devices.default()
         self.arrays = [kc.cast(kc.array(a), dtype) for a in args]
         self.function = kc.jit(ours)
@@ -65,8 +73,9 @@ class Pair:
         place = "cuda" if torch.cuda.is_available() and self.device.info.kind == "gpu" else "cpu"
         self.tensors = [torch.from_numpy(a).to(place, getattr(torch, dtype)) for a in args]
         self.call = theirs(*self.tensors)
-        wide = theirs(*(t.double() for t in self.tensors))()
-        self.errors = [_error(self._found(), wide), _error(self.call(), wide)]
+        wide = (exact or theirs)(*(t.double() for t in self.tensors))()
+        self.errors = [_error(self._found(), wide)]
+        self.errors.append(math.nan if exact else _error(self.call(), wide))
 
     def _found(self) -> list[torch.Tensor]:
         found = (kc.cast(x, "float32") for x in _tuple(self.function(*self.arrays)))
@@ -161,39 +170,64 @@ def convolution(layer: tuple, part: str, batch: int, dtype: str, rng) -> tuple[P
     return pair, 2.0 * taps * taps * channels * dy.size
 
 
-def attention(size: tuple, training: bool, dtype: str, rng) -> tuple[Pair, float]:
-    """Dot-product attention, with the gradients of its three inputs if `training`.
+def attention(size: tuple, training: bool, rate: float, dtype: str, rng) -> tuple[Pair, float]:
+    """Dot-product attention, with the gradients of its three inputs if `training`, and with dropout
+    of this rate.
 
     The operations are those of the formula's products; half of them where causality hides half.
     """
     batch, length, heads, features, causal = size
     args = [rng.standard_normal((batch, length, heads, features), np.float32) for _ in "qkvg"]
 
+    drawn = kc.random.key(int(rng.integers(2**31)))
+
     def forward(q, k, v):
-        return kc.dot_product_attention(q, k, v, is_causal=causal)
+        return kc.dot_product_attention(
+            q, k, v, is_causal=causal, dropout_rate=rate, dropout_key=drawn if rate else None
+        )
 
     def gradients(q, k, v, g):
         with kc.GradientTape() as tape:
             y = forward(q, k, v)
         return (y, *tape.gradient(y, [q, k, v], g))
 
-    def theirs(q, k, v, g=None):
+    def calls(attend, q, k, v, g=None):
         heads_first = [x.transpose(1, 2) for x in (q, k, v)]
-        attend = torch.nn.functional.scaled_dot_product_attention
         if g is None:
-            return lambda: attend(*heads_first, is_causal=causal).transpose(1, 2)
+            return lambda: attend(*heads_first).transpose(1, 2)
         leaves = [x.detach().requires_grad_() for x in heads_first]
 
         def call():
-            y = attend(*leaves, is_causal=causal)
+            y = attend(*leaves)
             found = (y.detach(), *torch.autograd.grad(y, leaves, g.transpose(1, 2)))
             return tuple(x.transpose(1, 2) for x in found)
 
         return call
 
+    def theirs(*tensors):
+        attend = functools.partial(
+            torch.nn.functional.scaled_dot_product_attention, is_causal=causal, dropout_p=rate
+        )
+        return calls(attend, *tensors)
+
+    def exact(*tensors):
+        ones = kc.ones((batch, heads, length, length))
+        factors = torch.from_numpy(np.array(kc.random.dropout(drawn, ones, rate)))
+        factors = factors.to(tensors[0].device)
+
+        def attend(q, k, v):
+            logits = q @ k.transpose(2, 3) / features**0.5
+            if causal:
+                future = torch.ones_like(logits, dtype=torch.bool).triu(1)
+                logits = logits.masked_fill(future, -math.inf)
+            return (torch.softmax(logits, -1) * factors) @ v
+
+        return calls(attend, *tensors)
+
     flops = (6 if training else 2) * 2.0 * batch * heads * length**2 * features
     ours, args = (gradients, args) if training else (forward, args[:3])
-    return Pair(ours, theirs, args, dtype), flops / 2 if causal else flops
+    pair = Pair(ours, theirs, args, dtype, exact if rate else None)
+    return pair, flops / 2 if causal else flops
 
 
 def problems(args, rng, cpu: bool):
@@ -214,8 +248,9 @@ def problems(args, rng, cpu: bool):
         for batch, length, *rest in ATTENTION:
             size = (args.batch or (1 if cpu else batch), length, *rest)
             name = "attention {}x{}x{}x{}".format(*size) + " causal" * size[-1]
+            name += f" dropout {args.dropout:g}" if args.dropout else ""
             for training in (False, True):
-                make = lambda t, s=size, g=training: attention(s, g, t, rng)  # noqa: E731
+                make = functools.partial(attention, size, training, args.dropout, rng=rng)
                 yield name + " training" * training, make
 
 
@@ -225,6 +260,7 @@ def main() -> int:
     parser.add_argument("--types", nargs="+", choices=TYPES, help="default: all that the GPU has")
     parser.add_argument("--match", default="", help="only problems whose name holds this")
     parser.add_argument("--batch", type=int, help="of convolutions (GPU 64, CPU 4) and attention")
+    parser.add_argument("--dropout", type=float, default=0.0, help="rate of attention's")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--budget", type=float, default=0.05, help="seconds of a round")
     parser.add_argument("--json", metavar="FILE", help="also write all figures")
@@ -258,7 +294,7 @@ def main() -> int:
                 table.add_row(
                     name, kind, f"{ours * 1e6:.0f}", f"{theirs * 1e6:.0f}",
                     *(f"{rate:.2f}" for rate in rates), f"{theirs / ours:.2f}",
-                    *(f"{e:.1e}" for e in pair.errors),
+                    *("" if math.isnan(e) else f"{e:.1e}" for e in pair.errors),
                 )  # fmt: skip
                 if args.json:  # kept after each, in case the next one fails
                     Path(args.json).write_text(json.dumps(rows, indent=1))
