@@ -13,7 +13,14 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 from kerascl import config
-from kerascl.runtime import addresses, compilers, integers, manifest, out_of_process
+from kerascl.runtime import (
+    addresses,
+    compiler_pool,
+    compilers,
+    integers,
+    manifest,
+    out_of_process,
+)
 from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.errors import LOST, CompileError
@@ -379,9 +386,8 @@ class Programs:
                     if error.code in LOST:
                         raise self._device.queue.failure(error.code, "a build") from error
                     self._disk.reject(key, "the driver refuses it")
-        if self._precautions:
-            plain, key = plain + self._precautions, None
-        program = self._from_source(source, plain)
+        program, keep = self._from_source(source, plain)
+        key = key if keep else None
         if rewrites:
             binary = given = _binary(program)
             try:
@@ -393,32 +399,72 @@ class Programs:
                 names = ", ".join(rewrites)
                 raise CompileError(f"rewriting ({names}) gave no program: {error}") from error
         self.built_from_source += 1
-        light = "retains_compiler_memory" in self._device.info.quirks
-        binary = _binary(program) if light or key is not None else b""
-        if binary and key is not None:
+        binary = _binary(program) if key is not None else b""
+        if binary:
             self._disk.put(key, binary)
-        if binary and light:
-            with contextlib.suppress(cl.Error):
-                program = self._from_binary(binary, plain)
         return program, ""
 
-    def _from_source(self, source: str, options: tuple[str, ...]) -> Any:
-        device = self._device
-        program = Program(device.context, device.handle, source)
+    def _from_source(self, source: str, options: tuple[str, ...]) -> tuple[Any, bool]:
+        """The program, and whether its binary may be kept on disk."""
         try:
-            built = program.build(options)
-        except cl.Error as error:
-            if error.code in LOST:
-                raise device.queue.failure(error.code, "a build") from error
-            log = program.log()
-            raise CompileError(
-                _explain(source, options, log, code_name(error.code), device.info.name), log, source
-            ) from None
+            if self._pool:
+                binary, as_asked = self._pool.compile(source, options)
+                if binary:
+                    return self._from_binary(binary, options), as_asked
+            program = self._compiled(source, options + self._precautions)
+        except CompileError as error:
+            text = _explain(source, options, error.log, str(error), self._device.info.name)
+            raise CompileError(text, error.log, source) from None
         if config.debug():
             log = program.log()
             if log:
                 print(f"kerascl: build log\n{log}", file=sys.stderr)
-        return built
+        built = program.handle
+        if "retains_compiler_memory" in self._device.info.quirks:
+            with contextlib.suppress(cl.Error):
+                built = self._from_binary(_binary(built), options)
+        return built, not self._precautions
+
+    def _compiled(self, source: str, options: tuple[str, ...]) -> Program:
+        """The program, compiled in this process.
+
+        Raises:
+            CompileError: its text is the name of the status code.
+        """
+        device = self._device
+        program = Program(device.context, device.handle, source)
+        try:
+            program.build(options)
+        except cl.Error as error:
+            if error.code in LOST:
+                raise device.queue.failure(error.code, "a build") from error
+            raise CompileError(code_name(error.code), program.log(), source) from None
+        return program
+
+    def compile(self, source: str, options: tuple[str, ...]) -> bytes:
+        """The binary of a program, compiled in this process and with these options alone.
+
+        Raises:
+            CompileError: its text is the name of the status code.
+        """
+        return _binary(self._compiled(source, options).handle)
+
+    @property
+    def compiles_rightly(self) -> bool:
+        """Whether this process' compiler needs no precautions."""
+        return not self._precautions
+
+    @functools.cached_property
+    def _pool(self) -> compiler_pool.CompilerPool | None:
+        """The processes that compile in this one's place, for drivers that need it."""
+        device = self._device
+        with self._lock:
+            found = self.__dict__.get("_pool")
+            if found is None and "fatal_compiler" in device.info.quirks:
+                if device.index is not None:
+                    most = self._most_processes()
+                    found = compiler_pool.CompilerPool(device.index, device.info.name, most)
+            return found
 
     def _from_binary(self, binary: bytes, options: tuple[str, ...]) -> Any:
         device = self._device

@@ -142,6 +142,12 @@ TABLE = (
         _intel_cpu,
     ),
     Quirk(
+        "fatal_compiler",
+        "once in some ten thousand programs its compiler ends the process (signal 11) or never "
+        "returns (LLVM's SROA), and does neither when it is given the same program again",
+        _intel_cpu,
+    ),
+    Quirk(
         "host_must_wait",
         "one core works for the device only while a host thread waits for the device",
         _intel_cpu,
