@@ -95,6 +95,7 @@ def choose(monkeypatch, choice):
     monkeypatch.setattr(kc.engine, "programs", Recent(64))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("forward, backward", [(0, 0), (1, 0), (0, 1), (1, 1)])
 @pytest.mark.parametrize("captured", [False, True])

@@ -29,6 +29,7 @@ def folds_made(launches):
     return launches["reduction_kernels"]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("shape, axes", PLACES)
 @pytest.mark.parametrize("name", REDUCTIONS)
 @pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])

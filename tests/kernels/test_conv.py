@@ -209,17 +209,17 @@ DEPTHWISE = {
 }
 
 
+@pytest.mark.every(11)
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("solver", GENERAL, ids=lambda s: s.name)
-def test_each_solver(dev, solver, kind, channels_first, rng):
-    for name, case in CASES.items():
-        if "Portable" in dev.info.platform and isinstance(solver, TiledConv) and name not in (
-            "odd_channels", "stride_dilation", "groups", "3d",
-        ):  # fmt: skip
-            continue  # PoCL takes seconds to build each variant
-        print(name)
-        check(force(solver), *make(rng, kind, channels_first=channels_first, **case), dev)
+def test_each_solver(dev, solver, case, kind, channels_first, rng):
+    if "Portable" in dev.info.platform and isinstance(solver, TiledConv) and case not in (
+        "odd_channels", "stride_dilation", "groups", "3d",
+    ):  # fmt: skip
+        pytest.skip("PoCL takes seconds to build each variant")
+    check(force(solver), *make(rng, kind, channels_first=channels_first, **CASES[case]), dev)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -237,6 +237,7 @@ def test_plan(dev, case, kind, channels_first, rng):
     check(conv.plan, *make(rng, kind, channels_first=channels_first, **CASES[case]), dev)
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", DEPTHWISE)

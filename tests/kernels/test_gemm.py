@@ -129,6 +129,7 @@ def test_each_solver_batched(dev, solver, rng):
     check(force(solver), *make(rng, m, 20, 12, batch=(2, 3), b="broadcast"), dev)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("solver", KINDS, ids=lambda s: s.name)
 @pytest.mark.parametrize(
     "dtype, acc",

@@ -93,31 +93,41 @@ def check(solver, problem, inputs, want, dev, mode, late=False):
     assert error <= MODES[mode][2], f"{solver.name} {problem}: relative error {error:.2e}"
 
 
+SIZES = [(129, 33, 65), (64, 64, 32), (65, 132, 260), (256, 256, 512), (3, 200, 1000)]
+ORDERS = ("normal", "transposed", "strided")
+# Sizes and orders of the operands, the solvers in turn: building one takes long.
+PRODUCTS = [
+    (*case, *turn)
+    for case, turn in zip(
+        itertools.product(SIZES, ORDERS, ORDERS),
+        itertools.cycle(itertools.product((False, True), GEMM)),
+    )
+]
+
+
+@pytest.mark.every(7)
 @pytest.mark.parametrize("mode", MODES)
-def test_products(dev, mode, exact_inputs, rng):
-    """Sizes and orders of the operands, the solvers in turn: building one takes long."""
-    sizes = ((129, 33, 65), (64, 64, 32), (65, 132, 260), (256, 256, 512), (3, 200, 1000))
-    orders = ("normal", "transposed", "strided")
-    turns = itertools.cycle([(solver, late) for late in (False, True) for solver in GEMM])
-    for (m, n, k), a, b in itertools.product(sizes, orders, orders):
-        batch = (3,) if k < 100 else ()
-        problem, inputs, want = test_gemm.make(rng, m, n, k, batch, a, b, MODES[mode][0])
-        problem = normalise_matmul(with_mode(problem, mode))
-        solver, late = next(turns)
-        check(solver, problem, inputs, want, dev, mode, late)
+@pytest.mark.parametrize(
+    "size, a, b, late, solver", PRODUCTS, ids=lambda v: getattr(v, "name", str(v))
+)
+def test_products(dev, size, a, b, late, solver, mode, exact_inputs, rng):
+    batch = (3,) if size[2] < 100 else ()
+    problem, inputs, want = test_gemm.make(rng, *size, batch, a, b, MODES[mode][0])
+    check(solver, normalise_matmul(with_mode(problem, mode)), inputs, want, dev, mode, late)
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("case", test_conv.CASES)
 @pytest.mark.parametrize("mode", MODES)
-def test_convolution(dev, mode, kind, channels_first, exact_inputs, rng):
-    for case in test_conv.CASES.values():
-        problem, inputs, want = test_conv.make(
-            rng, kind, **case, channels_first=channels_first, dtype=MODES[mode][0]
-        )
-        problem = normalise_conv(with_mode(problem, mode))
-        for solver in CONV:
-            check(solver, problem, inputs, want, dev, mode)
+def test_convolution(dev, mode, case, kind, channels_first, exact_inputs, rng):
+    problem, inputs, want = test_conv.make(
+        rng, kind, **test_conv.CASES[case], channels_first=channels_first, dtype=MODES[mode][0]
+    )
+    problem = normalise_conv(with_mode(problem, mode))
+    for solver in CONV:
+        check(solver, problem, inputs, want, dev, mode)
 
 
 def test_rounding_to_tf32_is_to_nearest_in_the_mean(dev, rng):

@@ -140,6 +140,7 @@ SHAPES = [
 WIDER = (2, (8, 11), 12, (2, 3), (3, 4), ((1, 1), (2, 2)))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)

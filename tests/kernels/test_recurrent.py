@@ -28,6 +28,7 @@ def setting(request):
     return dev, info
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("steps, batch, units", SIZES)
 @pytest.mark.parametrize("reverse", [False, True])
 def test_forward_form(rng, setting, steps, batch, units, reverse):

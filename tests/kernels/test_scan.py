@@ -75,6 +75,7 @@ def values(rng, shape, dtype, kind):
     return random_array(rng, shape, dtype)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
 def test_shapes(kind, shape, dev, info, rng):
@@ -83,6 +84,7 @@ def test_shapes(kind, shape, dev, info, rng):
         check(problem, values(rng, shape, dtypes.float32, kind), dev, info)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL if not d.is_complex])
 def test_dtypes(dtype, dev, info, rng):
     dtype = dtypes.as_dtype(dtype)

@@ -97,12 +97,14 @@ SIZES = [
 ]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("mode", ["add", "set", "max", "min", "mul"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
 def test_sizes(size, mode, dev, info, rng):
     check(ScatterProblem(*size, dtypes.int32, dtypes.float32, mode), rng, dev, info)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL])
 def test_dtypes(dtype, dev, info, rng):
     dtype = dtypes.as_dtype(dtype)

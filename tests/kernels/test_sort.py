@@ -70,6 +70,7 @@ def test_shapes(shape, descending, dev, info, rng):
     check(draw(rng, shape, dtypes.float32), dtypes.float32, descending, None, dev, info)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL if not d.is_complex])
 def test_dtypes(dtype, dev, info, rng):
     dtype = dtypes.as_dtype(dtype)

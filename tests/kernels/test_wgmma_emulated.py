@@ -315,6 +315,7 @@ def test_taps(cpu_dev, cpu_info, sizes, box, rng):
     )
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 @pytest.mark.parametrize("box", register_blocked.BOXES16, ids=lambda box: box.name)
 @pytest.mark.parametrize("sizes", [(3, 9, 11, 72, 40, 3, 1, 1), (9, 5, 11, 24, 72, 4, 1, 1)])

@@ -41,6 +41,7 @@ def plain(info):
     return dataclasses.replace(info, matrix="")
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("tile", [2, 4])
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])

@@ -16,6 +16,7 @@ SIZES = [
 ]  # fmt: skip
 
 
+@pytest.mark.every(7)
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("turned", ["nn", "nt", "tn", "tt"])
 @pytest.mark.parametrize("sizes", SIZES, ids=str)

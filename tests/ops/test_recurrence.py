@@ -57,6 +57,7 @@ def make_smooth(rng, *sizes):
 SIZES = [(1, 1, 1), (4, 3, 5), (3, 19, 16), (6, 2, 70)]
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("length, batch, units", SIZES)
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("biased, masked", [(False, True), (True, False)])
@@ -77,6 +78,7 @@ def weighted(parts, weights):
     return sum((p * v).sum() for p, v in zip(parts, weights, strict=True))
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("length, batch, units", [(4, 3, 5), (3, 2, 16)])
 @pytest.mark.parametrize("reverse", [False, True])
 @pytest.mark.parametrize("biased, masked", [(False, True), (True, False)])
