@@ -8,6 +8,7 @@ from kerascl.core import context as _context
 from kerascl.core import tape as _tape
 from kerascl.core.array import Array as Array
 from kerascl.core.array import State as State
+from kerascl.core.context import device as current_device
 from kerascl.core.context import device_scope as device_scope
 from kerascl.core.context import precision_scope as precision_scope
 from kerascl.core.context import set_precision as set_precision
@@ -95,6 +96,7 @@ from kerascl.ops.pointwise import conjugate as conj
 from kerascl.ops.pointwise import mod as remainder
 from kerascl.ops.pointwise import power as pow
 from kerascl.ops.pooling import *
+from kerascl.ops.pyopencl_arrays import from_pyopencl as from_pyopencl
 from kerascl.ops.reduction import *
 from kerascl.ops.repeat import *
 from kerascl.ops.scan import *

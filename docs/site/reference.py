@@ -42,8 +42,8 @@ PAGES = {
     "random": ("kerascl.random", "", "random."),
     "onnx": ("kerascl.onnx", "", "onnx."),
     "devices": (
-        "Devices, precision, errors", "", "device_scope set_precision precision_scope KerasclError "
-        "CaptureError CompileError DeviceMismatchError",
+        "Devices, precision, errors", "", "current_device device_scope set_precision "
+        "precision_scope KerasclError CaptureError CompileError DeviceMismatchError",
     ),
 }  # fmt: skip
 PUBLIC = {

@@ -55,6 +55,12 @@ class Engine(Protocol):
     def shared_with_host(self, node: Node) -> np.ndarray | None:
         """A node's value in the memory that it lies in, None where the host cannot read that."""
 
+    def lend(self, node: Node, queue: Any) -> Any:
+        """A node's value as a pyopencl.array.Array for that queue (None: the device's)."""
+
+    def borrow(self, x: Any) -> Any:
+        """What pyopencl's array or buffer says of itself (`runtime.sharing.Borrowed`)."""
+
     def let_go(self) -> None:
         """Free compiled graphs, built programs and memory that nothing in use holds."""
 
@@ -168,7 +174,15 @@ def steady(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def device() -> Any:
-    """The device for new arrays: that of the innermost `device_scope`, else the default."""
+    """The device for new arrays: that of the innermost `device_scope`, else the default.
+
+    Its `context` is pyopencl's Context, and `queue.handle` the CommandQueue that all work goes to.
+
+    Examples:
+        >>> import kerascl
+        >>> kerascl.current_device() is kerascl.ones(3).device
+        True
+    """
     return current.device if current.device is not None else current.engine.default_device()
 
 

@@ -49,6 +49,7 @@ def size_class(nbytes: int) -> int:
     return -(-nbytes // step) * step
 
 
+_BORROWED = -1  # in place of a size: memory of somebody else
 # Dropped sub-buffers to keep before waiting for the queue; launches get slow when many are alive.
 _MOST_VIEWS = 64
 
@@ -78,6 +79,7 @@ class Buffer:
         home: Dropped | Buffer,
         offset: int = 0,
         address: int | None = None,
+        owner: object = None,
     ):
         self._handle = handle
         self.nbytes = nbytes
@@ -90,7 +92,7 @@ class Buffer:
         # Where dropped blocks go for a whole buffer, the parent Buffer for a view.
         self._home: Any = home
         if type(home) is Dropped:
-            home.watch(self, (capacity, handle, key, address))
+            home.watch(self, (capacity, handle if owner is None else (handle, owner), key, address))
         elif handle is not None and isinstance(home, Buffer):
             home._home.watch(self, (0, handle, key, None))
 
@@ -161,7 +163,7 @@ class Allocator:
         self._free: dict[int, list[_Block]] = {}
         self._dropped = Dropped()
         self._counters: Buffer | None = None
-        self._views: list[cl.Buffer] = []  # dropped sub-buffers that the driver may still need
+        self._views: list[object] = []  # dropped sub-buffers, which the driver may still need
         self._in_use = self._cached = self._peak = self._peak_reserved = 0
         self._allocations = self._driver_allocations = self._trims = 0
         info = device.info
@@ -209,6 +211,18 @@ class Allocator:
             if reserved > self._peak_reserved:
                 self._peak_reserved = reserved
             return Buffer(handle, nbytes, size, key, self._dropped, 0, address)
+
+    def borrow(self, handle: cl.Buffer, owner: object) -> Buffer:
+        """Memory that somebody else made in the device's context.
+
+        Args:
+            owner: what must stay alive until no command uses the memory any more.
+        """
+        with self._device.lock:
+            address = None if self._addresses is None else self._addresses.of(handle)
+            return Buffer(
+                handle, handle.size, _BORROWED, next(_keys), self._dropped, 0, address, owner
+            )
 
     def counters(self, count: int) -> Buffer:
         """At least `count` uints that are zero whenever no kernel runs.
@@ -262,14 +276,16 @@ class Allocator:
         self.trim()
 
     def _collect(self) -> None:
+        borrowed = False
         for size, *block in self._dropped.take():
-            if not size:
+            if size <= 0:
                 self._views.append(block[0])
+                borrowed |= size == _BORROWED
                 continue
             self._free.setdefault(size, []).append(block)
             self._in_use -= size
             self._cached += size
-        if len(self._views) > _MOST_VIEWS:
+        if borrowed or len(self._views) > _MOST_VIEWS:
             self._release_views()
 
     def _release_views(self) -> None:

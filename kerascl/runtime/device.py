@@ -439,6 +439,14 @@ def open_device(info: DeviceInfo) -> Device | None:
     return next((d for d in devices if d is not None and d._context is not None), None)
 
 
+def of_context(context: cl.Context) -> Device | None:
+    """The device whose context this is, None if it is of nobody here."""
+    if not find_devices.cache_info().currsize:
+        return None
+    devices = (found.device for found in find_devices() if found.device)
+    return next((d for d in devices if d._context is not None and d._context == context), None)
+
+
 def get(name: str) -> Device:
     """A device by index ("1"), kind ("gpu", "cpu:0") or part of its name or platform.
 

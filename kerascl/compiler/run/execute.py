@@ -25,6 +25,7 @@ from kerascl.runtime.device import Device
 from kerascl.runtime.errors import CompileError
 from kerascl.runtime.recent import Recent
 from kerascl.runtime.repeat import repeat
+from kerascl.runtime.sharing import Borrowed
 
 # Kernels of all compiled graphs that are kept for the next evaluation of an equal graph.  Eager
 # steps of a large network take some hundreds; a CPU driver takes about a MiB for one.
@@ -108,6 +109,27 @@ class Engine:
         if memory is None:
             return None
         return memory[: node.nbytes].view(node.dtype.numpy).reshape(node.shape)
+
+    def lend(self, node: Node, queue: Any) -> Any:
+        """A node's value as a pyopencl.array.Array for that queue (None: the device's)."""
+        device = device_of(node)
+        with LOCK:
+            lease = None
+            if node.op is CONST:
+                lease = Lease(self.from_host(self.to_host(node), device), FIXED)
+            elif node.size:
+                self.evaluate([node])
+                assert node.lease is not None
+                lease = node.lease
+                if lease.tenure == LENT:  # its owner may have the memory back at any time
+                    lease = Lease(self.copy_buffer(lease.buffer, device), FIXED)
+                lease.tenure = FIXED
+        buffer = None if lease is None else lease.buffer
+        return sharing.lent(device, queue, buffer, lease, node.shape, node.dtype.numpy)
+
+    def borrow(self, x: Any) -> Borrowed:
+        """What pyopencl's array or buffer says of itself."""
+        return Borrowed(x)
 
     def check_source(self, source: str, name: str, title: str, device: Device) -> int:
         """How many arguments kernel `name` of a user's `source` has.
