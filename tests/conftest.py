@@ -1,10 +1,11 @@
 """Fixtures for every test.  KERASCL_DEVICE selects the device; caches go to a fresh folder.
 
 Random inputs are new in each run.  KERASCL_TEST_SEED, a number, brings a run's again.  --long runs
-every case of tests with dozens that differ little.
+what a quick run leaves out: long tests, and cases of tests with dozens that differ little.
 """
 
 import os
+import signal
 import tempfile
 import zlib
 from collections import Counter
@@ -17,6 +18,9 @@ os.environ.setdefault("KERASCL_CHECK", "0")  # tests/checks asks for it
 os.environ.setdefault("KERASCL_CACHE_DIR", tempfile.mkdtemp(prefix="kerascl-test-"))
 
 from kerascl.runtime import device  # (the environment comes first)
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests send it
 
 collect_ignore = ["upstream"]  # Keras' own tests: python -m tests.upstream
 
@@ -34,12 +38,12 @@ def dev():
 
 def pytest_addoption(parser):
     parser.addoption(
-        "--long", action="store_true", help="every case of tests that else run every nth alone"
+        "--long", action="store_true", help="long tests, and every case where else each nth runs"
     )
 
 
 def pytest_collection_modifyitems(config, items):
-    """Of a test marked `every(n)` each nth case runs, from the first.
+    """Leave out tests marked `long`; of one marked `every(n)` each nth case runs, from the first.
 
     Cases count through their parameters as through the digits of a number: where n shares no
     factor with the numbers of values, all values of all parameters are met.
@@ -58,7 +62,8 @@ def pytest_collection_modifyitems(config, items):
             test = (item.parent.nodeid, item.originalname)
             case = counts[test] % mark.args[0]
             counts[test] += 1
-        (left if case else kept).append(item)
+        leave = case or item.get_closest_marker("long") is not None
+        (left if leave else kept).append(item)
     items[:] = kept
     if left:
         config.hook.pytest_deselected(items=left)

@@ -71,7 +71,11 @@ BUDGETS = {cnn: (32, 0, 0.72), resnet20: (200, 35, 0.44), resnet50: (460, 90, 0.
 @pytest.mark.skipif(
     device.default().info.kind != "cpu", reason="the numbers are those of CPU schedules"
 )
-@pytest.mark.parametrize("build", BUDGETS, ids=lambda build: build.__name__)
+@pytest.mark.parametrize(
+    "build",
+    [cnn, resnet20, pytest.param(resnet50, marks=pytest.mark.long)],
+    ids=lambda build: build.__name__,
+)
 def test_train_steps_stay_within_their_budget(build):
     launches, more, share = BUDGETS[build]
     if not arrival.supported(device.default().info):

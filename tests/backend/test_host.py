@@ -58,7 +58,7 @@ def _mobile():
 @pytest.mark.parametrize(
     "build",
     [_perceptron, _residual, _augmented, _recurrent(layers.LSTM), _recurrent(layers.GRU),
-     _transformer, _mobile],
+     _transformer, pytest.param(_mobile, marks=pytest.mark.long)],
     ids=["perceptron", "residual", "augmented", "lstm", "gru", "transformer", "mobile"],
 )  # fmt: skip
 def test_training_calls_no_host_operation(build, rng):

@@ -396,6 +396,7 @@ def found_in(plan, fault, operands, want, cpu_dev):
         check(plan, *operands, want, cpu_dev)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_found(cpu_dev, cpu_info, name, rng):
     old, new, fault = FAULTS[name]
@@ -452,6 +453,7 @@ def test_faults_of_planes_are_found(cpu_dev, cpu_info, old, new, fault, rng):
     )
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "old, new, fault",
     [
@@ -479,6 +481,7 @@ def test_faults_of_taps_are_found(cpu_dev, cpu_info, old, new, fault, rng):
     found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "old, new, fault",
     [
@@ -506,6 +509,7 @@ def test_faults_of_boxes_with_a_halo_are_found(cpu_dev, cpu_info, old, new, faul
     found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize(
     "old, new, fault",
     [

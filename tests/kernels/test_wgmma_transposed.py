@@ -134,6 +134,7 @@ FAULTS = {  # the kernel's text, what takes its place, and what is found
 }
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_found(cpu_dev, cpu_info, name, rng):
     old, new, fault = FAULTS[name]
