@@ -21,7 +21,7 @@ import kerascl.onnx
 # page -> title; modules of kerascl.ops whose names it lists; further names, "nn.": a whole module.
 PAGES = {
     "arrays": ("Array and State", "", "Array State"),
-    "creation": ("Making arrays", "creation dlpack", ""),
+    "creation": ("Making arrays", "creation dlpack", "from_pyopencl"),
     "dtypes": ("Dtypes", "dtype_functions", ""),
     "elementwise": ("Elementwise", "pointwise bits nn", ""),
     "reductions": ("Sums, means, cumulative", "reduction scan", ""),
