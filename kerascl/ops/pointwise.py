@@ -654,7 +654,7 @@ def angle(x: ArrayLike) -> Array:
 
 
 # -- choice -------------------------------------------------------------------
-_where_op = pointwise(
+WHERE = pointwise(
     "where",
     "({0} ? {1} : {2})",
     same,
@@ -675,7 +675,7 @@ def where(condition: ArrayLike, x: ArrayLike, y: ArrayLike) -> Array:
     else:
         (x, y), dtype = convert((x, y))
     arrays, shape = broadcast((condition, x, y))
-    return apply(_where_op, tuple(arrays), (), shape, dtype)
+    return apply(WHERE, tuple(arrays), (), shape, dtype)
 
 
 def select(

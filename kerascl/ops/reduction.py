@@ -102,7 +102,7 @@ def _extreme_vjp(g: Array, y: Array, x: Array, axes: tuple[int, ...]) -> Gradien
     return (hit * expand_to(divide(g, SUM(hit, axes, keepdims=True)), x.shape),)
 
 
-_max = reduction("max", _extreme(">", _lowest), same, _extreme_vjp)
+MAX = reduction("max", _extreme(">", _lowest), same, _extreme_vjp)
 _min = reduction("min", _extreme("<", _highest), same, _extreme_vjp)
 
 
@@ -127,7 +127,7 @@ def max(
     x: ArrayLike, axis: Axes = None, keepdims: bool = False, initial: ArrayLike | None = None
 ) -> Array:
     """The largest element over `axis` (and `initial`); NaN where there is one."""
-    return _reduce_extreme(x, axis, keepdims, initial, _max, maximum)
+    return _reduce_extreme(x, axis, keepdims, initial, MAX, maximum)
 
 
 def min(

@@ -1,7 +1,9 @@
-"""Library operations by their formulas, where a device's kernels do not serve better."""
+"""Operations by array code: a library operation by its formula, where a device's kernels do not
+serve better."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kerascl.compiler import library
@@ -15,15 +17,27 @@ from kerascl.runtime.device import DeviceInfo
 
 @dataclass(frozen=True)
 class Formula:
-    """A graph that gives the results of one node.
+    """A graph that gives other nodes' values.
 
     Attributes:
-        arguments: what stands for the node's inputs.
-        results: a node for each of its results.
+        arguments: what stands for the nodes that it reads.
+        results: a node for each value.
     """
 
     arguments: list[Node]
     results: list[Node]
+
+
+def traced(values: Sequence[Node], function: Callable[..., Sequence[Array]]) -> Formula:
+    """The graph of array code that is given arrays like `values`."""
+    arguments = [
+        Array(Node(ARGUMENT, (), ("formula", k), x.shape, x.dtype, x.device))
+        for k, x in enumerate(values)
+    ]
+    # whoever compiles may be tracing, recording or mapping something else
+    with current.replaced(trace=Overlay(), labels=None, tapes=(), tracers=()):
+        results = function(*arguments)
+    return Formula([x._node for x in arguments], [y._node for y in results])
 
 
 def formula_of(node: Node, info: DeviceInfo) -> Formula | None:
@@ -31,11 +45,5 @@ def formula_of(node: Node, info: DeviceInfo) -> Formula | None:
     record = library.record(node.op)
     if record is None or record.formula is None or record.preferred(node, info):
         return None
-    arguments = [
-        Array(Node(ARGUMENT, (), ("formula", k), x.shape, x.dtype, node.device))
-        for k, x in enumerate(node.inputs)
-    ]
-    # whoever compiles may be tracing, recording or mapping something else
-    with current.replaced(trace=Overlay(), labels=None, tapes=(), tracers=()):
-        results = record.formula(*arguments, *node.attrs)
-    return Formula([x._node for x in arguments], [y._node for y in results])
+    formula = record.formula
+    return traced(node.inputs, lambda *arrays: formula(*arrays, *node.attrs))

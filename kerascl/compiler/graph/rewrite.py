@@ -1,4 +1,5 @@
-"""Simplify a graph before compiling it: equal values once, fewer views, padding in convolutions.
+"""Simplify a graph before compiling it: equal values once, fewer views, padding in convolutions,
+attention that is written out by its kernels.
 
 The graph that users hold is never changed: new nodes are made where something
 differs.  Leaves are kept, so that a compiled program finds its inputs.
@@ -7,10 +8,11 @@ differs.  Leaves are kept, so that a compiled program finds its inputs.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 from kerascl.compiler import library
+from kerascl.compiler.graph.chains import Replacement, chains
 from kerascl.compiler.graph.formula import Formula, formula_of
 from kerascl.compiler.graph.symbolic import strides_of
 from kerascl.compiler.graph.views import storage
@@ -43,10 +45,18 @@ def rewrite(
     graph = _Rewriter(nodes, info)
     for node in nodes:
         graph.add(node)
+    found = [graph.new[id(root)] for root in roots]
+    simpler = topological(found)
+    instead = chains(simpler, found, info)
+    if instead:
+        serials = graph.origin
+        graph = _Rewriter(simpler, info, instead)
+        for node in simpler:
+            graph.add(node, serials.get(id(node)))
+        found = [graph.new[id(new)] for new in found]
     taken: set[int] = set()
     new_roots = []
-    for root in roots:
-        new = graph.new[id(root)]
+    for root, new in zip(roots, found, strict=True):
         place = storage(new)
         if root.op.kind is not Kind.LEAF and (place.op.kind is Kind.LEAF or id(place) in taken):
             new = place = Node(COPY, (new,), (), new.shape, new.dtype)
@@ -56,8 +66,11 @@ def rewrite(
 
 
 class _Rewriter:
-    def __init__(self, nodes: list[Node], info: DeviceInfo) -> None:
+    def __init__(
+        self, nodes: list[Node], info: DeviceInfo, instead: Mapping[int, Replacement] | None = None
+    ) -> None:
         self.info = info
+        self.instead = instead or {}
         self.new: dict[int, Node] = {}
         self.origin: dict[int, int] = {}
         self.known: dict[Hashable, Node] = {}
@@ -84,15 +97,15 @@ class _Rewriter:
             result = self.formulas[id(node.inputs[0])].results[node.attrs[0]]
             self.new[id(node)] = self.new[id(result)]
             return
+        other = self.instead.get(id(node))
+        if other is not None:
+            self._insert(other.formula, other.values, serial)
+            self.new[id(node)] = self.new[id(other.formula.results[other.index])]
+            return
         formula = formula_of(node, self.info) if node.op.kind is Kind.LIBRARY else None
         if formula is not None:
             self.formulas[id(node)] = formula
-            for argument, x in zip(formula.arguments, node.inputs, strict=True):
-                self.new[id(argument)] = self.new[id(x)]
-            inside = topological(formula.results)
-            self._count(inside)
-            for x in inside:
-                self.add(x, serial)
+            self._insert(formula, node.inputs, serial)
             self.new[id(node)] = self.new[id(formula.results[0])]
             return
         inputs = tuple([self.new[id(x)] for x in node.inputs])
@@ -103,6 +116,17 @@ class _Rewriter:
             self.single.add(id(result))
         else:
             self.single.discard(id(result))
+
+    def _insert(self, formula: Formula, values: Sequence[Node], serial: int) -> None:
+        """Add a formula's nodes, once, for nodes of number `serial`."""
+        if id(formula.results[0]) in self.new:
+            return
+        for argument, x in zip(formula.arguments, values, strict=True):
+            self.new[id(argument)] = self.new[id(x)]
+        inside = topological(formula.results)
+        self._count(inside)
+        for x in inside:
+            self.add(x, serial)
 
     def make(
         self,
