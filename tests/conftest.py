@@ -48,9 +48,6 @@ def pytest_collection_modifyitems(config, items):
     Cases count through their parameters as through the digits of a number: where n shares no
     factor with the numbers of values, all values of all parameters are met.
     """
-    # First, in new processes: Intel's compiler once crashed and once hung at random programs in one
-    # that had built thousands, and does neither when given their sources again.
-    items.sort(key=lambda item: "tests/fuzz/" not in item.nodeid)
     if config.option.long:
         return
     counts: Counter[tuple] = Counter()
