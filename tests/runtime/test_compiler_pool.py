@@ -1,12 +1,12 @@
 """Compilers that end their process or never return, and what is left of them."""
 
 import dataclasses
+import signal
 import subprocess
 import sys
 import threading
 import time
 import warnings
-from _thread import interrupt_main
 
 import numpy as np
 import pytest
@@ -139,7 +139,7 @@ def test_interrupted_while_compiling(fatal, meet, begun, tmp_path, monkeypatch):
     def interrupt():
         while any((tmp_path / "fates").iterdir()):
             time.sleep(0.05)
-        interrupt_main()
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
 
     thread = threading.Thread(target=interrupt)
     thread.start()
