@@ -46,10 +46,12 @@ def _activation(function):
     activation.__name__ = activation.__qualname__ = function.__name__
     activation.__doc__ = function.__doc__
     signature = inspect.signature(function)
-    if "args" in signature.parameters:  # it has no parameters but the array
-        x = inspect.Parameter("x", inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        signature = inspect.Signature([x])
-    activation.__signature__ = signature
+    named = inspect.Parameter.POSITIONAL_OR_KEYWORD  # in Keras, not in the array API
+    parameters = [
+        p.replace(kind=named) if p.kind is inspect.Parameter.POSITIONAL_ONLY else p
+        for p in signature.parameters.values()
+    ]
+    activation.__signature__ = signature.replace(parameters=parameters)
     return activation
 
 
