@@ -5,6 +5,7 @@ what a quick run leaves out: long tests, and cases of tests with dozens that dif
 """
 
 import os
+import random
 import signal
 import tempfile
 import zlib
@@ -76,8 +77,22 @@ def pytest_configure(config):
 
 
 @pytest.fixture
-def rng(request):
-    """The test's own random generator; what brings it again is printed when the test fails."""
+def seeds(request) -> list[int]:
+    """What the test's random inputs follow from; printed when the test fails."""
     seed = np.random.SeedSequence().entropy % 2**32 if SEED is None else int(SEED)
     print(f"KERASCL_TEST_SEED={seed} draws these inputs again")
-    return np.random.default_rng([seed, zlib.crc32(request.node.name.encode())])
+    return [seed, zlib.crc32(request.node.name.encode())]
+
+
+@pytest.fixture
+def rng(seeds):
+    """The test's own random generator."""
+    return np.random.default_rng(seeds)
+
+
+@pytest.fixture(autouse=True)
+def global_generators(seeds):
+    """Python's and NumPy's own generators, from which Keras' initialisers draw, start anew: what a
+    test draws does not depend on the tests before it."""
+    random.seed(repr(seeds))
+    np.random.seed(seeds)
