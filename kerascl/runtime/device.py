@@ -61,7 +61,8 @@ class DeviceInfo:
         nvidia_capability: (major, minor) compute capability, or None.
         matrix: matrix units that kernels may use: "" none; through inline PTX "mma80" mma.sync of
             compute capability 8.0 and more, "wgmma90" that and wgmma with bulk tensor copies
-            (capability 9.0); through the compiler's builtins "wmma11" WMMA of AMD's gfx11.
+            (capability 9.0); through the compiler's builtins "wmma11" and "wmma12" WMMA of
+            AMD's gfx11 and gfx12.
         exact_division: float32 division and square roots can be rounded correctly.
         preferred_vector_float: floats in a vector that suits the device.
         registers: of 32 bits that a work-item should keep to, so that none are spilled and
@@ -138,10 +139,14 @@ def _matrix(capability: tuple[int, int] | None) -> str:
     return "wgmma90" if capability == (9, 0) else "mma80"
 
 
+# Beginnings of the names of AMD's GPUs, the lanes of their wavefronts and their matrix units.
+_AMD_MATRIX = (("gfx11", 32, "wmma11"), ("gfx120", 32, "wmma12"))
+
+
 def _amd_matrix(name: str, extensions: frozenset[str], width: int) -> str:
     """`DeviceInfo.matrix` for a GPU of AMD's that calls itself `name`."""
-    known = "cl_amd_device_attribute_query" in extensions and name.startswith("gfx11")
-    return "wmma11" if known and width == 32 else ""
+    rows = _AMD_MATRIX if "cl_amd_device_attribute_query" in extensions else ()
+    return next((row[2] for row in rows if name.startswith(row[0]) and width == row[1]), "")
 
 
 # CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT

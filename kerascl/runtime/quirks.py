@@ -97,7 +97,7 @@ TABLE = (
     Quirk(
         "no_wmma",
         "WMMA is written for the builtins of AMD's own compiler, and for halves",
-        lambda info: info.matrix == "wmma11" and not (_amd(info) and info.fp16),
+        lambda info: info.matrix.startswith("wmma") and not (_amd(info) and info.fp16),
         {"matrix": ""},
     ),
     Quirk(

@@ -1,4 +1,4 @@
-"""A network trained by NVIDIA's solvers, emulated, as by those of the device itself."""
+"""A network trained by solvers of matrix units, emulated, as by those of the device itself."""
 
 import keras
 import numpy as np
@@ -88,6 +88,16 @@ def trained(policy: str) -> np.ndarray:
 )
 @pytest.mark.parametrize("name", ["wgmma", "mma64x64"])
 def test_training(name, policy, reference, bound, force, monkeypatch):
+    check(name, policy, reference, bound, force, monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["rdna4wmma64x64", "wmma64x64"])
+def test_training_of_amd(name, force, monkeypatch):
+    check(name, "mixed_bfloat16", "mixed_bfloat16", 1e-2, force, monkeypatch)
+
+
+def check(name, policy, reference, bound, force, monkeypatch):
     monkeypatch.setenv("KERASCL_PRECISION", "high")  # emulated TF32 is exact
     expected = trained(reference)
     planned = force(name)

@@ -15,11 +15,11 @@ from kerascl.kernels.conv import winograd
 from kerascl.kernels.conv.problem import DATA_GRAD, FORWARD, normalise_conv
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import normalise_matmul
-from kerascl.kernels.units import amd_gfx11, known
+from kerascl.kernels.units import amd_gfx11, amd_gfx12, known
 from kerascl.kernels.units.conv import CONV_SOLVERS
-from kerascl.kernels.units.fragment import Layout
+from kerascl.kernels.units.fragment import Fragment, Layout
 from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
-from kerascl.runtime import quirks, selftest
+from kerascl.runtime import device, quirks, selftest
 from tests import profiles
 from tests.kernels import test_conv, test_gemm, unit_emulator
 from tests.kernels.conftest import EMULATING
@@ -28,9 +28,14 @@ from tests.offline.compilers import AMD, amd_kernels
 
 CARDS = profiles.load()
 BOUNDS = {"bfloat16": 4e-3, "float16": 6e-4}  # of results that are stored in that type
-# Unit, the profile of a card that has it, and the instruction as the vendor's assembler calls it.
-UNITS = {"wmma": (amd_gfx11.UNIT, "rx7900xtx", r"v_wmma_f32_16x16x16_{}\b")}
+WMMA = r"\tv_wmma_f32_16x16x16_{}\b"
 NAMES = {"bfloat16": "bf16", "float16": "f16"}
+# Unit, the profile of a card that has it, and each dtype's instruction as AMD's assembler calls it.
+UNITS = {
+    "gfx11": (amd_gfx11.UNIT, "rx7900xtx", {t: WMMA.format(n) for t, n in NAMES.items()}),
+    "gfx12": (amd_gfx12.UNIT, "rx9070xt", {t: WMMA.format(n) for t, n in NAMES.items()}),
+}
+CASES = [(unit, dtype) for unit, (_, _, instructions) in UNITS.items() for dtype in instructions]
 
 
 @pytest.fixture(scope="module")
@@ -79,8 +84,7 @@ PRODUCTS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(("unit", "dtype"), CASES)
 def test_products(dev, unit, dtype, rng):
     """Sizes and orders of the operands, the tiles in turn: building one takes long."""
     described, card, _ = UNITS[unit]
@@ -123,25 +127,47 @@ def test_convolutions(dev, unit, kind, channels_first, rng):
         assert error(got, want) <= BOUNDS[dtype], case
 
 
+def each_once(f: Fragment) -> bool:
+    """Whether the lanes together hold each element of a, b and d once."""
+    for layout, shape in ((f.a, (f.m, f.k)), (f.b, (f.k, f.n)), (f.d, (f.m, f.n))):
+        held = np.zeros(shape, int)
+        for lane in range(f.lanes):
+            for i in range(len(layout.elements)):
+                held[layout.place(lane, i)] += 1
+        if not (held == 1).all():
+            return False
+    return True
+
+
 def _with(layout: Layout, **changes) -> Layout:
     return dataclasses.replace(layout, **changes)
+
+
+def _turned(elements):
+    half = len(elements) // 2
+    return elements[half:] + elements[:half]
 
 
 # What is wrong with a fragment, within the tile that it reads or writes.
 FAULTS = {
     "sums transposed": lambda f: dict(
-        d=_with(f.d, group=(0, 1), thread=(1, 0), elements=tuple((c, r) for r, c in f.d.elements))
+        d=_with(
+            f.d, group=f.d.group[::-1], thread=(1, 0),
+            elements=tuple((c, r) for r, c in f.d.elements),
+        )
     ),
-    "halves that differ": lambda f: dict(a=_with(f.a, group=(1, 0))),
-    "depths in another order": lambda f: dict(
-        b=_with(f.b, elements=f.b.elements[8:] + f.b.elements[:8])
+    "groups of lanes mistaken": lambda f: dict(
+        a=_with(f.a, group=(0, 0) if f.a.group[1] else (1, 0))
     ),
-}
+    "depths in another order": lambda f: dict(b=_with(f.b, elements=_turned(f.b.elements))),
+}  # fmt: skip
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("fault", FAULTS)
-def test_faults_of_a_layout_are_seen(dev, fault, rng):
-    described, card, _ = UNITS["wmma"]
+@pytest.mark.parametrize("unit", UNITS)
+def test_faults_of_a_layout_are_seen(dev, unit, fault, rng):
+    described, card, _ = UNITS[unit]
     plain = described.fragments[dtypes.bfloat16]
     wrong = dataclasses.replace(plain, **FAULTS[fault](plain))
     broken = dataclasses.replace(described, fragments={dtypes.bfloat16: wrong})
@@ -163,13 +189,23 @@ def test_layouts_of_gfx11(f):
             assert f.d.place(lane, v) == (2 * v + lane // 16, lane % 16)
 
 
-@pytest.mark.parametrize("dtype", BOUNDS)
-def test_compiled_for_amd(dtype, rng):
+@pytest.mark.parametrize("f", amd_gfx12.FRAGMENTS.values(), ids=lambda f: str(f.dtype))
+def test_layouts_of_gfx12(f):
+    """Each element once, and where AMD's manual has it."""
+    for lane in range(32):
+        for i in range(8):
+            assert f.a.place(lane, i) == (lane % 16, i + 8 * (lane // 16))
+            assert f.b.place(lane, i) == f.d.place(lane, i) == f.a.place(lane, i)[::-1]
+    assert each_once(f)
+
+
+@pytest.mark.parametrize(("unit", "dtype"), CASES)
+def test_compiled_for_amd(unit, dtype, rng):
     """The instruction is there, and no register is spilled, in the largest tiles of a product and a
     convolution."""
     if AMD.missing:
         pytest.skip(AMD.missing)
-    unit, card, instruction = UNITS["wmma"]
+    unit, card, instructions = UNITS[unit]
     info, plans = CARDS[card].info, []
     problem, _, _ = test_gemm.make(rng, 256, 256, 256, b="transposed", dtype=dtype)
     plans.append((of(GEMM_SOLVERS, unit)[0], normalise_matmul(problem)))
@@ -181,34 +217,52 @@ def test_compiled_for_amd(dtype, rng):
         launch = solver.plan(problem, info, store_epilogue(problem.a)).launches[0]
         text = AMD.assembly(launch.source, launch.options, CARDS[card].target)
         kernel = amd_kernels(text)["mma_tile"]
-        assert kernel.spills == kernel.private == 0 and kernel.lanes == 32
+        assert kernel.spills == kernel.private == 0 and kernel.lanes == unit.lanes
         assert kernel.local == solver.tile.local_bytes
         tile, f = solver.tile, unit.fragments[problem.a]
         steps = tile.bk(problem.a) // f.k
-        found = re.findall(instruction.format(NAMES[dtype]), text)
+        found = re.findall(instructions[dtype], text)
         assert len(found) == tile.wm // f.m * (tile.wn // f.n) * steps
 
 
-def test_who_has_wmma():
+def test_who_has_units_of_amd():
     infos = {name: profile.info for name, profile in CARDS.items()}
-    assert infos["rx7900xtx"].matrix == "wmma11"
-    others = ("rx580", "radeon7", "mi210", "mi300x", "rx6700xt", "rx9070xt", "apple", "rusticl")
+    assert infos["rx7900xtx"].matrix == "wmma11" and infos["rx9070xt"].matrix == "wmma12"
+    others = ("rx580", "radeon7", "mi210", "mi300x", "rx6700xt", "apple", "rusticl")
     assert not any(infos[name].matrix for name in others)
-    card = infos["rx7900xtx"]
+    asked = device._amd_matrix
+    amd = frozenset({"cl_amd_device_attribute_query"})
+    assert asked("gfx1200", amd, 32) == "wmma12" and asked("gfx1151", amd, 32) == "wmma11"
+    # Other instructions, wavefronts or drivers.
+    assert not asked("gfx1250", amd, 32) and not asked("gfx1201", amd, 64)
+    assert not asked("gfx1201", frozenset(), 32)
+
+
+@pytest.mark.parametrize(("card", "quirk"), [("rx7900xtx", "no_wmma"), ("rx9070xt", "no_wmma")])
+def test_quirks_switch_units_off(card, quirk):
     for poorer in (dict(platform="rusticl"), dict(fp16=False)):
-        found = quirks.apply(dataclasses.replace(card, **poorer))
-        assert found.matrix == "" and "no_wmma" in found.quirks
+        found = quirks.apply(dataclasses.replace(CARDS[card].info, **poorer))
+        assert found.matrix == "" and quirk in found.quirks
 
 
-def test_wmma_is_chosen_if_its_self_test_passes(monkeypatch, rng):
-    info = CARDS["rx7900xtx"].info
-    problem, _, _ = test_gemm.make(rng, 512, 512, 512, dtype="bfloat16")
-    problem = normalise_matmul(problem)
-    assert choose(matmul.SOLVERS, problem, info).name.startswith("wmma")
-    exact = normalise_matmul(test_gemm.make(rng, 512, 512, 512)[0])
-    assert not choose(matmul.SOLVERS, exact, info).name.startswith("wmma")
+def name_of_choice(problem, info) -> str:
+    return choose(matmul.SOLVERS, normalise_matmul(problem), info).name
+
+
+@pytest.mark.parametrize(("unit", "dtype"), CASES)
+def test_units_are_chosen_if_their_self_test_passes(unit, dtype, monkeypatch, rng):
+    described, card, _ = UNITS[unit]
+    info = CARDS[card].info
+    problem, _, _ = test_gemm.make(rng, 512, 512, 512, dtype=dtype)
+    assert name_of_choice(problem, info).startswith(described.name)
     monkeypatch.setattr(known, "available", lambda unit, info: not unit.tried)
-    assert not choose(matmul.SOLVERS, problem, info).name.startswith("wmma")
+    assert not name_of_choice(problem, info).startswith(described.name)
+
+
+@pytest.mark.parametrize("card", ["rx7900xtx", "rx9070xt"])
+def test_wmma_takes_no_float32(card, rng):
+    problem, _, _ = test_gemm.make(rng, 512, 512, 512)
+    assert "wmma" not in name_of_choice(problem, CARDS[card].info)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])

@@ -53,7 +53,27 @@ _WMMA11 = r"""
     } \
   } }
 """
-_INSTRUCTIONS = {r"__builtin_amdgcn_wmma_f32_16x16x16_(\w+)_w32": _WMMA11}
+# RDNA 4: register v of lane r holds depths 2 v and 2 v + 1 of a's row r and of b's column r, of
+# lane r + 16 those plus 8; register v of d is row v in lanes 0 to 15, row v + 8 in the others.
+_WMMA12 = r"""
+#define EMU_LANES 32
+#define EMU_A 4
+#define EMU_B 4
+#define MMA(d, a, b) { \
+  EMU_SHOW(a, b) \
+  for (int v_ = 0; v_ < 8; ++v_) { \
+    const int row_ = emu_first + v_ + emu_lane / 16 * 8, col_ = emu_first + emu_lane % 16; \
+    for (int k_ = 0; k_ < 16; ++k_) { \
+      const uint a_ = emu_a[row_ + k_ / 8 * 16][k_ % 8 / 2]; \
+      const uint b_ = emu_b[col_ + k_ / 8 * 16][k_ % 8 / 2]; \
+      (d)[v_] += emu_value(a_, k_) * emu_value(b_, k_); \
+    } \
+  } }
+"""
+_INSTRUCTIONS = {
+    r"__builtin_amdgcn_wmma_f32_16x16x16_(\w+)_w32\(": _WMMA11,
+    r"__builtin_amdgcn_wmma_f32_16x16x16_(\w+)_w32_gfx12\(": _WMMA12,
+}
 
 
 def emulated(plan: Plan) -> Plan:

@@ -19,7 +19,7 @@ from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvPr
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import reach
-from kerascl.kernels.units import amd_gfx11, known
+from kerascl.kernels.units import known
 from kerascl.kernels.units.tile import FragmentSolver
 from tests import profiles
 from tests.kernels import emulator, mma_emulator, unit_emulator
@@ -63,10 +63,14 @@ def card(info):
     )  # fmt: skip
 
 
+# The profile that has it, by a unit's name.
+AMD = {"wmma": "rx7900xtx", "rdna4wmma": "rx9070xt"}
+
+
 @functools.cache
-def amd_card(info):
-    """Facts of an RX 7900 XTX of two compute units."""
-    like = profiles.load()["rx7900xtx"].info
+def amd_card(name, info):
+    """Facts of a card of AMD's, of two compute units."""
+    like = profiles.load()[name].info
     return dataclasses.replace(like, compute_units=2, cache_key=info.cache_key)
 
 
@@ -75,8 +79,8 @@ class Emulated(Solver):
 
     def __init__(self, solver: Solver):
         self.solver, self.name = solver, solver.name
-        amd = isinstance(solver, FragmentSolver) and solver.unit is amd_gfx11.UNIT
-        self.card = amd_card if amd else card
+        name = AMD.get(solver.unit.name) if isinstance(solver, FragmentSolver) else None
+        self.card = functools.partial(amd_card, name) if name else card
 
     def applies(self, problem, info) -> bool:
         return self.solver.applies(problem, self.card(info))
@@ -153,8 +157,8 @@ def install(put=setattr) -> None:
 
 
 def _emulated(solver: Solver) -> Solver:
-    known = isinstance(solver, Emulated) or not solver.name.startswith(("wgmma", "mma", "wmma"))
-    return solver if known else Emulated(solver)
+    other = isinstance(solver, FragmentSolver) or solver.name.startswith("wgmma")
+    return Emulated(solver) if other else solver
 
 
 def pytest_configure():

@@ -36,8 +36,9 @@ _NVIDIA: tuple[tuple[tuple[int, int], int, int, int], ...] = (
 )
 _MATRIX = {"mma80": (8, 0), "wgmma90": (9, 0)}  # capabilities of units whose device says none
 # Multiply-adds of 16-bit floats a clock of what AMD's OpenCL calls a compute unit, which on RDNA is
-# two of them.  AMD, "How to accelerate AI applications on RDNA 3 using WMMA".
-_WMMA = {"wmma11": 512}
+# two of them.  AMD, "How to accelerate AI applications on RDNA 3 using WMMA" and the specifications
+# of the Radeon RX 9070 XT.
+_WMMA = {"wmma11": 512, "wmma12": 1024}
 # Of other GPUs: (part of the vendor's name, multiply-adds a clock, work-items held).
 _VENDORS = (("advanced micro", 64, 2048), ("intel", 8, 128))
 _OTHERS = 64, 1024

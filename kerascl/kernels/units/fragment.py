@@ -127,8 +127,9 @@ class Unit:
         fragments: an instruction for each dtype of operands.
         moves: the OpenCL C by which mma_tile.cl moves data.
         stages: of the ring in local memory.
-        largest: most results of a sub-group's tile, which registers bound: of products, and of
-            convolutions, whose addresses take more.
+        largest: most results of a sub-group's tile, which registers bound: of products, and where
+            addresses take more, of convolutions and of copies of less than 16 bytes.
+        rows: most rows of which a work-item keeps addresses where it copies single elements.
         tried: whether a self-test decides if they are used.
     """
 
@@ -138,7 +139,9 @@ class Unit:
     moves: str
     stages: int = 3
     largest: tuple[int, int] = (64 * 64, 64 * 64)
+    rows: int = 64
     tried: bool = False
+
     @property
     def lanes(self) -> int:
         """Of a sub-group."""

@@ -174,10 +174,14 @@ class FragmentSolver(Solver):
         if info.matrix not in unit.matrix or not unit.takes(p.a, p.b, p.acc, p.precision):
             return False
         # Narrow copies need registers that large tiles do not leave.
-        narrow = min(side.copy * p.a.itemsize for side in self._sides(p))
-        if narrow < 16 and tile.wm * tile.wn > (
-            4096 if narrow > 4 else 2048 if narrow > 2 else 1024
-        ):
+        a, b = self._sides(p)
+        narrow = min(a.copy, b.copy) * p.a.itemsize
+        most = 4096 if narrow > 4 else 2048 if narrow > 2 else 1024
+        if narrow < 16 and tile.wm * tile.wn > min(most, unit.largest[1]):
+            return False
+        # The rows of a group of one sub-group are the same for all its lanes.
+        rows = tile.bm * tile.bk(p.a) // tile.threads if tile.threads > tile.lanes else 1
+        if a.along_k and a.copy == 1 and rows > unit.rows:
             return False
         room = tile.local_bytes <= info.local_mem_bytes
         return room and tile.threads <= info.max_work_group_size and known.available(unit, info)
