@@ -62,7 +62,7 @@ class DeviceInfo:
         matrix: matrix units that kernels may use: "" none; through inline PTX "mma80" mma.sync of
             compute capability 8.0 and more, "wgmma90" that and wgmma with bulk tensor copies
             (capability 9.0); through the compiler's builtins "wmma11" and "wmma12" WMMA of
-            AMD's gfx11 and gfx12.
+            AMD's gfx11 and gfx12, "xmx8" and "xmx16" XMX of Intel's GPUs by sub-groups of so many.
         exact_division: float32 division and square roots can be rounded correctly.
         preferred_vector_float: floats in a vector that suits the device.
         registers: of 32 bits that a work-item should keep to, so that none are spilled and
@@ -149,6 +149,12 @@ def _amd_matrix(name: str, extensions: frozenset[str], width: int) -> str:
     return next((row[2] for row in rows if name.startswith(row[0]) and width == row[1]), "")
 
 
+def _intel_matrix(extensions: frozenset[str], sizes: tuple[int, ...]) -> str:
+    """`DeviceInfo.matrix` for a GPU of Intel's whose kernels may ask for these sub-groups."""
+    known = "cl_intel_subgroup_matrix_multiply_accumulate" in extensions
+    return f"xmx{sizes[0]}" if known and sizes[:1] in ((8,), (16,)) else ""
+
+
 # CL_FP_CORRECTLY_ROUNDED_DIVIDE_SQRT
 _EXACT_DIVISION = 1 << 7
 
@@ -190,6 +196,8 @@ def _query(handle: cl.Device) -> DeviceInfo:
     key = "\0".join((platform.name, platform.version, name, driver, version))
     c_version = _version(ask("OPENCL_C_VERSION", "OpenCL C 1.0"))
     atomics = ask("ATOMIC_MEMORY_CAPABILITIES", 0)
+    sizes = _sub_group_sizes(handle, extensions)
+    amd = _amd_matrix(name, extensions, width)
     info = DeviceInfo(
         name=name,
         vendor=ask("VENDOR", ""),
@@ -216,13 +224,13 @@ def _query(handle: cl.Device) -> DeviceInfo:
         unified_memory=unified,
         staged_copies=not unified,
         nvidia_capability=capability,
-        matrix=_matrix(capability) or _amd_matrix(name, extensions, width),
+        matrix=_matrix(capability) or amd or _intel_matrix(extensions, sizes),
         exact_division=bool(ask("SINGLE_FP_CONFIG", 0) & _EXACT_DIVISION),
         preferred_vector_float=ask("PREFERRED_VECTOR_WIDTH_FLOAT", 1) or native,
         simd_width=width,
         extensions=extensions,
         cache_key=hashlib.sha256(key.encode()).hexdigest(),
-        sub_group_sizes=_sub_group_sizes(handle, extensions),
+        sub_group_sizes=sizes,
     )
     return quirks.apply(info)
 

@@ -101,6 +101,15 @@ TABLE = (
         {"matrix": ""},
     ),
     Quirk(
+        "no_xmx",
+        "XMX is written for the compiler of Intel's own driver for GPUs",
+        lambda info: (
+            info.matrix.startswith("xmx")
+            and not (_intel_gpu(info) and info.platform.startswith("Intel(R) OpenCL"))
+        ),
+        {"matrix": ""},
+    ),
+    Quirk(
         "no_subgroups",
         "NVIDIA's driver reports sub-group counts but offers no sub-group functions",
         _nvidia,

@@ -92,8 +92,8 @@ def test_training(name, policy, reference, bound, force, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["rdna4wmma64x64", "wmma64x64"])
-def test_training_of_amd(name, force, monkeypatch):
+@pytest.mark.parametrize("name", ["rdna4wmma64x64", "wmma64x64", "xmx8_32x32", "xmx16_32x32"])
+def test_training_of_others(name, force, monkeypatch):
     check(name, "mixed_bfloat16", "mixed_bfloat16", 1e-2, force, monkeypatch)
 
 

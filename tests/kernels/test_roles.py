@@ -80,7 +80,8 @@ def check(plan) -> None:
 
 def test_one_kernel_of_each_solver_is_the_main_one(dev, units):
     seen = set()
-    infos = [dev.info, *(gpu(dev.info, m) for m in ("", "mma80", "wgmma90", "wmma11", "wmma12"))]
+    units = ("mma80", "wgmma90", "wmma11", "wmma12", "xmx16")
+    infos = [dev.info, *(gpu(dev.info, m) for m in ("", *units))]
     infos += [dataclasses.replace(infos[1], registers=count) for count in (64, 96, 144)]
     for kind, problem in problems():
         module = {"gemm": matmul, "conv": conv}[kind]

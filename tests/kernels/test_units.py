@@ -1,4 +1,5 @@
-"""Matrix units of AMD: described, emulated on a CPU, and compiled for cards that are not there."""
+"""Matrix units of AMD and Intel: described, emulated on a CPU, and AMD's compiled for cards that
+are not there (Intel's: test_xmx.py)."""
 
 import dataclasses
 import re
@@ -15,7 +16,7 @@ from kerascl.kernels.conv import winograd
 from kerascl.kernels.conv.problem import DATA_GRAD, FORWARD, normalise_conv
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import normalise_matmul
-from kerascl.kernels.units import amd_gfx11, amd_gfx12, known
+from kerascl.kernels.units import amd_gfx11, amd_gfx12, intel_xmx, known
 from kerascl.kernels.units.conv import CONV_SOLVERS
 from kerascl.kernels.units.fragment import Fragment, Layout
 from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
@@ -30,11 +31,15 @@ CARDS = profiles.load()
 BOUNDS = {"bfloat16": 4e-3, "float16": 6e-4}  # of results that are stored in that type
 WMMA = r"\tv_wmma_f32_16x16x16_{}\b"
 NAMES = {"bfloat16": "bf16", "float16": "f16"}
-# Unit, the profile of a card that has it, and each dtype's instruction as AMD's assembler calls it.
+# Unit, the profile of a card that has it, and each dtype's instruction as the vendor's assembler
+# calls it.
 UNITS = {
     "gfx11": (amd_gfx11.UNIT, "rx7900xtx", {t: WMMA.format(n) for t, n in NAMES.items()}),
     "gfx12": (amd_gfx12.UNIT, "rx9070xt", {t: WMMA.format(n) for t, n in NAMES.items()}),
+    "xmx8": (intel_xmx.UNITS[0], "a770", dict.fromkeys(NAMES, r"\bdpasw?\.")),
+    "xmx16": (intel_xmx.UNITS[1], "b580", dict.fromkeys(NAMES, r"\bdpasw?\.")),
 }
+AMDS = [unit for unit in UNITS if unit.startswith("gfx")]
 CASES = [(unit, dtype) for unit, (_, _, instructions) in UNITS.items() for dtype in instructions]
 
 
@@ -112,6 +117,7 @@ def test_split_depth(dev, unit, rng):
     assert error(got, want) <= BOUNDS["bfloat16"]
 
 
+@pytest.mark.every(5)
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", test_conv.KINDS)
 @pytest.mark.parametrize("unit", UNITS)
@@ -123,7 +129,9 @@ def test_convolutions(dev, unit, kind, channels_first, rng):
         problem, inputs, want = test_conv.make(
             rng, kind, **test_conv.CASES[case], channels_first=channels_first, dtype=dtype
         )
-        got = run(solvers[-1], normalise_conv(problem), inputs, want, dev, card)
+        problem = normalise_conv(problem)
+        solver = [s for s in solvers if s.applies(problem, CARDS[card].info)][-1]
+        got = run(solver, problem, inputs, want, dev, card)
         assert error(got, want) <= BOUNDS[dtype], case
 
 
@@ -165,7 +173,7 @@ FAULTS = {
 
 @pytest.mark.every(2)
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("unit", AMDS)
 def test_faults_of_a_layout_are_seen(dev, unit, fault, rng):
     described, card, _ = UNITS[unit]
     plain = described.fragments[dtypes.bfloat16]
@@ -199,7 +207,7 @@ def test_layouts_of_gfx12(f):
     assert each_once(f)
 
 
-@pytest.mark.parametrize(("unit", "dtype"), CASES)
+@pytest.mark.parametrize(("unit", "dtype"), [case for case in CASES if case[0] in AMDS])
 def test_compiled_for_amd(unit, dtype, rng):
     """The instruction is there, and no register is spilled, in the largest tiles of a product and a
     convolution."""

@@ -70,7 +70,31 @@ _WMMA12 = r"""
     } \
   } }
 """
+# Intel, sub-groups of 8 or 16 lanes, which are as many columns: component v of b is depths 2 v and
+# 2 v + 1 of a lane's column, component v of the sums is row v of it; component v of a is row v, of
+# which a lane holds depths 2 l and 2 l + 1 (8 lanes) or depth l (16).
+_XMX = r"""
+#define EMU_B 8
+#define MMA(d, a, b) { \
+  EMU_SHOW(a, b) \
+  for (int v_ = 0; v_ < 8; ++v_) \
+    for (int k_ = 0; k_ < 16; ++k_) \
+      (d)[v_] += EMU_OF_A(v_, k_) * emu_value(emu_b[emu_tid][k_ / 2], k_); \
+  }
+"""
+_XMX8 = _XMX + r"""
+#define EMU_LANES 8
+#define EMU_A 8
+#define EMU_OF_A(row, k) emu_value(emu_a[emu_first + (k) / 2][row], k)
+"""
+_XMX16 = _XMX + r"""
+#define EMU_LANES 16
+#define EMU_A 4
+#define EMU_OF_A(row, k) emu_value(emu_a[emu_first + (k)][(row) / 2], row)
+"""
 _INSTRUCTIONS = {
+    r"= intel_sub_group_(bf16|f16)_\1_matrix_mad_k16\(\W+as_int8\b": _XMX8,
+    r"= intel_sub_group_(bf16|f16)_\1_matrix_mad_k16\(\W+as_short8\b": _XMX16,
     r"__builtin_amdgcn_wmma_f32_16x16x16_(\w+)_w32\(": _WMMA11,
     r"__builtin_amdgcn_wmma_f32_16x16x16_(\w+)_w32_gfx12\(": _WMMA12,
 }
@@ -94,6 +118,7 @@ def _launch(launch: Launch) -> Launch:
     found = {pattern: re.search(pattern, launch.source) for pattern in _INSTRUCTIONS}
     ((pattern, kind),) = ((p, m[1]) for p, m in found.items() if m)
     source = re.sub(r"(?m)^#pragma OPENCL EXTENSION cl_khr_fp16.*\n", "", source)
+    source = re.sub(r"(?m)^#define UNIT_ATTRIBUTES .*$", "#define UNIT_ATTRIBUTES", source)
     macros, kernel = source.split("__kernel ")
     return dataclasses.replace(
         launch,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 import subprocess
@@ -170,7 +171,17 @@ class Intel(Compiler):
     def version(self) -> str:
         return _version(self.program)
 
-    def compile(self, source: str, options: tuple[str, ...], target: str) -> Outcome:
+    def assembly(self, source: str, options: tuple[str, ...], target: str) -> tuple[Outcome, str]:
+        """What `compile` finds, and the text of the instructions of the last kernel."""
+        with tempfile.TemporaryDirectory(prefix="kerascl-assembly-") as folder:
+            outcome = self.compile(source, options, target, dump=folder)
+            texts = sorted(Path(folder).glob("*.asm"))
+            return outcome, texts[-1].read_text() if texts else ""
+
+    def compile(
+        self, source: str, options: tuple[str, ...], target: str, dump: str = ""
+    ) -> Outcome:
+        asked = {"IGC_ShaderDumpEnable": "1", "IGC_DumpToCustomDir": dump} if dump else {}
         with tempfile.TemporaryDirectory(prefix="kerascl-offline-") as folder:
             text = Path(folder, "text.cl")
             text.write_text(source)
@@ -180,7 +191,10 @@ class Intel(Compiler):
                 "-out_dir", folder, "--format", "zebin",
             ]  # fmt: skip
             try:
-                done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS)
+                done = subprocess.run(
+                    command, capture_output=True, text=True, timeout=SECONDS,
+                    env=os.environ | asked,
+                )  # fmt: skip
             except subprocess.TimeoutExpired:
                 return Outcome(f"took more than {SECONDS} s")
             binary = Path(folder, "text")

@@ -71,8 +71,10 @@ def load() -> dict[str, Profile]:
     drivers = tables.pop("drivers")
     profiles = {}
     for name, own in tables.items():
-        title, target, like = (own.pop(key, "") for key in ("title", "target", "like"))
+        keys = ("title", "target", "like", "MORE_EXTENSIONS")
+        title, target, like, more = (own.pop(key, "") for key in keys)
         facts = drivers["any"] | drivers.get(like, {}) | own
+        facts["EXTENSIONS"] = f"{facts.get('EXTENSIONS', '')} {more}".strip()
         profiles[name] = Profile(name, title, target, facts)
     return profiles
 

@@ -64,12 +64,12 @@ def card(info):
 
 
 # The profile that has it, by a unit's name.
-AMD = {"wmma": "rx7900xtx", "rdna4wmma": "rx9070xt"}
+OTHERS = {"wmma": "rx7900xtx", "rdna4wmma": "rx9070xt", "xmx8_": "a770", "xmx16_": "b580"}
 
 
 @functools.cache
-def amd_card(name, info):
-    """Facts of a card of AMD's, of two compute units."""
+def other_card(name, info):
+    """Facts of a card of AMD's or Intel's, of two compute units."""
     like = profiles.load()[name].info
     return dataclasses.replace(like, compute_units=2, cache_key=info.cache_key)
 
@@ -79,8 +79,8 @@ class Emulated(Solver):
 
     def __init__(self, solver: Solver):
         self.solver, self.name = solver, solver.name
-        name = AMD.get(solver.unit.name) if isinstance(solver, FragmentSolver) else None
-        self.card = functools.partial(amd_card, name) if name else card
+        name = OTHERS.get(solver.unit.name) if isinstance(solver, FragmentSolver) else None
+        self.card = functools.partial(other_card, name) if name else card
 
     def applies(self, problem, info) -> bool:
         return self.solver.applies(problem, self.card(info))

@@ -39,6 +39,9 @@ _MATRIX = {"mma80": (8, 0), "wgmma90": (9, 0)}  # capabilities of units whose de
 # two of them.  AMD, "How to accelerate AI applications on RDNA 3 using WMMA" and the specifications
 # of the Radeon RX 9070 XT.
 _WMMA = {"wmma11": 512, "wmma12": 1024}
+# The same of a vector engine of Intel's, which its OpenCL calls a compute unit; of 16 lanes, as
+# Arc B's: Max has twice as many.  Intel, "oneAPI GPU Optimization Guide" (Xe architecture).
+_XMX = {"xmx8": 64, "xmx16": 128}
 # Of other GPUs: (part of the vendor's name, multiply-adds a clock, work-items held).
 _VENDORS = (("advanced micro", 64, 2048), ("intel", 8, 128))
 _OTHERS = 64, 1024
@@ -130,7 +133,7 @@ def of_facts(info: DeviceInfo) -> Machine:
         vendor = info.vendor.lower()
         rows = (row[1:] for row in _VENDORS if row[0] in vendor)
         lanes, resident = next(rows, _OTHERS)
-        rate = _WMMA.get(info.matrix, 0) * info.compute_units * clock
+        rate = (_WMMA | _XMX).get(info.matrix, 0) * info.compute_units * clock
         matrix = (("bfloat16", rate), ("float16", rate)) if rate else ()
     simt = info.compute_units * clock * lanes
     return Machine(

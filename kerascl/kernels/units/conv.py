@@ -97,7 +97,10 @@ class FragmentConv(FragmentSolver):
             )
             args = (Ref("a"), Ref("b"), *params.args, *inner.args)
             groups = tiles_m * ceil_div(shape.n, tile.bn) * splits * p.groups * shape.classes
-            return Launch(source, "mma_tile", args, (groups * tile.threads,), (tile.threads,))
+            return Launch(
+                source, "mma_tile", args, (groups * tile.threads,), (tile.threads,),
+                self.unit.options,
+            )  # fmt: skip
 
         return self._plan(p, info, epilogue, index, m_fast, launch_of)
 

@@ -16,12 +16,17 @@ class Layout:
     Lanes come in groups of `size`; lane `size * g + t` holds, as its i-th element, the one at
     g * `group` + t * `thread` + `elements[i]`, each a (row, column).  Several lanes may hold the
     same element.
+
+    Attributes:
+        run: of an operand, how many elements along the depth lie beside each other in local memory:
+            16 bytes hold those of as many rows as fit.  0 for 16 bytes of one row.
     """
 
     size: int
     group: tuple[int, int]
     thread: tuple[int, int]
     elements: tuple[tuple[int, int], ...]
+    run: int = 0
 
     def place(self, lane: int, i: int) -> tuple[int, int]:
         """The row and column of a lane's i-th element."""
@@ -75,8 +80,12 @@ class Fragment:
             FRAGMENT_M=self.m, FRAGMENT_N=self.n, FRAGMENT_K=self.k, LANES=self.lanes,
             A_WORDS=len(self.a.elements) // self.wide, B_WORDS=len(self.b.elements) // self.wide,
             SUMS=len(self.d.elements), UNIT_ATTRIBUTES=self.attributes,
+            A_RUN=self._run(self.a), B_RUN=self._run(self.b),
         )  # fmt: skip
         return defines(**names) + self._reads + self.macro
+
+    def _run(self, layout: Layout) -> int:
+        return layout.run or 16 // self.dtype.itemsize
 
     @property
     def _reads(self) -> str:
@@ -106,14 +115,21 @@ class Fragment:
         return f"#define READ_{name}(to, at, row, depth) {{{text} }}\n"
 
     def _beside(self, layout: Layout, first: int, count: int, depth: int) -> bool:
-        """Whether so many elements of any lane are neighbours from a multiple of `count` on."""
+        """Whether so many elements of any lane are neighbours in local memory, from a multiple of
+        `count` on."""
         own = layout.elements[first : first + count]
-        starts = (layout.group[depth], layout.thread[depth], own[0][depth], self.k)
+        if len(own) < count:
+            return False
+        along = min(count, self._run(layout))
+        rows, (row, k) = count // along, (own[0][1 - depth], own[0][depth])
         ascending = all(
-            place[depth] == own[0][depth] + i and place[1 - depth] == own[0][1 - depth]
+            (place[1 - depth], place[depth]) == (row + i // along, k + i % along)
             for i, place in enumerate(own)
         )
-        return len(own) == count and ascending and not any(start % count for start in starts)
+        depths = (layout.group[depth], layout.thread[depth], k, self.k)
+        across = (layout.group[1 - depth], layout.thread[1 - depth], row, (self.n, self.m)[depth])
+        whole = not any(d % along for d in depths) and not any(r % rows for r in across)
+        return ascending and whole
 
 
 @dataclass(frozen=True)
@@ -131,6 +147,11 @@ class Unit:
             addresses take more, of convolutions and of copies of less than 16 bytes.
         rows: most rows of which a work-item keeps addresses where it copies single elements.
         tried: whether a self-test decides if they are used.
+        widest: most rows and columns of a sub-group's tile: of products, and of convolutions.
+        least: work-items of a group, for which sub-groups' tiles are made smaller.
+        copies: most that a work-item holds of a stage.
+        sets: of fragments in registers; with two, one is read while the other is multiplied.
+        options: for the compiler.
     """
 
     name: str
@@ -141,6 +162,11 @@ class Unit:
     largest: tuple[int, int] = (64 * 64, 64 * 64)
     rows: int = 64
     tried: bool = False
+    widest: tuple[tuple[int, int], tuple[int, int]] = ((64, 64), (64, 64))
+    least: int = 0
+    copies: int = 128
+    sets: int = 2
+    options: tuple[str, ...] = ()
 
     @property
     def lanes(self) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import functools
 
-from kerascl.kernels.units import amd_gfx11, amd_gfx12, nv_sm80
+from kerascl.kernels.units import amd_gfx11, amd_gfx12, intel_xmx, nv_sm80
 from kerascl.kernels.units.fragment import Unit
 from kerascl.runtime import device as devices
 from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
 
-UNITS: tuple[Unit, ...] = (nv_sm80.UNIT, amd_gfx11.UNIT, amd_gfx12.UNIT)
+UNITS: tuple[Unit, ...] = (nv_sm80.UNIT, amd_gfx11.UNIT, amd_gfx12.UNIT, *intel_xmx.UNITS)
 
 
 def available(unit: Unit, info: DeviceInfo) -> bool:

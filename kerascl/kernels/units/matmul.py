@@ -68,7 +68,10 @@ class FragmentMatmul(FragmentSolver):
                 *inner.args,
             )  # fmt: skip
             groups = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * splits * p.batches
-            return Launch(source, "mma_tile", args, (groups * tile.threads,), (tile.threads,))
+            return Launch(
+                source, "mma_tile", args, (groups * tile.threads,), (tile.threads,),
+                self.unit.options,
+            )  # fmt: skip
 
         return self._plan(p, info, epilogue, index, False, launch_of)
 

@@ -3,10 +3,17 @@
 //
 // A stage's rows lie along k whatever the operands' order: byte b of row r is at AT_K(X, r, b), 16-byte
 // chunks swapped so that neighbouring rows that are read at once, and rows eight apart that are
-// written at once, meet in few banks.
+// written at once, meet in few banks.  Where lanes hold runs along k of less than 16 bytes (X_RUN
+// elements), a chunk has such runs of several rows, and a row's runs lie in as many chunks.
 #define LDC (BN + 8)
-#define SWAP(X, r) (KB == 64 ? (((r) >> 1) ^ (X##_ALONG_K ? 0 : (r) >> 3)) & 3 : (r) & 7)
-#define AT_K(X, r, b) ((r) * KB + ((((b) / 16) ^ SWAP(X, r)) * 16) + (b) % 16)
+#define RUN(X) (X##_RUN * EB)
+#define SWAP(X, r, b) \
+  (RUN(X) < 16 ? (((b) / RUN(X) >> 3) ^ ((r) >> 3)) & 7 \
+   : KB == 64  ? (((r) >> 1) ^ (X##_ALONG_K ? 0 : (r) >> 3)) & 3 \
+               : (r) & 7)
+#define AT_K(X, r, b) \
+  ((r) / (16 / RUN(X)) * (KB * 16 / RUN(X)) + ((((b) / RUN(X)) ^ SWAP(X, r, b)) * 16) + \
+   (r) % (16 / RUN(X)) * RUN(X) + (b) % RUN(X))
 #define STAGE_BYTES ((__local uchar*)memory)
 #define LOCAL_ADDRESS(s, p) s = 0
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE)
@@ -68,13 +75,18 @@
     const uint to_ = (at) + AT_K(X, r_, b_); \
     if (!HAS(X, WIDE, e_)) continue; \
     if (X##_CE * EB == 2) TO(ushort, to_) = (ushort)held##X[s_][0]; \
-    else UNROLL for (int c_ = 0; c_ < COPY_WORDS(X); ++c_) TO(uint, to_ + 4 * c_) = held##X[s_][c_]; \
+    else if (RUN(X) == 2) UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) \
+      TO(ushort, (at) + AT_K(X, r_, b_ + 2 * c_)) = (ushort)(held##X[s_][c_ / 2] >> 16 * (c_ % 2)); \
+    else UNROLL for (int c_ = 0; c_ < COPY_WORDS(X); ++c_) \
+      TO(uint, RUN(X) < 16 ? (at) + AT_K(X, r_, b_ + 4 * c_) : to_ + 4 * c_) = held##X[s_][c_]; \
   }
 #define LAND_MN(X, WIDE, at) \
   UNROLL for (int s_ = 0; s_ < PER(X, WIDE); ++s_) { \
     const uint e_ = tid + s_ * NT, r_ = ROW_MN(X, WIDE, e_), b_ = K_MN(X, WIDE, e_) * EB; \
     if (!HAS(X, WIDE, e_)) continue; \
-    UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) { \
+    if (RUN(X) == 2 && X##_CE > 1) UNROLL for (int c_ = 0; c_ < COPY_WORDS(X); ++c_) \
+      TO(uint, (at) + AT_K(X, r_ + 2 * c_, b_)) = held##X[s_][c_]; \
+    else UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) { \
       const uint to_ = (at) + AT_K(X, r_ + c_, b_); \
       if (EB == 4) TO(uint, to_) = held##X[s_][c_]; \
       else TO(ushort, to_) = (ushort)(held##X[s_][c_ / 2] >> 16 * (c_ % 2)); \

@@ -147,19 +147,22 @@ __kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(NT, 1, 1))) void mm
   }
   WAIT(STAGES - 2);
   SYNC;
-  uint fa[2][MI][A_WORDS], fb[2][NI][B_WORDS];
-  FRAGMENTS(0, ring, 0)
+  uint fa[SETS][MI][A_WORDS], fb[SETS][NI][B_WORDS];
+  if (SETS == 2) FRAGMENTS(0, ring, 0)
   int cur = 0, fill = STAGES - 1;
   for (int kt = 0; kt < tiles; ++kt) {
     UNROLL for (int s = 0; s < KSTEPS; ++s) {
       // The next fragments travel while these are multiplied; the barrier frees the oldest stage.
+      if (SETS == 1) {
+        FRAGMENTS(0, ring + cur * (SA + SB), s)
+      } else if (s < KSTEPS - 1) {
+        FRAGMENTS((s + 1) % SETS, ring + cur * (SA + SB), s + 1)
+      }
       if (s == KSTEPS - 1) {
         WAIT(STAGES - 2);
         SYNC;
         cur = cur + 1 == STAGES ? 0 : cur + 1;
-        FRAGMENTS((s + 1) & 1, ring + cur * (SA + SB), 0)
-      } else {
-        FRAGMENTS((s + 1) & 1, ring + cur * (SA + SB), s + 1)
+        if (SETS == 2) FRAGMENTS((s + 1) % SETS, ring + cur * (SA + SB), 0)
       }
       if (s == 0) {
         if (kt + STAGES - 1 < tiles) LOAD(fill)
@@ -168,13 +171,13 @@ __kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(NT, 1, 1))) void mm
       }
 #ifdef ROUNDED
       UNROLL for (int j = 0; j < NI; ++j)
-        UNROLL for (int v = 0; v < B_WORDS; ++v) fb[s & 1][j][v] = ROUNDED(fb[s & 1][j][v]);
+        UNROLL for (int v = 0; v < B_WORDS; ++v) fb[s % SETS][j][v] = ROUNDED(fb[s % SETS][j][v]);
 #endif
       UNROLL for (int i = 0; i < MI; ++i) {
 #ifdef ROUNDED
-        UNROLL for (int v = 0; v < A_WORDS; ++v) fa[s & 1][i][v] = ROUNDED(fa[s & 1][i][v]);
+        UNROLL for (int v = 0; v < A_WORDS; ++v) fa[s % SETS][i][v] = ROUNDED(fa[s % SETS][i][v]);
 #endif
-        UNROLL for (int j = 0; j < NI; ++j) MMA(acc[i][j], fa[s & 1][i], fb[s & 1][j]);
+        UNROLL for (int j = 0; j < NI; ++j) MMA(acc[i][j], fa[s % SETS][i], fb[s % SETS][j]);
       }
     }
   }

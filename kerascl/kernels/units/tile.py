@@ -149,9 +149,21 @@ def operand_defines(
         A_ALONG_K=int(a.along_k), B_ALONG_K=int(b.along_k), A_CE=a.copy, B_CE=b.copy,
         A_COPY=f"{a.style}{a.copy * size}", B_COPY=f"{b.style}{b.copy * size}",
         A_WHOLE=int(a.style == "FULL"), B_WHOLE=int(b.style == "FULL"),
-        M_FAST=int(m_fast),
+        M_FAST=int(m_fast), SETS=unit.sets,
     )  # fmt: skip
     return defines(**names) + unit.fragments[dtype].defines
+
+
+def _shaped(tile: FragmentTile, unit: Unit, gathers: bool) -> FragmentTile:
+    """A tile whose sub-groups' tiles suit a unit's registers."""
+    f = next(iter(unit.fragments.values()))
+    rows, columns = unit.widest[gathers]
+    wm, wn = min(tile.wm, rows), min(tile.wn, columns)
+    tile = dataclasses.replace(tile, stages=unit.stages, lanes=unit.lanes, wm=wm, wn=wn)
+    while tile.threads < unit.least and (wm > f.m or wn > f.n):
+        wm, wn = (wm // 2, wn) if wm > f.m and (wm >= wn or wn <= f.n) else (wm, wn // 2)
+        tile = dataclasses.replace(tile, wm=wm, wn=wn)
+    return tile
 
 
 class FragmentSolver(Solver):
@@ -164,7 +176,7 @@ class FragmentSolver(Solver):
     gathers: ClassVar[bool]
 
     def __init__(self, tile: FragmentTile, split: int | None = None, unit: Unit = NVIDIA):
-        self.tile = dataclasses.replace(tile, stages=unit.stages, lanes=unit.lanes)
+        self.tile = _shaped(tile, unit, self.gathers)
         self.split = split
         self.unit = unit
         self.name = f"{unit.name}{tile.name}" + (f"s{split}" if split else "")
@@ -173,8 +185,16 @@ class FragmentSolver(Solver):
         p, tile, unit = problem, self.tile, self.unit
         if info.matrix not in unit.matrix or not unit.takes(p.a, p.b, p.acc, p.precision):
             return False
+        sides, bk, copies = self._sides(p), tile.bk(p.a), 0
+        a, b = sides
+        for side, rows in zip(sides, (tile.bm, tile.bn), strict=True):
+            # All copies of a work-item begin in one row, or at one place of the depth.
+            if tile.threads % ((bk if side.along_k else rows) // side.copy):
+                return False
+            copies += ceil_div(rows * bk // side.copy, tile.threads)
+        if copies > unit.copies:
+            return False
         # Narrow copies need registers that large tiles do not leave.
-        a, b = self._sides(p)
         narrow = min(a.copy, b.copy) * p.a.itemsize
         most = 4096 if narrow > 4 else 2048 if narrow > 2 else 1024
         if narrow < 16 and tile.wm * tile.wn > min(most, unit.largest[1]):

@@ -1,0 +1,64 @@
+"""XMX of Intel's GPUs: Arc A (sub-groups of 8), Arc B and Max (16).
+
+Layouts are those of the extension cl_intel_subgroup_matrix_multiply_accumulate: a lane holds a
+column of b and of the sums, and of each row of a two neighbours where there are 8 lanes, else one.
+Rates are not measured.
+"""
+
+from __future__ import annotations
+
+from kerascl import dtypes
+from kerascl.dtypes import DType
+from kerascl.kernels.units.fragment import Fragment, Layout, Unit
+
+ROWS, DEPTH = 8, 16
+EXTENSION = "cl_intel_subgroup_matrix_multiply_accumulate"
+
+
+def _fragment(dtype: DType, name: str, lanes: int) -> Fragment:
+    own = DEPTH // lanes  # elements of a row of a that a lane holds
+    function = f"intel_sub_group_{name}_{name}_matrix_mad_k{DEPTH}"
+    a_type, a_words = ("int8", 8) if own == 2 else ("short8", 4)
+    words = {x: ", ".join(f"({x})[{i}]" for i in range(n)) for x, n in (("a", a_words), ("b", 8))}
+    sums = [f"(d)[{i}]" for i in range(ROWS)]
+    stores = " ".join(f"{x} = d_.s{i};" for i, x in enumerate(sums))
+    # Older compilers have the function, but do not declare it.
+    macro = (
+        f"#ifndef {EXTENSION}\n"
+        f"float8 __attribute__((overloadable)) {function}({a_type} a, int8 b, float8 sums);\n"
+        "#endif\n"
+        "#define MMA(d, a, b) { \\\n"
+        f"  const float8 d_ = {function}( \\\n"
+        f"      as_{a_type}((uint{a_words})({words['a']})), \\\n"
+        f"      as_int8((uint8)({words['b']})), \\\n"
+        f"      (float8)({', '.join(sums)})); \\\n"
+        f"  {stores} }}\n"
+    )
+    return Fragment(
+        dtype, ROWS, lanes, DEPTH, lanes,
+        a=Layout(
+            lanes, (0, 0), (0, own), tuple((r, k) for r in range(ROWS) for k in range(own)), run=own
+        ),
+        b=Layout(lanes, (0, 0), (0, 1), tuple((k, 0) for k in range(DEPTH))),
+        d=Layout(lanes, (0, 0), (0, 1), tuple((row, 0) for row in range(ROWS))),
+        macro=macro,
+        attributes=f"__attribute__((intel_reqd_sub_group_size({lanes})))",
+    )  # fmt: skip
+
+
+def _unit(lanes: int, *widest: tuple[int, int]) -> Unit:
+    fragments = {
+        dtype: _fragment(dtype, name, lanes)
+        for dtype, name in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))
+    }
+    products, convolutions = widest
+    # A thread's registers are all that bounds a tile: so it gets twice as many, of which there are
+    # then half as many threads at once.
+    return Unit(
+        f"xmx{lanes}_", {f"xmx{lanes}": 0.5}, fragments, "units/mma_plain.cl", stages=2,
+        tried=True, widest=(products, convolutions), least=256, copies=16, sets=1,
+        options=("-cl-intel-256-GRF-per-thread",),
+    )  # fmt: skip
+
+
+UNITS = _unit(8, (32, 16), (16, 16)), _unit(16, (32, 32), (16, 32))
