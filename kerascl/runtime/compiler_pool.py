@@ -148,6 +148,7 @@ class CompilerPool:
         self._lock = threading.Lock()
         self._idle: list[Compiler] = []
         self._used = 0.0
+        self._answers: bool | None = None  # whether any process was ever ready
         self._ender: threading.Thread | None = None
         self._owner = os.getpid()
         weakref.finalize(self, _close, self._idle, self._owner)
@@ -190,6 +191,8 @@ class CompilerPool:
 
     def _take(self) -> Compiler | None:
         """A process that is ready, None if there can be none."""
+        if self._answers is False:
+            return None
         with self._lock:
             if self._owner != os.getpid():  # a fork: the processes are the other's
                 self._owner, self._ender = os.getpid(), None
@@ -199,7 +202,9 @@ class CompilerPool:
             found = found or Compiler(self._index)
         except OSError:
             return None
-        return found if found.ready() else None
+        ready = found.ready()
+        self._answers = self._answers or ready
+        return found if ready else None
 
     def _give(self, compiler: Compiler) -> None:
         if compiler.built >= PROGRAMS:

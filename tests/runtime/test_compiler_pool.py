@@ -68,18 +68,6 @@ def meet(fatal, tmp_path, monkeypatch):
     return meet
 
 
-@pytest.fixture
-def begun(monkeypatch):
-    """The processes that are begun."""
-    begun, popen = [], subprocess.Popen
-    monkeypatch.setattr(
-        compiler_pool.subprocess,
-        "Popen",
-        lambda *a, **k: begun.append(popen(*a, **k)) or begun[-1],
-    )
-    return begun
-
-
 def adds(dev, store, source=SOURCE, offset=2):
     """Whether the program adds what it says."""
     buffer = dev.buffers.allocate(4)
@@ -168,6 +156,8 @@ def test_processes_whose_compiler_needs_precautions_are_not_used(fatal, monkeypa
     store = Programs(fatal)
     assert adds(fatal, store)
     assert all(process.poll() == 0 for process in begun)
+    count = len(begun)
+    assert adds(fatal, store, offset=3) and len(begun) == count  # none is waited for again
 
 
 def test_processes_are_as_many_as_programs_and_end(fatal, begun, monkeypatch):

@@ -275,18 +275,6 @@ def in_turn(dev, cache, monkeypatch):
     return dev
 
 
-@pytest.fixture
-def begun(monkeypatch):
-    """The processes that are begun."""
-    begun, popen = [], subprocess.Popen
-    monkeypatch.setattr(
-        out_of_process.subprocess,
-        "Popen",
-        lambda *a, **k: begun.append(popen(*a, **k)) or begun[-1],
-    )
-    return begun
-
-
 def different(count):
     return [(SOURCE, (f"-DOFFSET={k}",)) for k in range(count)]
 
