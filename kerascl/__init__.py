@@ -1,5 +1,14 @@
 """kerascl: lazy OpenCL arrays with automatic differentiation, and the Keras 3 backend on them."""
 
+from numpy import complexfloating as complexfloating
+from numpy import floating as floating
+from numpy import generic as generic
+from numpy import inexact as inexact
+from numpy import integer as integer
+from numpy import number as number
+from numpy import signedinteger as signedinteger
+from numpy import unsignedinteger as unsignedinteger
+
 import kerascl_hook as _hook
 from kerascl.checks import first as _first
 from kerascl.compiler.run import execute as _execute
@@ -53,20 +62,33 @@ from kerascl.ops.attention import *
 from kerascl.ops.batching import *
 from kerascl.ops.bits import *
 from kerascl.ops.bits import bitwise_not as bitwise_invert
+from kerascl.ops.bits import bitwise_not as invert
 from kerascl.ops.bits import left_shift as bitwise_left_shift
 from kerascl.ops.bits import right_shift as bitwise_right_shift
 from kerascl.ops.branches import *
 from kerascl.ops.calculus import *
+from kerascl.ops.choosing import *
 from kerascl.ops.constants import *
 from kerascl.ops.contraction import *
 from kerascl.ops.control import loop as loop
 from kerascl.ops.control import scan as scan
 from kerascl.ops.convolution import *
 from kerascl.ops.creation import *
+from kerascl.ops.creation import asarray as asanyarray
+from kerascl.ops.creation import asarray as ascontiguousarray
 from kerascl.ops.custom import elementwise as elementwise
 from kerascl.ops.custom import reduction as reduction
 from kerascl.ops.dlpack import *
 from kerascl.ops.dtype_functions import *
+from kerascl.ops.files import *
+from kerascl.ops.grids import *
+from kerascl.ops.grids import c_ as c_
+from kerascl.ops.grids import index_exp as index_exp
+from kerascl.ops.grids import mgrid as mgrid
+from kerascl.ops.grids import ogrid as ogrid
+from kerascl.ops.grids import r_ as r_
+from kerascl.ops.grids import s_ as s_
+from kerascl.ops.histograms import *
 from kerascl.ops.indexing import *
 from kerascl.ops.inspection import __array_namespace_info__ as __array_namespace_info__
 from kerascl.ops.kernel import kernel as kernel
@@ -82,6 +104,7 @@ from kerascl.ops.nn import relu as relu
 from kerascl.ops.nn import silu as silu
 from kerascl.ops.nn import softmax as softmax
 from kerascl.ops.nn import softplus as softplus
+from kerascl.ops.parts import *
 from kerascl.ops.pieces import *
 from kerascl.ops.pointwise import *
 from kerascl.ops.pointwise import absolute as abs
@@ -93,11 +116,19 @@ from kerascl.ops.pointwise import arctan as atan
 from kerascl.ops.pointwise import arctan2 as atan2
 from kerascl.ops.pointwise import arctanh as atanh
 from kerascl.ops.pointwise import conjugate as conj
+from kerascl.ops.pointwise import deg2rad as radians
+from kerascl.ops.pointwise import divide as true_divide
 from kerascl.ops.pointwise import mod as remainder
 from kerascl.ops.pointwise import power as pow
+from kerascl.ops.pointwise import rad2deg as degrees
+from kerascl.ops.pointwise import round as around
+from kerascl.ops.pointwise import trunc as fix
+from kerascl.ops.polynomials import *
 from kerascl.ops.pooling import *
 from kerascl.ops.pyopencl_arrays import from_pyopencl as from_pyopencl
 from kerascl.ops.reduction import *
+from kerascl.ops.reduction import max as amax
+from kerascl.ops.reduction import min as amin
 from kerascl.ops.repeat import *
 from kerascl.ops.scan import *
 from kerascl.ops.sets import *
@@ -108,10 +139,12 @@ from kerascl.runtime.errors import CompileError as CompileError
 # What may have nothing to do gives an Array of its own all the same: what is assigned to its
 # elements stays there.
 _MAY_GIVE_BACK = """
-    array array_split atleast_1d atleast_2d atleast_3d bitcast broadcast_arrays broadcast_to
-    cast clip column_stack concat concatenate conj conjugate copy delete diff flip flipud hsplit
-    hstack insert max meshgrid min nan_to_num pad permute_dims prod ravel ravel_multi_index real
-    reshape roll rot90 round sort split squeeze sum transpose view vsplit vstack"""
+    amax amin apply_over_axes around array array_split atleast_1d atleast_2d atleast_3d bitcast
+    block broadcast_arrays broadcast_to cast clip column_stack concat
+    concatenate conj conjugate copy delete diff ediff1d fix flip flipud fromfunction hsplit hstack
+    insert ix_ max meshgrid min nan_to_num pad partition permute_dims polyder polyint prod ravel
+    ravel_multi_index real reshape resize roll rollaxis rot90 round sort split squeeze sum transpose
+    trim_zeros unwrap view vsplit vstack"""
 for _name in _MAY_GIVE_BACK.split():
     globals()[_name] = _tape.distinct(globals()[_name])
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import griffe
+import numpy as np
 
 os.environ.setdefault("KERAS_BACKEND", "kerascl")
 
@@ -21,14 +22,14 @@ import kerascl.onnx
 # page -> title; modules of kerascl.ops whose names it lists; further names, "nn.": a whole module.
 PAGES = {
     "arrays": ("Array and State", "", "Array State"),
-    "creation": ("Making arrays", "creation dlpack", "from_pyopencl"),
+    "creation": ("Making arrays", "creation dlpack grids files", "from_pyopencl"),
     "dtypes": ("Dtypes", "dtype_functions", ""),
-    "elementwise": ("Elementwise", "pointwise bits nn", ""),
+    "elementwise": ("Elementwise", "pointwise bits parts nn", ""),
     "reductions": ("Sums, means, cumulative", "reduction scan", ""),
-    "shapes": ("Shapes, joining, indexing", "movement pieces indexing", ""),
-    "sorting": ("Sorting, counting, sets", "sorting sets", ""),
+    "shapes": ("Shapes, joining, indexing", "movement pieces indexing choosing", ""),
+    "sorting": ("Sorting, counting, sets", "sorting histograms sets", ""),
     "products": ("Products", "contraction", ""),
-    "calculus": ("Numerical calculus", "calculus", ""),
+    "calculus": ("Numerical calculus, polynomials", "calculus polynomials", ""),
     "transforms": (
         "Gradients, capture, loops", "batching branches repeat",
         "jit grad value_and_grad jacobian hessian vjp jvp GradientTape custom_gradient "
@@ -82,7 +83,7 @@ def pages() -> Iterator[tuple[str, str, str]]:
         text = [f"# {title}\n"]
         if page == "dtypes":
             text.append(_dtypes())
-            left = {n: v for n, v in left.items() if not isinstance(v, kc.dtypes.DType)}
+            left = {n: v for n, v in left.items() if not _is_dtype(v)}
         for name, value in found.items():
             text += _entry(f"kerascl.{name}", value, aliases.get(name, []))
         yield f"{page}.md", title, "\n".join(text)
@@ -93,6 +94,12 @@ def pages() -> Iterator[tuple[str, str, str]]:
 def _same(one: Any, other: Any) -> bool:
     """Whether both are one function, wrapped or not."""
     return inspect.unwrap(one) is inspect.unwrap(other)
+
+
+def _is_dtype(value: Any) -> bool:
+    """Whether a name is a dtype, or a group of dtypes for `issubdtype`."""
+    group = inspect.isclass(value) and issubclass(value, np.generic)
+    return group or isinstance(value, kc.dtypes.DType)
 
 
 def _lookup(name: str) -> Any:

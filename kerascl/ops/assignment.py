@@ -15,7 +15,7 @@ from kerascl.core.holders import rebind
 from kerascl.core.tape import distinct
 from kerascl.dtypes import bool_
 from kerascl.ops.declare import as_array, cast_to, is_scalar, scalar
-from kerascl.ops.indexing import At, Basic, Key, basic, fitting, kept_shape
+from kerascl.ops.indexing import At, Basic, Key, basic, fitting, is_flag, kept_shape
 from kerascl.ops.movement import flip
 from kerascl.ops.pointwise import where
 from kerascl.ops.views import expand_to, pad_with, reshape_to
@@ -47,6 +47,8 @@ def _updated(x: Array, key: Any, value: ArrayLike) -> Array:
     if isinstance(key, np.ndarray) and key.dtype == bool and key.ndim:
         key = as_array(key)
     new = _converted(value, x)
+    if is_flag(key):
+        return _flagged(x, key, new)
     if isinstance(key, Array) and key.dtype.is_bool and key.ndim:
         masked = _masked(x, key, new)
         if masked is not None:
@@ -67,6 +69,13 @@ def _converted(value: ArrayLike, x: Array) -> Array:
     if new.dtype.is_complex and not x.dtype.is_complex:
         raise TypeError(f"cannot assign {new.dtype.name} to elements of {x.dtype.name}")
     return cast_to(new, x.dtype)
+
+
+def _flagged(x: Array, flag: Any, value: Array) -> Array:
+    """x[flag] = value for a single bool: all elements or none."""
+    if value.ndim == x.ndim + 1 and not value.shape[0] and not bool(flag):
+        return x
+    return where(cast_to(as_array(flag), bool_), fitting(value, x.shape), x)
 
 
 def _masked(x: Array, mask: Array, value: Array) -> Array | None:

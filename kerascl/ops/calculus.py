@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from kerascl.core import rules
@@ -11,12 +12,15 @@ from kerascl.ops.contraction import correlate, matmul
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, convert, floating, scalar
 from kerascl.ops.gather import take
-from kerascl.ops.movement import concatenate, diagonal, transpose
+from kerascl.ops.movement import concatenate, diagonal, ravel, transpose
 from kerascl.ops.pointwise import (
+    absolute,
     conjugate,
     equal,
+    logical_and,
     maximum,
     minimum,
+    mod,
     multiply,
     not_equal,
     real,
@@ -24,11 +28,13 @@ from kerascl.ops.pointwise import (
     where,
 )
 from kerascl.ops.reduction import mean
+from kerascl.ops.scan import cumsum
 from kerascl.ops.sorting import searchsorted
 from kerascl.ops.views import expand_to, flip_axes, reshape_to, window
 
 __all__ = [
-    "convolve", "corrcoef", "cov", "diff", "gradient", "interp", "polyval", "trapezoid",
+    "convolve", "corrcoef", "cov", "diff", "ediff1d", "gradient", "interp", "polyval",
+    "trapezoid", "unwrap",
 ]  # fmt: skip
 
 
@@ -60,6 +66,59 @@ def diff(
 def _slab(part: ArrayLike, x: Array, axis: int) -> Array:
     part = as_array(part, x.dtype)
     return part if part.ndim else expand_to(part, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+
+
+def ediff1d(
+    ary: ArrayLike, to_end: ArrayLike | None = None, to_begin: ArrayLike | None = None
+) -> Array:
+    """Differences of neighbours in the flat array, with values before and after them.
+
+    Examples:
+        >>> kc.ediff1d([1, 4, 2], to_begin=-9, to_end=[8, 9]).tolist()
+        [-9, 3, -2, 8, 9]
+    """
+    found = diff(ravel(ary))
+    parts = [p for p in (to_begin, found, to_end) if p is not None]
+    return concatenate([ravel(as_array(p, found.dtype)) for p in parts])
+
+
+def unwrap(
+    p: ArrayLike,
+    discont: float | None = None,
+    axis: int = -1,
+    *,
+    period: float = 2 * math.pi,
+) -> Array:
+    """Angles along `axis` without jumps: neighbours that differ by more than `discont` are brought
+    within half a period of each other by whole periods.
+
+    Args:
+        discont: half the period at least, which is the default.
+        period: an integer keeps integers.
+
+    Raises:
+        ValueError: for an axis that does not exist.
+
+    Examples:
+        >>> kc.unwrap([0.0, 1.0, 359.0], period=360.0).tolist()
+        [0.0, 1.0, -1.0]
+    """
+    p = as_array(p)
+    axis = rules.axis_index(axis, p.ndim)
+    if not (p.dtype.is_integer and isinstance(period, int)):
+        p = cast_to(p, floating(p.dtype)[0])
+    whole = p.dtype.is_integer
+    half = period // 2 if whole else period / 2
+    even = not whole or period % 2 == 0
+    steps = diff(p, axis=axis)
+    wrapped = mod(steps + half, period) - half
+    if even:  # a step of just half a period keeps its sign
+        wrapped = where(logical_and(equal(wrapped, -half), steps > 0), half, wrapped)
+    limit = period / 2 if discont is None else discont
+    correction = where(absolute(steps) < limit, 0, wrapped - steps)
+    first = window(p, axis, 0, min(1, p.shape[axis]))
+    rest = window(p, axis, min(1, p.shape[axis]), p.shape[axis])
+    return concatenate([first, rest + cumsum(correction, axis, p.dtype)], axis)
 
 
 def trapezoid(

@@ -2,9 +2,10 @@
 
 import math
 
-__all__ = ["e", "inf", "nan", "newaxis", "pi"]
+__all__ = ["e", "euler_gamma", "inf", "nan", "newaxis", "pi"]
 
 e = math.e
+euler_gamma = 0.5772156649015329
 inf = math.inf
 nan = math.nan
 newaxis = None

@@ -15,15 +15,15 @@ from kerascl.dtypes import DType, DTypeLike, int32
 from kerascl.ops import reduction
 from kerascl.ops.batched import as_batches, merge
 from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import cast_to, convert, library_operation, numeric, scalar
+from kerascl.ops.declare import as_array, cast_to, convert, library_operation, numeric, scalar
 from kerascl.ops.gather import take
 from kerascl.ops.movement import concatenate, diagonal, iota, moveaxis, ravel
 from kerascl.ops.pointwise import conjugate, imag, make_complex, multiply, not_equal, real
 from kerascl.ops.views import expand_to, flip_axes, pad_with, permute, reshape_to, window
 
 __all__ = [
-    "correlate", "cross", "dot", "einsum", "inner", "kron", "matmul", "outer", "tensordot", "trace",
-    "vdot", "vecdot",
+    "correlate", "cross", "dot", "einsum", "inner", "kron", "matmul", "matvec", "outer",
+    "tensordot", "trace", "vdot", "vecdot", "vecmat",
 ]  # fmt: skip
 
 
@@ -203,6 +203,41 @@ def vecdot(x1: ArrayLike, x2: ArrayLike, axis: int = -1) -> Array:
     work = int32 if dtype.is_bool else dtype.accumulator
     y = total(multiply(conjugate(cast_to(a, work)), cast_to(b, work)), -1)
     return not_equal(y, 0) if dtype.is_bool else cast_to(y, dtype)
+
+
+def matvec(x1: ArrayLike, x2: ArrayLike) -> Array:
+    """Products (…, m) of matrices (…, m, n) and vectors (…, n); leading axes broadcast.
+
+    Raises:
+        ValueError: for shapes that do not fit.
+
+    Examples:
+        >>> kc.matvec([[1, 2], [3, 4]], [[1, 0], [0, 1]]).tolist()
+        [[1, 3], [2, 4]]
+    """
+    a, b = as_array(x1), as_array(x2)
+    if a.ndim < 2 or b.ndim < 1:
+        raise ValueError(f"matvec needs matrices and vectors, got shapes {a.shape} and {b.shape}")
+    y = matmul(a, reshape_to(b, (*b.shape, 1)))
+    return reshape_to(y, y.shape[:-1])
+
+
+def vecmat(x1: ArrayLike, x2: ArrayLike) -> Array:
+    """Products (…, n) of vectors (…, m), complex ones conjugated, and matrices (…, m, n).
+
+    Raises:
+        ValueError: for shapes that do not fit.
+
+    Examples:
+        >>> kc.vecmat([1, 1], [[1, 2], [3, 4]]).tolist()
+        [4, 6]
+    """
+    a, b = as_array(x1), as_array(x2)
+    if a.ndim < 1 or b.ndim < 2:
+        raise ValueError(f"vecmat needs vectors and matrices, got shapes {a.shape} and {b.shape}")
+    a = conjugate(a) if a.dtype.is_complex else a
+    y = matmul(reshape_to(a, (*a.shape[:-1], 1, a.shape[-1])), b)
+    return reshape_to(y, (*y.shape[:-2], y.shape[-1]))
 
 
 def kron(a: ArrayLike, b: ArrayLike) -> Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
+import numpy as np
 
 from kerascl import dtypes
 from kerascl.core.array import Array, ArrayLike
@@ -16,7 +17,9 @@ from kerascl.dtypes import DType, DTypeLike, as_dtype
 from kerascl.ops.creation import to_device
 from kerascl.ops.declare import as_array, cast_to, is_scalar, python_dtype
 
-__all__ = ["astype", "can_cast", "finfo", "iinfo", "isdtype", "result_type"]
+__all__ = [
+    "astype", "can_cast", "finfo", "iinfo", "isdtype", "issubdtype", "promote_types", "result_type",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,51 @@ def isdtype(dtype: DTypeLike, kind: DTypeLike | str | tuple[DTypeLike | str, ...
     if isinstance(kind, tuple):
         return any(isdtype(own, k) for k in kind)
     return is_kind(own, kind) if isinstance(kind, str) else own is as_dtype(kind)
+
+
+# NumPy's names of groups of dtypes, for `issubdtype`, and what each holds.
+_GROUPS: dict[type, Callable[[DType], bool]] = {
+    np.generic: lambda d: True,
+    np.number: lambda d: not d.is_bool,
+    np.integer: lambda d: d.is_integer,
+    np.signedinteger: lambda d: d.kind == "i",
+    np.unsignedinteger: lambda d: d.kind == "u",
+    np.inexact: lambda d: d.is_float or d.is_complex,
+    np.floating: lambda d: d.is_float,
+    np.complexfloating: lambda d: d.is_complex,
+}
+
+
+def issubdtype(arg1: DTypeLike, arg2: Any) -> bool:
+    """Whether a dtype is another one, or one of a group that NumPy names.
+
+    Args:
+        arg2: a dtype, or `number`, `integer`, `signedinteger`, `unsignedinteger`, `inexact`,
+            `floating`, `complexfloating` or `generic`, of NumPy or of kerascl. bfloat16 and float8
+            are floating, too.
+
+    Raises:
+        TypeError: for what is no dtype.
+
+    Examples:
+        >>> kc.issubdtype(kc.bfloat16, kc.floating), kc.issubdtype(kc.int32, kc.inexact)
+        (True, False)
+    """
+    group = _GROUPS.get(arg2) if isinstance(arg2, type) else None
+    return as_dtype(arg1) is as_dtype(arg2) if group is None else group(as_dtype(arg1))
+
+
+def promote_types(type1: DTypeLike, type2: DTypeLike) -> DType:
+    """The dtype that operations on arrays of two dtypes give.
+
+    Raises:
+        TypeError: for what is no dtype.
+
+    Examples:
+        >>> kc.promote_types("int32", "float16").name
+        'float16'
+    """
+    return dtypes.promote(as_dtype(type1), as_dtype(type2))
 
 
 def result_type(*arrays_and_dtypes: ArrayLike | DTypeLike) -> DType:

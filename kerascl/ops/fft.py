@@ -28,7 +28,8 @@ from kerascl.ops.views import concat, expand_to, flip_axes, pad_with, permute, r
 
 __all__ = [
     "dft", "fft", "fft2", "fftfreq", "fftn", "fftshift", "hermitian_inverse", "hfft", "ifft",
-    "ifft2", "ifftn", "ifftshift", "ihfft", "irfft", "irfftn", "rfft", "rfftfreq", "rfftn",
+    "ifft2", "ifftn", "ifftshift", "ihfft", "irfft", "irfft2", "irfftn", "rfft", "rfft2",
+    "rfftfreq", "rfftn",
 ]  # fmt: skip
 
 _DIRECT = 64  # longest sum of a single step
@@ -337,6 +338,36 @@ def ifft2(
 ) -> Array:
     """Inverse Fourier transform over two axes; see `fftn`."""
     return ifftn(x, s, axes, norm)
+
+
+def rfft2(
+    x: ArrayLike,
+    axes: tuple[int, int] = (-2, -1),
+    s: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:
+    """Fourier transform of a real array over two axes; see `rfftn`.
+
+    Examples:
+        >>> kc.fft.rfft2(kc.ones((2, 3))).shape
+        (2, 2)
+    """
+    return rfftn(x, s, axes, norm)
+
+
+def irfft2(
+    x: ArrayLike,
+    axes: tuple[int, int] = (-2, -1),
+    s: Sequence[int] | None = None,
+    norm: str | None = None,
+) -> Array:
+    """The real array with the spectrum of `rfft2`; see `irfftn`.
+
+    Examples:
+        >>> kc.fft.irfft2(kc.fft.rfft2(kc.ones((2, 2)))).tolist()
+        [[1.0, 1.0], [1.0, 1.0]]
+    """
+    return irfftn(x, s, axes, norm)
 
 
 # -- what belongs to the values of a spectrum -----------------------------------------------------

@@ -283,12 +283,13 @@ def kept_shape(parts: Sequence[Any], found: Basic) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _is_flag(key: Any) -> bool:
-    """Whether a key is one bool on the device, which is read on the host."""
-    if isinstance(key, Array) and key.dtype.is_bool and not key.ndim:
-        host.count("boolean index")
-        return True
-    return False
+def is_flag(key: Any) -> bool:
+    """Whether a key is one bool."""
+    if isinstance(key, Array):
+        return key.dtype.is_bool and not key.ndim
+    return isinstance(key, bool | np.bool_) or (
+        isinstance(key, np.ndarray) and key.dtype == bool and not key.ndim
+    )
 
 
 def getitem(x: Array, key: Any) -> Array:
@@ -301,7 +302,9 @@ def getitem(x: Array, key: Any) -> Array:
         IndexError: for integers and host arrays out of range, masks that do not fit, too many
             indices.
     """
-    if isinstance(key, bool | np.bool_) or _is_flag(key):
+    if is_flag(key):
+        if isinstance(key, Array):
+            host.count("boolean index")
         return window(reshape_to(x, (1, *x.shape)), 0, 0, int(bool(key)))
     parts = Key(x.shape, key).parts
     found = basic(x.shape, parts)

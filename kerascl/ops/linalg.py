@@ -6,7 +6,9 @@ decompositions by LAPACK on the host (`kerascl.ops.decompositions`).
 
 from __future__ import annotations
 
+import math
 import operator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from kerascl.core import rules
@@ -46,16 +48,18 @@ from kerascl.ops.norms import matrix_norm as matrix_norm
 from kerascl.ops.norms import norm as norm
 from kerascl.ops.norms import vector_norm as vector_norm
 from kerascl.ops.pieces import atleast_1d
-from kerascl.ops.pointwise import conjugate, real, where
+from kerascl.ops.pointwise import conjugate, isnan, logical_and, logical_not, real, where
+from kerascl.ops.reduction import any as some
 from kerascl.ops.reduction import max as max_along
 from kerascl.ops.reduction import sum as sum_along
-from kerascl.ops.views import expand_to, reshape_to
+from kerascl.ops.views import expand_to, reshape_to, window
 
 __all__ = [
-    "cholesky", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv", "lstsq",
-    "lu_factor", "matmul", "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "norm",
-    "outer", "pinv", "qr", "slogdet", "solve", "solve_triangular", "svd", "svdvals", "tensordot",
-    "trace", "vecdot", "vector_norm",
+    "cholesky", "cond", "cross", "det", "diagonal", "eig", "eigh", "eigvals", "eigvalsh", "inv",
+    "lstsq", "lu_factor", "matmul", "matrix_norm", "matrix_power", "matrix_rank",
+    "matrix_transpose", "multi_dot", "norm", "outer", "pinv", "qr", "slogdet", "solve",
+    "solve_triangular", "svd", "svdvals", "tensordot", "tensorinv", "tensorsolve", "trace",
+    "vecdot", "vector_norm",
 ]  # fmt: skip
 
 
@@ -173,6 +177,134 @@ def least_squares(a: ArrayLike, b: ArrayLike, rcond: ArrayLike | None = None) ->
         b = as_column(b)
     x = matmul(pinv(a, rcond), b)
     return reshape_to(x, x.shape[:-1]) if vector else x
+
+
+def cond(x: ArrayLike, p: float | str | None = None) -> Array:
+    """Condition numbers of matrices (…, m, n): |x| |x^-1| in a norm.
+
+    Args:
+        p: None or 2 for the ratio of the largest to the smallest singular value, -2 for its
+            inverse, or a norm that `norm` takes.
+
+    Raises:
+        ValueError: for less than two dimensions, and with other norms for matrices that are not
+            square.
+
+    Examples:
+        >>> float(kc.linalg.cond(kc.array([[4.0, 0.0], [0.0, 2.0]]), 1))
+        2.0
+    """
+    x = matrices(x, "cond", square=p not in (None, 2, -2))
+    if p in (None, 2, -2):
+        s = svdvals(x)
+        count = s.shape[-1]
+        largest = reshape_to(window(s, s.ndim - 1, 0, 1), s.shape[:-1])
+        smallest = reshape_to(window(s, s.ndim - 1, count - 1, count), s.shape[:-1])
+        found = smallest / largest if p == -2 else largest / smallest
+    else:
+        found = norm(x, p, (-2, -1)) * norm(inv(x), p, (-2, -1))
+    # singular matrices give infinity, those with NaN give NaN
+    broken = some(isnan(x), (-2, -1))
+    return where(logical_and(isnan(found), logical_not(broken)), math.inf, found)
+
+
+def multi_dot(arrays: Sequence[ArrayLike]) -> Array:
+    """The product of two or more matrices, in the order that takes the fewest multiplications.
+
+    The first and the last may be vectors, a row and a column.
+
+    Raises:
+        ValueError: for less than two arrays, and for shapes that do not fit.
+
+    Examples:
+        >>> kc.linalg.multi_dot([kc.ones((2, 3)), kc.ones((3, 4)), kc.ones(4)]).tolist()
+        [12.0, 12.0]
+    """
+    parts = [as_array(x) for x in arrays]
+    if len(parts) < 2:
+        raise ValueError(f"multi_dot needs two arrays or more, got {len(parts)}")
+    row, column = parts[0].ndim == 1, parts[-1].ndim == 1
+    if row:
+        parts[0] = as_row(parts[0])
+    if column:
+        parts[-1] = as_column(parts[-1])
+    for k, x in enumerate(parts):
+        if x.ndim != 2 or (k and parts[k - 1].shape[1] != x.shape[0]):
+            raise ValueError(f"multi_dot: shapes {[as_array(a).shape for a in arrays]} do not fit")
+    y = _in_order(parts, _split([parts[0].shape[0], *(x.shape[1] for x in parts)]), 0, len(parts))
+    shape = y.shape[1:] if row else y.shape
+    return reshape_to(y, shape[:-1] if column else shape)
+
+
+def _split(sizes: list[int]) -> dict[tuple[int, int], int]:
+    """Where each run of factors is best divided in two: the matrix chain order (Cormen et al.)."""
+    count = len(sizes) - 1
+    cost = {(k, k + 1): 0 for k in range(count)}
+    best = {}
+    for length in range(2, count + 1):
+        for a in range(count - length + 1):
+            b = a + length
+
+            def price(m: int, a: int = a, b: int = b) -> int:
+                return cost[a, m] + cost[m, b] + sizes[a] * sizes[m] * sizes[b]
+
+            best[a, b] = min(range(a + 1, b), key=price)
+            cost[a, b] = price(best[a, b])
+    return best
+
+
+def _in_order(parts: list[Array], best: dict[tuple[int, int], int], a: int, b: int) -> Array:
+    if b - a == 1:
+        return parts[a]
+    m = best[a, b]
+    return matmul(_in_order(parts, best, a, m), _in_order(parts, best, m, b))
+
+
+def tensorsolve(a: ArrayLike, b: ArrayLike, axes: Sequence[int] | None = None) -> Array:
+    """x with tensordot(a, x, x.ndim) = b.
+
+    Args:
+        a: of shape b.shape + Q, where Q and `b` have as many elements.
+        axes: of `a` to put behind the others first.
+
+    Raises:
+        ValueError: when the sizes do not fit.
+
+    Examples:
+        >>> a = kc.reshape(kc.eye(4) * 2.0, (2, 2, 4))
+        >>> kc.linalg.tensorsolve(a, kc.ones((2, 2))).tolist()
+        [0.5, 0.5, 0.5, 0.5]
+    """
+    a, b = as_array(a), as_array(b)
+    if axes is not None:
+        moved = [rules.axis_index(axis, a.ndim) for axis in axes]
+        rest = [k for k in range(a.ndim) if k not in moved]
+        a = movement.transpose(a, rest + moved)
+    shape = a.shape[b.ndim :]
+    if a.shape[: b.ndim] != b.shape or math.prod(shape) != b.size:
+        raise ValueError(f"tensorsolve: a of shape {a.shape} does not fit b of shape {b.shape}")
+    x = solve(reshape_to(a, (b.size, b.size)), reshape_to(b, (b.size,)))
+    return reshape_to(x, shape)
+
+
+def tensorinv(a: ArrayLike, ind: int = 2) -> Array:
+    """The inverse of `a` as a map of the axes from `ind` on to those before it.
+
+    Raises:
+        ValueError: when `ind` is not positive, or both halves differ in size.
+
+    Examples:
+        >>> kc.linalg.tensorinv(kc.reshape(kc.eye(4) * 2.0, (4, 2, 2)), 1).shape
+        (2, 2, 4)
+    """
+    a, ind = as_array(a), operator.index(ind)
+    if ind <= 0:
+        raise ValueError(f"tensorinv: ind must be positive, not {ind}")
+    first, second = a.shape[:ind], a.shape[ind:]
+    n = math.prod(first)
+    if math.prod(second) != n:
+        raise ValueError(f"tensorinv: {first} and {second} differ in size; choose another ind")
+    return reshape_to(inv(reshape_to(a, (n, n))), (*second, *first))
 
 
 # -- as the array API standard has them, over the last axes ---------------------------------------

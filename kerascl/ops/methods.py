@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -123,6 +124,12 @@ def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
         # NumPy's own functions call methods with dtype and out
         if out is not None:
             raise TypeError(f"{function.__name__}: arrays never change, so `out` must be None")
+        unknown = options.keys() - taken
+        if unknown:
+            raise TypeError(
+                f"{function.__name__} of an array takes no {min(unknown)!r}; it takes "
+                f"{', '.join(parameters[1:])}"
+            )
         if dtype is not None and function in _SUMS:
             options["dtype"] = dtype
         x = self if dtype is None else pointwise.cast(self, dtype)
@@ -130,6 +137,17 @@ def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
 
     method.__name__ = function.__name__
     method.__doc__ = function.__doc__
+    # what `help` and editors show: the function's own parameters, by name
+    shown = inspect.signature(method)
+    plain = [p for p in shown.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    more = [
+        p.replace(kind=p.KEYWORD_ONLY)
+        for p in list(inspect.signature(function).parameters.values())[1:]
+        if p.name not in shown.parameters
+    ]
+    setattr(method, "__signature__", shown.replace(parameters=[*plain, *more]))  # noqa: B010
+    taken = {p.name for p in more}
+    parameters = [p.name for p in [*plain, *more]]
     return method
 
 

@@ -21,16 +21,22 @@ from kerascl.core.tape import distinct
 from kerascl.ops import (
     bits,
     calculus,
+    choosing,
     contraction,
     creation,
     fft,
+    histograms,
     host,
     indexing,
     linalg,
     movement,
+    parts,
+    pieces,
     pointwise,
+    polynomials,
     reduction,
     scan,
+    sets,
     sorting,
 )
 from kerascl.ops.declare import as_array, cast_to
@@ -38,8 +44,8 @@ from kerascl.ops.views import reshape_to
 
 _ROOMS: dict[str, tuple[ModuleType, ...]] = {
     "numpy": (
-        bits, calculus, contraction, creation, indexing, movement, pointwise, reduction, scan,
-        sorting,
+        bits, calculus, choosing, contraction, creation, histograms, indexing, movement, parts,
+        pieces, pointwise, polynomials, reduction, scan, sets, sorting,
     ),
     "numpy.linalg": (linalg,),
     "numpy.fft": (fft,),
@@ -47,11 +53,16 @@ _ROOMS: dict[str, tuple[ModuleType, ...]] = {
 # NumPy's names of what is called otherwise here.
 _OTHER_NAMES = {
     "remainder": "mod", "invert": "bitwise_not", "degrees": "rad2deg", "radians": "deg2rad",
-    "rint": "round", "true_divide": "divide", "concat": "concatenate", "permute_dims": "transpose",
+    "true_divide": "divide", "concat": "concatenate", "permute_dims": "transpose",
     "astype": "cast",
 }  # fmt: skip
 # Functions of the same name that mean something else, or read their arguments in another way.
-_UNLIKE = {"clip", "array", "copy", "empty", "full", "in1d", "select"}
+_UNLIKE = {
+    "apply_along_axis", "apply_over_axes", "array", "array_equal", "array_equiv", "clip", "copy",
+    "empty", "full", "in1d", "piecewise", "select",
+}  # fmt: skip
+# Functions that change their first argument.
+_IN_PLACE = {"copyto", "fill_diagonal", "place", "put", "put_along_axis", "putmask"}
 # Arguments that say how to compute or to store, not what.
 _HARMLESS: dict[str, set[Any]] = {
     "casting": {"same_kind", "unsafe", "safe"}, "subok": {True, False}, "optimize": {True, False},
@@ -164,6 +175,10 @@ def array_function(
     module = getattr(function, "__module__", "")
     ours = _ours(module, function.__name__)
     call = None if ours is None else _translated(function, ours, args, kwargs)
+    if function.__name__ in _IN_PLACE and ours is not None:
+        if not isinstance(args[0], Array):
+            return function(args[0], *_on_host(args[1:]), **_on_host(kwargs))
+        return ours(*args, **kwargs)
     if ours is None or call is None:
         result = function(*_on_host(args), **_on_host(kwargs))
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,15 +15,16 @@ from kerascl.ops import host
 from kerascl.ops.batching import vmap
 from kerascl.ops.declare import as_array, convert, scalar
 from kerascl.ops.gather import take
-from kerascl.ops.movement import concatenate, moveaxis, ravel
-from kerascl.ops.pointwise import equal
+from kerascl.ops.movement import concatenate, moveaxis, ravel, tile
+from kerascl.ops.pointwise import equal, not_equal
 from kerascl.ops.reduction import all as every
-from kerascl.ops.views import expand_to, reshape_to
+from kerascl.ops.reduction import any as some
+from kerascl.ops.views import expand_to, reshape_to, window
 
 __all__ = [
-    "apply_along_axis", "array_equal", "atleast_1d", "atleast_2d", "atleast_3d", "column_stack",
-    "delete", "insert", "ndim", "ravel_multi_index", "shape", "size", "tril_indices",
-    "triu_indices",
+    "apply_along_axis", "apply_over_axes", "array_equal", "array_equiv", "atleast_1d", "atleast_2d",
+    "atleast_3d", "block", "column_stack", "delete", "insert", "ndim", "ravel_multi_index",
+    "resize", "rollaxis", "shape", "size", "tril_indices", "trim_zeros", "triu_indices",
 ]  # fmt: skip
 
 
@@ -211,3 +213,161 @@ def apply_along_axis(function: Callable[[Array], ArrayLike], axis: int, x: Array
     found = reshape_to(rows, (*lead, *rows.shape[1:]))
     own = range(len(lead), found.ndim)
     return moveaxis(found, tuple(own), tuple(range(axis, axis + len(own))))
+
+
+def apply_over_axes(
+    func: Callable[[Array, int], ArrayLike], a: ArrayLike, axes: int | Sequence[int]
+) -> Array:
+    """`func(a, axis)` for one axis after the other; axes that it takes away come back with size 1.
+
+    Raises:
+        ValueError: when a result has another number of axes.
+
+    Examples:
+        >>> kc.apply_over_axes(kc.sum, kc.ones((2, 3)), [0, 1]).tolist()
+        [[6.0]]
+    """
+    x = as_array(a)
+    rank = x.ndim
+    for axis in (axes,) if isinstance(axes, int) else axes:
+        axis = rules.axis_index(axis, rank)
+        found = as_array(func(x, axis))
+        if found.ndim == rank - 1:
+            found = reshape_to(found, (*found.shape[:axis], 1, *found.shape[axis:]))
+        if found.ndim != rank:
+            raise ValueError(
+                f"apply_over_axes: the function gave {found.ndim} axes for an array of {rank}"
+            )
+        x = found
+    return x
+
+
+def array_equiv(x1: ArrayLike, x2: ArrayLike) -> Array:
+    """Whether two arrays have the same elements after broadcasting: a bool of shape ().
+
+    Examples:
+        >>> bool(kc.array_equiv([1, 1], 1)), bool(kc.array_equiv([1, 2], [1, 2, 3]))
+        (True, False)
+    """
+    a, b = as_array(x1), as_array(x2)
+    try:
+        rules.broadcast(a.shape, b.shape)
+    except ValueError:
+        return scalar(False, bool_)
+    return every(equal(a, b))
+
+
+def block(arrays: Any) -> Array:
+    """One array from nested lists of blocks: innermost lists are joined along the last axis, the
+    lists around them along the one before, and so on.
+
+    Raises:
+        TypeError: for tuples, which are no lists of blocks.
+        ValueError: for empty lists, lists of different depths, and blocks that do not fit.
+
+    Examples:
+        >>> kc.block([[kc.ones((1, 2)), kc.zeros((1, 1))], [kc.full((1, 3), 5.0)]]).tolist()
+        [[1.0, 1.0, 0.0], [5.0, 5.0, 5.0]]
+    """
+    depth = _depth(arrays)
+    if not depth:
+        return as_array(arrays)
+    blocks: list[Array] = []
+    tree = _leaves(arrays, blocks)
+    rank = max(depth, *(x.ndim for x in blocks))
+    wide = [reshape_to(x, (1,) * (rank - x.ndim) + x.shape) for x in blocks]
+
+    def joined(part: Any, level: int) -> Array:
+        if isinstance(part, int):
+            return wide[part]
+        return concatenate([joined(p, level - 1) for p in part], -level)
+
+    return joined(tree, depth)
+
+
+def _depth(arrays: Any) -> int:
+    if isinstance(arrays, tuple):
+        raise TypeError("block takes lists of blocks, not tuples")
+    if not isinstance(arrays, list):
+        return 0
+    if not arrays:
+        raise ValueError("block: a list of blocks is empty")
+    depths = {_depth(part) for part in arrays}
+    if len(depths) > 1:
+        raise ValueError("block: lists are nested to different depths")
+    return depths.pop() + 1
+
+
+def _leaves(arrays: Any, found: list[Array]) -> Any:
+    """The tree with a number in place of each block."""
+    if isinstance(arrays, list):
+        return [_leaves(part, found) for part in arrays]
+    found.append(as_array(arrays))
+    return len(found) - 1
+
+
+def resize(x: ArrayLike, new_shape: int | Sequence[int]) -> Array:
+    """An array of another shape with the elements of `x`, repeated where there are too few.
+
+    Raises:
+        ValueError: for negative sizes.
+
+    Examples:
+        >>> kc.resize([1, 2, 3], (2, 4)).tolist()
+        [[1, 2, 3, 1], [2, 3, 1, 2]]
+    """
+    flat = ravel(x)
+    shape = rules.normalize_shape(new_shape)
+    count = math.prod(shape)
+    if not flat.size or not count:
+        return expand_to(scalar(0, flat.dtype), shape)
+    if count > flat.size:
+        flat = tile(flat, -(-count // flat.size))
+    return reshape_to(window(flat, 0, 0, count), shape)
+
+
+def rollaxis(x: ArrayLike, axis: int, start: int = 0) -> Array:
+    """`x` with `axis` moved to before the axis that lies at `start`; `moveaxis` is clearer.
+
+    Raises:
+        ValueError: for axes out of range.
+
+    Examples:
+        >>> kc.rollaxis(kc.ones((2, 3, 4)), 2).shape
+        (4, 2, 3)
+    """
+    x = as_array(x)
+    axis = rules.axis_index(axis, x.ndim)
+    start = rules.axis_index(start, x.ndim + 1, "start")
+    return moveaxis(x, axis, start - (axis < start))
+
+
+def trim_zeros(filt: ArrayLike, trim: str = "fb", axis: int | Sequence[int] | None = None) -> Array:
+    """`filt` without the zeros around it; where they end is read.
+
+    Args:
+        trim: "f" for those in front, "b" for those at the back, or both.
+        axis: axes to trim; all by default.
+
+    Raises:
+        ValueError: for other letters.
+
+    Examples:
+        >>> kc.trim_zeros([0, 0, 1, 0, 2, 0]).tolist()
+        [1, 0, 2]
+    """
+    x = as_array(filt)
+    if not trim or set(trim.lower()) - set("fb"):
+        raise ValueError(f'trim_zeros: trim is "f", "b" or "fb", not {trim!r}')
+    filled = not_equal(x, 0)
+    for a in rules.axes_tuple(axis, x.ndim):
+        others = tuple(k for k in range(x.ndim) if k != a)
+        host.count("places")
+        found = np.flatnonzero(some(filled, others).numpy())
+        n = x.shape[a]
+        front, back = (int(found[0]), int(found[-1]) + 1) if found.size else (n, n)
+        if not found.size and "f" not in trim.lower():
+            front, back = 0, 0
+        low = front if "f" in trim.lower() else 0
+        x = window(x, a, low, max(low, back if "b" in trim.lower() else n))
+    return x

@@ -7,17 +7,21 @@ from typing import Literal, NamedTuple, overload
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
 from kerascl.dtypes import as_dtype, int32
-from kerascl.ops.declare import as_array, scalar
+from kerascl.ops.choosing import compress, flatnonzero
+from kerascl.ops.declare import as_array, convert, scalar
 from kerascl.ops.gather import scatter_rows, take
 from kerascl.ops.indexing import selected
-from kerascl.ops.movement import concatenate, iota, moveaxis
+from kerascl.ops.movement import concatenate, iota, moveaxis, ravel
 from kerascl.ops.pointwise import equal, imag, logical_or, not_equal, real, where
 from kerascl.ops.reduction import any as some
 from kerascl.ops.scan import cumsum
-from kerascl.ops.sorting import argsort, bincount
+from kerascl.ops.sorting import argsort, bincount, isin, searchsorted, sort
 from kerascl.ops.views import expand_to, reshape_to, window
 
-__all__ = ["unique", "unique_all", "unique_counts", "unique_inverse", "unique_values"]
+__all__ = [
+    "intersect1d", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all", "unique_counts",
+    "unique_inverse", "unique_values",
+]  # fmt: skip
 
 
 @overload
@@ -169,3 +173,66 @@ def unique_inverse(x: ArrayLike) -> UniqueInverse:
 def unique_values(x: ArrayLike) -> Array:
     """The different elements of `x`, sorted, each NaN for itself."""
     return unique(x)
+
+
+# -- two sets -------------------------------------------------------------------------------------
+def union1d(ar1: ArrayLike, ar2: ArrayLike) -> Array:
+    """The different elements of two arrays, sorted; their number is read.
+
+    Examples:
+        >>> kc.union1d([3, 1], [2, 1]).tolist()
+        [1, 2, 3]
+    """
+    return unique(concatenate([ravel(ar1), ravel(ar2)]))
+
+
+def intersect1d(
+    ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False, return_indices: bool = False
+) -> Array | tuple[Array, Array, Array]:
+    """The elements that two arrays have in common, sorted; their number is read.
+
+    Args:
+        assume_unique: say that elements of each array differ, which is faster.
+        return_indices: also the int32 positions of the first of each in both flat arrays.
+
+    Examples:
+        >>> kc.intersect1d([3, 1, 1], [2, 1, 3]).tolist()
+        [1, 3]
+    """
+    (a, b), _ = convert((ravel(ar1), ravel(ar2)))
+    if not return_indices:
+        values = sort(a) if assume_unique else unique(a)
+        return compress(isin(values, b), values)
+    values, first = unique(a, True)
+    others, second = unique(b, True)
+    places = flatnonzero(isin(values, others))
+    values = take(values, places)
+    return values, take(first, places), take(second, searchsorted(others, values))
+
+
+def setdiff1d(ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False) -> Array:
+    """The different elements of one array that are not in another; their number is read.
+
+    They are sorted, unless `assume_unique` says that elements of each array differ already.
+
+    Examples:
+        >>> kc.setdiff1d([3, 1, 5, 3], [1, 2]).tolist()
+        [3, 5]
+    """
+    values = ravel(ar1) if assume_unique else unique(ar1)
+    return compress(isin(values, ravel(ar2), invert=True), values)
+
+
+def setxor1d(ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False) -> Array:
+    """The different elements that are in one of two arrays only, sorted; their number is read.
+
+    Args:
+        assume_unique: say that elements of each array differ, which is faster.
+
+    Examples:
+        >>> kc.setxor1d([1, 2, 3], [3, 4]).tolist()
+        [1, 2, 4]
+    """
+    parts = [ravel(x) if assume_unique else unique(x) for x in (ar1, ar2)]
+    values, counts = unique(concatenate(parts), return_counts=True)
+    return compress(equal(counts, 1), values)

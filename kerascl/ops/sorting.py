@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,15 +28,17 @@ from kerascl.ops.declare import (
     scalar,
 )
 from kerascl.ops.gather import scatter_rows, take, take_along_axis
-from kerascl.ops.movement import iota, moveaxis, ravel, repeat_evenly
+from kerascl.ops.movement import iota, moveaxis, ravel, repeat_evenly, unstack
 from kerascl.ops.pointwise import (
     clip,
     equal,
     floor,
+    imag,
     isnan,
     logical_and,
     logical_not,
     logical_or,
+    real,
     where,
 )  # fmt: skip
 from kerascl.ops.reduction import any as some
@@ -47,9 +49,9 @@ from kerascl.ops.views import expand_to, permute, reshape_to, window
 
 __all__ = [
     "argpartition", "argsort", "bincount", "digitize", "histogram", "in_top_k", "isin",
-    "median", "nanmedian", "nanpercentile", "nanquantile", "percentile", "quantile",
-    "repeat", "searchsorted", "segment_max", "segment_min", "segment_prod", "segment_sum",
-    "sort", "top_k",
+    "lexsort", "median", "nanmedian", "nanpercentile", "nanquantile", "partition", "percentile",
+    "quantile", "repeat", "searchsorted", "segment_max", "segment_min", "segment_prod",
+    "segment_sum", "sort", "sort_complex", "top_k",
 ]  # fmt: skip
 
 
@@ -112,13 +114,68 @@ def argsort(
     return _sorted(x, axis, descending)[1]
 
 
-def argpartition(x: ArrayLike, kth: int, axis: int | None = -1) -> Array:
+def argpartition(x: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> Array:
     """int32 positions that put element `kth` where sorting would; here they sort everything."""
     x = as_array(x)
-    size = x.size if axis is None else x.shape[rules.axis_index(axis, x.ndim)]
-    for k in kth if hasattr(kth, "__iter__") else (kth,):
-        rules.axis_index(k, size, "kth")
+    _check_kth(x, kth, axis)
     return argsort(x, axis)
+
+
+def _check_kth(x: Array, kth: int | Sequence[int], axis: int | None) -> None:
+    size = x.size if axis is None else x.shape[rules.axis_index(axis, x.ndim)]
+    for k in kth if isinstance(kth, Iterable) else (kth,):
+        rules.axis_index(k, size, "kth")
+
+
+def partition(x: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) -> Array:
+    """`x` with element `kth` where sorting would put it, no larger ones before it and no smaller
+    ones after it along `axis` (None: flattened); here everything is sorted.
+
+    Raises:
+        ValueError: for a `kth` out of range.
+
+    Examples:
+        >>> kc.partition([3, 1, 2], 1).tolist()[1]
+        2
+    """
+    x = as_array(x)
+    _check_kth(x, kth, axis)
+    return sort(x, axis)
+
+
+def lexsort(keys: ArrayLike | Sequence[ArrayLike], axis: int = -1) -> Array:
+    """int32 positions that sort by several keys, the last one first; equal ones keep their order.
+
+    Args:
+        keys: arrays of one shape, or an array whose first axis numbers them.
+
+    Raises:
+        TypeError: for no key.
+
+    Examples:
+        >>> kc.lexsort(([2, 1, 0], [5, 5, 4])).tolist()
+        [2, 1, 0]
+    """
+    table = as_array(keys) if isinstance(keys, Array) else None
+    rows = unstack(table, 0) if table is not None else [as_array(key) for key in keys]  # type: ignore[union-attr]
+    if not rows:
+        raise TypeError("lexsort needs at least one key")
+    order = argsort(rows[0], axis)
+    for row in rows[1:]:
+        order = take_along_axis(order, argsort(take_along_axis(row, order, axis), axis), axis)
+    return order
+
+
+def sort_complex(x: ArrayLike) -> Array:
+    """`x` as complex numbers, sorted along the last axis by real, then by imaginary parts.
+
+    Examples:
+        >>> kc.sort_complex([2 + 1j, 1 + 3j, 2 - 1j]).tolist()
+        [(1+3j), (2-1j), (2+1j)]
+    """
+    x = as_array(x)
+    x = cast_to(x, floating(x.dtype)[0].complex)
+    return take_along_axis(x, lexsort((imag(x), real(x))), -1)
 
 
 def top_k(x: ArrayLike, k: int, sorted: bool = True) -> tuple[Array, Array]:
@@ -414,7 +471,7 @@ def histogram(
         count = operator.index(bins)  # type: ignore[arg-type]  # raises for what is none
         if count < 1:
             raise ValueError(f"histogram: {bins} bins are not possible")
-        edges = _bin_edges(x, count, range)
+        edges = bin_edges(x, count, range)
     (x, edges), _ = convert((x, edges))
     place = searchsorted(edges, x, "right") - 1
     last = window(edges, 0, count, count + 1)
@@ -427,7 +484,8 @@ def histogram(
     return counts, edges
 
 
-def _bin_edges(x: Array, count: int, range: tuple[float, float] | None) -> Array:
+def bin_edges(x: Array, count: int, range: tuple[float, float] | None) -> Array:
+    """The edges of `count` equal bins, over `range` or the elements of `x`."""
     if range is not None:
         low, high = (as_array(v, x.dtype) for v in range)
     elif x.size:

@@ -288,6 +288,153 @@ xp.unravel_index(xp.array([5, 7]), (3, 4))
 xp.select([x > 0.5, x < -0.5], [x, -x], 0)
 """
 
+# The same of what is written less often.
+LESS = """
+xp.around(x, 1)
+xp.round(x)
+xp.rint(n)
+xp.fix(x)
+xp.fabs(n - 4)
+xp.float_power(abs(n) + 1, -2)
+xp.degrees(v)
+xp.radians(v)
+xp.true_divide(n, 4)
+xp.invert(n)
+xp.amax(x, axis=0)
+xp.amin(x, axis=1, keepdims=True)
+xp.modf(v * 3)
+xp.frexp(v * 100)
+xp.ldexp(v, n[:5])
+xp.spacing(v)
+xp.bitwise_count(n - 4)
+xp.unwrap(v * 7)
+xp.unwrap(x * 9, axis=0)
+xp.unwrap(n * 3, period=8)
+xp.iscomplex(z)
+xp.iscomplexobj(z)
+xp.isrealobj(x)
+xp.isscalar(2.5)
+xp.flatnonzero(b)
+xp.partition(v, 2)[2]
+xp.take_along_axis(v, xp.argpartition(v, 3), 0)[3]
+xp.lexsort((n, n % 3))
+xp.lexsort(xp.stack([v, -v]))
+xp.sort_complex(z)
+xp.mgrid[0:3, 0:2]
+xp.mgrid[0:1:5j]
+xp.mgrid[0.0:1.0:0.25, 1:3]
+xp.ogrid[0:3, 0:2]
+xp.r_[1, 2, 3:6]
+xp.r_[v, 0, 0, 1:4]
+xp.r_["1", x, y]
+xp.r_["0,2", v, v]
+xp.r_["0,2,0", v, v]
+xp.r_[0:1:5j]
+xp.c_[v, v]
+xp.c_[x, v[:3]]
+xp.c_[1:4]
+x[xp.s_[1:, ::2]]
+xp.index_exp[1:3][0]
+x[xp.ix_([0, 2], [1, 3])]
+x[xp.ix_(xp.array([True, False, True]), [1, 3])]
+xp.indices((2, 3))
+xp.indices((2, 3), sparse=True)
+xp.fromfunction(lambda i, j: i * 10 + j, (2, 3))
+xp.broadcast_shapes((3, 1), (1, 4))
+xp.diag_indices(3)
+xp.diag_indices_from(m)
+xp.tril_indices(3, -1)
+xp.tril_indices_from(m)
+xp.triu_indices_from(x, 1)
+xp.mask_indices(3, xp.tril)
+xp.choose(n % 3, [n, -n, 7])
+xp.choose(n, [1, 2, 3], mode="wrap")
+xp.choose(n, [1, 2, 3], mode="clip")
+xp.compress([True, False, True], x, axis=0)
+xp.compress(v > 0, v)
+xp.extract(b, x)
+xp.piecewise(v, [v < -0.5, v > 0.5], [lambda t: -t, lambda t: t * t, 7.0])
+xp.piecewise(v, v > 0, [lambda t: t * t, lambda t: -t])
+xp.piecewise(v, [v > -1, v > 0], [1, 2])
+xp.put(v, [0, 2], [9.0, 8.0]); v
+xp.put(v, [1, 7], 3.0, mode="wrap"); v
+xp.put(x, [11, -2], [9.0]); x
+xp.place(x, x > 0, [1.0, 2.0, 3.0]); x
+xp.putmask(x, x > 0, y); x
+xp.putmask(x, b, [1.0, 2.0]); x
+xp.copyto(x, v[:4]); x
+xp.copyto(x, y, where=b); x
+xp.put_along_axis(x, xp.argsort(x, axis=1)[:, :1], 5.0, 1); x
+xp.fill_diagonal(m, 0); m
+xp.fill_diagonal(x, [1.0, 2.0]); x
+u = xp.zeros((7, 3), dtype=xp.float32); xp.fill_diagonal(u, 4, wrap=True); u
+u = xp.zeros((3, 3, 3), dtype=xp.float32); xp.fill_diagonal(u, [1.0, 2.0, 3.0]); u
+xp.ediff1d(v)
+xp.ediff1d(n, to_begin=-9, to_end=[8, 9])
+xp.union1d(n, [1, 2, 77])
+xp.intersect1d(n, [1, 2, 3, 4, 5])
+xp.intersect1d(n, [5, 4, 4, 3, 1, 0], return_indices=True)
+xp.setdiff1d(n, [1, 2, 3])
+xp.setxor1d(n, [1, 2, 3, 77])
+xp.histogram_bin_edges(v, bins=3)
+xp.histogram2d(v, v[::-1], bins=3)
+xp.histogram2d(v, v[::-1], bins=[2, [-5.0, 0.0, 5.0]], density=True)
+xp.histogramdd(x, bins=2)[0]
+xp.histogramdd(x[:, :2], bins=(2, 3), range=[(-1, 1), (-2, 2)], weights=abs(v[:3]))
+xp.block([[m, m], [m, m]])
+xp.block([[m, xp.zeros((3, 1))], [xp.ones((1, 4))]])
+xp.block([1, v])
+xp.resize(v, (2, 4))
+xp.resize(x, 5)
+xp.rollaxis(x[None], 2)
+xp.rollaxis(x[None], 0, 3)
+xp.trim_zeros(xp.array([0, 0, 1, 0, 2, 0]))
+xp.trim_zeros(xp.array([0, 0, 1, 0, 2, 0]), "b")
+xp.apply_over_axes(xp.sum, x[None], [0, 2])
+xp.array_equiv(v, v[None])
+xp.vander(v, 3)
+xp.polyfit(v, w, 2)
+xp.polyfit(xp.arange(5), x.ravel()[:10].reshape(5, 2), 1)
+xp.polyfit(v, w, 1, w=abs(v) + 1)
+xp.polyfit(v, w, 1, cov=True)
+xp.polyfit(v, w, 1, full=True)[1]
+xp.polyadd(v, w[:3])
+xp.polysub(v[:2], w)
+xp.polymul(v, w)
+xp.polydiv([2.0, 5.0, 1.0, 7.0], [1.0, 2.0])
+xp.polyder(v)
+xp.polyder(v, 2)
+xp.polyint(v)
+xp.polyint(v, 2, k=[1.0, 2.0])
+xp.poly(v)
+xp.poly(m)
+abs(xp.roots(v)).sum()
+abs(xp.roots([0.0, 1.0, 0.0, 0.0]))
+xp.matvec(m, v[:3])
+xp.vecmat(v[:3], m)
+xp.vecmat(z[:3], m)
+xp.linalg.cond(m)
+xp.linalg.cond(m, 1)
+xp.linalg.cond(x)
+xp.linalg.multi_dot([x, y.T, m, v[:3]])
+xp.linalg.multi_dot([v[:3], x])
+xp.linalg.tensorsolve(m.reshape(3, 1, 3), v[:3].reshape(3, 1))
+xp.linalg.tensorinv(m, 1)
+xp.fft.rfft2(x)
+xp.fft.irfft2(xp.fft.rfft2(x))
+xp.frombuffer(bytes([1, 0, 2, 0]), dtype="int16")
+xp.fromiter((k * 2 for k in range(3)), dtype=xp.int32)
+xp.issubdtype(xp.float32, xp.floating)
+xp.issubdtype(xp.int32, xp.inexact)
+xp.promote_types(xp.int8, xp.int16) == xp.int16
+xp.euler_gamma
+x[xp.array(True)] = 7; x
+x[xp.array(False)] = 7; x
+x[True] = y; x
+m[0, 0][xp.array(False)]
+x.argmax(axis=0, keepdims=True)
+"""
+
 # NumPy's own functions on arrays of kerascl: the same result, and it stays on the device.
 NUMPY = """
 np.sin(x)

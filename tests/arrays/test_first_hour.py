@@ -78,6 +78,12 @@ def test_line(rng, line):
     _both(rng, line, line)
 
 
+@pytest.mark.every(6)
+@pytest.mark.parametrize("line", _lines(lines.LESS))
+def test_less_frequent_line(rng, line):
+    _both(rng, line, line)
+
+
 @pytest.mark.parametrize("line", _lines(lines.NUMPY))
 def test_line_of_numpy(rng, line):
     _both(rng, line, line.replace(".numpy()", ""), on_device=True)
