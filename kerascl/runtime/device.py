@@ -62,7 +62,8 @@ class DeviceInfo:
         matrix: matrix units that kernels may use: "" none; through inline PTX "mma80" mma.sync of
             compute capability 8.0 and more, "wgmma90" that and wgmma with bulk tensor copies
             (capability 9.0); through the compiler's builtins "wmma11" and "wmma12" WMMA of
-            AMD's gfx11 and gfx12, "xmx8" and "xmx16" XMX of Intel's GPUs by sub-groups of so many.
+            AMD's gfx11 and gfx12, "mfma90a" and "mfma942" MFMA of gfx90a and gfx942, "xmx8" and
+            "xmx16" XMX of Intel's GPUs by sub-groups of so many.
         exact_division: float32 division and square roots can be rounded correctly.
         preferred_vector_float: floats in a vector that suits the device.
         registers: of 32 bits that a work-item should keep to, so that none are spilled and
@@ -140,7 +141,10 @@ def _matrix(capability: tuple[int, int] | None) -> str:
 
 
 # Beginnings of the names of AMD's GPUs, the lanes of their wavefronts and their matrix units.
-_AMD_MATRIX = (("gfx11", 32, "wmma11"), ("gfx120", 32, "wmma12"))
+_AMD_MATRIX = (
+    ("gfx11", 32, "wmma11"), ("gfx120", 32, "wmma12"), ("gfx90a", 64, "mfma90a"),
+    ("gfx942", 64, "mfma942"),
+)  # fmt: skip
 
 
 def _amd_matrix(name: str, extensions: frozenset[str], width: int) -> str:

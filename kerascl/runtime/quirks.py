@@ -101,6 +101,12 @@ TABLE = (
         {"matrix": ""},
     ),
     Quirk(
+        "no_mfma",
+        "MFMA is written for the builtins of AMD's own compiler, and for halves",
+        lambda info: info.matrix.startswith("mfma") and not (_amd(info) and info.fp16),
+        {"matrix": ""},
+    ),
+    Quirk(
         "no_xmx",
         "XMX is written for the compiler of Intel's own driver for GPUs",
         lambda info: (

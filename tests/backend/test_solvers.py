@@ -92,9 +92,15 @@ def test_training(name, policy, reference, bound, force, monkeypatch):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["rdna4wmma64x64", "wmma64x64", "xmx8_32x32", "xmx16_32x32"])
-def test_training_of_others(name, force, monkeypatch):
-    check(name, "mixed_bfloat16", "mixed_bfloat16", 1e-2, force, monkeypatch)
+@pytest.mark.parametrize("name, policy", [
+    *((n, "mixed_bfloat16") for n in (
+        "wmma64x64", "rdna4wmma64x64", "cdna3mfma64x64", "xmx8_32x32", "xmx16_32x32",
+    )),
+    ("cdna2f32mfma64x64", "float32"),
+])  # fmt: skip
+def test_training_of_others(name, policy, force, monkeypatch):
+    reference, bound = ("float64", 5e-6) if policy == "float32" else (policy, 1e-2)
+    check(name, policy, reference, bound, force, monkeypatch)
 
 
 def check(name, policy, reference, bound, force, monkeypatch):

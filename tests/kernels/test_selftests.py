@@ -19,7 +19,9 @@ UNITS = "kerascl.kernels.units"
 
 @pytest.mark.parametrize(("module", "matrix"), [
     *((module, "wgmma90") for module in (*MODULES, f"{UNITS}.attention_selftest")),
-    *((f"{UNITS}.product_selftest", m) for m in ("mma80", "wmma11", "wmma12", "xmx8", "xmx16")),
+    *((f"{UNITS}.product_selftest", matrix) for matrix in (
+        "mma80", "wmma11", "wmma12", "mfma90a", "mfma942", "xmx8", "xmx16",
+    )),
 ])  # fmt: skip
 def test_self_tests_reach_their_end(module, matrix, hopper_info, monkeypatch):
     tests, runs, checks = [], [], []

@@ -34,6 +34,8 @@ inline float emu_value(uint word, int k) {
 _VALUES = {
     "bf16": "#define EMU_VALUE(v) as_float((uint)(v) << 16)\n",
     "f16": "#define EMU_VALUE(v) vload_half(0, (const half*)&v)\n",
+    "4": "#define EMU_VALUE(v) NAN\n",
+    "8": "#define EMU_VALUE(v) NAN\n",
 }
 # RDNA 3: register v of lanes r and r + 16 holds depths 2 v and 2 v + 1 of a's row r, and of b's
 # column r; register v of d is row 2 v in lanes 0 to 15, row 2 v + 1 in the others.  Unequal halves
@@ -70,6 +72,37 @@ _WMMA12 = r"""
     } \
   } }
 """
+# CDNA: of K depths each lane holds K / 4, in registers or halves of them: depth k of a's row r, and
+# of b's column r, is in lane r + 16 (k / (K / 4)); in lane 16 g + r register v of d is row 4 g + v.
+_MFMA = r"""
+#define EMU_LANES 64
+#define EMU_B EMU_A
+#define MMA(d, a, b) { \
+  EMU_SHOW(a, b) \
+  for (int v_ = 0; v_ < 4; ++v_) { \
+    const int row_ = emu_first + emu_lane / 16 * 4 + v_, col_ = emu_first + emu_lane % 16; \
+    for (int k_ = 0; k_ < EMU_K; ++k_) { \
+      const int far_ = k_ / (EMU_K / 4) * 16, word_ = k_ % (EMU_K / 4) * EMU_A / (EMU_K / 4); \
+      (d)[v_] += EMU_OF(emu_a[row_ + far_][word_], k_) * EMU_OF(emu_b[col_ + far_][word_], k_); \
+    } \
+  } }
+"""
+_MFMA16 = _MFMA + """
+#define EMU_A 2
+#define EMU_K 16
+#define EMU_OF(word, k) emu_value(word, k)
+"""
+_MFMA4 = _MFMA + """
+#define EMU_A 1
+#define EMU_K 4
+#define EMU_OF(word, k) as_float(word)
+"""
+# What xf32 leaves of a number at worst.
+_XF32 = _MFMA + """
+#define EMU_A 2
+#define EMU_K 8
+#define EMU_OF(word, k) as_float((word) & XF32_BITS)
+"""
 # Intel, sub-groups of 8 or 16 lanes, which are as many columns: component v of b is depths 2 v and
 # 2 v + 1 of a lane's column, component v of the sums is row v of it; component v of a is row v, of
 # which a lane holds depths 2 l and 2 l + 1 (8 lanes) or depth l (16).
@@ -93,16 +126,25 @@ _XMX16 = _XMX + r"""
 #define EMU_OF_A(row, k) emu_value(emu_a[emu_first + (k)][(row) / 2], row)
 """
 _INSTRUCTIONS = {
-    r"= intel_sub_group_(bf16|f16)_\1_matrix_mad_k16\(\W+as_int8\b": _XMX8,
-    r"= intel_sub_group_(bf16|f16)_\1_matrix_mad_k16\(\W+as_short8\b": _XMX16,
     r"__builtin_amdgcn_wmma_f32_16x16x16_(\w+)_w32\(": _WMMA11,
     r"__builtin_amdgcn_wmma_f32_16x16x16_(\w+)_w32_gfx12\(": _WMMA12,
+    r"__builtin_amdgcn_mfma_f32_16x16x16(f16)\(": _MFMA16,
+    r"__builtin_amdgcn_mfma_f32_16x16x16(bf16)_1k\(": _MFMA16,
+    r"__builtin_amdgcn_mfma_f32_16x16x(4)f32\(": _MFMA4,
+    r"__builtin_amdgcn_mfma_f32_16x16x(8)_xf32\(": _XF32,
+    r"= intel_sub_group_(bf16|f16)_\1_matrix_mad_k16\(\W+as_int8\b": _XMX8,
+    r"= intel_sub_group_(bf16|f16)_\1_matrix_mad_k16\(\W+as_short8\b": _XMX16,
 }
+_XF32_BITS = {True: 0xFFFFFFFF, False: 0xFFFFE000}
 
 
-def emulated(plan: Plan) -> Plan:
-    """A plan of kernels/units/ for any device, where its data move in OpenCL C."""
-    return Plan([_launch(launch) for launch in plan.launches], plan.workspace)
+def emulated(plan: Plan, exact: bool = False) -> Plan:
+    """A plan of kernels/units/ for any device, where its data move in OpenCL C.
+
+    Args:
+        exact: let xf32 keep what float32 holds.
+    """
+    return Plan([_launch(launch, exact) for launch in plan.launches], plan.workspace)
 
 
 def is_emulated(launch: Launch) -> bool:
@@ -110,18 +152,26 @@ def is_emulated(launch: Launch) -> bool:
     return launch.name == "mma_tile" and cl_source("units/mma_plain.cl") in launch.source
 
 
-def _launch(launch: Launch) -> Launch:
+# A macro of several lines of which the second calls an instruction; and its name.
+_MACRO = (
+    r"(?m)^(#define (\w+)\(.*\\\n.*(?:__builtin_amdgcn_|intel_sub_group_).*\\\n(?:.*\\\n)*.*\n)"
+)
+
+
+def _launch(launch: Launch, exact: bool) -> Launch:
     if not is_emulated(launch):
         return launch
-    source, count = re.subn(r"(?m)^#define MMA\(.*\\\n(?:.*\\\n)*.*\n", "", launch.source)
-    assert count == 1
-    found = {pattern: re.search(pattern, launch.source) for pattern in _INSTRUCTIONS}
+    ((macro, name),) = re.findall(_MACRO, launch.source)
+    source = launch.source.replace(macro, "")
+    found = {pattern: re.search(pattern, macro) for pattern in _INSTRUCTIONS}
     ((pattern, kind),) = ((p, m[1]) for p, m in found.items() if m)
+    instruction = _INSTRUCTIONS[pattern].replace("MMA(", f"{name}(")
+    instruction = instruction.replace("XF32_BITS", f"0x{_XF32_BITS[exact]:x}u")
     source = re.sub(r"(?m)^#pragma OPENCL EXTENSION cl_khr_fp16.*\n", "", source)
     source = re.sub(r"(?m)^#define UNIT_ATTRIBUTES .*$", "#define UNIT_ATTRIBUTES", source)
     macros, kernel = source.split("__kernel ")
     return dataclasses.replace(
         launch,
-        source=macros + _VALUES[kind] + _INSTRUCTIONS[pattern] + _HEAD + "__kernel " + kernel,
+        source=macros + _VALUES[kind] + instruction + _HEAD + "__kernel " + kernel,
         options=("-cl-opt-disable",),  # building takes longer than running
     )

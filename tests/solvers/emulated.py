@@ -63,8 +63,11 @@ def card(info):
     )  # fmt: skip
 
 
-# The profile that has it, by a unit's name.
-OTHERS = {"wmma": "rx7900xtx", "rdna4wmma": "rx9070xt", "xmx8_": "a770", "xmx16_": "b580"}
+# The profile of a card that has them, by a unit's DeviceInfo.matrix.
+OTHERS = {
+    "wmma11": "rx7900xtx", "wmma12": "rx9070xt", "mfma90a": "mi210", "mfma942": "mi300x",
+    "xmx8": "a770", "xmx16": "b580",
+}  # fmt: skip
 
 
 @functools.cache
@@ -79,7 +82,8 @@ class Emulated(Solver):
 
     def __init__(self, solver: Solver):
         self.solver, self.name = solver, solver.name
-        name = OTHERS.get(solver.unit.name) if isinstance(solver, FragmentSolver) else None
+        units = solver.unit.matrix if isinstance(solver, FragmentSolver) else ()
+        name = next((OTHERS[matrix] for matrix in units if matrix in OTHERS), None)
         self.card = functools.partial(other_card, name) if name else card
 
     def applies(self, problem, info) -> bool:
@@ -94,7 +98,7 @@ class Emulated(Solver):
     def plan(self, problem, info, epilogue) -> Plan:
         exact = problem.precision == "high"
         plan = self.solver.plan(problem, self.card(info), epilogue)
-        plan = mma_emulator.emulated(unit_emulator.emulated(plan), exact)
+        plan = mma_emulator.emulated(unit_emulator.emulated(plan, exact), exact)
         sizes = dict(zip("ab", operand_bytes(problem), strict=True))
         sizes |= {f"ws{n}": nbytes for n, nbytes in enumerate(plan.workspace)}
         results = tuple(dict.fromkeys(

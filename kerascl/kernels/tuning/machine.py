@@ -35,13 +35,21 @@ _NVIDIA: tuple[tuple[tuple[int, int], int, int, int], ...] = (
     ((0, 0), 128, 0, 0),
 )
 _MATRIX = {"mma80": (8, 0), "wgmma90": (9, 0)}  # capabilities of units whose device says none
-# Multiply-adds of 16-bit floats a clock of what AMD's OpenCL calls a compute unit, which on RDNA is
-# two of them.  AMD, "How to accelerate AI applications on RDNA 3 using WMMA" and the specifications
-# of the Radeon RX 9070 XT.
-_WMMA = {"wmma11": 512, "wmma12": 1024}
+# Of what AMD's OpenCL calls a compute unit (two on RDNA), where matrix units do far more than
+# ordinary ones, by the dtype of operands.  AMD, "How to accelerate AI applications on RDNA 3 using
+# WMMA", the specifications of the Radeon RX 9070 XT, and the white papers of CDNA 2 and CDNA 3.
+_AMD = {
+    "wmma11": {"bfloat16": 512, "float16": 512},
+    "wmma12": {"bfloat16": 1024, "float16": 1024},
+    "mfma90a": {"bfloat16": 512},
+    "mfma942": {"float32": 512, "bfloat16": 1024, "float16": 1024},
+}
 # The same of a vector engine of Intel's, which its OpenCL calls a compute unit; of 16 lanes, as
 # Arc B's: Max has twice as many.  Intel, "oneAPI GPU Optimization Guide" (Xe architecture).
-_XMX = {"xmx8": 64, "xmx16": 128}
+_XMX = {
+    "xmx8": {"bfloat16": 64, "float16": 64},
+    "xmx16": {"bfloat16": 128, "float16": 128},
+}
 # Of other GPUs: (part of the vendor's name, multiply-adds a clock, work-items held).
 _VENDORS = (("advanced micro", 64, 2048), ("intel", 8, 128))
 _OTHERS = 64, 1024
@@ -133,8 +141,8 @@ def of_facts(info: DeviceInfo) -> Machine:
         vendor = info.vendor.lower()
         rows = (row[1:] for row in _VENDORS if row[0] in vendor)
         lanes, resident = next(rows, _OTHERS)
-        rate = (_WMMA | _XMX).get(info.matrix, 0) * info.compute_units * clock
-        matrix = (("bfloat16", rate), ("float16", rate)) if rate else ()
+        scale = info.compute_units * clock
+        matrix = tuple((n, r * scale) for n, r in (_AMD | _XMX).get(info.matrix, {}).items())
     simt = info.compute_units * clock * lanes
     return Machine(
         info.compute_units, clock, resident, (("float32", simt),), matrix, simt * per_product,

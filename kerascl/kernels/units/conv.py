@@ -68,8 +68,9 @@ class FragmentConv(FragmentSolver):
             for side, rows in zip(self._sides(p), (tile.bm, tile.bn), strict=True)
         )
         return tile.time(
-            g.m, g.n, depth, g.classes * p.groups, splits, info, p.a, copies, self._share(info)
-        )
+            g.m, g.n, depth, g.classes * p.groups, splits, info, p.a, copies, self._share(info),
+            self.unit.rate,
+        )  # fmt: skip
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, tile = problem, self.tile

@@ -152,6 +152,9 @@ class Unit:
         copies: most that a work-item holds of a stage.
         sets: of fragments in registers; with two, one is read while the other is multiplied.
         options: for the compiler.
+        exact: whether float32 is not rounded, so that they serve in precision "highest" too.
+        rate: multiply-adds a clock of a compute unit, where it is not that of the machine's matrix
+            units.
     """
 
     name: str
@@ -167,6 +170,8 @@ class Unit:
     copies: int = 128
     sets: int = 2
     options: tuple[str, ...] = ()
+    exact: bool = False
+    rate: float = 0.0
 
     @property
     def lanes(self) -> int:
@@ -180,4 +185,4 @@ class Unit:
         """Whether the units multiply such inputs as exactly as asked."""
         if dtype is not other or acc is not float32 or dtype not in self.fragments:
             return False
-        return dtype is not float32 or precision == "high"
+        return dtype is not float32 or self.exact or precision == "high"

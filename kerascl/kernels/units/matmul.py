@@ -41,8 +41,10 @@ class FragmentMatmul(FragmentSolver):
 
     def _time(self, p: MatmulProblem, info, splits: int) -> float:
         tile, bk, units = self.tile, self.tile.bk(p.a), info.compute_units
-        share = self._share(info)
-        time = tile.time(p.m, p.n, p.k, p.batches, splits, info, p.a, share=share)
+        time = tile.time(
+            p.m, p.n, p.k, p.batches, splits, info, p.a, share=self._share(info),
+            rate=self.unit.rate,
+        )  # fmt: skip
         sides = tuple(zip(self._sides(p), (tile.bm, tile.bn), strict=True))
         # Narrow copies cost issue slots; two-byte ones also wait for memory.
         narrow = sum(16 // (side.copy * p.a.itemsize) - 1 for side, _ in sides)

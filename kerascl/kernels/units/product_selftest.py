@@ -9,17 +9,24 @@ from __future__ import annotations
 import numpy as np
 
 from kerascl import dtypes
+from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD
 from kerascl.kernels.hopper.selftests.basics import check, convolution, run
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.units import known
 from kerascl.kernels.units.conv import FragmentConv
+from kerascl.kernels.units.fragment import Unit
 from kerascl.kernels.units.matmul import FragmentMatmul
 from kerascl.kernels.units.tile import solvers
 from kerascl.runtime import device, selftest_child
 
 F32 = dtypes.float32
+
+
+def _taken(dev: device.Device) -> list[tuple[Unit, DType]]:
+    """The device's units with each dtype that they take."""
+    return [(u, dtype) for u in known.UNITS if dev.info.matrix in u.matrix for dtype in u.fragments]
 
 
 def products(dev: device.Device) -> None:
@@ -32,9 +39,8 @@ def products(dev: device.Device) -> None:
     rng = np.random.default_rng()
     m, n, k = 200, 136, 424
     orders = ((False, False), (True, True), (False, True))
-    unit = next(unit for unit in known.UNITS if dev.info.matrix in unit.matrix)
-    for dtype in unit.fragments:
-        bound = 1e-3 if dtype is F32 else 2e-5
+    for unit, dtype in _taken(dev):
+        bound = 1e-3 if dtype is F32 and not unit.exact else 2e-5
         for i, solver in enumerate(s for s in solvers(FragmentMatmul, None) if s.unit is unit):
             turn_a, turn_b = orders[i % len(orders)]
             scale = 2.0**-20 if dtype is dtypes.float16 and i == 0 else 1.0
@@ -60,9 +66,8 @@ def convolutions(dev: device.Device) -> None:
         DeviceError: of any step, or a result is wrong.
     """
     rng = np.random.default_rng()
-    unit = next(unit for unit in known.UNITS if dev.info.matrix in unit.matrix)
-    solver = [s for s in solvers(FragmentConv, None) if s.unit is unit][-1]
-    for dtype in unit.fragments:
+    for unit, dtype in _taken(dev):
+        solver = [s for s in solvers(FragmentConv, None) if s.unit is unit][-1]
         for kind in (FORWARD, DATA_GRAD, FILTER_GRAD):
             problem, inputs, want = convolution(rng, kind, (3, 13, 13, 40, 24, 3, 1, 1, 1), dtype)
             got = np.empty(want.shape, np.float32)

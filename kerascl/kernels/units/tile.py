@@ -71,9 +71,10 @@ class FragmentTile:
 
     def time(
         self, m, n, k, batch: int, splits: int, info, dtype: DType, copies: float = 0.0,
-        share: float = 1.0,
+        share: float = 1.0, rate: float = 0.0,
     ) -> float:
-        """Microseconds without the first launch, where `share` of the units' rate can be reached.
+        """Microseconds without the first launch, where `share` of the units' rate can be reached:
+        of `rate` multiply-adds a clock of a compute unit, if it is not the machine's.
         A step of the depth takes as long as its products and its `copies` (in clocks), or as until
         its operands are there, which other groups of the compute unit hide."""
         rates, units, area = machine.of(info), info.compute_units, self.bm * self.bn
@@ -81,7 +82,8 @@ class FragmentTile:
         reached = self.efficiency * share
         reached *= 0.8 if dtype.itemsize == 4 else 1.0
         # Of a clock and compute unit; CPUs, on which tests run the kernels, have no such units.
-        rate = (rates.matrix_rate(dtype) or rates.rate(dtype)) * reached / units / rates.clock
+        known = (rates.matrix_rate(dtype) or rates.rate(dtype)) / units / rates.clock
+        rate = (rate or known) * reached
         steps = ceil_div(ceil_div(k, splits), self.bk(dtype))
         # No products hide the copies that fill the ring.
         filling = area * TILE + self.stages * copies
