@@ -22,7 +22,7 @@ from kerascl.kernels.conv.problem import (
 )
 from kerascl.kernels.matmul import cpu
 from kerascl.kernels.matmul.cpu import Micro
-from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
+from kerascl.kernels.matmul.split_k import most_slices, partial_epilogue, reduction_launch
 from kerascl.kernels.tuning import machine
 
 
@@ -118,7 +118,7 @@ class DepthwiseLines(Solver):
                 ceil_div(lines * p.y_shape[-2], self.DEPTH),
                 ceil_div(info.compute_units * 4, blocks),
             )
-            most = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
+            most = most_slices(p.total, p.acc)
             each = ceil_div(lines, min(wanted, most, lines))
             splits = ceil_div(lines, each)
             items = splits * blocks

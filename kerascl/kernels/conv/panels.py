@@ -23,7 +23,7 @@ from kerascl.kernels.conv.problem import (
 )
 from kerascl.kernels.matmul import cpu
 from kerascl.kernels.matmul.cpu import Micro
-from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
+from kerascl.kernels.matmul.split_k import most_slices, partial_epilogue, reduction_launch
 from kerascl.kernels.tuning import machine
 
 
@@ -111,7 +111,7 @@ class PanelConv(Solver):
         tiles = math.prod(p.w_shape[:-2]) * ceil_div(channels, micro.mr)
         tiles *= ceil_div(g.n, micro.nr) * p.groups
         all_lines = images * pixels // width
-        most = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
+        most = most_slices(p.total, p.acc)
         wanted = max(
             ceil_div(all_lines * width, self.DEPTH), ceil_div(info.compute_units * 4, tiles)
         )

@@ -18,7 +18,7 @@ from kerascl.kernels.conv.problem import (
     product_params,
     usable,
 )
-from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
+from kerascl.kernels.matmul.split_k import partial_epilogue, reduction_launch, slice_counts
 from kerascl.kernels.matmul.tiles import Loads, Tile, load4
 from kerascl.kernels.tuning import machine
 
@@ -48,14 +48,9 @@ class TiledConv(Solver):
         return self.tile.time(g.m, g.n, g.k, g.classes * p.groups, splits, p.acc, info)
 
     def _splits(self, p: ConvProblem, info) -> int:
-        bk = self.tile.bk(p.acc)
-        k = gemm_shape(p).k
-        most = min(max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize)), ceil_div(k, bk), 256)
-        if self.split is not None:
-            return max(1, min(self.split, most))
-        choices = [s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256) if s <= most]
-        choices = [s for s in choices if s == 1 or k // s >= 8 * bk]
-        return min(choices, key=lambda s: self._time(p, info, s))
+        depth, step = gemm_shape(p).k, self.tile.bk(p.acc)
+        counts = slice_counts(self.split, p.total, p.acc, depth, step)
+        return min(counts, key=lambda s: self._time(p, info, s))
 
     def cost(self, problem: ConvProblem, info) -> float:
         p = problem

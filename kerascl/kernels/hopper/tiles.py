@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from kerascl.dtypes import float32
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.hopper.ptx import Kind
-from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES
+from kerascl.kernels.matmul.split_k import most_slices
 from kerascl.kernels.tuning import machine
 
 SHARED_LIMIT = 231_424  # bytes of the array: 227 KiB a work-group less what the driver reserves
@@ -112,8 +113,8 @@ def tiles_time(
 
 def slice_counts(wanted: int | None, total: int, chunks: int) -> tuple[int, ...]:
     """Numbers of slices to consider for a depth of so many stages: where none is `wanted`, those
-    of at least four stages each.  Their partial sums stay below MAX_PARTIAL_BYTES."""
-    most = max(1, min(MAX_PARTIAL_BYTES // (4 * total), chunks))
+    of at least four stages each."""
+    most = max(1, min(most_slices(total, float32), chunks))
     if wanted is not None:
         return (min(wanted, most),)
     return tuple(s for s in SPLITS if s == 1 or (s <= most and 4 * s <= chunks))

@@ -14,7 +14,7 @@ from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.matmul import cpu
 from kerascl.kernels.matmul.cpu import Micro
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, usable
-from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
+from kerascl.kernels.matmul.split_k import most_slices, partial_epilogue, reduction_launch
 from kerascl.kernels.tuning import machine
 
 # B_MODE of gemm_cpu.cl.
@@ -271,7 +271,7 @@ class PanelMatmul(Solver):
         units = info.compute_units
         if tiles % units == 0 or tiles * tile * p.k < 2e6 * units:
             return 1, p.k
-        room = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
+        room = most_slices(p.total, p.acc)
         slice_ = ceil_div(p.k, max(1, min(ceil_div(units * 3, tiles), p.k // 256, room)))
         return ceil_div(p.k, slice_), slice_
 

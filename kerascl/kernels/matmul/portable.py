@@ -8,7 +8,12 @@ from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, narrow, prelude
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, stride_args, usable
-from kerascl.kernels.matmul.split_k import MAX_PARTIAL_BYTES, partial_epilogue, reduction_launch
+from kerascl.kernels.matmul.split_k import (
+    most_slices,
+    partial_epilogue,
+    reduction_launch,
+    slice_counts,
+)
 from kerascl.kernels.matmul.tiles import Loads, Tile, load4
 from kerascl.kernels.tuning import machine
 
@@ -68,15 +73,8 @@ class TiledMatmul(Solver):
         return usable(p, info) and self.tile.fits(p.acc, Loads(*(n for _, n in _both(p))), info)
 
     def _splits(self, p: MatmulProblem, info) -> int:
-        """How many slices of k; each has at least one tile's depth."""
-        bk = self.tile.bk(p.acc)
-        room = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
-        most = min(room, ceil_div(p.k, bk), 256)
-        if self.split is not None:
-            return max(1, min(self.split, most))
-        choices = [s for s in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 64, 128) if s <= most]
-        choices = [s for s in choices if s == 1 or p.k // s >= 8 * bk]
-        return min(choices, key=lambda s: self._time(p, info, s))
+        counts = slice_counts(self.split, p.total, p.acc, p.k, self.tile.bk(p.acc))
+        return min(counts, key=lambda s: self._time(p, info, s))
 
     def _time(self, p: MatmulProblem, info, splits: int) -> float:
         time = self.tile.time(p.m, p.n, p.k, p.batches, splits, p.acc, info)
@@ -181,7 +179,7 @@ class SkinnyMatmul(Solver):
         along_k = long[4] == 1 or (long[3] != 1 and abs(long[4]) < abs(long[3]))
         group_rows, lanes = (8, 32) if along_k else (32, 8)
         groups = ceil_div(rows, group_rows) * p.batches
-        room = max(1, MAX_PARTIAL_BYTES // (p.total * p.acc.itemsize))
+        room = most_slices(p.total, p.acc)
         wanted = self.split or min(ceil_div(info.compute_units * 4, groups), p.k // 512)
         slice_ = ceil_div(p.k, max(1, min(wanted, room, p.k)))
         splits = ceil_div(p.k, slice_)

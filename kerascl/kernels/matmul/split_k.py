@@ -5,11 +5,29 @@ from __future__ import annotations
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar
-from kerascl.kernels.contract.sizes import index_type, round_up
+from kerascl.kernels.contract.sizes import ceil_div, index_type, round_up
 from kerascl.kernels.contract.source import Source, cl_source, prelude, unit
 from kerascl.kernels.tuning import machine
 
 GROUP = 64
+MAX_PARTIAL_BYTES = 128 * 2**20
+COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
+
+
+def most_slices(total: int, acc: DType) -> int:
+    """How many slices' partial sums, `total` accumulators each, fit MAX_PARTIAL_BYTES."""
+    return max(1, MAX_PARTIAL_BYTES // (total * acc.itemsize))
+
+
+def slice_counts(
+    wanted: int | None, total: int, acc: DType, depth: int, step: int
+) -> tuple[int, ...]:
+    """Numbers of slices to consider for a sum over `depth` in steps of a tile's: where none is
+    `wanted`, those of at least eight steps each."""
+    most = min(most_slices(total, acc), ceil_div(depth, step), COUNTS[-1])
+    if wanted is not None:
+        return (max(1, min(wanted, most)),)
+    return tuple(s for s in COUNTS if s == 1 or (s <= most and depth // s >= 8 * step))
 
 
 def partial_epilogue(acc: DType, offset: str, slot: str = "ws0") -> Epilogue:
@@ -104,6 +122,3 @@ def zero_plan(total: int, acc: DType, epilogue: Epilogue) -> Plan:
     args = (Scalar(index, total), *epilogue.args)
     size = round_up(total, GROUP)
     return Plan([Launch(source, "gemm_zero", args, (size,), (GROUP,))])
-
-
-MAX_PARTIAL_BYTES = 128 * 2**20

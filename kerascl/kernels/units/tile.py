@@ -13,23 +13,21 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kerascl.dtypes import DType
+from kerascl.dtypes import DType, float32
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.matmul.split_k import (
-    MAX_PARTIAL_BYTES,
     partial_epilogue,
     reduction_wait,
+    slice_counts,
     vector_reduction_launch,
 )
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units import known
 from kerascl.kernels.units.fragment import Unit
 from kerascl.kernels.units.nv_sm80 import UNIT as NVIDIA
-
-SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
 @dataclass(frozen=True)
@@ -233,13 +231,9 @@ class FragmentSolver(Solver):
         return cl_source(self.unit.moves) + cl_source("units/mma_tile.cl")
 
     def _splits(self, p, info) -> int:
-        k, bk = self._sizes(p)[2], self.tile.bk(p.a)
-        room = max(1, MAX_PARTIAL_BYTES // (p.total * 4))
-        most = min(room, ceil_div(k, bk), 256)
-        if self.split is not None:
-            return max(1, min(self.split, most))
-        choices = [s for s in SPLITS if s == 1 or (s <= most and k // s >= 8 * bk)]
-        return min(choices, key=lambda s: self._time(p, info, s))
+        depth, step = self._sizes(p)[2], self.tile.bk(p.a)
+        counts = slice_counts(self.split, p.total, float32, depth, step)
+        return min(counts, key=lambda s: self._time(p, info, s))
 
     def _plan(self, p, info, epilogue, index, m_fast, launch_of) -> Plan:
         """`launch_of(source_head, splits, slice, inner)` makes the launch."""
