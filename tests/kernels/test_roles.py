@@ -80,7 +80,7 @@ def check(plan) -> None:
 
 def test_one_kernel_of_each_solver_is_the_main_one(dev, units):
     seen = set()
-    units = ("mma80", "wgmma90", "wmma11", "wmma12", "mfma90a", "mfma942", "xmx8", "xmx16")
+    units = sorted({name for unit in known.UNITS for name in unit.matrix})
     infos = [dev.info, *(gpu(dev.info, m) for m in ("", *units))]
     infos += [dataclasses.replace(infos[1], registers=count) for count in (64, 96, 144)]
     for kind, problem in problems():
