@@ -11,6 +11,7 @@ from numpy import unsignedinteger as unsignedinteger
 
 import kerascl_hook as _hook
 from kerascl.checks import first as _first
+from kerascl.compiler.library.own import solver as solver
 from kerascl.compiler.run import execute as _execute
 from kerascl.compiler.run.capture import jit as jit
 from kerascl.core import context as _context

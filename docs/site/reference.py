@@ -35,7 +35,7 @@ PAGES = {
         "jit grad value_and_grad jacobian hessian vjp jvp GradientTape custom_gradient "
         "stop_gradient remat loop scan",
     ),
-    "own": ("Kernels of one's own", "", "elementwise reduction kernel"),
+    "own": ("Kernels of one's own", "", "elementwise reduction kernel solver"),
     "networks": ("Convolution, pooling, attention", "convolution pooling attention", ""),
     "nn": ("kerascl.nn", "", "nn."),
     "linalg": ("kerascl.linalg", "", "linalg."),

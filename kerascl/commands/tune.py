@@ -23,6 +23,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from kerascl.commands.scripts import run_script
+from kerascl.kernels.contract import registry
 from kerascl.kernels.contract.solver import Solver, choose
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import ConvProblem
@@ -160,7 +161,8 @@ def _build(dev: Device, problems: list, options: argparse.Namespace) -> None:
     """Build what the candidates of several problems need; what fails is met again one by one."""
     launches = []
     for kind, problem in problems:
-        for candidate in _candidates(KINDS[kind], problem, dev.info)[: options.candidates]:
+        found = _candidates(KINDS[kind], problem, dev.info)[: options.candidates]
+        for candidate in (*_own(kind, problem, dev.info), *found):
             with contextlib.suppress(NotImplementedError):
                 launches += plan_of(candidate, problem, dev.info).launches
     with contextlib.suppress(CompileError, DeviceError):
@@ -230,7 +232,7 @@ def race(dev: Device, kind: str, problem, repeats: int, candidates: int, end: fl
     error = trial.error(plan)
     if not error <= trial.bound:
         found.wrong[present.name] = f"relative error {error:.1e}"
-    for candidate in _candidates(module, problem, info)[:candidates]:
+    for candidate in (*_own(kind, problem, info), *_candidates(module, problem, info)[:candidates]):
         if time.monotonic() > end:
             break
         if candidate.name == present.name:
@@ -246,6 +248,11 @@ def race(dev: Device, kind: str, problem, repeats: int, candidates: int, end: fl
             text = str(failure).partition("\n")[0]
             found.wrong[candidate.name] = f"{type(failure).__name__}: {text}"
     return found
+
+
+def _own(kind: str, problem, info) -> list[Solver]:
+    """The applicable solvers that the user's script added."""
+    return [solver for solver in registry.of(kind) if solver.applies(problem, info)]
 
 
 def _least(module, problem, info) -> float:

@@ -61,6 +61,9 @@ class Engine(Protocol):
     def borrow(self, x: Any) -> Any:
         """What pyopencl's array or buffer says of itself (`runtime.sharing.Borrowed`)."""
 
+    def forget_programs(self) -> None:
+        """Compile graphs anew, as where other kernels are taken."""
+
     def let_go(self) -> None:
         """Free compiled graphs, built programs and memory that nothing in use holds."""
 

@@ -35,3 +35,15 @@ def row_sums():
         template={"GROUP": 16},
         grad=lambda g, y, x: kc.broadcast_to(g[:, None], x.shape),
     )
+
+
+# A matrix product for `kerascl.solver`.
+PRODUCT = """
+__kernel void own_product(__global const a_T* a, __global const b_T* b EPILOGUE_PARAMS) {
+  const int column = get_global_id(0), row = get_global_id(1), batch = get_global_id(2);
+  ACC_T sum = 0;
+  for (int k = 0; k < K; ++k)
+    sum += (ACC_T)a_LOAD(a_AT(batch, row, k)) * (ACC_T)b_LOAD(b_AT(batch, k, column));
+  EPILOGUE(sum * FACTOR, out_AT(batch, row, column));
+}
+"""

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from tests.arrays.kernels import row_sums, softsign
+from tests.arrays.kernels import PRODUCT, row_sums, softsign
 
 
 def _floats(rng, *shape):
@@ -57,3 +57,23 @@ def test_in_layers_trained_by_fit(rng, mine, theirs):
     assert found[-1] < found[0]
     for a, b in zip(after, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-5)
+
+
+def test_a_layer_is_trained_by_a_solver(rng, monkeypatch):
+    """Forward and both gradients of a dense layer by the kernel: the steps of NumPy."""
+    source = PRODUCT.replace("FACTOR", "1")
+    offered = kc.solver("matmul", "own_product", source, lambda p: (p.n, p.m, p.batches))
+    monkeypatch.setenv("KERASCL_SOLVERS", "own_product")
+    x, t = rng.normal(size=(8, 5)).astype("f"), rng.normal(size=(8, 3)).astype("f")
+    w, b = rng.normal(size=(5, 3)).astype("f"), rng.normal(size=3).astype("f")
+    model = keras.Sequential([keras.Input((5,)), keras.layers.Dense(3)])
+    model.set_weights([w, b])
+    model.compile(keras.optimizers.SGD(0.1), "mse")
+    model.fit(x, t, batch_size=8, epochs=3, shuffle=False, verbose=0)
+    w, b = w.astype("float64"), b.astype("float64")
+    for _ in range(3):
+        slope = 2 * (x @ w + b - t) / t.size
+        w, b = w - 0.1 * x.T @ slope, b - 0.1 * slope.sum(0)
+    offered.remove()
+    for found, wanted in zip(model.get_weights(), (w, b), strict=True):
+        assert np.linalg.norm(found - wanted) <= 1e-5 * np.linalg.norm(wanted)

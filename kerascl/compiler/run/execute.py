@@ -200,6 +200,10 @@ class Engine:
             step.kernel = device.programs.kernel(step.source, step.name, step.options)
         del built  # the kernels hold it
 
+    def forget_programs(self) -> None:
+        """Compile graphs anew, as where other kernels are taken."""
+        self.programs.clear()
+
     def let_go(self) -> None:
         """Free compiled graphs, built programs and memory that nothing in use holds."""
         self.programs.let_go()

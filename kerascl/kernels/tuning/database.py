@@ -19,6 +19,7 @@ from typing import Any
 
 from kerascl import config
 from kerascl.dtypes import DType, as_dtype
+from kerascl.kernels.contract import registry
 from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.solver import Solver
@@ -100,8 +101,8 @@ def _plain(value):
 def choose(
     kind: str, solvers: Iterable[Solver], variants: Iterable[Solver], problem, info
 ) -> Solver:
-    """The measured best of `solvers` and `variants`, else the cheapest applicable of `solvers`, by
-    `corrected` costs.
+    """The measured best of `solvers`, `variants` and those that users added, else the cheapest
+    applicable of `solvers`, by `corrected` costs.
 
     Raises:
         NotImplementedError: when none applies; it names the problem.
@@ -109,7 +110,8 @@ def choose(
     if _recorded is not None and (kind, problem) not in _recorded:
         _recorded.append((kind, problem))
     wanted = config.solvers(), config.avoided_solvers()
-    return _choose(kind, tuple(solvers), tuple(variants), problem, info, wanted)
+    others = (*variants, *registry.of(kind))
+    return _choose(kind, tuple(solvers), others, problem, info, wanted)
 
 
 def choose_for(
