@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import html
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -110,6 +111,9 @@ class Array(Methods, Differentiable):
                 "(numpy(), float(), int(), bool(), printing, or a Python `if` on an array). "
                 "Use kerascl.where / cond / while_loop, or run the function eagerly."
             )
+        row: Row | None = self.__dict__.get("_row")
+        if row is not None and row.node is self._node and current.trace is None:
+            return row.read()
         return current.engine.to_host(self._node)
 
     def _shared_with_host(self) -> np.ndarray | None:
@@ -429,6 +433,53 @@ class SupportsArray(Protocol):
 ArrayLike: TypeAlias = (
     Array | State | SupportsArray | bool | int | float | complex | Sequence["ArrayLike"]
 )
+
+
+class Rows:
+    """The slices of a small array that is iterated over: the first that is read brings all."""
+
+    MOST_ELEMENTS = 2**14
+
+    def __init__(self, node: Node):
+        self.node = node
+        self._value: np.ndarray | None = None
+
+    def value(self) -> np.ndarray:
+        """The whole array on the host."""
+        if self._value is None:
+            self._value = current.engine.to_host(self.node)
+        return self._value
+
+
+@dataclass(frozen=True)
+class Row:
+    """Where an Array that iteration gave finds its value, as long as it stands for `node`."""
+
+    rows: Rows
+    place: int
+    node: Node
+
+    def read(self) -> np.ndarray:
+        """The slice's value, for whoever asks to keep."""
+        return np.array(self.rows.value()[self.place])
+
+
+def iterate(array: Array) -> Iterator[Array]:
+    """The slices along the first axis, lazy ones; of a small array the host reads all at once."""
+    if not array.shape:
+        raise TypeError("iteration over an array of shape ()")
+    return _slices(array)
+
+
+def _slices(array: Array) -> Iterator[Array]:
+    rows = Rows(array._node)
+    for place in range(array.shape[0]):
+        found = array[place]
+        if array.size <= Rows.MOST_ELEMENTS:
+            if rows.node is not array._node:  # assigned meanwhile
+                rows = Rows(array._node)
+            found.__dict__["_row"] = Row(rows, place, found._node)
+        yield found
 
 
 def is_evaluated(array: Array) -> bool:

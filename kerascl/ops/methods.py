@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kerascl.core import tape
-from kerascl.core.array import Array, ArrayLike
+from kerascl.core.array import Array, ArrayLike, iterate
 from kerascl.core.types import Axes, Device, ShapeLike
 from kerascl.dtypes import DType, DTypeLike
 from kerascl.ops import (
@@ -105,12 +105,6 @@ def _fill(self: Array, value: ArrayLike) -> None:
     self[...] = value
 
 
-def _iterate(self: Array) -> Iterator[Array]:
-    if not self.shape:
-        raise TypeError("iteration over an array of shape ()")
-    return (self[k] for k in range(self.shape[0]))
-
-
 def _reduction(function: Callable[..., Array]) -> Callable[..., Array]:
     def method(
         self: Array,
@@ -197,7 +191,7 @@ _METHODS: dict[str, Any] = {
     "__setitem__": assignment.setitem,
     "__array_ufunc__": numpy_protocol.array_ufunc,
     "__array_function__": numpy_protocol.array_function,
-    "__iter__": _iterate,
+    "__iter__": iterate,
     "astype": _astype,
     "reshape": _reshape,
     "transpose": _transpose,

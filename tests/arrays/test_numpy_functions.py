@@ -259,3 +259,32 @@ def test_numpy_stays_on_the_device(rng):
     for found in (np.polymul(x, x), np.unwrap(x), np.ediff1d(x), np.resize(x, 7), np.frexp(x)[0]):
         assert isinstance(found, kc.Array)
     assert host.calls["numpy"] == before
+
+
+def test_iteration_reads_once(rng, monkeypatch):
+    """Elements of a small array share one read; what they stand for later is theirs."""
+    host_x = rng.normal(size=(5, 3)).astype("f")
+    x = kc.array(host_x) * 2
+    reads, to_host = [], kc.engine.to_host
+    monkeypatch.setattr(kc.engine, "to_host", lambda node: reads.append(node) or to_host(node))
+    rows = list(x)
+    assert not reads
+    np.testing.assert_array_equal([row.numpy() for row in rows], host_x * 2)
+    assert [float(v) for v in rows[1]] == (host_x[1] * 2).tolist()
+    assert len(reads) == 2
+    rows[0].numpy()[:] = 0  # a copy
+    np.testing.assert_array_equal(rows[0], host_x[0] * 2)
+    rows[2][1] = 7
+    wanted = host_x[2] * 2
+    wanted[1] = 7
+    np.testing.assert_array_equal(rows[2], wanted)
+    y = kc.arange(4)
+    found = []
+    for v in y:  # assigned while it is iterated over, as NumPy shows it
+        found.append(int(v))
+        y[:] = y + 1
+    assert found == [0, 2, 4, 6]
+    slopes = kc.grad(lambda t: sum(float(k) * v for k, v in zip([1, 2], t, strict=True)))(x[0, :2])
+    np.testing.assert_array_equal(slopes, [1, 2])
+    with pytest.raises(TypeError, match="shape"):
+        iter(kc.array(1.0))
