@@ -334,14 +334,14 @@ def test_units_are_chosen_if_their_self_test_passes(unit, dtype, monkeypatch, rn
 
 
 @pytest.mark.parametrize("card", ["rx7900xtx", "rx9070xt"])
-def test_wmma_takes_no_float32(card, rng):
+def test_wmma_takes_no_true_float32(card, rng):
     problem, _, _ = test_gemm.make(rng, 512, 512, 512)
     assert "wmma" not in name_of_choice(normalise_matmul(problem), CARDS[card].info)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 def test_what_serves_dtypes_without_matrix_units_still_does(dtype, rng):
-    """WMMA takes no float32: there Winograd and attention's kernels serve as on cards without."""
+    """WMMA takes no true float32: Winograd and attention's kernels serve as on cards without."""
     info = CARDS["rx7900xtx"].info
     problem, _, _ = test_conv.make(rng, FORWARD, (16, 16), 64, 64, 3, pads=1, dtype=dtype)
     assert winograd.SOLVERS[0].applies(normalise_conv(problem), info) == (dtype == "float32")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.units import amd
-from kerascl.kernels.units.fragment import Fragment, Layout, Unit
+from kerascl.kernels.units.fragment import Fragment, Layout, Unit, threefold
 
 SIZE = 16  # m, n and k
 
@@ -29,6 +29,7 @@ FRAGMENTS = {
     dtypes.bfloat16: _fragment(dtypes.bfloat16, "bf16", "short16"),
     dtypes.float16: _fragment(dtypes.float16, "f16", "half16"),
 }
+FRAGMENTS[dtypes.float32] = threefold(FRAGMENTS[dtypes.bfloat16])
 
 UNIT = Unit(
     "wmma", {"wmma11": 0.5}, FRAGMENTS, "units/mma_plain.cl", stages=2,

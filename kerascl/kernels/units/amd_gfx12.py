@@ -10,7 +10,7 @@ from __future__ import annotations
 from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.units import amd
-from kerascl.kernels.units.fragment import Fragment, Layout, Unit
+from kerascl.kernels.units.fragment import Fragment, Layout, Unit, threefold
 
 SIZE = 16  # m, n and k
 
@@ -30,6 +30,7 @@ FRAGMENTS = {
     dtypes.bfloat16: _fragment(dtypes.bfloat16, "bf16", "short8"),
     dtypes.float16: _fragment(dtypes.float16, "f16", "half8"),
 }
+FRAGMENTS[dtypes.float32] = threefold(FRAGMENTS[dtypes.bfloat16])
 
 UNIT = Unit(
     "rdna4wmma", {"wmma12": 0.5}, FRAGMENTS, "units/mma_plain.cl", stages=2,

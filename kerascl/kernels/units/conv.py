@@ -69,7 +69,7 @@ class FragmentConv(FragmentSolver):
         )
         return tile.time(
             g.m, g.n, depth, g.classes * p.groups, splits, info, p.a, copies, self._share(info),
-            self.unit.rate,
+            self.unit.rate, self._products(p),
         )  # fmt: skip
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -49,12 +50,14 @@ class Fragment:
     """One instruction: d (m x n, float32) += a (m x k) b (k x n).
 
     Attributes:
-        dtype: of a and b.
+        dtype: of a and b as the instruction takes them.
         lanes: of the sub-group.
         a, b, d: who holds what.
         macro: OpenCL C that defines MMA(d, a, b) over a lane's elements, those of a and b in
             words of 32 bits, the first in the low bits.
         attributes: of kernels with the instruction.
+        products: 3 where operands are float32, each of which is nearly the sum of two of `dtype`:
+            all products are summed but that of both second ones.
     """
 
     dtype: DType
@@ -67,6 +70,7 @@ class Fragment:
     d: Layout
     macro: str
     attributes: str = ""
+    products: int = 1
 
     @property
     def wide(self) -> int:
@@ -80,7 +84,8 @@ class Fragment:
             FRAGMENT_M=self.m, FRAGMENT_N=self.n, FRAGMENT_K=self.k, LANES=self.lanes,
             A_WORDS=len(self.a.elements) // self.wide, B_WORDS=len(self.b.elements) // self.wide,
             SUMS=len(self.d.elements), UNIT_ATTRIBUTES=self.attributes,
-            A_RUN=self._run(self.a), B_RUN=self._run(self.b),
+            A_RUN=self._run(self.a), B_RUN=self._run(self.b), LB=self.dtype.itemsize,
+            PRODUCTS=self.products,
         )  # fmt: skip
         return defines(**names) + self._reads + self.macro
 
@@ -109,7 +114,7 @@ class Fragment:
             width = next(w for w in (4, 2, 1) if self._beside(layout, first, w * self.wide, depth))
             row, at = layout.text(1 - depth, first), layout.text(depth, first)
             text += (
-                f" READ{width}({name}, (to) + {word}, at, (row) + {row}, ((depth) + {at}) * EB)"
+                f" READ{width}({name}, (to) + {word}, at, (row) + {row}, ((depth) + {at}) * LB)"
             )
             word += width
         return f"#define READ_{name}(to, at, row, depth) {{{text} }}\n"
@@ -132,6 +137,13 @@ class Fragment:
         return ascending and whole
 
 
+def threefold(fragment: Fragment) -> Fragment:
+    """An instruction for bfloat16 as one for float32: each number is nearly the sum of two, and of
+    the four products the three larger are taken.  The relative error is near 2**-18, that of TF32
+    near 2**-11.  Numbers below 2**-117, whose second part is subnormal, keep fewer bits."""
+    return dataclasses.replace(fragment, products=3)
+
+
 @dataclass(frozen=True)
 class Unit:
     """The matrix units of a family of devices.
@@ -140,7 +152,7 @@ class Unit:
         name: what names of solvers begin with.
         matrix: values of DeviceInfo.matrix that offer them, and the share of the matrix units' rate
             that is reached there.
-        fragments: an instruction for each dtype of operands.
+        fragments: an instruction for each dtype of operands (float32 by TF32 or `threefold`).
         moves: the OpenCL C by which mma_tile.cl moves data.
         stages: of the ring in local memory.
         largest: most results of a sub-group's tile, which registers bound: of products, and where

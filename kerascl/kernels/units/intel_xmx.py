@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
-from kerascl.kernels.units.fragment import Fragment, Layout, Unit
+from kerascl.kernels.units.fragment import Fragment, Layout, Unit, threefold
 
 ROWS, DEPTH = 8, 16
 EXTENSION = "cl_intel_subgroup_matrix_multiply_accumulate"
@@ -51,6 +51,7 @@ def _unit(lanes: int, *widest: tuple[int, int]) -> Unit:
         dtype: _fragment(dtype, name, lanes)
         for dtype, name in ((dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"))
     }
+    fragments[dtypes.float32] = threefold(fragments[dtypes.bfloat16])
     products, convolutions = widest
     # A thread's registers are all that bounds a tile: so it gets twice as many, of which there are
     # then half as many threads at once.

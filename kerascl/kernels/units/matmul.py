@@ -43,7 +43,7 @@ class FragmentMatmul(FragmentSolver):
         tile, bk, units = self.tile, self.tile.bk(p.a), info.compute_units
         time = tile.time(
             p.m, p.n, p.k, p.batches, splits, info, p.a, share=self._share(info),
-            rate=self.unit.rate,
+            rate=self.unit.rate, products=self._products(p),
         )  # fmt: skip
         sides = tuple(zip(self._sides(p), (tile.bm, tile.bn), strict=True))
         # Narrow copies cost issue slots; two-byte ones also wait for memory.

@@ -6,13 +6,15 @@
 // written at once, meet in few banks.  Where lanes hold runs along k of less than 16 bytes (X_RUN
 // elements), a chunk has such runs of several rows, and a row's runs lie in as many chunks.
 #define LDC (BN + 8)
-#define RUN(X) (X##_RUN * EB)
+#define RUN(X) (X##_RUN * LB)
+#define LKB (BK * LB)
 #define SWAP(X, r, b) \
   (RUN(X) < 16 ? (((b) / RUN(X) >> 3) ^ ((r) >> 3)) & 7 \
-   : KB == 64  ? (((r) >> 1) ^ (X##_ALONG_K ? 0 : (r) >> 3)) & 3 \
+   : LKB == 32 ? (((r) >> 2) ^ (X##_ALONG_K ? 0 : (r) >> 3)) & 1 \
+   : LKB == 64 ? (((r) >> 1) ^ (X##_ALONG_K ? 0 : (r) >> 3)) & 3 \
                : (r) & 7)
 #define AT_K(X, r, b) \
-  ((r) / (16 / RUN(X)) * (KB * 16 / RUN(X)) + ((((b) / RUN(X)) ^ SWAP(X, r, b)) * 16) + \
+  ((r) / (16 / RUN(X)) * (LKB * 16 / RUN(X)) + ((((b) / RUN(X)) ^ SWAP(X, r, b)) * 16) + \
    (r) % (16 / RUN(X)) * RUN(X) + (b) % RUN(X))
 #define STAGE_BYTES ((__local uchar*)memory)
 #define LOCAL_ADDRESS(s, p) s = 0
@@ -69,28 +71,60 @@
 #define PART4(to, p, i, n) PART(uint, 1, to, p, i, n)
 
 #define TO(T, at) *(__local T*)(STAGE_BYTES + (at))
+// The elements of a copy, as words, to row r, or rows from r on, at byte b.
+#define PUT_K(X, words, at, r, b) \
+  if (X##_CE * LB == 2) TO(ushort, (at) + AT_K(X, r, b)) = (ushort)(words)[0]; \
+  else if (RUN(X) == 2) UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) \
+    TO(ushort, (at) + AT_K(X, r, (b) + 2 * c_)) = (ushort)((words)[c_ / 2] >> 16 * (c_ % 2)); \
+  else UNROLL for (int c_ = 0; c_ < LAND_WORDS(X); ++c_) \
+    TO(uint, (at) + (RUN(X) < 16 ? AT_K(X, r, (b) + 4 * c_) : AT_K(X, r, b) + 4 * c_)) = (words)[c_];
+#define PUT_MN(X, words, at, r, b) \
+  if (RUN(X) == 2 && X##_CE > 1) UNROLL for (int c_ = 0; c_ < LAND_WORDS(X); ++c_) \
+    TO(uint, (at) + AT_K(X, (r) + 2 * c_, b)) = (words)[c_]; \
+  else UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) { \
+    const uint to_ = (at) + AT_K(X, (r) + c_, b); \
+    if (LB == 4) TO(uint, to_) = (words)[c_]; \
+    else TO(ushort, to_) = (ushort)((words)[c_ / 2] >> 16 * (c_ % 2)); \
+  }
+#define LAND_WORDS(X) ((X##_CE * LB + 3) / 4)
+#if PRODUCTS == 1
+#define PUT(X, KIND, s, at, r, b) { PUT_##KIND(X, held##X[s], at, r, b) }
+#else
+// Bits of the bfloat16 nearest to those of a float32.
+inline uint kcl_nearest(uint x) { return (x + 0x7fff + (x >> 16 & 1)) >> 16; }
+// A float32 as two bfloat16 whose sum it nearly is.  What is not finite is the second, beside a 1 of
+// its sign: the products with what is finite, and of two infinities, are then those of float32.
+inline uint2 kcl_parts(uint x) {
+  const uint near = kcl_nearest(x);
+  const bool largest = (near & 0x7f80) == 0x7f80;  // would become infinite
+  const uint first = largest ? x >> 16 : near;
+  const uint left = as_uint(as_float(x) - as_float(first << 16));
+  const uint rest = largest ? left >> 16 : kcl_nearest(left);
+  const uint isnan = (x & 0x7fffff) ? 0x40 : 0;
+  return (x & 0x7f800000) == 0x7f800000
+             ? (uint2)((x >> 16 & 0x8000) | 0x3f80, x >> 16 | isnan)
+             : (uint2)(first, rest);
+}
+#define PUT(X, KIND, s, at, r, b) { \
+  uint first_[LAND_WORDS(X)], rest_[LAND_WORDS(X)]; \
+  UNROLL for (int c_ = 0; c_ < LAND_WORDS(X); ++c_) first_[c_] = rest_[c_] = 0; \
+  UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) { \
+    const uint2 parts_ = kcl_parts(held##X[s][c_]); \
+    first_[c_ / 2] |= parts_.x << 16 * (c_ % 2), rest_[c_ / 2] |= parts_.y << 16 * (c_ % 2); \
+  } \
+  PUT_##KIND(X, first_, at, r, b) \
+  PUT_##KIND(X, rest_, (at) + S##X / 2, r, b) \
+}
+#endif
 #define LAND_K(X, WIDE, at) \
   UNROLL for (int s_ = 0; s_ < PER(X, WIDE); ++s_) { \
-    const uint e_ = tid + s_ * NT, r_ = ROW_K(X, e_), b_ = K_OF(X, e_) * EB; \
-    const uint to_ = (at) + AT_K(X, r_, b_); \
-    if (!HAS(X, WIDE, e_)) continue; \
-    if (X##_CE * EB == 2) TO(ushort, to_) = (ushort)held##X[s_][0]; \
-    else if (RUN(X) == 2) UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) \
-      TO(ushort, (at) + AT_K(X, r_, b_ + 2 * c_)) = (ushort)(held##X[s_][c_ / 2] >> 16 * (c_ % 2)); \
-    else UNROLL for (int c_ = 0; c_ < COPY_WORDS(X); ++c_) \
-      TO(uint, RUN(X) < 16 ? (at) + AT_K(X, r_, b_ + 4 * c_) : to_ + 4 * c_) = held##X[s_][c_]; \
+    const uint e_ = tid + s_ * NT, r_ = ROW_K(X, e_), b_ = K_OF(X, e_) * LB; \
+    if (HAS(X, WIDE, e_)) PUT(X, K, s_, at, r_, b_) \
   }
 #define LAND_MN(X, WIDE, at) \
   UNROLL for (int s_ = 0; s_ < PER(X, WIDE); ++s_) { \
-    const uint e_ = tid + s_ * NT, r_ = ROW_MN(X, WIDE, e_), b_ = K_MN(X, WIDE, e_) * EB; \
-    if (!HAS(X, WIDE, e_)) continue; \
-    if (RUN(X) == 2 && X##_CE > 1) UNROLL for (int c_ = 0; c_ < COPY_WORDS(X); ++c_) \
-      TO(uint, (at) + AT_K(X, r_ + 2 * c_, b_)) = held##X[s_][c_]; \
-    else UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) { \
-      const uint to_ = (at) + AT_K(X, r_ + c_, b_); \
-      if (EB == 4) TO(uint, to_) = held##X[s_][c_]; \
-      else TO(ushort, to_) = (ushort)(held##X[s_][c_ / 2] >> 16 * (c_ % 2)); \
-    } \
+    const uint e_ = tid + s_ * NT, r_ = ROW_MN(X, WIDE, e_), b_ = K_MN(X, WIDE, e_) * LB; \
+    if (HAS(X, WIDE, e_)) PUT(X, MN, s_, at, r_, b_) \
   }
 #if A_ALONG_K
 #define LAND_A(at) LAND_K(A, BM, at)
@@ -120,10 +154,16 @@
   const uint4 v_ = TO(uint4, (at) + AT_K(X, r, b)); \
   SET4(to, v_) \
 }
+// Of three products the first takes a's rests, the second b's, each behind what they are rests of.
+#define DEPTH_OF(s) ((s) % (BK / FRAGMENT_K) * FRAGMENT_K)
+#define PART_OF(s, product, bytes) \
+  (PRODUCTS > 1 && (s) / (BK / FRAGMENT_K) == (product) ? (bytes) / 2 : 0)
 #define FRAGMENTS_A(f, at, s) \
-  UNROLL for (int i = 0; i < MI; ++i) READ_A(fa[f][i], at, wm + i * FRAGMENT_M, (s) * FRAGMENT_K)
+  UNROLL for (int i = 0; i < MI; ++i) \
+    READ_A(fa[f][i], (at) + PART_OF(s, 0, SA), wm + i * FRAGMENT_M, DEPTH_OF(s))
 #define FRAGMENTS_B(f, at, s) \
-  UNROLL for (int j = 0; j < NI; ++j) READ_B(fb[f][j], (at) + SA, wn + j * FRAGMENT_N, (s) * FRAGMENT_K)
+  UNROLL for (int j = 0; j < NI; ++j) \
+    READ_B(fb[f][j], (at) + SA + PART_OF(s, 1, SB), wn + j * FRAGMENT_N, DEPTH_OF(s))
 #define KEEP_SUM(v, row, column) \
   results[(i * FRAGMENT_M + row) * LDC + wn + j * FRAGMENT_N + column] = acc[i][j][v];
 #define KEEP_SUMS(results, acc) \

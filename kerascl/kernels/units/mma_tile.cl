@@ -6,6 +6,8 @@
 //   MMA(d, a, b)          the instruction, FRAGMENT_M FRAGMENT_N FRAGMENT_K its sizes, LANES of the
 //                         sub-group, A_WORDS B_WORDS SUMS what a lane holds, and UNIT_ATTRIBUTES of
 //                         the kernel (fragment.py)
+//   LB, PRODUCTS          bytes of an element as it takes them, and how many products are summed
+//   SETS                  of fragments in registers
 //   BM BN BK WM WN STAGES tile, depth of a stage, a sub-group's tile, stages
 //   A_ALONG_K B_ALONG_K   whether neighbours of a copy are of k (else of m or n)
 //   A_CE B_CE             elements of one copy, neighbours along that axis
@@ -37,7 +39,7 @@
 #define KB (BK * EB)
 #define SA (BM * KB)
 #define SB (BN * KB)
-#define KSTEPS (BK / FRAGMENT_K)  // an even number
+#define KSTEPS (PRODUCTS * (BK / FRAGMENT_K))  // an even number where there are two SETS
 #define RING (STAGES * (SA + SB))
 #define OUT_BYTES (WM * LDC * 4 + WM * 8)
 #define LOCAL_BYTES (RING > OUT_BYTES ? RING : OUT_BYTES)

@@ -30,8 +30,8 @@ def _taken(dev: device.Device) -> list[tuple[Unit, DType]]:
 
 
 def _bound(unit: Unit, dtype: DType) -> float:
-    """Of relative errors: operands lose up to 13 bits, or sums are of float32."""
-    return 1e-3 if dtype is F32 and not unit.exact else 2e-5
+    """Of relative errors: operands lose up to 13 bits, or 8, or sums are of float32."""
+    return 1e-3 if unit.fragments[dtype].dtype is F32 and not unit.exact else 2e-5
 
 
 def products(dev: device.Device) -> None:

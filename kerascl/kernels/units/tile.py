@@ -1,5 +1,6 @@
 """Products on matrix units that a sub-group drives: GEMM and every kind of convolution, for
-bfloat16, float16 and, where a unit has it (NVIDIA's TF32), float32 in precision "high".
+bfloat16, float16 and float32, in precision "high" where a unit rounds it (NVIDIA's TF32, AMD's
+XF32) or two bfloat16 are made of it (fragment.py, `threefold`).
 
 OpenCL C and an instruction (fragment.py), built as any other source.  The recipe (fragments in
 registers twice, operands through a ring of tiles in local memory) is that of the CUTLASS library's
@@ -13,7 +14,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kerascl.dtypes import DType, float32
+from kerascl.dtypes import DType, bfloat16, float32
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
@@ -69,19 +70,25 @@ class FragmentTile:
 
     def time(
         self, m, n, k, batch: int, splits: int, info, dtype: DType, copies: float = 0.0,
-        share: float = 1.0, rate: float = 0.0,
+        share: float = 1.0, rate: float = 0.0, products: int = 1,
     ) -> float:
         """Microseconds without the first launch, where `share` of the units' rate can be reached:
-        of `rate` multiply-adds a clock of a compute unit, if it is not the machine's.
+        of `rate` multiply-adds a clock of a compute unit, if it is not the machine's.  A product of
+        float32 is made of so many `products` of bfloat16.
+
         A step of the depth takes as long as its products and its `copies` (in clocks), or as until
         its operands are there, which other groups of the compute unit hide."""
         rates, units, area = machine.of(info), info.compute_units, self.bm * self.bn
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
         reached = self.efficiency * share
-        reached *= 0.8 if dtype.itemsize == 4 else 1.0
+        reached *= 0.8 if dtype.itemsize == 4 and products == 1 else 1.0 / products
         # Of a clock and compute unit; CPUs, on which tests run the kernels, have no such units.
-        known = (rates.matrix_rate(dtype) or rates.rate(dtype)) / units / rates.clock
+        operands = bfloat16 if products > 1 else dtype
+        known = (rates.matrix_rate(operands) or rates.rate(dtype)) / units / rates.clock
         rate = (rate or known) * reached
+        if products > 1:
+            lanes = rates.rate(dtype) / units / rates.clock
+            copies += PARTS * (self.bm + self.bn) * self.bk(dtype) / lanes
         steps = ceil_div(ceil_div(k, splits), self.bk(dtype))
         # No products hide the copies that fill the ring.
         filling = area * TILE + self.stages * copies
@@ -101,6 +108,7 @@ TILE = 0.44
 STEP = 484
 COPY = {16: 0.0, 8: 0.121, 4: 0.352, 2: 1.21}
 WAIT = 100
+PARTS = 20  # instructions that make two bfloat16 of a float32, counted
 GATHER = 121
 
 TILES = (
@@ -149,7 +157,7 @@ def operand_defines(
         A_ALONG_K=int(a.along_k), B_ALONG_K=int(b.along_k), A_CE=a.copy, B_CE=b.copy,
         A_COPY=f"{a.style}{a.copy * size}", B_COPY=f"{b.style}{b.copy * size}",
         A_WHOLE=int(a.style == "FULL"), B_WHOLE=int(b.style == "FULL"),
-        M_FAST=int(m_fast), SETS=unit.sets,
+        M_FAST=int(m_fast), SETS=1 if unit.fragments[dtype].products > 1 else unit.sets,
     )  # fmt: skip
     return defines(**names) + unit.fragments[dtype].defines
 
@@ -192,16 +200,18 @@ class FragmentSolver(Solver):
             if tile.threads % ((bk if side.along_k else rows) // side.copy):
                 return False
             copies += ceil_div(rows * bk // side.copy, tile.threads)
-        if copies > unit.copies:
+        # Registers for them; to make two numbers of one takes some, too.
+        spare = 2 if self._products(p) > 1 else 1
+        if copies * spare > unit.copies:
             return False
         # Narrow copies need registers that large tiles do not leave.
         narrow = min(a.copy, b.copy) * p.a.itemsize
         most = 4096 if narrow > 4 else 2048 if narrow > 2 else 1024
         if narrow < 16 and tile.wm * tile.wn > min(most, unit.largest[1]):
             return False
-        # The rows of a group of one sub-group are the same for all its lanes.
-        rows = tile.bm * tile.bk(p.a) // tile.threads if tile.threads > tile.lanes else 1
-        if a.along_k and a.copy == 1 and rows > unit.rows:
+        # Where all work-items have one row at a time, it is the same for all lanes.
+        rows = tile.bm * bk // tile.threads if tile.threads > bk else 1
+        if a.along_k and a.copy == 1 and rows * spare > unit.rows:
             return False
         room = tile.local_bytes <= info.local_mem_bytes
         return room and tile.threads <= info.max_work_group_size and known.available(unit, info)
@@ -224,6 +234,10 @@ class FragmentSolver(Solver):
     def _share(self, info) -> float:
         """Of the units' rate, that is reached on a device."""
         return self.unit.matrix.get(info.matrix, 1.0)
+
+    def _products(self, p) -> int:
+        """Of bfloat16, that one of a problem's elements is made of."""
+        return self.unit.fragments[p.a].products
 
     @property
     def _kernel(self) -> str:
