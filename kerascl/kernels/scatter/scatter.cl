@@ -97,7 +97,15 @@ __kernel void scatter_partials(const __global ulong* restrict k_items,
 #if SCATTER_SORTED
 #define COARSE (SPAN * SPAN)
 #define COARSE_AT(p_) P_LOADV(k_coarse, (INDEX_T)((p_) / COARSE) * width + c)
-__kernel void scatter_sorted(const __global A_T* restrict k_base, const __global ulong* restrict k_items,
+#if RUNS
+#define ONE_THREAD __attribute__((reqd_work_group_size(1, 1, 1)))
+#define RUN_PARAM , INDEX_T run
+#else
+#define ONE_THREAD
+#define RUN_PARAM
+#endif
+__kernel ONE_THREAD void scatter_sorted(const __global A_T* restrict k_base,
+                             const __global ulong* restrict k_items,
                              const __global int* restrict k_starts,
                              const __global A_T* restrict k_updates,
 #if LEVELS > 0
@@ -106,61 +114,77 @@ __kernel void scatter_sorted(const __global A_T* restrict k_base, const __global
 #if LEVELS > 1
                              const __global P_T* restrict k_coarse,
 #endif
-                             INDEX_T lines, INDEX_T width EPILOGUE_PARAMS) {
+                             INDEX_T lines, INDEX_T width RUN_PARAM EPILOGUE_PARAMS) {
   const INDEX_T id = (INDEX_T)get_global_id(0);
-  if (id >= lines) return;
-  PLACE(id)
-  A_CV value = A_LOADV(k_base, row * width + c);
-  int p = k_starts[row];
-  const int end = k_starts[row + 1];
-#if SET
-  if (p < end) value = UPDATE(k_items[end - 1]);
+#if RUNS
+  // `lines` rows, `run` of them to a work-item.  Neighbours without updates are one loop, which
+  // compilers turn into vectors.
+  for (INDEX_T row = id * run, end_ = row + min(run, lines - row); row < end_; ++row) {
+    const INDEX_T from = row * width;
+    while (row < end_ && k_starts[row] == k_starts[row + 1]) ++row;
+    _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
+    for (INDEX_T i_ = from; i_ < row * width; ++i_) EPILOGUE((ACC_T)A_LOAD(k_base, i_), i_)
+    const INDEX_T columns = row < end_ ? width : 0;
+    for (INDEX_T c = 0; c < columns; c += LANES) {
 #else
-  while (p < end) {
-    int stop = end;
+  if (id >= lines) return;
+  {
+    PLACE(id)
+    {
+#endif
+      A_CV value = A_LOADV(k_base, row * width + c);
+      int p = k_starts[row];
+      const int end = k_starts[row + 1];
+#if SET
+      if (p < end) value = UPDATE(k_items[end - 1]);
+#else
+      while (p < end) {
+        int stop = end;
 #if LEVELS > 1
-    // Coarse blocks are joined in runs of SPAN, and those likewise: rounding loses in proportion to
-    // the length of a run.
-    if (p % COARSE == 0 && p + COARSE <= end) {
-      const int last = p + (end - p) / COARSE * COARSE;
-      while (p < last) {
-        const int farEnd = last - p < COARSE * SPAN * SPAN ? last : p + COARSE * SPAN * SPAN;
-        A_CV far = COARSE_AT(p);
-        p += COARSE;
-        while (p < farEnd) {
-          const int nearEnd = farEnd - p < COARSE * SPAN ? farEnd : p + COARSE * SPAN;
-          A_CV near = COARSE_AT(p);
-          for (p += COARSE; p < nearEnd; p += COARSE) near = COMBINE(near, COARSE_AT(p));
-          far = COMBINE(far, near);
+        // Coarse blocks are joined in runs of SPAN, and those likewise: rounding loses in proportion
+        // to the length of a run.
+        if (p % COARSE == 0 && p + COARSE <= end) {
+          const int last = p + (end - p) / COARSE * COARSE;
+          while (p < last) {
+            const int farEnd = last - p < COARSE * SPAN * SPAN ? last : p + COARSE * SPAN * SPAN;
+            A_CV far = COARSE_AT(p);
+            p += COARSE;
+            while (p < farEnd) {
+              const int nearEnd = farEnd - p < COARSE * SPAN ? farEnd : p + COARSE * SPAN;
+              A_CV near = COARSE_AT(p);
+              for (p += COARSE; p < nearEnd; p += COARSE) near = COMBINE(near, COARSE_AT(p));
+              far = COMBINE(far, near);
+            }
+            value = COMBINE(value, far);
+          }
+          continue;
         }
-        value = COMBINE(value, far);
-      }
-      continue;
-    }
 #endif
 #if LEVELS > 0
-    if (p % SPAN == 0 && p + SPAN <= end) {
-      value = COMBINE(value, P_LOADV(k_partials, (INDEX_T)(p / SPAN) * width + c));
-      p += SPAN;
-      continue;
-    }
-    stop = min(end, (p / SPAN + 1) * SPAN);
+        if (p % SPAN == 0 && p + SPAN <= end) {
+          value = COMBINE(value, P_LOADV(k_partials, (INDEX_T)(p / SPAN) * width + c));
+          p += SPAN;
+          continue;
+        }
+        stop = min(end, (p / SPAN + 1) * SPAN);
 #endif
-    // Four at a time, so that their loads are under way together.
-    for (; p + 4 <= stop; p += 4) {
-      const A_CV u0 = UPDATE(k_items[p]), u1 = UPDATE(k_items[p + 1]);
-      const A_CV u2 = UPDATE(k_items[p + 2]), u3 = UPDATE(k_items[p + 3]);
-      value = COMBINE(value, u0);
-      value = COMBINE(value, u1);
-      value = COMBINE(value, u2);
-      value = COMBINE(value, u3);
-    }
-    for (; p < stop; p++) {
-      const A_CV u = UPDATE(k_items[p]);
-      value = COMBINE(value, u);
+        // Four at a time, so that their loads are under way together.
+        for (; p + 4 <= stop; p += 4) {
+          const A_CV u0 = UPDATE(k_items[p]), u1 = UPDATE(k_items[p + 1]);
+          const A_CV u2 = UPDATE(k_items[p + 2]), u3 = UPDATE(k_items[p + 3]);
+          value = COMBINE(value, u0);
+          value = COMBINE(value, u1);
+          value = COMBINE(value, u2);
+          value = COMBINE(value, u3);
+        }
+        for (; p < stop; p++) {
+          const A_CV u = UPDATE(k_items[p]);
+          value = COMBINE(value, u);
+        }
+      }
+#endif
+      STORE(value, row * width + c)
     }
   }
-#endif
-  STORE(value, row * width + c)
 }
 #endif

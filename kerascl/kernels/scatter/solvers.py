@@ -5,7 +5,7 @@ from __future__ import annotations
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
-from kerascl.kernels.contract.sizes import INT_MAX, index_type, round_up
+from kerascl.kernels.contract.sizes import INT_MAX, ceil_div, index_type, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.contract.vectors import group_size, vector_macros, vector_width
@@ -26,6 +26,7 @@ _COMBINE = {
 _SPAN = 32
 # … from so many updates on: before, a row's stretch is short enough.
 _LEVELS_FROM = (512, 16384)
+_RUNS = 4  # of rows for each core of a CPU, where most rows have no update
 
 
 class _Gather(Solver):
@@ -166,28 +167,20 @@ class SortedScatter(_Gather):
                     lines,
                 )
             )
-        lines = rows * (width // lanes)
-        launches.append(
-            self.launch(
-                info,
-                "scatter_sorted",
-                head
-                + defines(SCATTER_SORTED=1, LEVELS=levels, SPAN=_SPAN)
-                + epilogue.defines
-                + text,
-                (
-                    Ref("a"),
-                    items,
-                    starts,
-                    Ref("c"),
-                    *partials,
-                    Scalar(index, lines),
-                    Scalar(index, width),
-                    *epilogue.args,
-                ),
-                lines,
-            )
-        )
+        runs = info.kind == "cpu" and 2 * count <= rows and not problem.dtype.is_complex
+        flags = defines(SCATTER_SORTED=1, LEVELS=levels, SPAN=_SPAN, RUNS=int(runs))
+        source = head + flags + epilogue.defines + text
+        lines = rows if runs else rows * (width // lanes)
+        args: list[Arg] = [Ref("a"), items, starts, Ref("c"), *partials]
+        args += [Scalar(index, lines), Scalar(index, width)]
+        if runs:
+            run = ceil_div(rows, info.compute_units * _RUNS)
+            args.append(Scalar(index, run))
+            size = (ceil_div(rows, run),)
+            launch = Launch(source, "scatter_sorted", (*args, *epilogue.args), size, (1,))
+        else:
+            launch = self.launch(info, "scatter_sorted", source, (*args, *epilogue.args), lines)
+        launches.append(launch)
         return Plan(launches, workspace)
 
 
