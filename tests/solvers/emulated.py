@@ -3,9 +3,9 @@ force on.
 
 Whole programs then run as on a card: what is planned, packed, fused into epilogues and stored.
 TF32 keeps what float32 holds where "high" precision is asked for, so that tests keep their
-tolerances; how it rounds is left to tests/kernels.  A fault that the emulator finds makes results
-NaN and is printed.  See `emulator`, `mma_emulator` and `unit_emulator` of `tests.kernels` for what
-they cannot see.
+tolerances; how it rounds is left to tests/kernels, and so is float32 as pairs of bfloat16, which
+other solvers take here.  A fault that the emulator finds makes results NaN and is printed.  See
+`emulator`, `mma_emulator` and `unit_emulator` of `tests.kernels` for what they cannot see.
 """
 
 import dataclasses
@@ -80,14 +80,17 @@ def other_card(name, info):
 class Emulated(Solver):
     """A solver of matrix units for any device, but only if forced on."""
 
-    def __init__(self, solver: Solver):
-        self.solver, self.name = solver, solver.name
+    def __init__(self, solver: Solver, pairs: bool):
+        self.solver, self.name, self.pairs = solver, solver.name, pairs
         units = solver.unit.matrix if isinstance(solver, FragmentSolver) else ()
         name = next((OTHERS[matrix] for matrix in units if matrix in OTHERS), None)
         self.card = functools.partial(other_card, name) if name else card
 
     def applies(self, problem, info) -> bool:
-        return self.solver.applies(problem, self.card(info))
+        if not self.solver.applies(problem, self.card(info)):
+            return False
+        unit = getattr(self.solver, "unit", None)
+        return self.pairs or unit is None or unit.fragments[problem.a].products == 1
 
     def cost(self, problem, info) -> float:
         return FAR + self.solver.cost(problem, self.card(info))
@@ -151,19 +154,23 @@ def _judge(state: str, e: emulator.Emulation, results: tuple[Ref, ...]) -> Launc
     return Launch(head + _JUDGE, "emulated_judge", args, (1,), (1,))
 
 
-def install(put=setattr) -> None:
-    """Put those solvers among those of products and convolutions; `put` sets attributes."""
+def install(put=setattr, pairs: bool = True) -> None:
+    """Put those solvers among those of products and convolutions; `put` sets attributes.
+
+    Args:
+        pairs: let float32 become pairs of bfloat16 where units take no more.
+    """
     put(known, "available", lambda unit, info: info.matrix in unit.matrix)
     put(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
     for module in (matmul, conv):
         for name in ("SOLVERS", "VARIANTS"):
-            put(module, name, tuple(map(_emulated, getattr(module, name))))
+            put(module, name, tuple(_emulated(s, pairs) for s in getattr(module, name)))
 
 
-def _emulated(solver: Solver) -> Solver:
+def _emulated(solver: Solver, pairs: bool) -> Solver:
     other = isinstance(solver, FragmentSolver) or solver.name.startswith("wgmma")
-    return Emulated(solver) if other else solver
+    return Emulated(solver, pairs) if other else solver
 
 
 def pytest_configure():
-    install()
+    install(pairs=False)
