@@ -329,6 +329,10 @@ for _method in ("lower", "higher", "midpoint", "nearest"):
 case("nanquantile", np.nanquantile, _HOLES, slopes=0, q=[0.2, 0.6], axis=1)
 case("nanpercentile", np.nanpercentile, _HOLES, slopes=0, q=30, axis=0)
 case("diff", np.diff, (R, -1, 1), n=2, axis=1)
+case("ediff1d", np.ediff1d, (R, -1, 1))
+case("unwrap", np.unwrap, (R, -9, 9), slopes=1)
+case("matvec", lambda a, x: np.einsum("bij,bj->bi", a, x), ((2, 3, 4), -1, 1), ((2, 4), -1, 1))
+case("vecmat", lambda x, a: np.einsum("bi,bij->bj", x, a), ((2, 3), -1, 1), ((2, 3, 4), -1, 1))
 case("trapezoid", np.trapezoid, (M, -1, 1), dx=0.5)
 case("trapezoid", np.trapezoid, (M, -1, 1), ((4,), -1, 1))
 case("convolve", np.convolve, ((5,), -1, 1), ((3,), -1, 1))
@@ -351,6 +355,14 @@ for _part in (0, 1):
     case("histogram", lambda x, k=_part: np.histogram(x, 5)[k], (R, -1, 1), slopes=0,
          call=lambda x, k=_part: kc.histogram(x, 5)[k])  # fmt: skip
 case("unique", np.unique, _WORDS, slopes=0)
+_OTHERS = np.array([5, 1, 0, 1, 7], "int32")
+for _name in ("intersect1d", "setdiff1d", "setxor1d", "union1d"):
+    case(_name, getattr(np, _name), _WORDS, _OTHERS, slopes=0)
+case("lexsort", lambda x, y: np.lexsort((x, y)), ((6,), -1, 1), _WORDS, slopes=0,
+     call=lambda x, y: kc.lexsort((x, y)))  # fmt: skip
+case("partition", lambda x: np.partition(x, 2)[..., 2], (M, -1, 1), slopes=0,
+     call=lambda x: kc.partition(x, 2)[..., 2])  # fmt: skip
+case("sort_complex", np.sort_complex, (R, -1, 1), slopes=0)
 case("unravel_index", lambda x: np.stack(np.unravel_index(x, (2, 3, 4))),
      np.array([0, 5, 23], "int32"), slopes=0,
      call=lambda x: kc.stack(kc.unravel_index(x, (2, 3, 4))))  # fmt: skip
@@ -392,7 +404,9 @@ ELSEWHERE = {
 }  # fmt: skip
 
 # Operations whose cases read a size on the host.
-READ_THE_HOST = {"argwhere", "bincount", "nonzero", "unique"}
+READ_THE_HOST = {
+    "argwhere", "bincount", "intersect1d", "nonzero", "setdiff1d", "setxor1d", "union1d", "unique",
+}  # fmt: skip
 
 
 def covered() -> set[str]:
