@@ -134,12 +134,16 @@ def test_captured(start, rng):
         agree(found.numpy(), case.call(*xs).numpy())
 
 
+READS = {"intersect1d": 2, "setdiff1d": 2, "setxor1d": 4}  # of the others, one
+
+
 def test_host_reads_are_counted_and_refused_in_captures(rng):
     for case in table.CASES:
         if case.name in table.READ_THE_HOST:
             xs = arrays(case.inputs(rng))
             before = kc.host.calls.total()
             case.call(*xs)
-            assert kc.host.calls.total() == before + 1, case.label
+            reads = READS.get(case.name, 1)
+            assert kc.host.calls.total() == before + reads, case.label
             with pytest.raises(kc.CaptureError):
                 kc.jit(lambda *xs, c=case: c.call(*xs))(*xs)
