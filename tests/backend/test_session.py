@@ -66,6 +66,7 @@ def test_a_models_steps_and_memory_die_with_it(make):
     assert [ref() for ref in left] == [None] * len(left)
 
 
+@pytest.mark.slow
 def test_clear_session_frees_programs_of_dead_models_and_live_ones_go_on():
     device = devices.default()
     keras.utils.clear_session()

@@ -66,6 +66,7 @@ def use(tmp_path, dev, monkeypatch):
 RIGHT = ["sums [190, 590]", "sorted [1, 2, 3]"]
 
 
+@pytest.mark.slow
 def test_a_driver_that_is_right_is_used_in_silence(use, dev):
     done = use("none_such", NOTHING, True)
     assert done.stdout.splitlines() == RIGHT and done.stderr == ""
@@ -159,6 +160,7 @@ def test_kernels_of_each_kind_are_known(dev, rng, monkeypatch):
         assert case.kind in met, case.name
 
 
+@pytest.mark.slow
 def test_cases_see_wrong_results(rng):
     def spoilt(case):
         def run(*inputs):

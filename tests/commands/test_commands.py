@@ -47,6 +47,7 @@ def test_profile_of_a_script(tmp_path):
     assert flops == 2 * 4 * 100 * 8 * 27 * 2
 
 
+@pytest.mark.slow
 def test_profile_without_a_script(tmp_path):
     done = kerascl("profile", tmp_path / "none.py")
     assert done.returncode == 2 and "no script" in done.stdout

@@ -36,6 +36,7 @@ def data(rng):
     return x, (x[:, :3] * 2).astype("f")
 
 
+@pytest.mark.slow
 def test_captured_training_equals_eager_training():
     losses = []
     for capture in (False, True):

@@ -69,18 +69,32 @@ def test_a_roofline_is_what_bounds_and_its_launches():
 
 
 def test_a_tile_takes_whole_rounds(info):
-    tile = TiledMatmul(Tile(64, 32, 4, 4, 0.5), 1)
-    # 2 x 3 tiles in one round; each unit does 64 * 32 products at half of its 1000, 32 deeper
-    one = 64 * 32 * (96 + 32) / 500
+    tile = TiledMatmul(Tile(64, 32, 4, 4), 1)
+    # 2 x 3 tiles in one round; in a step each unit does 64 * 32 products at its rate of 1000, with
+    # a read of local memory for every second one, and copies 64 + 32 elements
+    step = 64 * 32 * (1.19 + 0.82 / 2) / 1000 + 0.04 * (64 + 32) / ROUND.clock
+    one = step * (96 + 15)
     assert tile.cost(product(128, 96, 96), info) == pytest.approx(7 + one)
     # 4 x 3 tiles are two rounds of ten units
     assert tile.cost(product(256, 96, 96), info) == pytest.approx(7 + 2 * one)
 
 
+def test_a_tile_waits_for_memory(info, monkeypatch):
+    tile = TiledMatmul(Tile(32, 32, 4, 4), 1)
+    far = dataclasses.replace(ROUND, latency=50.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(machine, "of", lambda info: far)
+        # one group: 100 tiles of 16 steps along k, each of which takes three reads to be there
+        assert tile.cost(product(4, 4, 1600), info) == pytest.approx(7 + 100 * 3 * 50)
+    # what all move takes longer than the products of so shallow a sum
+    moved = 4 * (2 * 50_000 * 2 + 50_000 * 50_000)
+    assert tile.cost(product(50_000, 50_000, 2), info) >= 7 + moved / (500 * 0.94)
+
+
 def test_small_products_wait_or_multiply(info):
     direct = DirectMatmul()
-    # one round of 640 work-items, each of which waits a sixteenth of the latency for each depth
-    assert direct.cost(product(8, 8, 16), info) >= 7 + 16 * 0.5 / 16
+    # one round of 640 work-items, each of which waits a quarter of the latency for each depth
+    assert direct.cost(product(8, 8, 16), info) >= 7 + 16 * 0.5 / 4
     many = direct.cost(product(1000, 640, 100), info)
     assert many == pytest.approx(7 + 640_000 * 116 / (1e4 * direct.ON_GPU))
 

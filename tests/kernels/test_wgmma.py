@@ -194,6 +194,7 @@ def test_a_passing_trouble_is_not_kept(dev, monkeypatch, tmp_path):
     hopper_probe.results.cache_clear()
 
 
+@pytest.mark.slow
 def test_the_result_of_the_self_test_is_kept(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     # A device like this one, except that it claims to have the instructions.

@@ -22,6 +22,10 @@ from kerascl.kernels.matmul.split_k import partial_epilogue, reduction_launch, s
 from kerascl.kernels.matmul.tiles import Loads, Tile, load4
 from kerascl.kernels.tuning import machine
 
+# Clocks of a compute unit that copying an element to local memory takes: four at once, one by one.
+COPY = {FORWARD: 0.25, DATA_GRAD: 0.3, FILTER_GRAD: 0.6}
+GATHER = 0.6
+
 
 class TiledConv(Solver):
     """The tiles of gemm_tile.cl with gathered left operand, the depth split when groups are few."""
@@ -45,7 +49,10 @@ class TiledConv(Solver):
 
     def _time(self, p: ConvProblem, info, splits: int) -> float:
         g = gemm_shape(p)
-        return self.tile.time(g.m, g.n, g.k, g.classes * p.groups, splits, p.acc, info)
+        copy = COPY[p.kind] if p.x_shape[-1] % 4 == 0 else GATHER * (2 if p.a.itemsize == 2 else 1)
+        return self.tile.time(
+            g.m, g.n, g.k, g.classes * p.groups, splits, p.acc, p.nbytes, info, copy
+        )  # fmt: skip
 
     def _splits(self, p: ConvProblem, info) -> int:
         depth, step = gemm_shape(p).k, self.tile.bk(p.acc)
@@ -54,10 +61,7 @@ class TiledConv(Solver):
 
     def cost(self, problem: ConvProblem, info) -> float:
         p = problem
-        time = self._time(p, info, self._splits(p, info))
-        if p.x_shape[-1] % 4:
-            time *= 2.0 if p.a.itemsize > 2 else 3.4  # elements gathered one by one
-        return machine.of(info).launch + time
+        return machine.of(info).launch + self._time(p, info, self._splits(p, info))
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, tile = problem, self.tile

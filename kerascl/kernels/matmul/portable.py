@@ -35,7 +35,7 @@ class DirectMatmul(Solver):
         width = 64 * info.compute_units
         products = ceil_div(p.total, width) * width * (p.k + 16)
         # A work-item waits for its reads, some of which are under way together.
-        waits = rates.rounds(p.total) * p.k * rates.latency / 16
+        waits = rates.rounds(p.total) * p.k * rates.latency / 4
         return rates.launch + max(rates.multiplying(products, p.acc, self.ON_GPU), waits)
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
@@ -77,10 +77,11 @@ class TiledMatmul(Solver):
         return min(counts, key=lambda s: self._time(p, info, s))
 
     def _time(self, p: MatmulProblem, info, splits: int) -> float:
-        time = self.tile.time(p.m, p.n, p.k, p.batches, splits, p.acc, info)
-        # Long sums over rows of both, as filter gradients are, keep to 0.62 of the speed.
-        if p.a_strides[-2] == p.b_strides[-1] == 1 and p.k > 2048:
-            time *= 1.6
+        # Rows of both operands, as in filter gradients, are copied across.
+        copy = 0.13 if p.a_strides[-2] == p.b_strides[-1] == 1 else 0.04
+        time = self.tile.time(
+            p.m, p.n, p.k, p.batches, splits, p.acc, p.nbytes, info, copy
+        )  # fmt: skip
         if p.a.itemsize == 2 and any(s % 4 for s in _steps(p)):
             time *= 2  # elements gathered one by one
         return time

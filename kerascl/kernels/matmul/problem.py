@@ -53,6 +53,12 @@ class MatmulProblem:
         """Number of output elements."""
         return self.batches * self.m * self.n
 
+    @property
+    def nbytes(self) -> int:
+        """Of both operands and the result, each moved once."""
+        operands = self.m * self.k * self.a.itemsize + self.k * self.n * self.b.itemsize
+        return self.batches * operands + self.total * self.a.itemsize
+
 
 def normalise_matmul(p: MatmulProblem) -> MatmulProblem:
     """The same product with as few batch dimensions as possible, padded to exactly three.

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.matmul.split_k import reduction_time
 from kerascl.kernels.tuning import machine
 from kerascl.runtime.device import DeviceInfo
 
@@ -26,14 +27,12 @@ class Loads(NamedTuple):
 @dataclass(frozen=True)
 class Tile:
     """One tile shape of gemm_tile.cl: a work-group computes bm x bn in steps of bk along k, each
-    work-item tm x tn.  `depth` is bk of accumulators of four bytes, `efficiency` the share of a
-    GPU's rate that a large problem reaches."""
+    work-item tm x tn.  `depth` is bk of accumulators of four bytes."""
 
     bm: int
     bn: int
     tm: int
     tn: int
-    efficiency: float
     depth: int = DEEP
 
     @property
@@ -60,9 +59,7 @@ class Tile:
         indices = ceil_div(left, loads.a) * (1 + coordinates) + ceil_div(right, loads.b)
         return values * ceil_div(acc.itemsize, 4) + indices + held
 
-    def fits(
-        self, acc: DType, loads: Loads, info: DeviceInfo, table: int = 0, **more: int
-    ) -> bool:
+    def fits(self, acc: DType, loads: Loads, info: DeviceInfo, table: int = 0, **more: int) -> bool:
         """Whether work-groups, local memory and registers (see there for `more`) suffice.  Shallow
         tiles are for where the registers of deep ones do not; the smallest are always left."""
         room = info.local_mem_bytes
@@ -88,34 +85,42 @@ class Tile:
         return "".join(f"#define {k} {v}\n" for k, v in names.items())
 
     def time(
-        self, m: int, n: int, k: int, batch: int, splits: int, acc: DType, info
+        self, m: int, n: int, k: int, batch: int, splits: int, acc: DType, nbytes: float, info,
+        copy: float,
     ) -> float:  # fmt: skip
         """Microseconds without the first launch: rounds of work-groups over the compute units,
-        times one group's work, and the sum of the slices."""
+        times one group's steps along k; or the `nbytes` of the operands and the result if memory
+        takes longer; and the sum of the slices.
+
+        A step is its multiply-adds, its reads of local memory, fewer for each product where a
+        work-item has more of them, and its copies to there, `copy` clocks an element."""
         rates, units = machine.of(info), info.compute_units
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
-        depth = ceil_div(k, splits) + 32
-        products = ceil_div(groups, units) * units * self.bm * self.bn * depth
-        efficiency = self.efficiency * (ON_CPU if info.kind == "cpu" else 1.0)
-        time = rates.multiplying(products, acc, efficiency)
-        if splits == 1:
-            return time
-        # The slices are added up from caches.
-        added = rates.multiplying(m * n * batch * (splits + 2), acc, TILES[0].efficiency)
-        return time + added + rates.launch
+        depth = ceil_div(k, splits)
+        products = units * self.bm * self.bn * (PRODUCT + READ * (1 / self.tm + 1 / self.tn))
+        efficiency = ON_CPU if info.kind == "cpu" else 1.0
+        step = rates.multiplying(products, acc, efficiency)
+        step += rates.clocks((self.bm + self.bn) * copy)
+        work = ceil_div(groups, units) * step * (depth + LEAD)
+        waits = rates.latency * WAITS * ceil_div(depth, self.bk(acc))
+        return max(work, waits, rates.moving(nbytes)) + reduction_time(m * n * batch, splits, info)
 
 
-# Of that on a CPU: work-items wait for each other at barriers, and local memory is a copy.
-ON_CPU = 0.06
+# Of a multiply-add's time: itself with what goes along, and a read of local memory beside it.
+PRODUCT, READ = 1.19, 0.82
+LEAD = 15  # steps along k that a group's first loads and its stores take as long as
+WAITS = 3  # times a read of memory that a tile takes to be in local memory
+# Of the rate on a CPU: work-items wait for each other at barriers, and local memory is a copy.
+ON_CPU = 0.084
 
 TILES = (
-    Tile(128, 128, 8, 8, 0.71),
-    Tile(128, 64, 8, 8, 0.6),
-    Tile(64, 128, 8, 8, 0.6),
-    Tile(64, 64, 4, 4, 0.46),
-    Tile(128, 32, 8, 4, 0.425),
-    Tile(32, 128, 4, 8, 0.425),
-    Tile(32, 32, 4, 4, 0.248),
+    Tile(128, 128, 8, 8),
+    Tile(128, 64, 8, 8),
+    Tile(64, 128, 8, 8),
+    Tile(64, 64, 4, 4),
+    Tile(128, 32, 8, 4),
+    Tile(32, 128, 4, 8),
+    Tile(32, 32, 4, 4),
 )
 
 SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)
