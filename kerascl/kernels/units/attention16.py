@@ -1,0 +1,193 @@
+"""Attention of float16 and bfloat16 on NVIDIA's matrix units by mma.sync, tiles and probabilities
+in 16 bits (compute capability 8.0 and more).
+
+The forward pass and the structure of the backward pass are those of FlashAttention-2 (Dao, 2023),
+but for dq, which has a kernel of its own: sums by atomics would vary from run to run.  Others than
+the problems taken here (rows that are no whole 16-byte chunks) are left to attention.py.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import Any
+
+from kerascl.dtypes import bfloat16, float16
+from kerascl.kernels.attention import tiled as attention_tiled
+from kerascl.kernels.attention.problem import AttentionProblem, Tensor
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.hopper.ptx import REWRITE
+from kerascl.kernels.tuning import machine
+from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
+from kerascl.runtime import device as devices
+from kerascl.runtime import selftest, sources
+from kerascl.runtime.device import DeviceInfo
+
+NAMES = {bfloat16: "bf16", float16: "f16"}  # of the dtypes in PTX
+CHUNK = 8  # elements of 16 bytes
+PLAIN = 49152 - 256  # bytes of local memory without a rewrite
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A work-group of `warps` owns 16 * blocks rows for each and takes `bc` columns at a time.
+
+    Attributes:
+        held: whether the rows' operands stay in registers; else they are read again and again from
+            local memory.
+        stages: blocks of columns in local memory.
+        resident: work-groups that a compute unit should hold, where PTX can ask for it.
+    """
+
+    warps: int
+    blocks: int
+    bc: int
+    held: bool = True
+    stages: int = 2
+    resident: int = 2
+
+    @property
+    def br(self) -> int:
+        return 16 * self.blocks * self.warps
+
+    @property
+    def threads(self) -> int:
+        return 32 * self.warps
+
+    def local_bytes(self, p: AttentionProblem, keys: bool) -> int:
+        """Bytes of local memory: LOCAL_BYTES of attention_mma16.cl."""
+        width, depth = (2 * round_up(n, 16) + 16 for n in (p.width, p.depth))
+        own = width if p.grad is None else width + depth
+        facts = 8 if keys else 0
+        ring = self.stages * self.bc * (width + depth + facts)
+        return ring + (0 if self.held else self.br * own)
+
+    def large(self, p: AttentionProblem, keys: bool) -> bool:
+        """Whether it takes more local memory than OpenCL gives."""
+        return self.local_bytes(p, keys) > PLAIN
+
+    def fits(self, p: AttentionProblem, info: DeviceInfo, keys: bool) -> bool:
+        """Whether a device has the local memory and the work-items."""
+        room = min(info.local_mem_bytes, PLAIN)
+        return self.threads <= info.max_work_group_size and self.local_bytes(p, keys) <= room
+
+
+# (most features, tile) of the three kernels: of those that fit the first that keeps a device busy.
+FORWARD = (
+    (64, Tile(4, 2, 64)), (64, Tile(4, 1, 64)), (128, Tile(4, 1, 32)),
+)  # fmt: skip
+QUERIES = (
+    (64, Tile(4, 2, 32)), (64, Tile(4, 1, 64)), (128, Tile(4, 1, 32)),
+)  # fmt: skip
+KEYS = (
+    (64, Tile(4, 1, 64)), (128, Tile(4, 1, 32)), (128, Tile(4, 1, 16)),
+)  # fmt: skip
+
+
+@functools.cache
+def available(info: DeviceInfo) -> bool:
+    """Whether the device has the units and the kernels pass their self-test on it."""
+    if info.matrix not in MATRIX:
+        return False
+    module = "kerascl.kernels.units.attention16_selftest"
+    return not selftest.kept(
+        info, "attention_mma16", sources.of_module(module),
+        lambda: selftest.in_child(module, devices.index_of(info)),
+    )  # fmt: skip
+
+
+def in_chunks(p: AttentionProblem) -> bool:
+    """Whether all rows of features are whole 16-byte chunks."""
+    tensors = [(p.q, p.width), (p.k, p.width), (p.v, p.depth)]
+    tensors += [(p.grad, p.depth)] if p.grad is not None else []
+    return all(_in_chunks(x, n, p) for x, n in tensors)
+
+
+def _in_chunks(x: Tensor, features: int, p: AttentionProblem) -> bool:
+    whole = not any(n % CHUNK for n in (*x.strides[:3], x.offset, features))
+    return whole and x.strides[3] == 1 and x.dtype is p.q.dtype
+
+
+def tile_for(
+    p: AttentionProblem, info: DeviceInfo, table: tuple[tuple[int, Tile], ...], keys: bool
+) -> Tile | None:
+    """The first tile of a table that fits and keeps the device busy, else the smallest."""
+    features = max(p.width, p.depth)
+    fitting = [t for most, t in table if features <= most and t.fits(p, info, keys)]
+    rows, owners = (p.source, p.groups) if keys else (p.length, p.heads)
+
+    def busy(t: Tile) -> bool:
+        return p.batch * owners * ceil_div(rows, t.br) >= info.compute_units
+
+    return next((t for t in fitting if busy(t)), fitting[-1] if fitting else None)
+
+
+class _Solver16(attention_tiled.TiledSolver):
+    """What differs from the portable kernels."""
+
+    kernel = "attention_mma16"
+    EFFICIENCY = 0.55  # share of the instruction's rate
+    tables: tuple[tuple[tuple[int, Tile], ...], ...]
+
+    def takes(self, problem: AttentionProblem) -> bool:
+        """Whether the kernels can compute it, on a device with the units."""
+        p = problem
+        return p.q.dtype in NAMES and p.scale > 0 and in_chunks(p)
+
+    def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
+        return self.takes(problem) and super().applies(problem, info) and available(info)
+
+    def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
+        p, rates, launches = problem, machine.of(info), 2 if self.backward else 1
+        rate = rates.matrix_rate(p.q.dtype) or rates.rate(p.q.dtype)
+        rate *= MATRIX.get(info.matrix, 1.0) * self.EFFICIENCY
+        # Two products more than `products` counts: both kernels compute the probabilities.
+        products = p.products * (7 / 5 if self.backward else 1.0)
+        return max(products / rate, rates.moving(p.nbytes)) + launches * rates.launch
+
+    def block(self, p: AttentionProblem, info: DeviceInfo) -> Any:
+        """A tile for each kernel, None where the device has no room for one."""
+        tiles = tuple(tile_for(p, info, t, keys=k > 0) for k, t in enumerate(self.tables))
+        return tiles if all(tiles) else None
+
+    def part(self, block: Any, keys: bool) -> Tile:
+        return block[keys]
+
+    def source(self, p: AttentionProblem, block: Any, epilogue: Epilogue, **names: int) -> str:
+        keys, dtype = bool(names.get("KEYS", 0)), p.q.dtype
+        names |= dict(
+            BR=block.br, BC=block.bc, MI=block.blocks, THREADS=block.threads, EB=2,
+            X_BYTES=dtype.itemsize, STAGES=block.stages, OWN_LOCAL=int(not block.held),
+            LARGE=int(block.large(p, keys)), RESIDENT=block.resident,
+        )  # fmt: skip
+        text = attention_tiled.head(p, epilogue, **names)
+        return (
+            text + f'#define ELEMENT_NAME "{NAMES[dtype]}"\n' + FRAGMENTS[dtype].macro
+            + "".join(cl_source(f"units/{name}.cl") for name in PIECES)
+        )  # fmt: skip
+
+    def options(self, p: AttentionProblem, block: Any, keys: bool) -> tuple[str, ...]:
+        return (f"--rewrite={REWRITE}",) if block.large(p, keys) else ()
+
+
+# What the text is made of behind the facts of a problem.
+PIECES = ("mma_units", "nv_sm80", "mma16_units", "attention_quads", "attention_mma16")
+
+
+class Attention16(_Solver16, attention_tiled.TiledAttention):
+    """A work-group owns a block of queries."""
+
+    name = "mma16"
+    tables = (FORWARD,)
+
+
+class Attention16Gradient(_Solver16, attention_tiled.TiledAttentionGradient):
+    """One kernel owns blocks of queries, another blocks of keys; both compute the probabilities."""
+
+    name = "mma16_grad"
+    tables = (QUERIES, KEYS)
+
+
+SOLVERS = (Attention16(), Attention16Gradient())
