@@ -219,17 +219,16 @@ ATTENTION16 = """
 """
 
 
-def emulated16(solver: type[attention16._Solver16], late: bool = False, **tables: tuple) -> type:
-    """A class of attention's solvers for 16-bit floats as one for any device.
-
-    Args:
-        late: whether copies happen when they are waited for.
-        tables: other tables of tiles.
-    """
+def emulated16(
+    solver: type[attention16._Solver16], late: bool = False, fault: tuple[str, str] | None = None
+) -> type:
+    """A class of attention's solvers for 16-bit floats as one for any device; with `late`, copies
+    happen when they are waited for.  A `fault` replaces a text of the kernel by another."""
 
     class Emulated(solver):
         def applies(self, problem, info):
-            return self.takes(problem) and bool(self.block(problem, info))
+            fits = (problem.grad is not None) == self.backward and self.block(problem, info)
+            return attention16.takes(problem) and bool(fits)
 
         def source(self, p, block, epilogue, **names):
             text = super().source(p, block, epilogue, **names)
@@ -241,6 +240,9 @@ def emulated16(solver: type[attention16._Solver16], late: bool = False, **tables
             pieces = _without_ptx(pieces)
             macros, kernel = pieces.split("// Attention of 16-bit floats")
             assert not re.search(r"\basm\b", re.sub("//.*", "", kernel)), "PTX not emulated"
+            if fault:
+                assert fault[0] in kernel
+                kernel = kernel.replace(*fault)
             modes = f"#define EMU_MASK 0\n#define EMU_LATE {int(late)}\n"
             text = (
                 head.replace(macro, "") + macros + modes + _VALUES[name] + ATTENTION16 + _TILE
@@ -251,8 +253,6 @@ def emulated16(solver: type[attention16._Solver16], late: bool = False, **tables
         def options(self, p, block, keys):
             return ("-cl-opt-disable",)
 
-    for name, table in tables.items():
-        setattr(Emulated, name, table)
     return Emulated
 
 

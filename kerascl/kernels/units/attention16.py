@@ -74,6 +74,7 @@ class Tile:
         return self.threads <= info.max_work_group_size and self.local_bytes(p, keys) <= room
 
 
+Table = tuple[tuple[int, Tile], ...]
 # (most features, tile) of the three kernels: of those that fit the first that keeps a device busy.
 FORWARD = (
     (64, Tile(4, 2, 64)), (64, Tile(4, 1, 64)), (128, Tile(4, 1, 32)),
@@ -98,8 +99,11 @@ def available(info: DeviceInfo) -> bool:
     )  # fmt: skip
 
 
-def in_chunks(p: AttentionProblem) -> bool:
-    """Whether all rows of features are whole 16-byte chunks."""
+def takes(p: AttentionProblem) -> bool:
+    """Whether the kernels can compute it, on a device with the units: rows of features must be
+    whole 16-byte chunks, and products grow with logits."""
+    if p.q.dtype not in NAMES or p.scale <= 0:
+        return False
     tensors = [(p.q, p.width), (p.k, p.width), (p.v, p.depth)]
     tensors += [(p.grad, p.depth)] if p.grad is not None else []
     return all(_in_chunks(x, n, p) for x, n in tensors)
@@ -110,34 +114,39 @@ def _in_chunks(x: Tensor, features: int, p: AttentionProblem) -> bool:
     return whole and x.strides[3] == 1 and x.dtype is p.q.dtype
 
 
-def tile_for(
-    p: AttentionProblem, info: DeviceInfo, table: tuple[tuple[int, Tile], ...], keys: bool
-) -> Tile | None:
+def rows_of(table: Table, features: int) -> Table:
+    """Those of a table for so many features."""
+    return tuple(row for row in table if features <= row[0])
+
+
+def tile_for(p: AttentionProblem, info: DeviceInfo, table: Table, keys: bool) -> Tile | None:
     """The first tile of a table that fits and keeps the device busy, else the smallest."""
-    features = max(p.width, p.depth)
-    fitting = [t for most, t in table if features <= most and t.fits(p, info, keys)]
-    rows, owners = (p.source, p.groups) if keys else (p.length, p.heads)
+    rows = rows_of(table, max(p.width, p.depth))
+    fitting = [t for _, t in rows if t.fits(p, info, keys)]
+    owned, owners = (p.source, p.groups) if keys else (p.length, p.heads)
 
     def busy(t: Tile) -> bool:
-        return p.batch * owners * ceil_div(rows, t.br) >= info.compute_units
+        return p.batch * owners * ceil_div(owned, t.br) >= info.compute_units
 
     return next((t for t in fitting if busy(t)), fitting[-1] if fitting else None)
 
 
 class _Solver16(attention_tiled.TiledSolver):
-    """What differs from the portable kernels."""
+    """What differs from the portable kernels.
+
+    Args:
+        tables: of tiles for each kernel, for tests and tuning.
+    """
 
     kernel = "attention_mma16"
     EFFICIENCY = 0.55  # share of the instruction's rate
-    tables: tuple[tuple[tuple[int, Tile], ...], ...]
+    tables: tuple[Table, ...]
 
-    def takes(self, problem: AttentionProblem) -> bool:
-        """Whether the kernels can compute it, on a device with the units."""
-        p = problem
-        return p.q.dtype in NAMES and p.scale > 0 and in_chunks(p)
+    def __init__(self, tables: tuple[Table, ...] | None = None):
+        self.tables = tables or self.tables
 
     def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
-        return self.takes(problem) and super().applies(problem, info) and available(info)
+        return takes(problem) and super().applies(problem, info) and available(info)
 
     def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
         p, rates, launches = problem, machine.of(info), 2 if self.backward else 1
@@ -162,7 +171,7 @@ class _Solver16(attention_tiled.TiledSolver):
             X_BYTES=dtype.itemsize, STAGES=block.stages, OWN_LOCAL=int(not block.held),
             LARGE=int(block.large(p, keys)), RESIDENT=block.resident,
         )  # fmt: skip
-        text = attention_tiled.head(p, epilogue, **names)
+        text = attention_tiled.head(p, epilogue, "", **names)
         return (
             text + f'#define ELEMENT_NAME "{NAMES[dtype]}"\n' + FRAGMENTS[dtype].macro
             + "".join(cl_source(f"units/{name}.cl") for name in PIECES)

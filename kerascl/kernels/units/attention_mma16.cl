@@ -134,7 +134,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
     EACH(n, DP / 8) EACH(e, 4) o[i][n][e] = 0;
   }
   const uint ring = base + OWN;
-  int end = CAUSAL ? min(S, first + BR) : S, s0 = 0;
+  int end = CAUSAL ? min(S, (first + BR + BC - 1) / BC * BC) : S, s0 = 0;
 #if CAUSAL && HAS_MASK
   for (;;) {
 #endif

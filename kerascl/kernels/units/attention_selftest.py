@@ -27,12 +27,20 @@ CASES = (
 BOUNDS = {dtypes.float32: 2e-3, dtypes.bfloat16: 1e-2}
 
 
-def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> None:
+def attention(
+    dev: device.Device, case: tuple, dtype: DType, bound: float, solvers: tuple | None = None
+) -> None:
     """A result and its gradients.
+
+    Args:
+        solvers: what plans them, by default the solvers of attention_mma.cl.
 
     Raises:
         DeviceError: of any step, or something is wrong.
     """
+    forward, gradient = solvers or (
+        unit_attention.FragmentAttention(), unit_attention.FragmentAttentionGradient()
+    )  # fmt: skip
     batch, length, source, heads, width, depth, causal, keep = case
     rng = np.random.default_rng()
     sizes = ((length, width), (source, width), (source, depth), (length, depth))
@@ -69,7 +77,7 @@ def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> No
         "dv": dropped.swapaxes(2, 3) @ wide[3],
     }  # fmt: skip
     y, stat = np.empty(g.shape, dtype.numpy), np.empty((batch, heads, length), np.float32)
-    plan = unit_attention.FragmentAttention().plan(p, dev.info, store_epilogue(dtype))
+    plan = forward.plan(p, dev.info, store_epilogue(dtype))
     inputs = {"a": q, "b": k, "c": v} | ({"d": key} if keep < 1 else {})
     run(plan, inputs, y, dev, stat=stat)
     check("attention", y.astype(np.float64), (dropped @ wide[2]).transpose(0, 2, 1, 3), bound)
@@ -78,9 +86,7 @@ def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> No
     inputs |= {"g": key} if keep < 1 else {}
     outs = {n: np.empty(x.shape, dtype.numpy) for n, x in zip(wanted, (q, k, v), strict=True)}
     backward = dataclasses.replace(p, grad=tensor(g))
-    plan = unit_attention.FragmentAttentionGradient().plan(
-        backward, dev.info, store_epilogue(dtype)
-    )
+    plan = gradient.plan(backward, dev.info, store_epilogue(dtype))
     run(plan, inputs, dev=dev, **outs)
     for name, want in wanted.items():
         got = outs[name].astype(np.float64)
