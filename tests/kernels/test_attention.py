@@ -282,7 +282,7 @@ def test_other_dtypes_are_refused():
 def card(monkeypatch):
     """Facts of an NVIDIA card on which the self-test passes."""
     for module in (unit_attention, attention16):
-        monkeypatch.setattr(module, "available", lambda info: info.matrix != "")
+        monkeypatch.setattr(module, "available", lambda info, *_: info.matrix != "")
     return dataclasses.replace(
         DEVICES[0].info, kind="gpu", matrix="mma80", nvidia_capability=(8, 0), compute_units=100,
         local_mem_bytes=49152, max_work_group_size=1024,

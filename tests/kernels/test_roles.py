@@ -66,7 +66,7 @@ def units(monkeypatch):
     """As if every matrix unit had passed its self-test."""
     monkeypatch.setattr(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
     for module in (unit_attention, attention16):
-        monkeypatch.setattr(module, "available", lambda info: bool(info.matrix))
+        monkeypatch.setattr(module, "available", lambda info, *_: bool(info.matrix))
     monkeypatch.setattr(known, "available", lambda unit, info: info.matrix in unit.matrix)
 
 

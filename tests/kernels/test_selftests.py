@@ -21,6 +21,7 @@ UNITS = "kerascl.kernels.units"
 @pytest.mark.parametrize(("module", "matrix"), [
     *((module, "wgmma90") for module in (
         *MODULES, f"{UNITS}.attention_selftest", f"{UNITS}.attention16_selftest",
+        f"{UNITS}.attention16_large_selftest",
     )),
     *((f"{UNITS}.product_selftest", matrix) for matrix in (
         "mma80", "wmma11", "wmma12", "mfma90a", "mfma942", "xmx8", "xmx16",
@@ -45,7 +46,14 @@ def test_self_tests_reach_their_end(module, matrix, hopper_info, monkeypatch):
     names["run"], names["check"] = run, check
     for name in ("run", "check"):  # what the self-test of 16-bit attention borrows
         monkeypatch.setattr(attention_selftest, name, names[name])
+    built = []
     for test in tests:
         test.__globals__.update(run=run, check=check)
-        test(SimpleNamespace(info=dataclasses.replace(hopper_info, matrix=matrix)))
+        programs = SimpleNamespace(build=built.extend)
+        test(SimpleNamespace(
+            info=dataclasses.replace(hopper_info, matrix=matrix), programs=programs,
+        ))  # fmt: skip
+    if built:  # at once, what the runs would build in turn
+        assert set(built) == {(x.source, x.options) for plan in runs for x in plan.launches}
+    assert len(built) == len(set(built))
     assert runs and len(checks) >= len(runs)

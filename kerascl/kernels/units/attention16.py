@@ -9,6 +9,7 @@ the problems taken here (rows that are no whole 16-byte chunks) are left to atte
 from __future__ import annotations
 
 import functools
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,9 @@ from kerascl.kernels.attention.problem import AttentionProblem, Tensor
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.hopper import probe
 from kerascl.kernels.hopper.ptx import REWRITE
+from kerascl.kernels.hopper.tiles import SHARED_LIMIT
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
 from kerascl.runtime import device as devices
@@ -28,6 +31,12 @@ from kerascl.runtime.device import DeviceInfo
 NAMES = {bfloat16: "bf16", float16: "f16"}  # of the dtypes in PTX
 CHUNK = 8  # elements of 16 bytes
 PLAIN = 49152 - 256  # bytes of local memory without a rewrite
+LARGE = SHARED_LIMIT // 2  # with one, where a compute unit is to hold two work-groups
+# What a work-group does but once takes as long as so many columns.
+START = 250
+# The self-tests: of tiles of up to PLAIN bytes, and of those beyond.
+BASE, BEYOND = "attention_mma16", "attention_mma16_large"
+SELF_TESTS = {BASE: "attention16_selftest", BEYOND: "attention16_large_selftest"}
 
 
 @dataclass(frozen=True)
@@ -39,6 +48,8 @@ class Tile:
             local memory.
         stages: blocks of columns in local memory.
         resident: work-groups that a compute unit should hold, where PTX can ask for it.
+        share: of the instruction's rate, that many columns reach.
+        drops: whether it serves with dropout, too, whose draws take registers.
     """
 
     warps: int
@@ -47,6 +58,8 @@ class Tile:
     held: bool = True
     stages: int = 2
     resident: int = 2
+    share: float = 0.5
+    drops: bool = True
 
     @property
     def br(self) -> int:
@@ -68,35 +81,75 @@ class Tile:
         """Whether it takes more local memory than OpenCL gives."""
         return self.local_bytes(p, keys) > PLAIN
 
-    def fits(self, p: AttentionProblem, info: DeviceInfo, keys: bool) -> bool:
-        """Whether a device has the local memory and the work-items."""
-        room = min(info.local_mem_bytes, PLAIN)
-        return self.threads <= info.max_work_group_size and self.local_bytes(p, keys) <= room
+    def fits(self, p: AttentionProblem, info: DeviceInfo, keys: bool, room: int) -> bool:
+        """Whether a device has the work-items and the registers, and so many bytes of local memory
+        are enough."""
+        held = self.threads <= info.max_work_group_size and (self.drops or p.dropout is None)
+        return held and self.local_bytes(p, keys) <= room
+
+    def work(self, p: AttentionProblem, info: DeviceInfo, keys: bool) -> float:
+        """Multiply-adds that the instruction could do in the time of one kernel: rows and columns
+        count in whole blocks, and work-groups in whole rounds of all compute units."""
+        owned, owners = (p.source, p.groups) if keys else (p.length, p.heads)
+        others = (p.length if keys else p.source) * (p.heads // owners)
+        columns = round_up(others, self.bc) * p.logits / (p.batch * p.heads * p.length * p.source)
+        groups = round_up(p.batch * owners * ceil_div(owned, self.br), info.compute_units)
+        if p.grad is None:
+            features = p.width + p.depth
+        else:
+            features = 2 * (p.width + p.depth) if keys else 2 * p.width + p.depth
+        return groups * self.br * (columns + START) * features / self.share
 
 
 Table = tuple[tuple[int, Tile], ...]
-# (most features, tile) of the three kernels: of those that fit the first that keeps a device busy.
+# (most features, tile) of the three kernels.  Measured on an H100 with 64 and 128 features, 512 to
+# 8192 rows, causal or not, each beside 4 to 7 others: those that never were the fastest are left
+# out.  Those whose operands do not stay in registers are large; two of them spill up to 96 bytes,
+# and are faster by a sixth than what fits.
 FORWARD = (
-    (64, Tile(4, 2, 64)), (64, Tile(4, 1, 64)), (128, Tile(4, 1, 32)),
+    (64, Tile(4, 2, 64, share=0.57)), (64, Tile(4, 1, 64, share=0.5)),
+    (128, Tile(4, 2, 64, held=False, share=0.6, drops=False)),
+    (128, Tile(4, 2, 32, held=False, share=0.55)), (128, Tile(4, 1, 32, share=0.5)),
 )  # fmt: skip
 QUERIES = (
-    (64, Tile(4, 2, 32)), (64, Tile(4, 1, 64)), (128, Tile(4, 1, 32)),
+    (64, Tile(4, 2, 32, share=0.61)), (64, Tile(4, 1, 32, share=0.6)),
+    (128, Tile(4, 2, 32, held=False, share=0.68)), (128, Tile(4, 1, 32, share=0.58)),
 )  # fmt: skip
 KEYS = (
-    (64, Tile(4, 1, 64)), (128, Tile(4, 1, 32)), (128, Tile(4, 1, 16)),
+    (64, Tile(4, 2, 32, held=False, share=0.63)), (64, Tile(4, 1, 64, share=0.52)),
+    (128, Tile(4, 1, 32, share=0.53, drops=False)),
+    (128, Tile(4, 1, 32, held=False, share=0.52)), (128, Tile(4, 1, 16, share=0.49)),
 )  # fmt: skip
 
 
 @functools.cache
-def available(info: DeviceInfo) -> bool:
-    """Whether the device has the units and the kernels pass their self-test on it."""
-    if info.matrix not in MATRIX:
-        return False
-    module = "kerascl.kernels.units.attention16_selftest"
-    return not selftest.kept(
-        info, "attention_mma16", sources.of_module(module),
-        lambda: selftest.in_child(module, devices.index_of(info)),
-    )  # fmt: skip
+def results(info: DeviceInfo) -> dict[str, str]:
+    """Of each self-test that the device can begin: "" when it passed, else why it did not.
+
+    Where no result is kept they run at once: they mostly wait for the driver's compiler.
+    """
+    names = [BASE, *([BEYOND] if probe.capable(info) else [])] if info.matrix in MATRIX else []
+
+    def result(name: str) -> str:
+        module = f"kerascl.kernels.units.{SELF_TESTS[name]}"
+        return selftest.kept(
+            info, name, sources.of_module(module),
+            lambda: selftest.in_child(module, devices.index_of(info)),
+        )  # fmt: skip
+
+    with ThreadPoolExecutor(len(SELF_TESTS)) as pool:
+        return dict(zip(names, pool.map(result, names), strict=True))
+
+
+def available(info: DeviceInfo, name: str = BASE) -> bool:
+    """Whether the device has the units and the kernels pass a self-test on it."""
+    return results(info).get(name) == ""
+
+
+def room_of(info: DeviceInfo) -> int:
+    """Bytes of local memory that a tile may have."""
+    large = probe.capable(info) and available(info, BEYOND)
+    return LARGE if large else min(info.local_mem_bytes, PLAIN)
 
 
 def takes(p: AttentionProblem) -> bool:
@@ -119,16 +172,13 @@ def rows_of(table: Table, features: int) -> Table:
     return tuple(row for row in table if features <= row[0])
 
 
-def tile_for(p: AttentionProblem, info: DeviceInfo, table: Table, keys: bool) -> Tile | None:
-    """The first tile of a table that fits and keeps the device busy, else the smallest."""
+def tile_for(
+    p: AttentionProblem, info: DeviceInfo, table: Table, keys: bool, room: int
+) -> Tile | None:
+    """The tile of a table that is fastest among those that fit."""
     rows = rows_of(table, max(p.width, p.depth))
-    fitting = [t for _, t in rows if t.fits(p, info, keys)]
-    owned, owners = (p.source, p.groups) if keys else (p.length, p.heads)
-
-    def busy(t: Tile) -> bool:
-        return p.batch * owners * ceil_div(owned, t.br) >= info.compute_units
-
-    return next((t for t in fitting if busy(t)), fitting[-1] if fitting else None)
+    fitting = [t for _, t in rows if t.fits(p, info, keys, room)]
+    return min(fitting, key=lambda t: t.work(p, info, keys), default=None)
 
 
 class _Solver16(attention_tiled.TiledSolver):
@@ -136,29 +186,32 @@ class _Solver16(attention_tiled.TiledSolver):
 
     Args:
         tables: of tiles for each kernel, for tests and tuning.
+        room: bytes of local memory that a tile may have, by default what the device can give.
     """
 
     kernel = "attention_mma16"
-    EFFICIENCY = 0.55  # share of the instruction's rate
     tables: tuple[Table, ...]
 
-    def __init__(self, tables: tuple[Table, ...] | None = None):
+    def __init__(self, tables: tuple[Table, ...] | None = None, room: int | None = None):
         self.tables = tables or self.tables
+        self.room = room
 
     def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
-        return takes(problem) and super().applies(problem, info) and available(info)
+        return takes(problem) and available(info) and super().applies(problem, info)
 
     def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
-        p, rates, launches = problem, machine.of(info), 2 if self.backward else 1
+        p, rates = problem, machine.of(info)
         rate = rates.matrix_rate(p.q.dtype) or rates.rate(p.q.dtype)
-        rate *= MATRIX.get(info.matrix, 1.0) * self.EFFICIENCY
-        # Two products more than `products` counts: both kernels compute the probabilities.
-        products = p.products * (7 / 5 if self.backward else 1.0)
-        return max(products / rate, rates.moving(p.nbytes)) + launches * rates.launch
+        rate *= MATRIX.get(info.matrix, 1.0)
+        tiles = self.block(p, info)
+        assert tiles is not None
+        work = sum(tile.work(p, info, keys=k > 0) for k, tile in enumerate(tiles))
+        return max(work / rate, rates.moving(p.nbytes)) + len(tiles) * rates.launch
 
     def block(self, p: AttentionProblem, info: DeviceInfo) -> Any:
         """A tile for each kernel, None where the device has no room for one."""
-        tiles = tuple(tile_for(p, info, t, keys=k > 0) for k, t in enumerate(self.tables))
+        room = room_of(info) if self.room is None else self.room
+        tiles = tuple(tile_for(p, info, t, k > 0, room) for k, t in enumerate(self.tables))
         return tiles if all(tiles) else None
 
     def part(self, block: Any, keys: bool) -> Tile:
