@@ -1,7 +1,9 @@
 """Fixtures for every test.  KERASCL_DEVICE selects the device; caches go to a fresh folder.
 
-Random inputs are new in each run.  KERASCL_TEST_SEED, a number, brings a run's again.  --long runs
-what a quick run leaves out: long tests, and cases of tests with dozens that differ little.
+Random inputs are new in each run.  KERASCL_TEST_SEED, a number, brings a run's again.
+
+`pytest` alone runs what a few minutes are enough for: of each test a share of the cases.  `pytest
+--rest` runs the others.  --long adds long tests, and cases of tests with dozens that differ little.
 """
 
 import os
@@ -9,7 +11,6 @@ import random
 import signal
 import tempfile
 import zlib
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ os.environ.setdefault("KERASCL_CHECK", "0")  # tests/checks asks for it
 os.environ.setdefault("KERASCL_CACHE_DIR", tempfile.mkdtemp(prefix="kerascl-test-"))
 
 from kerascl.runtime import device  # (the environment comes first)
+from tests.selection import chosen
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests send it
@@ -38,33 +40,41 @@ def dev():
 
 
 def pytest_addoption(parser):
-    parser.addoption(
-        "--long", action="store_true", help="long tests, and every case where else each nth runs"
+    group = parser.getgroup("which tests run")
+    group.addoption(
+        "--whole", action="store_true",
+        help="all but long tests, as where paths, -k or -m are given",
+    )  # fmt: skip
+    group.addoption("--rest", action="store_true", help="of those what pytest alone leaves out")
+    group.addoption(
+        "--long", action="store_true", help="also long tests, and the cases that `every` leaves out"
     )
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out tests marked `long`; of one marked `every(n)` each nth case runs, from the first.
-
-    Cases count through their parameters as through the digits of a number: where n shares no
-    factor with the numbers of values, all values of all parameters are met.
-    """
+    """Leave out what --long, --whole or --rest would run."""
     if config.option.long:
         return
-    counts: Counter[tuple] = Counter()
-    kept, left = [], []
-    for item in items:
-        mark = item.get_closest_marker("every")
-        case = 0
-        if mark is not None:
-            test = (item.parent.nodeid, item.originalname)
-            case = counts[test] % mark.args[0]
-            counts[test] += 1
-        leave = case or item.get_closest_marker("long") is not None
-        (left if leave else kept).append(item)
-    items[:] = kept
-    if left:
+    part = "whole" if _named(config) else "quick"
+    kept = set(chosen(items, "rest" if config.option.rest else part, int(SEED or 0)))
+    if left := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left)
+    items[:] = [item for item in items if item in kept]
+
+
+def _named(config):
+    """Whether all of the tests collected run: they were asked for, or --whole."""
+    if hasattr(config, "workerinput"):
+        return config.workerinput["named"]
+    option = config.option
+    asked = config.args_source is not config.ArgsSource.TESTPATHS
+    return asked or option.whole or bool(option.keyword or option.markexpr)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    """Processes of xdist get paths in any case."""
+    node.workerinput["named"] = _named(node.config)
 
 
 SEED = os.environ.get("KERASCL_TEST_SEED")

@@ -60,6 +60,7 @@ same("distances", metrics.pairwise.euclidean_distances, x)
 """
 
 
+@pytest.mark.slow
 def test_scikit_learn_computes_on_the_device(rng):
     environment = {**os.environ, "SCIPY_ARRAY_API": "1"}
     done = subprocess.run(

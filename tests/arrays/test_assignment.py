@@ -83,6 +83,7 @@ def test_names_see_it_and_views_do_not(rng):
     assert float(x[1]) == 7 and float(view[0]) == 5
 
 
+@pytest.mark.slow
 def test_no_function_gives_its_argument_back(rng):
     """Else assigning to the result would change the argument."""
     given = [

@@ -87,6 +87,7 @@ def test_train_steps_stay_within_their_budget(build):
     assert 0.8 * share <= used <= share
 
 
+@pytest.mark.slow
 def test_many_steps_take_no_more_memory_than_few():
     model = cnn()
     step, _ = train_step(model)

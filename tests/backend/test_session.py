@@ -48,6 +48,7 @@ def in_use():
     return devices.default().buffers.stats().in_use
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [dense, recurrent, embedding])
 def test_a_models_steps_and_memory_die_with_it(make):
     def pieces():

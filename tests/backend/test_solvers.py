@@ -81,6 +81,7 @@ def trained(policy: str) -> np.ndarray:
 
 
 # Sums in another order change the last bit of some 16-bit floats, 2**-8 of these.
+@pytest.mark.slow
 @pytest.mark.every(3)
 @pytest.mark.parametrize(
     "policy, reference, bound",

@@ -73,6 +73,7 @@ def test_a_driver_that_is_right_is_used_in_silence(use, dev):
     assert cache.load(first._key(cache), first._parse) == dict.fromkeys(guard.KINDS, OK)
 
 
+@pytest.mark.slow
 def test_what_the_optimiser_spoils_is_built_without_it(use):
     for _ in range(2):  # checked, then as kept
         done = use("reduction_", NOTHING, True)
@@ -81,6 +82,7 @@ def test_what_the_optimiser_spoils_is_built_without_it(use):
         assert "reduction" in done.stderr and "optimisation off" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [NOTHING, CRASH], ids=["wrong", "crash"])
 def test_what_stays_wrong_is_refused(use, fault):
     done = use("reduction_", fault, False)
@@ -91,6 +93,7 @@ def test_what_stays_wrong_is_refused(use, fault):
     assert done.stderr.count("RuntimeWarning") == 1 and "(refused)" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_does_not_build_says_so_itself(use):
     """That is no wrong number, and other kernels of its kind may build."""
     done = use("reduction_", " it is no C; ", False)
@@ -137,6 +140,7 @@ def test_what_there_was_no_time_for_is_checked_by_the_next_process(dev, monkeypa
     assert asked == [(all_, []), (all_[5:], []), (all_[10:], [])]
 
 
+@pytest.mark.slow
 def test_kernels_of_each_kind_are_known(dev, rng, monkeypatch):
     """Each case launches a kernel that its kind's guard would meet, and is right here."""
     met = set()
@@ -191,6 +195,7 @@ def test_statuses_that_make_no_sense_are_made_anew(dev, monkeypatch, tmp_path, t
     assert len(asked) == 1
 
 
+@pytest.mark.slow
 def test_the_command(dev, monkeypatch, tmp_path):
     report = tmp_path / "report.json"
     done = subprocess.run(

@@ -31,6 +31,7 @@ def kerascl(*arguments, **environment):
     return subprocess.run(command, capture_output=True, text=True, env=environment)
 
 
+@pytest.mark.slow
 def test_profile_of_a_script(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
@@ -51,6 +52,7 @@ def test_profile_without_a_script(tmp_path):
     assert done.returncode == 2 and "no script" in done.stdout
 
 
+@pytest.mark.slow
 def test_bench_measures_and_keeps_the_peaks(tmp_path):
     report = tmp_path / "report.json"
     done = kerascl("bench", "--only", "peaks", "--json", report, KERASCL_CACHE_DIR=str(tmp_path))

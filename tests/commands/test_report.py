@@ -273,6 +273,7 @@ def test_samples_of_products(rng):
     assert work.flops == 2 * 19 * 33 * 7 and work.nbytes == 2 * (19 * 33 + 33 * 7 + 19 * 7)
 
 
+@pytest.mark.slow
 def test_of_a_driver_whose_products_are_wrong(tmp_path):
     """The whole way: two parts in their processes on the device, and the file."""
     (tmp_path / "sitecustomize.py").write_text(FAULTY)

@@ -168,6 +168,7 @@ def test_candidates_have_a_tile_each():
     assert sum(name.startswith("tiled32x32") for name in names) == 1 and len(names) > 3
 
 
+@pytest.mark.slow
 def test_the_command_on_a_list(tmp_path):
     script, problems = tmp_path / "net.py", tmp_path / "problems.json"
     script.write_text(SCRIPT)
@@ -197,6 +198,7 @@ def test_a_list_that_is_none(tmp_path, text):
     assert "--problems" in console.export_text()
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     script, records = tmp_path / "net.py", tmp_path / "records.json"
     script.write_text(SCRIPT)

@@ -215,6 +215,7 @@ def bounds(monkeypatch):
     return device
 
 
+@pytest.mark.slow
 def test_many_shapes_keep_a_bounded_number_of_programs(bounds):
     programs = bounds.programs
     traced, alive = [], []
@@ -256,6 +257,7 @@ def test_signatures_of_many_kernels_make_room_sooner(monkeypatch):
     assert len(run._captured) == 3
 
 
+@pytest.mark.slow
 def test_other_signatures_make_room_where_memory_runs_out(monkeypatch):
     buffers = kc.zeros(1).device.buffers
     gc.collect()
@@ -416,6 +418,7 @@ def test_sums_assigned_beside_what_reads_the_old_ones():
     np.testing.assert_array_equal(copy.value.numpy(), np.ones(4))
 
 
+@pytest.mark.slow
 def test_the_oldest_signatures_go_with_their_memory(monkeypatch):
     monkeypatch.setattr(captures, "MOST_SIGNATURES", 3)
     traced = []

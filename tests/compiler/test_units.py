@@ -1,6 +1,7 @@
 """Generated kernels share translation units, none of which takes long to build."""
 
 import numpy as np
+import pytest
 
 import kerascl as kc
 from kerascl.runtime.programs import kernel_names
@@ -9,6 +10,7 @@ LAYERS = 32
 MOST_BYTES = 32_000  # of one unit: the limit, the prelude and one kernel's helpers
 
 
+@pytest.mark.slow
 def test_many_layers_are_spread_over_units(as_gpu, rng):
     # Every layer has a shape of its own, and with it kernels of its own.
     arrays = [rng.normal(size=(600 + k, 3 + k)).astype(np.float32) for k in range(LAYERS)]

@@ -7,6 +7,7 @@ that values are compared exactly.
 import functools
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -257,6 +258,7 @@ class Aliasing(RuleBasedStateMachine):
                 np.testing.assert_array_equal(state.value.numpy(), value)
 
 
+@pytest.mark.slow
 def test_arrays_never_change():
     run_state_machine_as_test(
         Aliasing,

@@ -3,6 +3,7 @@
 import gc
 
 import numpy as np
+import pytest
 
 import kerascl as kc
 from kerascl.core import traced
@@ -37,6 +38,7 @@ def assert_same(found, expected, rtol=1e-5):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=rtol, atol=rtol * scale)
 
 
+@pytest.mark.slow
 def test_gradients_are_the_same_and_memory_is_less(rng):
     states = weights(rng)
     x = kc.array(rng.standard_normal((256, 128)).astype("f"))

@@ -1,0 +1,39 @@
+"""Which of the tests collected run: a quick part, the rest, or the whole."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+SHARE = 5  # one case in so many is quick
+
+
+def chosen(items: Iterable[Any], part: str, seed: int) -> list[Any]:
+    """Of pytest's items those of a part: "quick", "rest" (the whole without it) or "whole".
+
+    The whole leaves out tests marked `long` and, of those marked `every(n)`, all cases but each
+    nth, from the first. Quick are a share of each test's cases, others for other seeds, and no
+    test marked `slow`. Cases count through their parameters as through the digits of a number:
+    where n shares no factor with the numbers of values, each nth meets all values of all of them.
+    """
+    whole, quick = [], []
+    for cases in _by_test(items):
+        if cases[0].get_closest_marker("long") is not None:
+            continue
+        every = cases[0].get_closest_marker("every")
+        cases = cases[:: every.args[0]] if every is not None else cases
+        whole += cases
+        if cases[0].get_closest_marker("slow") is None:
+            quick += cases[seed % min(SHARE, len(cases)) :: SHARE]
+    if part == "whole":
+        return whole
+    return quick if part == "quick" else [item for item in whole if item not in set(quick)]
+
+
+def _by_test(items: Iterable[Any]) -> Iterable[list[Any]]:
+    """Items in their order, those of one test in a list."""
+    tests: dict[tuple, list] = {}
+    for item in items:
+        name = getattr(item, "originalname", item.name)
+        tests.setdefault((item.parent.nodeid, name), []).append(item)
+    return tests.values()

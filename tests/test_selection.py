@@ -1,0 +1,56 @@
+"""Which tests run when: the parts, by what their marks and numbers of cases say."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from tests.selection import chosen
+
+
+def cases(name: str, count: int, **marks):
+    """Items of one test as pytest makes them, as far as the selection looks at them."""
+    parent = SimpleNamespace(nodeid="tests/test_it.py")
+
+    def mark(wanted):
+        return SimpleNamespace(args=(marks[wanted],)) if wanted in marks else None
+
+    return [
+        Item(name=f"{name}[{k}]", originalname=name, parent=parent, get_closest_marker=mark)
+        for k in range(count)
+    ]
+
+
+class Item(SimpleNamespace):
+    __hash__ = object.__hash__
+
+
+ITEMS = [
+    *cases("many", 23), *cases("few", 3), *cases("one", 1), *cases("slow", 2, slow=None),
+    *cases("long", 2, long=None), *cases("dozens", 40, every=3),
+]  # fmt: skip
+
+
+def names(part, seed):
+    return [item.name for item in chosen(ITEMS, part, seed)]
+
+
+def test_whole():
+    wanted = [f"many[{k}]" for k in range(23)] + [f"few[{k}]" for k in range(3)] + ["one[0]"]
+    wanted += ["slow[0]", "slow[1]"] + [f"dozens[{k}]" for k in range(0, 40, 3)]
+    assert names("whole", 8) == wanted
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_quick_and_rest_are_the_whole(seed):
+    quick, rest = names("quick", seed), names("rest", seed)
+    assert sorted(quick + rest) == sorted(names("whole", 0))
+    assert not set(quick) & set(rest)
+    counts = [
+        sum(name.startswith(test) for name in quick) for test in ("many", "few", "one", "slow")
+    ]
+    assert counts[0] in (4, 5) and counts[1:] == [1, 1, 0]
+
+
+def test_all_cases_are_quick_for_some_seed():
+    met = {name for seed in range(60) for name in names("quick", seed)}
+    assert met == {name for name in names("whole", 0) if not name.startswith("slow")}
