@@ -208,7 +208,7 @@ def test_costs_are_what_was_measured(measured, hopper, monkeypatch):
         assert time / 1.2 < tile.work(problem, hopper, keys) / rate < time * 1.2
 
 
-SPILLS = 96  # bytes of the large tiles, with which they are faster than smaller ones
+SPILLS = 56  # bytes, of values that no loop reads often: smaller tiles without are slower
 
 
 @pytest.mark.every(3)
@@ -222,7 +222,8 @@ def test_registers_hold_everything(where, features, drop, request):
         for launch in solver.plan(p, info, store_epilogue(BF16)).launches:
             arch, rewrite = ("sm_90", sm_90a) if launch.options else ("sm_80", None)
             used = ptx.resources(launch.source, arch, launch.local_size[0], rewrite)
-            assert used["spills"] <= (SPILLS if launch.options else 0) and used["registers"] > 60
+            assert used["spills"] <= (SPILLS if p.dropout is None else 16)
+            assert used["registers"] > 60
 
 
 def test_self_test(dev, monkeypatch):
