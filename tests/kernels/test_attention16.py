@@ -162,6 +162,9 @@ def test_tiles_fit(card, hopper):
     assert [t.drops for solver, p in pair(128, dropout=Dropout(2**31, 2.0))
             for t in solver.block(p, card)] == [True] * 3  # fmt: skip
     assert not Attention16().applies(attention_of(136, BF16), card)
+    for solver, p in pair(64):  # its own rows of the tables, not those of more features
+        own = [{t for most, t in table if most == 64} for table in solver.tables]
+        assert all(t in rows for t, rows in zip(solver.block(p, hopper), own, strict=True))
 
 
 def test_large_tiles_want_their_self_test(hopper, monkeypatch):

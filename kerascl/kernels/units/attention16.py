@@ -168,8 +168,9 @@ def _in_chunks(x: Tensor, features: int, p: AttentionProblem) -> bool:
 
 
 def rows_of(table: Table, features: int) -> Table:
-    """Those of a table for so many features."""
-    return tuple(row for row in table if features <= row[0])
+    """Those of a table for so many features: with the least bound that holds."""
+    bound = min((most for most, _ in table if features <= most), default=0)
+    return tuple(row for row in table if row[0] == bound)
 
 
 def tile_for(

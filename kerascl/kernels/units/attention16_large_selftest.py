@@ -19,7 +19,6 @@ DTYPE = dtypes.bfloat16
 
 def _first(table: Table, p: AttentionProblem, keys: bool) -> Table:
     rows = attention16.rows_of(table, max(p.width, p.depth))
-    rows = tuple(row for row in rows if row[0] == rows[0][0])
     return next(((row,) for row in rows if row[1].large(p, keys)), rows[:1])
 
 
