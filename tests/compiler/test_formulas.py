@@ -13,6 +13,7 @@ from kerascl.core.labels import GRADIENT, Labels, mark
 from kerascl.core.node import topological
 from kerascl.kernels.attention import solvers
 from kerascl.kernels.units import attention as unit_attention
+from kerascl.kernels.units import attention16
 from kerascl.ops.attention import ATTENTION
 from kerascl.runtime import device
 from kerascl.runtime.recent import Recent
@@ -39,6 +40,15 @@ def test_matrix_units_keep_small_logits_of_large_heads(monkeypatch):
     with kc.precision_scope("highest"):
         assert not preferred(info, 1)
         assert preferred(info, 2) and preferred(info, 1, dtype="bfloat16")
+
+
+def test_matrix_units_keep_larger_heads_of_halves(monkeypatch):
+    info = gpu(matrix="mma80", global_mem_bytes=256 * 4 * 2 * 16 * 16)
+    monkeypatch.setattr(unit_attention, "available", lambda info: True)
+    for passed in (False, True):
+        monkeypatch.setattr(attention16, "available", lambda info, passed=passed: passed)
+        for features, of_16 in ((64, True), (72, passed), (128, passed), (136, False)):
+            assert preferred(info, 1, features, "bfloat16") == of_16
 
 
 def test_what_no_kernel_takes():

@@ -15,6 +15,7 @@ import re
 from kerascl.kernels.contract.plan import Launch, Plan
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.units import attention as unit_attention
+from kerascl.kernels.units import attention16
 
 #: mma_units.cl, with nothing rounded: results are those of float32.
 UNITS = """
@@ -63,7 +64,9 @@ inline void emu_copy(int nbytes, __local uchar* memory, uint to, __global const 
 #if EMU_LATE
 // The copies of the groups not waited for.
 #define EMU_GROUPS (STAGES + 1)
+#ifndef EMU_MOST
 #define EMU_MOST (PER(A, BM) + PER(B, BN))  // copies of a group; more are lost
+#endif
 typedef struct {
   int group, done, count[EMU_GROUPS];
   struct {
@@ -168,11 +171,7 @@ def _launch(launch: Launch, exact: bool, late: bool) -> Launch:
     if launch.name != "mma_tile" or text not in launch.source:
         return launch
     head = launch.source.split(text)[0]
-    # Macros that hold PTX, whole or the names of instructions, are the emulator's instead.
-    text = re.sub(
-        r"(?m)^#define (?:.*\\\n)*.*\n",
-        lambda m: "" if re.search(r'asm\b|"cp\.async', m[0]) else m[0], text,
-    )  # fmt: skip
+    text = _without_ptx(text)
     if exact:
         text = text.replace("as_uint(as_float(x) * 1.00035222f)", "(x)")
     assert not re.search(r"\basm\b", re.sub("//.*", "", text)), "PTX that is not emulated"
@@ -185,6 +184,76 @@ def _launch(launch: Launch, exact: bool, late: bool) -> Launch:
         launch, source=head + macros + modes + _VALUES[kind] + _TILE + "__kernel " + kernel,
         options=("-cl-opt-disable",),  # building takes longer than running
     )  # fmt: skip
+
+
+def _without_ptx(text: str) -> str:
+    """Macros that hold PTX, whole or the names of instructions, are the emulator's instead."""
+    return re.sub(
+        r"(?m)^#define (?:.*\\\n)*.*\n",
+        lambda m: "" if re.search(r'asm\b|"cp\.async', m[0]) else m[0], text,
+    )  # fmt: skip
+
+
+# Instead of mma16_units.cl's macros, and of mma_units.cl's that attention_mma16.cl uses.
+ATTENTION16 = """
+#define NT THREADS
+#define EMU_MOST 64
+#undef LOCAL_MEMORY
+#define LOCAL_MEMORY(nbytes) __local uint memory[(nbytes) / 4] __attribute__((aligned(128)));
+#define EXP2(to, x) to = exp2(x)
+#define PACK(to, first, second) { \\
+  ushort both_[2]; \\
+  X_STORE((__private X_T*)both_, 0, first); \\
+  X_STORE((__private X_T*)both_, 1, second); \\
+  to = both_[0] | (uint)both_[1] << 16; }
+#define GET_FLOATS(a, b, at) { \\
+  a = *(__local float*)(EMU_BYTES + (at)); \\
+  b = *(__local float*)(EMU_BYTES + (at) + 4); }
+#define GET_WORD(to, at) to = *(__local uint*)(EMU_BYTES + (at))
+#define PUT_WORD(at, x) *(__local uint*)(EMU_BYTES + (at)) = (x)
+#define SHUFFLE_XOR(to, from, bits) { \\
+  barrier(CLK_LOCAL_MEM_FENCE); \\
+  emu_lanes[emu_tid][0] = as_uint(from); \\
+  barrier(CLK_LOCAL_MEM_FENCE); \\
+  to = as_float(emu_lanes[emu_tid ^ (bits)][0]); }
+"""
+
+
+def emulated16(
+    solver: type[attention16._Solver16], late: bool = False, fault: tuple[str, str] | None = None
+) -> type:
+    """A class of attention's solvers for 16-bit floats as one for any device; with `late`, copies
+    happen when they are waited for.  A `fault` replaces a text of the kernel by another."""
+
+    class Emulated(solver):
+        def applies(self, problem, info):
+            fits = (problem.grad is not None) == self.backward and self.block(problem, info)
+            return attention16.takes(problem) and bool(fits)
+
+        def source(self, p, block, epilogue, **names):
+            text = super().source(p, block, epilogue, **names)
+            name = attention16.NAMES[p.q.dtype]
+            pieces = "".join(cl_source(f"units/{piece}.cl") for piece in attention16.PIECES)
+            head, rest = text.split(pieces)
+            assert not rest
+            (macro,) = (f.macro for t, f in attention16.FRAGMENTS.items() if t is p.q.dtype)
+            pieces = _without_ptx(pieces)
+            macros, kernel = pieces.split("// Attention of 16-bit floats")
+            assert not re.search(r"\basm\b", re.sub("//.*", "", kernel)), "PTX not emulated"
+            if fault:
+                assert fault[0] in kernel
+                kernel = kernel.replace(*fault)
+            modes = f"#define EMU_MASK 0\n#define EMU_LATE {int(late)}\n"
+            text = (
+                head.replace(macro, "") + macros + modes + _VALUES[name] + ATTENTION16 + _TILE
+                + "//" + kernel
+            )  # fmt: skip
+            return text.replace('_Pragma("unroll")', "")
+
+        def options(self, p, block, keys):
+            return ("-cl-opt-disable",)
+
+    return Emulated
 
 
 def emulated_class(solver: type[unit_attention._FragmentSolver]) -> type:

@@ -13,7 +13,7 @@ from kerascl.kernels.attention.problem import AttentionProblem, Dropout, Tensor
 from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.units import attention as unit_attention
-from kerascl.kernels.units import attention_selftest
+from kerascl.kernels.units import attention16, attention_selftest
 from kerascl.runtime.errors import DeviceError
 from tests.kernels import mma_emulator, ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
@@ -281,7 +281,8 @@ def test_other_dtypes_are_refused():
 @pytest.fixture
 def card(monkeypatch):
     """Facts of an NVIDIA card on which the self-test passes."""
-    monkeypatch.setattr(unit_attention, "available", lambda info: info.matrix != "")
+    for module in (unit_attention, attention16):
+        monkeypatch.setattr(module, "available", lambda info, *_: info.matrix != "")
     return dataclasses.replace(
         DEVICES[0].info, kind="gpu", matrix="mma80", nvidia_capability=(8, 0), compute_units=100,
         local_mem_bytes=49152, max_work_group_size=1024,
@@ -303,7 +304,8 @@ def test_who_takes_matrix_units(card):
     grad = p.q
     assert (name(p), name(dataclasses.replace(p, grad=grad))) == ("mma", "mma_grad")
     assert name(dataclasses.replace(p, precision="highest")) == "tile"
-    assert name(attention_of(64, dtypes.bfloat16, precision="highest")) == "mma"
+    assert name(attention_of(64, dtypes.bfloat16, precision="highest")) == "mma16"
+    assert name(attention_of(20, dtypes.bfloat16)) == "mma"
     assert name(attention_of(160)) == "tile"
     assert name(attention_of(96, grad=tensor((4, 200, 6, 96), dtypes.float32))) == "tile_grad"
     assert name(p, dataclasses.replace(card, matrix="")) == "tile"

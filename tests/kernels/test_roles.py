@@ -21,7 +21,7 @@ from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.tuning import database
 from kerascl.kernels.units import attention as unit_attention
-from kerascl.kernels.units import known
+from kerascl.kernels.units import attention16, known
 from tests.kernels.test_conv import make
 from tests.solvers.emulated import card
 
@@ -65,7 +65,8 @@ def problems():
 def units(monkeypatch):
     """As if every matrix unit had passed its self-test."""
     monkeypatch.setattr(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
-    monkeypatch.setattr(unit_attention, "available", lambda info: bool(info.matrix))
+    for module in (unit_attention, attention16):
+        monkeypatch.setattr(module, "available", lambda info, *_: bool(info.matrix))
     monkeypatch.setattr(known, "available", lambda unit, info: info.matrix in unit.matrix)
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kerascl.kernels.hopper import probe
+from kerascl.kernels.units import attention_selftest
 from kerascl.runtime import selftest_child
 
 MODULES = [probe.self_test(name) for name in probe.SELF_TESTS]
@@ -18,7 +19,10 @@ UNITS = "kerascl.kernels.units"
 
 
 @pytest.mark.parametrize(("module", "matrix"), [
-    *((module, "wgmma90") for module in (*MODULES, f"{UNITS}.attention_selftest")),
+    *((module, "wgmma90") for module in (
+        *MODULES, f"{UNITS}.attention_selftest", f"{UNITS}.attention16_selftest",
+        f"{UNITS}.attention16_large_selftest",
+    )),
     *((f"{UNITS}.product_selftest", matrix) for matrix in (
         "mma80", "wmma11", "wmma12", "mfma90a", "mfma942", "xmx8", "xmx16",
     )),
@@ -40,7 +44,16 @@ def test_self_tests_reach_their_end(module, matrix, hopper_info, monkeypatch):
         assert got.shape == want.shape and np.isfinite(want).all() and 0 < bound < 0.1
 
     names["run"], names["check"] = run, check
+    for name in ("run", "check"):  # what the self-test of 16-bit attention borrows
+        monkeypatch.setattr(attention_selftest, name, names[name])
+    built = []
     for test in tests:
         test.__globals__.update(run=run, check=check)
-        test(SimpleNamespace(info=dataclasses.replace(hopper_info, matrix=matrix)))
+        programs = SimpleNamespace(build=built.extend)
+        test(SimpleNamespace(
+            info=dataclasses.replace(hopper_info, matrix=matrix), programs=programs,
+        ))  # fmt: skip
+    if built:  # at once, what the runs would build in turn
+        assert set(built) == {(x.source, x.options) for plan in runs for x in plan.launches}
+    assert len(built) == len(set(built))
     assert runs and len(checks) >= len(runs)

@@ -7,13 +7,20 @@ from kerascl.runtime import selftest, sources
 
 MODULES = [
     *map(hopper_probe.self_test, hopper_probe.SELF_TESTS),
+    "kerascl.kernels.units.attention16_large_selftest",
+    "kerascl.kernels.units.attention16_selftest",
     "kerascl.kernels.units.attention_selftest",
     "kerascl.runtime.addresses_selftest",
 ]
 # The OpenCL C of which each self-test speaks.
 PROGRAMS = {
     **{hopper_probe.self_test(name): [f"{name}.cl"] for name in hopper_probe.SELF_TESTS},
-    "kerascl.kernels.units.attention_selftest": ["attention_mma.cl", "mma_units.cl"],
+    "kerascl.kernels.units.attention_selftest": [
+        "attention_mma.cl", "attention_quads.cl", "mma_units.cl",
+    ],
+    **{f"kerascl.kernels.units.attention16{large}_selftest": [
+        "attention_mma16.cl", "attention_quads.cl", "mma16_units.cl", "mma_units.cl", "nv_sm80.cl",
+    ] for large in ("", "_large")},
 }
 
 

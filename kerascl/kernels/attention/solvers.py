@@ -20,15 +20,19 @@ from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.tuning import database, machine
 from kerascl.kernels.units import attention as unit_attention
+from kerascl.kernels.units import attention16
 
 SOLVERS: tuple[Solver, ...] = (
-    *attention_cpu.SOLVERS, *unit_attention.SOLVERS, *attention_tiled.SOLVERS,
+    *attention_cpu.SOLVERS, *attention16.SOLVERS, *unit_attention.SOLVERS,
+    *attention_tiled.SOLVERS,
 )  # fmt: skip
 
 
 LEAST_QUERIES = 8
 MOST_LOGITS = 1 / 256  # of the memory; a training step keeps those of all layers
-MATRIX_FEATURES = 64  # of one head, up to which kernels on matrix units beat the formula
+# Of one head, up to which kernels on matrix units beat the formula: those of attention_mma.cl, and
+# those of attention_mma16.cl.
+MATRIX_FEATURES, MATRIX_FEATURES16 = 64, 128
 
 
 def preferred(problem: AttentionProblem, info) -> bool:
@@ -49,8 +53,10 @@ def preferred(problem: AttentionProblem, info) -> bool:
     if nbytes > info.global_mem_bytes * MOST_LOGITS:
         return True
     exact = p.q.dtype is float32 and p.precision == "highest"
-    few = max(p.width, p.depth) <= MATRIX_FEATURES
-    return few and not exact and unit_attention.available(info)
+    features = max(p.width, p.depth)
+    if features <= MATRIX_FEATURES16 and attention16.takes(p) and attention16.available(info):
+        return True
+    return features <= MATRIX_FEATURES and not exact and unit_attention.available(info)
 
 
 def plan(problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:

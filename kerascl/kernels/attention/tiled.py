@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from kerascl.dtypes import float32
 from kerascl.kernels.attention.problem import (
@@ -147,9 +148,17 @@ class TiledSolver(Solver):
         efficiency = self.ON_CPU if info.kind == "cpu" else self.ON_GPU
         return machine.of(info).roofline(p.products, p.nbytes, float32, efficiency, launches)
 
-    def block(self, p: AttentionProblem, info) -> Block | None:
+    def block(self, p: AttentionProblem, info) -> Any:
         """What a work-group takes, None where the device has no room."""
         return block_for(p, info)
+
+    def part(self, block: Any, keys: bool) -> Any:
+        """What a work-group of the forward kernel, or of the queries', or of the keys' takes."""
+        return block
+
+    def options(self, p: AttentionProblem, block: Any, keys: bool) -> tuple[str, ...]:
+        """Of building that kernel."""
+        return ()
 
     def source(self, p: AttentionProblem, block: Block, epilogue: Epilogue, **names: int) -> str:
         """The text of one kernel, with these macros in front."""
@@ -167,7 +176,7 @@ class TiledAttention(TiledSolver):
 
     def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        block = self.block(p, info)
+        block = self.part(self.block(p, info), False)
         assert block is not None
         args = (
             Ref("a"), Ref("b"), Ref("c"), *extra_refs(p, "d"), Ref("stat"),
@@ -177,7 +186,8 @@ class TiledAttention(TiledSolver):
         )  # fmt: skip
         size = (ceil_div(p.length, block.br) * block.threads, p.heads, p.batch)
         source = narrow(info) + bounded(info) + self.source(p, block, epilogue, FORWARD=1)
-        return Plan([Launch(source, self.kernel, args, size, (block.threads, 1, 1))])
+        options = self.options(p, block, False)
+        return Plan([Launch(source, self.kernel, args, size, (block.threads, 1, 1), options)])
 
 
 class TiledAttentionGradient(TiledSolver):
@@ -188,10 +198,11 @@ class TiledAttentionGradient(TiledSolver):
 
     def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
-        block = self.block(p, info)
-        assert block is not None
+        whole = self.block(p, info)
+        assert whole is not None
         launches = []
         for keys in (False, True):
+            block = self.part(whole, keys)
             rows, count = (p.source, p.groups) if keys else (p.length, p.heads)
             args = (
                 *(Ref(x) for x in "abcd"), *extra_refs(p, "g"), Ref("e"), Ref("f"),
@@ -206,9 +217,8 @@ class TiledAttentionGradient(TiledSolver):
             inner = Epilogue("", (), "") if keys else epilogue
             source = self.source(p, block, inner, BACKWARD=1, KEYS=int(keys))
             source = narrow(info) + bounded(info) + source
-            launches.append(
-                Launch(source, f"{self.kernel}_grad", args, size, (block.threads, 1, 1))
-            )
+            local, options = (block.threads, 1, 1), self.options(p, block, keys)
+            launches.append(Launch(source, f"{self.kernel}_grad", args, size, local, options))
         return Plan(launches)
 
 

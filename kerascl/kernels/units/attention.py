@@ -95,7 +95,7 @@ class _FragmentSolver(attention_tiled.TiledSolver):
             X_BYTES=p.q.dtype.itemsize,
         )  # fmt: skip
         text = attention_tiled.head(p, epilogue, cl_source("units/mma_units.cl"), **names)
-        return text + cl_source("units/attention_mma.cl")
+        return text + cl_source("units/attention_quads.cl") + cl_source("units/attention_mma.cl")
 
 
 class FragmentAttention(_FragmentSolver, attention_tiled.TiledAttention):

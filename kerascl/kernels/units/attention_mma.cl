@@ -39,14 +39,6 @@
       EACH(i, MI) MMA_TF32(sums[i][n], a_[i], b0_, b1_); \
     } \
   }
-#define QUAD(x, other, both) { \
-    float other; \
-    SHUFFLE_XOR(other, x, 1); \
-    x = both; \
-    SHUFFLE_XOR(other, x, 2); \
-    x = both; }
-#define ROW(i, e) (16 * (i) + 8 * ((e) >> 1))  // of result e of a fragment, from row0
-#define COLUMN(j, e) (8 * (j) + 2 * t4 + ((e) & 1))
 
 #ifdef FORWARD
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma(

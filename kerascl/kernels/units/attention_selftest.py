@@ -27,32 +27,67 @@ CASES = (
 BOUNDS = {dtypes.float32: 2e-3, dtypes.bfloat16: 1e-2}
 
 
-def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> None:
+Trial = tuple[tuple, DType, float, tuple]  # a case, its dtype, bound and solvers
+
+
+def _solvers() -> tuple:
+    return unit_attention.FragmentAttention(), unit_attention.FragmentAttentionGradient()
+
+
+def problems(case: tuple, dtype: DType) -> tuple[AttentionProblem, AttentionProblem]:
+    """A case's forward and backward problem, of contiguous arrays."""
+    batch, length, source, heads, width, depth, causal, keep = case
+
+    def tensor(rows: int, features: int) -> Tensor:
+        return Tensor(dtype, (rows * heads * features, heads * features, features, 1))
+
+    p = AttentionProblem(
+        batch, length, source, heads, heads, width, depth, width**-0.5, causal, dtype,
+        tensor(length, width), tensor(source, width), tensor(source, depth),
+        dropout=Dropout(round(keep * 2**32), 1 / keep) if keep < 1 else None,
+    )  # fmt: skip
+    return p, dataclasses.replace(p, grad=tensor(length, depth))
+
+
+def attentions(dev: device.Device, trials: list[Trial]) -> None:
+    """`attention` of each; all programs are built at once first, as that takes the longest.
+
+    Raises:
+        DeviceError: as `attention`.
+    """
+    plans = [
+        solver.plan(p, dev.info, store_epilogue(dtype))
+        for case, dtype, _, solvers in trials
+        for solver, p in zip(solvers, problems(case, dtype), strict=True)
+    ]
+    dev.programs.build([(x.source, x.options) for plan in plans for x in plan.launches])
+    for trial in trials:
+        attention(dev, *trial)
+
+
+def attention(
+    dev: device.Device, case: tuple, dtype: DType, bound: float, solvers: tuple | None = None
+) -> None:
     """A result and its gradients.
+
+    Args:
+        solvers: what plans them, by default the solvers of attention_mma.cl.
 
     Raises:
         DeviceError: of any step, or something is wrong.
     """
+    forward, gradient = solvers or _solvers()
     batch, length, source, heads, width, depth, causal, keep = case
     rng = np.random.default_rng()
     sizes = ((length, width), (source, width), (source, depth), (length, depth))
     q, k, v, g = (
         rng.standard_normal((batch, n, heads, f), np.float32).astype(dtype.numpy) for n, f in sizes
     )
-
-    def tensor(x: np.ndarray) -> Tensor:
-        a, b, c, d = (step // dtype.itemsize for step in x.strides)
-        return Tensor(dtype, (a, b, c, d))
-
-    scale = width**-0.5
-    p = AttentionProblem(
-        batch, length, source, heads, heads, width, depth, scale, causal, dtype, tensor(q),
-        tensor(k), tensor(v),
-    )  # fmt: skip
+    p, backward = problems(case, dtype)
+    scale = p.scale
     factors = np.ones((batch, heads, length, source))
     key = rng.integers(2**32, size=2, dtype=np.uint32)
     if keep < 1:
-        p = dataclasses.replace(p, dropout=Dropout(round(keep * 2**32), 1 / keep))
         factors = (_words(key, factors.size) < keep * 2**32).reshape(factors.shape) / keep
     wide = [x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v, g)]
     logits = wide[0] @ wide[1].swapaxes(2, 3) * scale
@@ -69,7 +104,7 @@ def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> No
         "dv": dropped.swapaxes(2, 3) @ wide[3],
     }  # fmt: skip
     y, stat = np.empty(g.shape, dtype.numpy), np.empty((batch, heads, length), np.float32)
-    plan = unit_attention.FragmentAttention().plan(p, dev.info, store_epilogue(dtype))
+    plan = forward.plan(p, dev.info, store_epilogue(dtype))
     inputs = {"a": q, "b": k, "c": v} | ({"d": key} if keep < 1 else {})
     run(plan, inputs, y, dev, stat=stat)
     check("attention", y.astype(np.float64), (dropped @ wide[2]).transpose(0, 2, 1, 3), bound)
@@ -77,10 +112,7 @@ def attention(dev: device.Device, case: tuple, dtype: DType, bound: float) -> No
     inputs = {"a": q, "b": k, "c": v, "d": g, "e": stat, "f": sums}
     inputs |= {"g": key} if keep < 1 else {}
     outs = {n: np.empty(x.shape, dtype.numpy) for n, x in zip(wanted, (q, k, v), strict=True)}
-    backward = dataclasses.replace(p, grad=tensor(g))
-    plan = unit_attention.FragmentAttentionGradient().plan(
-        backward, dev.info, store_epilogue(dtype)
-    )
+    plan = gradient.plan(backward, dev.info, store_epilogue(dtype))
     run(plan, inputs, dev=dev, **outs)
     for name, want in wanted.items():
         got = outs[name].astype(np.float64)
@@ -106,9 +138,9 @@ def cases(dev: device.Device) -> None:
     Raises:
         DeviceError: as `attention`.
     """
-    for case in CASES:
-        for dtype, bound in BOUNDS.items():
-            attention(dev, case, dtype, bound)
+    attentions(dev, [
+        (case, dtype, bound, _solvers()) for case in CASES for dtype, bound in BOUNDS.items()
+    ])  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -1,0 +1,414 @@
+// Attention of 16-bit floats on NVIDIA's matrix units, after FlashAttention-2 (Dao, 2023).  As in
+// attention_mma.cl a work-group owns BR rows and walks over blocks of BC columns (rows are queries and
+// columns keys, except in the keys' gradient), and a warp owns MI times 16 rows.  Tiles stay 16-bit:
+// cp.async brings the blocks to come into a ring of STAGES while this one is multiplied, ldmatrix
+// takes operands from there.  Logits become probabilities in the registers where the units leave
+// them, which, rounded to 16 bits, are where the next product takes its left operand from.
+//
+// Rows in local memory are an odd number of 16-byte chunks apart, so that the eight rows of a matrix
+// that ldmatrix reads meet all banks once, and a fragment's address is a lane's place and a constant.
+#define WP ((WIDTH + 15) / 16 * 16)
+#define DP ((DEPTH + 15) / 16 * 16)
+#define WS (2 * WP + 16)  // bytes from row to row
+#define DS (2 * DP + 16)
+#define NC (BC / 8)
+#define WARP_ROWS (16 * MI)
+#ifdef FORWARD
+#define OWN_V 0
+#define FACTS 0
+#else
+#define OWN_V DS
+#define FACTS (KEYS ? 8 : 0)  // of a query in a stage: statistic and delta
+#endif
+#define OWN (OWN_LOCAL * BR * (WS + OWN_V))
+#define STAGE (BC * (WS + DS + FACTS))
+#define LOCAL_BYTES (OWN + STAGES * STAGE)
+
+// rows x features at `from` into a local tile; what lies outside is zero.
+#define COPY_TILE(to, from, step, left, rows, features, padded) { \
+    __global const ushort* from_ = (__global const ushort*)(from); \
+    const int left_ = left; \
+    if ((features) == (padded) && left_ >= (rows)) { \
+      COPY_ROWS(to, from_, step, rows, padded, COPY_FULL(CP16, to_, from_ + i_);) \
+    } else { \
+      COPY_ROWS(to, from_, step, rows, padded, \
+                const int n_ = r_ < left_ && 8 * c_ < (features); \
+                COPY_SOME(CP16, to_, from_ + (n_ ? i_ : 0), n_);) \
+    } \
+  }
+#define COPY_ROWS(to, from, step, rows, padded, copy) \
+  EACH(k_, ((rows) * ((padded) / 8) + THREADS - 1) / THREADS) { \
+    const uint at_ = k_ * THREADS + lid; \
+    if ((rows) * ((padded) / 8) % THREADS == 0 || at_ < (rows) * ((padded) / 8)) { \
+      const int r_ = at_ / ((padded) / 8), c_ = at_ % ((padded) / 8); \
+      const uint to_ = (to) + r_ * (2 * (padded) + 16) + 16 * c_; \
+      const INDEX_T i_ = (INDEX_T)r_ * (step) + 8 * c_; \
+      copy \
+    } \
+  }
+
+// This warp's rows as left operands: LEFT(a, name, ...) gives those of step s, either from registers,
+// loaded by HOLD, or from the tile at `name`, which KEEP fills.
+#if OWN_LOCAL
+#define HOLD(name, at, from, step, left, features, padded) \
+  const uint name = (at) + lid / 32 * WARP_ROWS * (2 * (padded) + 16) + (lane & 15) * (2 * (padded) + 16) \
+      + (lane >> 4) * 16;
+#define KEEP(at, from, step, left, features, padded) \
+  COPY_TILE(at, from, step, left, BR, features, padded)
+#define LEFT(a, name, s, padded) \
+  EACH(i, MI) LDM4(a[i][0], a[i][1], a[i][2], a[i][3], \
+                   name + 16 * i * (2 * (padded) + 16) + 32 * (s));
+#else
+#define HOLD(name, at, from, step, left, features, padded) \
+  uint name[MI][(padded) / 16][4]; \
+  { \
+    __global const ushort* from_ = (__global const ushort*)(from); \
+    EACH(i, MI) EACH(s, (padded) / 16) EACH(e, 4) { \
+      const int r_ = lid / 32 * WARP_ROWS + g + 16 * i + 8 * (e & 1); \
+      const int c_ = 16 * s + 2 * t4 + 8 * (e >> 1); \
+      name[i][s][e] = r_ < (left) && c_ < (features) \
+          ? *(__global const uint*)(from_ + (INDEX_T)r_ * (step) + c_) : 0u; \
+    } \
+  }
+#define KEEP(at, from, step, left, features, padded)
+#define LEFT(a, name, s, padded) EACH(i, MI) EACH(e, 4) a[i][e] = name[i][s][e];
+#endif
+
+// x[MI][NC] = own rows times the rows of a local tile.
+#define PRODUCTS(x, own, tile, padded) \
+  float x[MI][NC][4]; \
+  EACH(i, MI) EACH(j, NC) EACH(e, 4) x[i][j][e] = 0; \
+  EACH(s, (padded) / 16) { \
+    uint a_[MI][4]; \
+    LEFT(a_, own, s, padded) \
+    EACH(j, NC / 2) { \
+      uint b_[2][2]; \
+      LDM4(b_[0][0], b_[0][1], b_[1][0], b_[1][1], \
+           (tile) + ((lane & 7) + 8 * (lane >> 4)) * (2 * (padded) + 16) + (lane >> 3 & 1) * 16 \
+               + 16 * j * (2 * (padded) + 16) + 32 * s); \
+      EACH(i, MI) EACH(n, 2) MMA(x[i][2 * j + n], a_[i], b_[n]); \
+    } \
+  }
+// sums[MI][parts] += x[MI][NC] times the columns' features in a local tile.
+#define ADD_PRODUCT(sums, x, tile, padded) \
+  EACH(k, NC / 2) { \
+    uint a_[MI][4]; \
+    EACH(i, MI) EACH(e, 4) \
+      PACK(a_[i][e], x[i][2 * k + (e >> 1)][2 * (e & 1)], x[i][2 * k + (e >> 1)][2 * (e & 1) + 1]); \
+    EACH(n, (padded) / 16) { \
+      uint b_[2][2]; \
+      LDM4T(b_[0][0], b_[0][1], b_[1][0], b_[1][1], \
+            (tile) + (lane & 15) * (2 * (padded) + 16) + (lane >> 4) * 16 \
+                + 16 * k * (2 * (padded) + 16) + 32 * n); \
+      EACH(i, MI) EACH(m, 2) MMA(sums[i][2 * n + m], a_[i], b_[m]); \
+    } \
+  }
+// Eight neighbours of a row at a time, x[i_][..][2 r] and the one beside it times `factor`: lane t4 of
+// a quad collects those of fragment t4 of four.
+#define STORE_ROW(x, r, factor, there, at, features, padded, put) \
+  EACH(n_, ((padded) / 8 + 3) / 4) { \
+    float v_[8]; \
+    EACH(m_, 4) EACH(e_, 2) \
+      v_[2 * m_ + e_] = x[(4 * n_ + m_) % ((padded) / 8)][2 * (r) + e_] * (factor); \
+    EACH(p_, 2) EACH(e_, 2) EXCHANGE(v_[4 * p_ + e_], v_[4 * p_ + 2 + e_], 1) \
+    EACH(p_, 2) EACH(e_, 2) EXCHANGE(v_[2 * p_ + e_], v_[2 * p_ + 4 + e_], 2) \
+    const int d_ = 8 * (4 * n_ + t4); \
+    if ((there) && d_ < (features)) put(v_, (at) + d_) \
+  }
+#define EXCHANGE(first, second, bit) { \
+    const float mine_ = t4 & bit ? first : second; \
+    float got_; \
+    SHUFFLE_XOR(got_, mine_, bit); \
+    if (t4 & bit) first = got_; else second = got_; \
+  }
+#ifdef EPILOGUE_VECTOR
+#define PUT_RESULTS(v, at) EPILOGUE_VECTOR(8, v, at)
+#else
+#define PUT_RESULTS(v, at) EACH(c_, 8) EPILOGUE(v[c_], (at) + c_)
+#endif
+// Whether a block has logits that are more than products: those hidden, and those with a bias.
+#define GENERAL(last, first_query) \
+  (HAS_BIAS || HAS_MASK || (last) >= S || (CAUSAL && (last) > (first_query)))
+
+#ifdef FORWARD
+#define LOAD_BLOCK(at, s) \
+  COPY_TILE(at, k + (s) * k1, k1, S - (s), BC, WIDTH, WP) \
+  COPY_TILE((at) + BC * WS, v + (s) * v1, v1, S - (s), BC, DEPTH, DP)
+
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma16(
+    FORWARD_PARAMS) {
+  LOCAL_MEMORY(LOCAL_BYTES)
+  uint base;
+  LOCAL_ADDRESS(base, &memory[0]);
+  const int lid = get_local_id(0), lane = lid % 32, g = lane / 4, t4 = lane % 4;
+  DRAW_KEY
+  // later queries of a causal problem see more keys: they start first
+  const int first = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR;
+  const int row0 = first + lid / 32 * WARP_ROWS + g;
+  const int h = get_group_id(1), b = get_group_id(2), heads = get_num_groups(1);
+  __global const X_T* k = pK + kOff + b * k0 + h / REPEAT * k2;
+  __global const X_T* v = pV + vOff + b * v0 + h / REPEAT * v2;
+  __global const X_T* q_ = pQ + qOff + b * q0 + h * q2 + first * q1;
+  KEEP(base, q_, q1, T - first, WIDTH, WP)
+  HOLD(q, base, q_, q1, T - first, WIDTH, WP)
+  float o[MI][DP / 8][4], top[MI][2], sum[MI][2];
+  EACH(i, MI) {
+    EACH(r, 2) { top[i][r] = LOWEST; sum[i][r] = 0; }
+    EACH(n, DP / 8) EACH(e, 4) o[i][n][e] = 0;
+  }
+  const uint ring = base + OWN;
+  int end = CAUSAL ? min(S, (first + BR + BC - 1) / BC * BC) : S, s0 = 0;
+#if CAUSAL && HAS_MASK
+  for (;;) {
+#endif
+  EACH(n, STAGES - 1) {
+    if (s0 + n * BC < end) { LOAD_BLOCK(ring + n * STAGE, s0 + n * BC) }
+    COMMIT;
+  }
+  uint stage = 0;
+  for (; s0 < end; s0 += BC) {
+    WAIT(STAGES - 2);
+    SYNC;  // this block is there for all, and the one before no longer read
+    const int next = s0 + (STAGES - 1) * BC;
+    if (next < end) {
+      const uint to = ring + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE;
+      LOAD_BLOCK(to, next)
+    }
+    COMMIT;
+    const uint tileK = ring + stage * STAGE, tileV = tileK + BC * WS;
+    PRODUCTS(x, q, tileK, WP)
+    float factor = logScale;
+    if (GENERAL(s0 + BC - 1, first)) {
+      factor = 1.0f;
+      EACH(i, MI) EACH(j, NC) EACH(e, 4) {
+        const int t = row0 + ROW(i, e), s = s0 + COLUMN(j, e);
+        FINISH_LOGIT(x[i][j][e], t, s)
+        if (s >= end) x[i][j][e] = -INFINITY;
+      }
+    }
+    EACH(i, MI) EACH(r, 2) {
+      float most = x[i][0][2 * r];
+      EACH(j, NC) EACH(e, 2) most = fmax(most, x[i][j][2 * r + e]);
+      QUAD(most, more_, fmax(most, more_))
+      most = fmax(top[i][r], most * factor);
+      float keep;
+      EXP2(keep, top[i][r] - most);
+      top[i][r] = most;
+      sum[i][r] *= keep;
+      EACH(n, DP / 8) { o[i][n][2 * r] *= keep; o[i][n][2 * r + 1] *= keep; }
+      EACH(j, NC) EACH(e, 2) {
+        float w;
+        EXP2(w, x[i][j][2 * r + e] * factor - most);
+        sum[i][r] += w;
+        x[i][j][2 * r + e] = KEPT(w, row0 + ROW(i, 2 * r), s0 + COLUMN(j, e));
+      }
+    }
+    ADD_PRODUCT(o, x, tileV, DP)
+    stage = stage == STAGES - 1 ? 0 : stage + 1;
+  }
+#if CAUSAL && HAS_MASK
+    // A row that sees nothing at all is uniform over every key, the future ones too.
+    if (end == S) break;
+    uint blind = 0;
+    SYNC;
+    if (lid == 0) PUT_WORD(ring, blind);
+    EACH(i, MI) EACH(r, 2) if (row0 + ROW(i, 2 * r) < T && top[i][r] == NEGATIVE) blind = 1;
+    SYNC;
+    if (blind) PUT_WORD(ring, blind);
+    SYNC;
+    GET_WORD(blind, ring);
+    if (!blind) break;
+    SYNC;
+    end = S;
+  }
+#endif
+  EACH(i, MI) EACH(r, 2) {
+    const int t = row0 + ROW(i, 2 * r);
+    QUAD(sum[i][r], more_, sum[i][r] + more_)
+    if (t < T) {
+      if (t4 == 0) pStat[(INDEX_T)(b * heads + h) * T + t] = top[i][r] + log2(sum[i][r]);
+    }
+    const INDEX_T at = (((INDEX_T)b * T + t) * heads + h) * DEPTH;
+    const float share = SHARE(1.0f, sum[i][r]);
+    STORE_ROW(o[i], r, share, t < T, at, DEPTH, DP, PUT_RESULTS)
+  }
+}
+#endif
+
+#ifdef BACKWARD
+#if KEYS
+// Places (head, first query) of the blocks that the group's keys meet.
+#if CAUSAL && !HAS_MASK
+#define BEGIN (r0 / BC * BC)
+#else
+#define BEGIN 0
+#endif
+#if CAUSAL && HAS_MASK
+// Queries before all keys at hand meet them only where one sees nothing at all.
+inline bool sees(__global const float* stats, const int t0, const int T) {
+  bool all = true;
+  for (int t = t0; t < min(T, t0 + BC); ++t) all = all && stats[t] > NEGATIVE;
+  return all;
+}
+#define SKIPPED(h, t) ((t) + BC <= r0 && sees(pStat + (INDEX_T)(b * HEADS + (h)) * T, t, T))
+#else
+#define SKIPPED(h, t) false
+#endif
+#define SETTLE(h, t) \
+  while (h < heads_end) { \
+    if (t >= T) { \
+      ++h; \
+      t = BEGIN; \
+    } else if (SKIPPED(h, t)) { \
+      t += BC; \
+    } else { \
+      break; \
+    } \
+  }
+#define PLACE_AT(h, t) \
+  int h = group * REPEAT, t = BEGIN; \
+  SETTLE(h, t)
+#define THERE(h, t) (h < heads_end)
+#define LOAD_BLOCK(at, h_, t) \
+  COPY_TILE(at, pQ + qOff + b * q0 + h_ * q2 + (t) * q1, q1, T - (t), BC, WIDTH, WP) \
+  COPY_TILE((at) + BC * WS, pG + gOff + b * g0 + h_ * g2 + (t) * g1, g1, T - (t), BC, DEPTH, DP) \
+  for (int i_ = lid; i_ < BC; i_ += THREADS) { \
+    const int n_ = (t) + i_ < T, t_ = n_ ? (t) + i_ : 0; \
+    COPY_SOME(CP4, (at) + BC * (WS + DS) + 4 * i_, pStat + (INDEX_T)(b * HEADS + h_) * T + t_, n_); \
+    COPY_SOME(CP4, (at) + BC * (WS + DS + 4) + 4 * i_, \
+              pDelta + ((INDEX_T)b * T + t_) * HEADS + h_, n_); \
+  }
+#else
+#define SETTLE(h, t)
+#define PLACE_AT(h, t) int t = 0;
+#define THERE(h, t) (t < end)
+#define LOAD_BLOCK(at, h, s) \
+  COPY_TILE(at, pK + kOff + b * k0 + group * k2 + (s) * k1, k1, S - (s), BC, WIDTH, WP) \
+  COPY_TILE((at) + BC * WS, pV + vOff + b * v0 + group * v2 + (s) * v1, v1, S - (s), BC, DEPTH, DP)
+#endif
+
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma16_grad(
+    BACKWARD_PARAMS) {
+  LOCAL_MEMORY(LOCAL_BYTES)
+  uint base;
+  LOCAL_ADDRESS(base, &memory[0]);
+  const int lid = get_local_id(0), lane = lid % 32, g = lane / 4, t4 = lane % 4;
+  const int b = get_group_id(2), own0 = lid / 32 * WARP_ROWS + g;
+  DRAW_KEY
+  float sum[MI][WP / 8][4];
+  EACH(i, MI) EACH(n, WP / 8) EACH(e, 4) sum[i][n][e] = 0;
+#if KEYS
+  const int r0 = (int)get_group_id(0) * BR, row0 = r0 + own0, group = get_group_id(1);
+  const int heads_end = (group + 1) * REPEAT;
+  float sumV[MI][DP / 8][4];
+  EACH(i, MI) EACH(n, DP / 8) EACH(e, 4) sumV[i][n][e] = 0;
+  __global const X_T* k_ = pK + kOff + b * k0 + group * k2 + r0 * k1;
+  __global const X_T* v_ = pV + vOff + b * v0 + group * v2 + r0 * v1;
+  KEEP(base, k_, k1, S - r0, WIDTH, WP)
+  KEEP(base + BR * WS, v_, v1, S - r0, DEPTH, DP)
+  HOLD(own, base, k_, k1, S - r0, WIDTH, WP)
+  HOLD(ownV, base + BR * WS, v_, v1, S - r0, DEPTH, DP)
+#else
+  const int r0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR, row0 = r0 + own0;
+  const int h = get_group_id(1), group = h / REPEAT;
+  __global const X_T* q_ = pQ + qOff + b * q0 + h * q2 + r0 * q1;
+  __global const X_T* g_ = pG + gOff + b * g0 + h * g2 + r0 * g1;
+  KEEP(base, q_, q1, T - r0, WIDTH, WP)
+  KEEP(base + BR * WS, g_, g1, T - r0, DEPTH, DP)
+  HOLD(own, base, q_, q1, T - r0, WIDTH, WP)
+  HOLD(ownV, base + BR * WS, g_, g1, T - r0, DEPTH, DP)
+  __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T;
+  float stat[MI][2], delta[MI][2];
+  EACH(i, MI) EACH(r, 2) {
+    const int t = row0 + ROW(i, 2 * r);
+    stat[i][r] = t < T ? stats[t] : 0.0f;
+    delta[i][r] = t < T ? pDelta[((INDEX_T)b * T + t) * HEADS + h] : 0.0f;
+  }
+  int end = CAUSAL ? min(S, r0 + BR) : S;
+  if (CAUSAL && HAS_MASK)
+    for (int t = r0; t < min(T, r0 + BR); ++t)
+      if (stats[t] <= NEGATIVE) end = S;
+#endif
+  const uint ring = base + OWN;
+  uint stage = 0, to = 0;
+  PLACE_AT(h_next, next)
+  EACH(n, STAGES - 1) {
+    if (THERE(h_next, next)) {
+      LOAD_BLOCK(ring + n * STAGE, h_next, next)
+      next += BC;
+      SETTLE(h_next, next)
+    }
+    COMMIT;
+  }
+  PLACE_AT(h, c0)
+  while (THERE(h, c0)) {
+    WAIT(STAGES - 2);
+    SYNC;  // this block is there for all, and the one before no longer read
+    if (THERE(h_next, next)) {
+      to = ring + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE;
+      LOAD_BLOCK(to, h_next, next)
+      next += BC;
+      SETTLE(h_next, next)
+    }
+    COMMIT;
+    const uint other = ring + stage * STAGE, otherV = other + BC * WS;
+    PRODUCTS(x, own, other, WP)
+    PRODUCTS(y, ownV, otherV, DP)
+    float factor = logScale;
+#if KEYS
+#define AT(i, j, e) const int t = c0 + COLUMN(j, e), s = row0 + ROW(i, e);
+    if (GENERAL(r0 + BR - 1, c0)) {
+#else
+#define AT(i, j, e) const int t = row0 + ROW(i, e), s = c0 + COLUMN(j, e);
+    if (GENERAL(c0 + BC - 1, r0)) {
+#endif
+      factor = 1.0f;
+      EACH(i, MI) EACH(j, NC) EACH(e, 4) {
+        AT(i, j, e)
+        FINISH_LOGIT(x[i][j][e], t, s)
+        if (s >= S) x[i][j][e] = -INFINITY;
+      }
+    }
+    EACH(j, NC) {
+#if KEYS
+      float stat_[2], delta_[2];
+      GET_FLOATS(stat_[0], stat_[1], otherV + BC * DS + 4 * COLUMN(j, 0));
+      GET_FLOATS(delta_[0], delta_[1], otherV + BC * DS + 4 * BC + 4 * COLUMN(j, 0));
+#endif
+      EACH(i, MI) EACH(e, 4) {
+#if KEYS
+        const float top = stat_[e & 1], less = delta_[e & 1];
+#else
+        const float top = stat[i][e >> 1], less = delta[i][e >> 1];
+#endif
+        AT(i, j, e)
+        float w;
+        EXP2(w, x[i][j][e] * factor - top);
+        DROP_VALUE(y[i][j][e], t, s)
+        float back = w * (y[i][j][e] - less);
+        if (HAS_MASK && top <= NEGATIVE) { w *= weight; back = 0; }
+        DROP_WEIGHT(w)
+        x[i][j][e] = w;
+        y[i][j][e] = back;
+      }
+    }
+    ADD_PRODUCT(sum, y, other, WP)
+#if KEYS
+    ADD_PRODUCT(sumV, x, otherV, DP)
+#endif
+    stage = stage == STAGES - 1 ? 0 : stage + 1;
+    c0 += BC;
+    SETTLE(h, c0)
+  }
+  EACH(i, MI) EACH(r, 2) {
+    const int row = row0 + ROW(i, 2 * r);
+    const INDEX_T at = ((INDEX_T)b * ROWS + row) * COUNT + PLACE;
+#if KEYS
+    STORE_ROW(sum[i], r, scale, row < ROWS, at * WIDTH, WIDTH, WP, PUT_K)
+    STORE_ROW(sumV[i], r, 1.0f, row < ROWS, at * DEPTH, DEPTH, DP, PUT_V)
+#else
+    STORE_ROW(sum[i], r, scale, row < ROWS, at * WIDTH, WIDTH, WP, PUT_RESULTS)
+#endif
+  }
+}
+#endif
