@@ -8,13 +8,13 @@ from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
 from kerascl.dtypes import as_dtype, int32
 from kerascl.ops.choosing import compress, flatnonzero
-from kerascl.ops.declare import as_array, convert, scalar
+from kerascl.ops.declare import as_array, cast_to, convert, scalar
 from kerascl.ops.gather import scatter_rows, take
 from kerascl.ops.indexing import selected
 from kerascl.ops.movement import concatenate, iota, moveaxis, ravel
 from kerascl.ops.pointwise import equal, imag, logical_or, not_equal, real, where
 from kerascl.ops.reduction import any as some
-from kerascl.ops.scan import cumsum
+from kerascl.ops.scan import cumsum, places_of
 from kerascl.ops.sorting import argsort, bincount, isin, searchsorted, sort
 from kerascl.ops.views import expand_to, reshape_to, window
 
@@ -86,7 +86,7 @@ def unique(
     else:
         new = expand_to(scalar(False, as_dtype(bool)), (0,))
     number = cumsum(new, 0, int32) - 1
-    starts = selected(new, "unique") if size is None else _first_places(new, number, size)
+    starts = selected(new, "unique") if size is None else _first_places(number, size)
     results = [_slices(take(ordered, starts, 0), shape, axis)]
     found = starts.shape[0]
     if size is not None and count:
@@ -107,15 +107,12 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _first_places(new: Array, number: Array, size: int) -> Array:
+def _first_places(number: Array, size: int) -> Array:
     """Where each of the first `size` groups starts; 0 for those that do not exist."""
-    base = expand_to(scalar(0, int32), (size, 1))
-    target = where(new, number, -1)
-    count = new.shape[0]
-    if not count or not size:
-        return reshape_to(base, (size,))
-    updates = reshape_to(iota((count,), 0), (count, 1))
-    return reshape_to(scatter_rows(base, target, updates, "set"), (size,))
+    if not number.size:
+        return expand_to(scalar(0, int32), (size,))
+    places = places_of(number + 1, size)
+    return cast_to(where(places < number.size, places, 0), int32)
 
 
 def _slices(rows: Array, shape: tuple[int, ...], axis: int | None) -> Array:
