@@ -230,23 +230,30 @@ void scan_rows_group(const __global A_T* restrict k_a,
 
 #if SEARCH
 // NaN is the largest value, as in NumPy.
-#define BEFORE(u_, v_) (((u_) < (v_)) || ((v_) != (v_) && (u_) == (u_)))
+#define BEFORE(u_, v_) (((u_) < (v_)) | (((v_) != (v_)) & ((u_) == (u_))))
+// `widest`: the largest power of two up to `length`.  All work-items take the same steps, without
+// branches, so that compilers make vectors of them.
 __kernel void search_sorted(const __global A_T* restrict k_a, const __global A_T* restrict k_b,
-                            INDEX_T lines, INDEX_T length, INDEX_T count EPILOGUE_PARAMS) {
+                            INDEX_T lines, INDEX_T length, INDEX_T count,
+                            INDEX_T widest EPILOGUE_PARAMS) {
   const INDEX_T id = (INDEX_T)get_global_id(0);
   if (id >= lines) return;
-  const INDEX_T base = (id / count) * length;
-  const A_C value = A_LOAD(k_b, id);
-  INDEX_T low = 0, high = length;
-  while (low < high) {
-    const INDEX_T middle = low + (high - low) / 2;
-    const A_C probe = A_LOAD(k_a, base + middle);
-#if SIDE_RIGHT
-    const bool after = !BEFORE(value, probe);
+#if ONE_ROW
+  const INDEX_T base = 0;
 #else
-    const bool after = BEFORE(probe, value);
+  const INDEX_T base = (id / count) * length;
 #endif
-    if (after) low = middle + 1; else high = middle;
+  const A_C value = A_LOAD(k_b, id);
+  INDEX_T low = 0;
+  for (INDEX_T step = widest; step > 0; step >>= 1) {
+    const INDEX_T next = low + step;
+    const A_C probe = A_LOAD(k_a, base + min(next, length) - 1);
+#if SIDE_RIGHT
+    const int after = (next <= length) & !BEFORE(value, probe);
+#else
+    const int after = (next <= length) & BEFORE(probe, value);
+#endif
+    low = after ? next : low;
   }
   EPILOGUE((ACC_T)low, id)
 }

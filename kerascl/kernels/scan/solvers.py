@@ -252,11 +252,14 @@ class BinarySearch(Solver):
         index = index_type(lines, problem.rows * problem.sorted_length)
         source = (
             prelude(index, A=problem.dtype, ACC=problem.acc)
-            + defines(SEARCH=1, SIDE_RIGHT=int(problem.side == "right"))
+            + defines(
+                SEARCH=1, SIDE_RIGHT=int(problem.side == "right"), ONE_ROW=int(problem.rows == 1)
+            )
             + epilogue.defines
             + cl_source("scan/scan.cl")
         )
-        sizes = (lines, problem.sorted_length, problem.count)
+        length = problem.sorted_length
+        sizes = (lines, length, problem.count, last_power(length) if length else 0)
         group = group_size(info, 128)
         launch = Launch(
             source,
