@@ -75,11 +75,14 @@ def unique(
         rows = reshape_to(rows, (shape[axis], rows.size // max(1, shape[axis])))
     count = rows.shape[0]
     order = iota((count,), 0)
-    for column in reversed(range(rows.shape[1])):  # stable sorts, the last column first
-        keys = reshape_to(window(rows, 1, column, column + 1), (count,))
-        for part in (imag(keys), real(keys)) if keys.dtype.is_complex else (keys,):
-            order = take(order, argsort(take(part, order)))
-    ordered = take(rows, order, 0)
+    if rows.shape[1] == 1 and not rows.dtype.is_complex and not (return_index or return_inverse):
+        ordered = sort(rows, 0)  # nobody asks for the order itself
+    else:
+        for column in reversed(range(rows.shape[1])):  # stable sorts, the last column first
+            keys = reshape_to(window(rows, 1, column, column + 1), (count,))
+            for part in (imag(keys), real(keys)) if keys.dtype.is_complex else (keys,):
+                order = take(order, argsort(take(part, order)))
+        ordered = take(rows, order, 0)
     if count:
         before = concatenate([window(ordered, 0, 0, 1), window(ordered, 0, 0, count - 1)], 0)
         new = logical_or(equal(iota((count,), 0), 0), some(not_equal(ordered, before), 1))
