@@ -7,15 +7,14 @@ from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.contract.source import cl_source, defines
 from kerascl.kernels.sort.stages import Stages
 
-_BITS = 8  # of a digit, where there are several: their places stay in the first cache
-_MOST_BITS = 11  # of a key that is one digit
+_BITS = 11  # of a digit, at most: its places stay in the second cache
 _SPLIT_FROM = 1 << 15  # elements of a row that several work-items share
 _LEAST_PART = 1 << 12
 
 
 def digits(bits: int) -> tuple[int, int]:
     """How many digits a key of so many bits has, and the bits of each."""
-    passes = 1 if bits <= _MOST_BITS else ceil_div(bits, _BITS)
+    passes = ceil_div(bits, _BITS)
     return passes, ceil_div(bits, passes)
 
 

@@ -107,7 +107,7 @@ class RadixSort(_ItemSort):
     """Digit by digit: long rows on CPUs."""
 
     ON_CPU = 0.025  # share of the rate of multiply-adds, for moves
-    DIGITS = 512  # moves that the counts of a row's digit are worth
+    DIGITS = 1024  # moves that the counts of a row's digit are worth
 
     name = "sort.radix"
 
