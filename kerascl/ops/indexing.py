@@ -27,7 +27,7 @@ from kerascl.ops.gather import FILLED, GATHER, scatter_rows, wrap_negative
 from kerascl.ops.movement import flip, iota, strided
 from kerascl.ops.pointwise import not_equal
 from kerascl.ops.scan import cumsum, places_of
-from kerascl.ops.views import concat, expand_to, reshape_to, window
+from kerascl.ops.views import SLICE, concat, expand_to, reshape_to, window
 
 __all__ = [
     "argwhere", "getitem", "nonzero", "take", "take_along_axis", "unravel_index", "where",
@@ -294,6 +294,18 @@ def is_flag(key: Any) -> bool:
     )
 
 
+def _row(x: Array, place: int) -> Array:
+    """x[place], the way of loops over rows, without a `Key`."""
+    n, *rest = x.shape
+    if not -n <= place < n:
+        raise IndexError(f"index {place} is out of bounds for axis 0 of size {n}")
+    shape = tuple(rest)
+    if n > 1:
+        start = (place % n, *[0] * len(shape))
+        x = apply(SLICE, (x,), (start, (1,) * len(start)), (1, *shape), x.dtype)
+    return reshape_to(x, shape)
+
+
 def getitem(x: Array, key: Any) -> Array:
     """x[key] with NumPy's rules: integers, slices, None, ..., integer and bool arrays.
 
@@ -304,6 +316,8 @@ def getitem(x: Array, key: Any) -> Array:
         IndexError: for integers and host arrays out of range, masks that do not fit, too many
             indices.
     """
+    if type(key) is int and x.shape:
+        return _row(x, key)
     if is_flag(key):
         if isinstance(key, Array):
             host.count("boolean index")

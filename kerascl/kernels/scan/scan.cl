@@ -230,7 +230,11 @@ void scan_rows_group(const __global A_T* restrict k_a,
 
 #if SEARCH
 // NaN is the largest value, as in NumPy.
-#define BEFORE(u_, v_) (((u_) < (v_)) | (((v_) != (v_)) & ((u_) == (u_))))
+#if SIDE_RIGHT
+#define AFTER(probe_) (((probe_) <= value) | is_nan)
+#else
+#define AFTER(probe_) (((probe_) < value) | (is_nan & ((probe_) == (probe_))))
+#endif
 // `widest`: the largest power of two up to `length`.  All work-items take the same steps, without
 // branches, so that compilers make vectors of them.
 __kernel void search_sorted(const __global A_T* restrict k_a, const __global A_T* restrict k_b,
@@ -244,16 +248,12 @@ __kernel void search_sorted(const __global A_T* restrict k_a, const __global A_T
   const INDEX_T base = (id / count) * length;
 #endif
   const A_C value = A_LOAD(k_b, id);
+  const int is_nan = value != value;
   INDEX_T low = 0;
   for (INDEX_T step = widest; step > 0; step >>= 1) {
     const INDEX_T next = low + step;
     const A_C probe = A_LOAD(k_a, base + min(next, length) - 1);
-#if SIDE_RIGHT
-    const int after = (next <= length) & !BEFORE(value, probe);
-#else
-    const int after = (next <= length) & BEFORE(probe, value);
-#endif
-    low = after ? next : low;
+    low = (next <= length) & AFTER(probe) ? next : low;
   }
   EPILOGUE((ACC_T)low, id)
 }
