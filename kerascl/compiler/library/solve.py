@@ -12,7 +12,8 @@ from kerascl.runtime.device import DeviceInfo
 
 
 def _problem(node: Node) -> SolveProblem:
-    return SolveProblem(*node.shape, node.dtype)
+    count, n, columns = node.shape
+    return SolveProblem(count, n, columns, node.dtype)
 
 
 def _plan(call: Call) -> Plan:
