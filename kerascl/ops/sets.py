@@ -16,7 +16,7 @@ from kerascl.ops.pointwise import equal, imag, logical_or, not_equal, real, wher
 from kerascl.ops.reduction import any as some
 from kerascl.ops.scan import cumsum, places_of
 from kerascl.ops.sorting import argsort, bincount, isin, searchsorted, sort
-from kerascl.ops.views import expand_to, reshape_to, window
+from kerascl.ops.views import expand_to, pad_with, reshape_to, window
 
 __all__ = [
     "intersect1d", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all", "unique_counts",
@@ -84,8 +84,11 @@ def unique(
                 order = take(order, argsort(take(part, order)))
         ordered = take(rows, order, 0)
     if count:
-        before = concatenate([window(ordered, 0, 0, 1), window(ordered, 0, 0, count - 1)], 0)
-        new = logical_or(equal(iota((count,), 0), 0), some(not_equal(ordered, before), 1))
+        # a view: nothing is copied; what lies before the first does not matter
+        before = pad_with(ordered, (1, 0), (-1, 0), (0, 0), 0)
+        differs = not_equal(ordered, before)
+        differs = reshape_to(differs, (count,)) if rows.shape[1] == 1 else some(differs, 1)
+        new = logical_or(equal(iota((count,), 0), 0), differs)
     else:
         new = expand_to(scalar(False, as_dtype(bool)), (0,))
     number = cumsum(new, 0, int32) - 1
