@@ -6,13 +6,14 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from kerascl.core import context, rules
-from kerascl.core.array import Array, ArrayLike
+from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.tape import custom_gradient
 from kerascl.core.types import Gradients
+from kerascl.ops.batched import more_rows
 from kerascl.ops.contraction import matmul
 from kerascl.ops.control import loop
 from kerascl.ops.creation import eye, ones, zeros
-from kerascl.ops.declare import as_array, cast_to, convert, floating
+from kerascl.ops.declare import as_array, cast_to, convert, floating, library_operation
 from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import iota, swapaxes
 from kerascl.ops.pointwise import absolute, equal, exp, greater_equal, log, logical_and, sign, where
@@ -81,7 +82,12 @@ def _slogdet(a: Array) -> tuple[Array, Array]:
     return signs, logs
 
 
-def _gauss_jordan(a: Array, b: Array) -> Array:
+# a (count, n, n), b (count, n, columns) -> x with a @ x = b.
+SOLVE = library_operation("solve", batch=more_rows)
+
+
+def gauss_jordan(a: Array, b: Array) -> Array:
+    """`SOLVE` by a loop over the columns of `a`, each step of which all of a device shares."""
     count, n, _ = a.shape
 
     def step(carry: list[Array], slices: list[Array]) -> tuple[list[Array], list[Array]]:
@@ -129,7 +135,7 @@ def solve(a: ArrayLike, b: ArrayLike) -> Array:
 def _solve(a: Array, b: Array) -> tuple[Array, Callable[[Array], Gradients]]:
     m, _ = _squares(a)
     flat = cast_to(reshape_to(b, (m.shape[0], *b.shape[-2:])), m.dtype)
-    x = cast_to(reshape_to(_gauss_jordan(m, flat), b.shape), a.dtype)
+    x = cast_to(reshape_to(apply(SOLVE, (m, flat), (), flat.shape, m.dtype), b.shape), a.dtype)
 
     def grad(g: Array) -> Gradients:
         to_b = solve(swapaxes(a, -1, -2), g)

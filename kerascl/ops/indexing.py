@@ -25,9 +25,9 @@ from kerascl.ops.declare import (
 )
 from kerascl.ops.gather import FILLED, GATHER, scatter_rows, wrap_negative
 from kerascl.ops.movement import flip, iota, strided
-from kerascl.ops.pointwise import equal, not_equal
-from kerascl.ops.scan import cumsum
-from kerascl.ops.views import concat, expand_to, reshape_to, window
+from kerascl.ops.pointwise import not_equal
+from kerascl.ops.scan import cumsum, places_of
+from kerascl.ops.views import SLICE, concat, expand_to, reshape_to, window
 
 __all__ = [
     "argwhere", "getitem", "nonzero", "take", "take_along_axis", "unravel_index", "where",
@@ -72,16 +72,9 @@ def selected(mask: Array, name: str = "nonzero") -> Array:
     flat = pointwise.where(reshape_to(mask, (mask.size,)), 1, 0)
     if not flat.size:
         return expand_to(scalar(0, int32), (0,))
-    places = cumsum(flat, 0, int32)
+    counts = cumsum(flat, 0, int32)
     host.count(name)
-    count = int(places[-1].item())
-    # element i goes to places[i] - 1; those not selected go nowhere
-    target = pointwise.where(equal(flat, 1), places - 1, -1)
-    base = expand_to(scalar(0, int32), (count, 1))
-    if not count:
-        return reshape_to(base, (0,))
-    updates = reshape_to(iota((flat.size,), 0), (flat.size, 1))
-    return reshape_to(scatter_rows(base, target, updates, "set"), (count,))
+    return places_of(counts, int(counts[-1].item()))
 
 
 def unravel_index(indices: ArrayLike, shape: ShapeLike) -> tuple[Array, ...]:
@@ -96,6 +89,15 @@ def unravel_index(indices: ArrayLike, shape: ShapeLike) -> tuple[Array, ...]:
     return tuple(reversed(result))
 
 
+def _coordinates(places: Array, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    """Of flat positions that lie in `shape`."""
+    result = []
+    for n in reversed(shape[1:]):
+        result.append(places % n)
+        places = places // n
+    return (places, *reversed(result)) if shape else ()
+
+
 def nonzero(x: ArrayLike) -> tuple[Array, ...]:
     """Coordinates of the elements that are not 0, one array for each axis.
 
@@ -107,7 +109,7 @@ def nonzero(x: ArrayLike) -> tuple[Array, ...]:
     x = as_array(x)
     if not x.ndim:
         raise ValueError("nonzero: an array of shape () has no axes; use x != 0")
-    return unravel_index(selected(not_equal(x, 0)), x.shape)
+    return _coordinates(selected(not_equal(x, 0)), x.shape)
 
 
 @overload
@@ -213,7 +215,7 @@ def _plain(part: Any) -> Any:
 
 def _mask_positions(mask: Array) -> list[Array]:
     # the number of selected elements shapes the result, so it is read on the host
-    return list(unravel_index(selected(mask, "boolean index"), mask.shape))
+    return list(_coordinates(selected(mask, "boolean index"), mask.shape))
 
 
 @dataclass
@@ -292,6 +294,18 @@ def is_flag(key: Any) -> bool:
     )
 
 
+def _row(x: Array, place: int) -> Array:
+    """x[place], the way of loops over rows, without a `Key`."""
+    n, *rest = x.shape
+    if not -n <= place < n:
+        raise IndexError(f"index {place} is out of bounds for axis 0 of size {n}")
+    shape = tuple(rest)
+    if n > 1:
+        start = (place % n, *[0] * len(shape))
+        x = apply(SLICE, (x,), (start, (1,) * len(start)), (1, *shape), x.dtype)
+    return reshape_to(x, shape)
+
+
 def getitem(x: Array, key: Any) -> Array:
     """x[key] with NumPy's rules: integers, slices, None, ..., integer and bool arrays.
 
@@ -302,6 +316,8 @@ def getitem(x: Array, key: Any) -> Array:
         IndexError: for integers and host arrays out of range, masks that do not fit, too many
             indices.
     """
+    if type(key) is int and x.shape:
+        return _row(x, key)
     if is_flag(key):
         if isinstance(key, Array):
             host.count("boolean index")

@@ -87,9 +87,9 @@ def _highest(d: DType) -> str:
 
 def _extreme(sign: str, start: Callable[[DType], str]) -> Callable[[DType], ReductionSpec]:
     def spec(d: DType) -> ReductionSpec:
-        # x != x keeps NaN, as NumPy does
-        nan = " || {o} != {o}" if d.is_float else ""
-        step = "if ({o} " + sign + " s0" + nan + ") s0 = {o};"
+        # x != x keeps NaN, as NumPy does; a choice, for which CPUs' compilers make vectors
+        nan = " | ({o} != {o})" if d.is_float else ""
+        step = "s0 = (({o} " + sign + " s0)" + nan + ") ? {o} : s0;"
         return ReductionSpec(
             (("acc", start(d)),), step.replace("{o}", "x"), step.replace("{o}", "t0")
         )
@@ -144,17 +144,17 @@ def ptp(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
 
 def _argument(sign: str, start: Callable[[DType], str]) -> Callable[[DType], ReductionSpec]:
     def spec(d: DType) -> ReductionSpec:
-        better = "({x} " + sign + " s0"
+        better = "(({x} " + sign + " s0)"
         if d.is_float:
-            better += " || ({x} != {x} && s0 == s0)"
+            better += " | (({x} != {x}) & (s0 == s0))"
         better += ")"
-        first = "(s1 < 0 || " + better.replace("{x}", "x") + ")"
+        first = "((s1 < 0) | " + better.replace("{x}", "x") + ")"
         later = better.replace("{x}", "t0")
         tie = "((t0 == s0 || (t0 != t0 && s0 != s0)) && t1 < s1)"
         keep = " && !(s0 != s0)" if d.is_float else ""
         return ReductionSpec(
             (("acc", start(d)), ("index", "-1")),
-            f"if {first} {{ s0 = x; s1 = r; }}",
+            f"{{ const int found = {first}; s0 = found ? x : s0; s1 = found ? r : s1; }}",
             f"if (t1 >= 0 && (s1 < 0 || ({later}{keep}) || {tie})) {{ s0 = t0; s1 = t1; }}",
             "s1",
         )

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.types import Gradients
-from kerascl.dtypes import DTypeLike, as_dtype
+from kerascl.dtypes import DTypeLike, as_dtype, positions
 from kerascl.ops.batched import more_rows
 from kerascl.ops.declare import as_array, cast_to, floating, library_operation, scalar
 from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import iota
 from kerascl.ops.pointwise import LARGEST, clip, equal, exp, isnan, log, not_equal, where
-from kerascl.ops.views import pad_with, reshape_to, window
+from kerascl.ops.views import expand_to, pad_with, reshape_to, window
 
 __all__ = [
     "cummax", "cummin", "cumprod", "cumsum", "cumulative_prod", "cumulative_sum", "logcumsumexp",
@@ -228,3 +228,24 @@ def nancumprod(x: ArrayLike, axis: int | None = None, dtype: DTypeLike | None = 
     """`cumprod` with NaN counting as 1."""
     x = as_array(x)
     return cumprod(where(isnan(x), 1, x) if x.dtype.is_float else x, axis, dtype)
+
+
+# Rows of counts that never fall (rows, length) -> for each k the first place whose count is over k.
+PLACES = library_operation("places", batch=more_rows)
+
+
+def places_of(counts: Array, size: int) -> Array:
+    """For each k < `size` the first place of `counts` (n,) that is over k, or n where none is.
+
+    Args:
+        counts: integers that never fall, as cumulative sums of flags are, from 0 or more on.
+
+    Returns:
+        (size,), int32 or, of counts of more than 2**31 - 1 places, int64.
+    """
+    n = counts.shape[0]
+    dtype = positions(n + 1)
+    if not n or not size:
+        return expand_to(scalar(n, dtype), (size,))
+    y = apply(PLACES, (reshape_to(counts, (1, n)),), (size,), (1, size), dtype)
+    return reshape_to(y, (size,))

@@ -8,15 +8,15 @@ from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
 from kerascl.dtypes import as_dtype, int32
 from kerascl.ops.choosing import compress, flatnonzero
-from kerascl.ops.declare import as_array, convert, scalar
+from kerascl.ops.declare import as_array, cast_to, convert, scalar
 from kerascl.ops.gather import scatter_rows, take
 from kerascl.ops.indexing import selected
 from kerascl.ops.movement import concatenate, iota, moveaxis, ravel
 from kerascl.ops.pointwise import equal, imag, logical_or, not_equal, real, where
 from kerascl.ops.reduction import any as some
-from kerascl.ops.scan import cumsum
+from kerascl.ops.scan import cumsum, places_of
 from kerascl.ops.sorting import argsort, bincount, isin, searchsorted, sort
-from kerascl.ops.views import expand_to, reshape_to, window
+from kerascl.ops.views import expand_to, pad_with, reshape_to, window
 
 __all__ = [
     "intersect1d", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all", "unique_counts",
@@ -75,18 +75,24 @@ def unique(
         rows = reshape_to(rows, (shape[axis], rows.size // max(1, shape[axis])))
     count = rows.shape[0]
     order = iota((count,), 0)
-    for column in reversed(range(rows.shape[1])):  # stable sorts, the last column first
-        keys = reshape_to(window(rows, 1, column, column + 1), (count,))
-        for part in (imag(keys), real(keys)) if keys.dtype.is_complex else (keys,):
-            order = take(order, argsort(take(part, order)))
-    ordered = take(rows, order, 0)
+    if rows.shape[1] == 1 and not rows.dtype.is_complex and not (return_index or return_inverse):
+        ordered = sort(rows, 0)  # nobody asks for the order itself
+    else:
+        for column in reversed(range(rows.shape[1])):  # stable sorts, the last column first
+            keys = reshape_to(window(rows, 1, column, column + 1), (count,))
+            for part in (imag(keys), real(keys)) if keys.dtype.is_complex else (keys,):
+                order = take(order, argsort(take(part, order)))
+        ordered = take(rows, order, 0)
     if count:
-        before = concatenate([window(ordered, 0, 0, 1), window(ordered, 0, 0, count - 1)], 0)
-        new = logical_or(equal(iota((count,), 0), 0), some(not_equal(ordered, before), 1))
+        # a view: nothing is copied; what lies before the first does not matter
+        before = pad_with(ordered, (1, 0), (-1, 0), (0, 0), 0)
+        differs = not_equal(ordered, before)
+        differs = reshape_to(differs, (count,)) if rows.shape[1] == 1 else some(differs, 1)
+        new = logical_or(equal(iota((count,), 0), 0), differs)
     else:
         new = expand_to(scalar(False, as_dtype(bool)), (0,))
     number = cumsum(new, 0, int32) - 1
-    starts = selected(new, "unique") if size is None else _first_places(new, number, size)
+    starts = selected(new, "unique") if size is None else _first_places(number, size)
     results = [_slices(take(ordered, starts, 0), shape, axis)]
     found = starts.shape[0]
     if size is not None and count:
@@ -107,15 +113,12 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _first_places(new: Array, number: Array, size: int) -> Array:
+def _first_places(number: Array, size: int) -> Array:
     """Where each of the first `size` groups starts; 0 for those that do not exist."""
-    base = expand_to(scalar(0, int32), (size, 1))
-    target = where(new, number, -1)
-    count = new.shape[0]
-    if not count or not size:
-        return reshape_to(base, (size,))
-    updates = reshape_to(iota((count,), 0), (count, 1))
-    return reshape_to(scatter_rows(base, target, updates, "set"), (size,))
+    if not number.size:
+        return expand_to(scalar(0, int32), (size,))
+    places = places_of(number + 1, size)
+    return cast_to(where(places < number.size, places, 0), int32)
 
 
 def _slices(rows: Array, shape: tuple[int, ...], axis: int | None) -> Array:

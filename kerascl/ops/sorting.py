@@ -436,9 +436,10 @@ def bincount(
     rows = math.prod(lead)
     wide = positions(rows * length)
     place = reshape_to(x, (rows, x.shape[-1]))
-    inside = logical_and(place >= 0, place < length)
-    place = cast_to(place, wide) + cast_to(iota(place.shape, 0), wide) * length
-    place = where(inside, place, -1)
+    if rows != 1:  # else what is outside of the result is left out anyway
+        inside = logical_and(place >= 0, place < length)
+        place = cast_to(place, wide) + cast_to(iota(place.shape, 0), wide) * length
+        place = where(inside, place, -1)
     base = expand_to(scalar(0, weights.dtype), (rows * length, 1))
     if not base.size or not x.size:
         return expand_to(scalar(0, weights.dtype), (*lead, length))

@@ -116,3 +116,29 @@ def test_long_expressions_are_written_once(maps_made, rng, monkeypatch):
     np.testing.assert_allclose(found.numpy(), np.tanh(x) * 3 + np.exp(x) - np.sin(x), rtol=1e-5,
                                atol=1e-6)  # fmt: skip
     assert not several(maps_made)
+
+
+@pytest.mark.parametrize("shape", [(97, 61), (5, 37, 64), (3, 2, 40, 33), (2, 1500)], ids=str)
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_grids_of_cpus(launches, rng, shape, captured):
+    """Long rows, and reads across the order of stores, by coordinates instead of one index."""
+    if kc.current_device().info.kind != "cpu":
+        pytest.skip("other devices take one index")
+    made = launches["map_kernel"]
+    x, column = table(rng, shape, np.float32), table(rng, shape[-1:], np.float32)
+    y = table(rng, (*shape[:-2], shape[-1], shape[-2]), np.float32)
+    first = table(rng, (shape[-1], *shape[:-1]), np.float32)
+
+    def function(xp, x, y, first, column):
+        return (
+            x * column,
+            xp.swapaxes(y, -1, -2) * 2,
+            xp.moveaxis(first, 0, -1) + x[..., ::-1],
+            x[..., 1:] * x[..., :-1],
+        )
+
+    run = kc.jit(lambda *xs: function(kc, *xs)) if captured else lambda *xs: function(kc, *xs)
+    found = run(*map(kc.array, (x, y, first, column)))
+    for ours, expected in zip(found, function(np, x, y, first, column), strict=True):
+        np.testing.assert_array_equal(ours.numpy(), expected)
+    assert any(len(launch.global_size) == 3 for launch in made)

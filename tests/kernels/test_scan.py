@@ -6,7 +6,7 @@ import pytest
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.scan import solvers as scan
-from kerascl.kernels.scan.problem import ScanProblem, SearchProblem
+from kerascl.kernels.scan.problem import PlacesProblem, ScanProblem, SearchProblem
 from tests.kernels.harness import assert_close, poisoned, random_array, run_plan, small_gpu
 
 
@@ -161,6 +161,19 @@ def test_search(dtype, side, dev, info, rng):
             np.searchsorted(r.astype(wide), w.astype(wide), side)
             for r, w in zip(sorted_rows, wanted, strict=True)
         ]
+        np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
+def test_places(dtype, dev, info, rng):
+    dtype = dtypes.as_dtype(dtype)
+    for rows, length, size in [(1, 100, 57), (3, 40, 9), (1, 20000, 8000), (2, 7, 70), (1, 1, 5)]:
+        steps = rng.integers(0, 2 if length > 40 else 4, (rows, length))
+        counts = np.minimum(steps.cumsum(1), np.iinfo(dtype.numpy).max).astype(dtype.numpy)
+        problem = PlacesProblem(length, size, dtype, rows)
+        plan = scan.plan(problem, info, store_epilogue(dtypes.int32))
+        got = run_plan(plan, {"a": counts}, poisoned((rows, size), dtypes.int32), dev)
+        want = [np.searchsorted(row, np.arange(size), "right") for row in counts]
         np.testing.assert_array_equal(got, want)
 
 

@@ -116,6 +116,21 @@ def test_dtypes(dtype, dev, info, rng):
     check(ScatterProblem(4, 8, 1200, dtypes.int32, dtype, "add"), rng, dev, info)
 
 
+@pytest.mark.parametrize("mode", ["add", "max", "min", "mul"])
+@pytest.mark.parametrize("dtype", ["int8", "uint16", "int32", "uint64"])
+def test_tables_of_work_items(dtype, mode, dev, rng):
+    dtype, solver = dtypes.as_dtype(dtype), scatter.PrivateScatter()
+    for size in [(1, 1, 1), (7, 3, 20), (300, 1, 40001)]:
+        problem = ScatterProblem(*size, dtypes.int32, dtype, mode)
+        base, updates = (draw(rng, (n, size[1]), dtype, mode) for n in (size[0], size[2]))
+        indices = rng.integers(-1, size[0] + 1, size[2]).astype(np.int32)
+        plan = solver.plan(problem, dev.info, store_epilogue(dtype))
+        inputs = {"a": base, "b": indices, "c": updates}
+        got = run_plan(plan, inputs, poisoned(base.shape, dtype), dev)
+        want = reference(problem, base, indices, updates)
+        np.testing.assert_array_equal(got, want.astype(dtype.numpy))
+
+
 @pytest.mark.parametrize("index", ["int8", "uint8", "int16", "uint32", "int64", "uint64"])
 def test_index_dtypes(index, dev, info, rng):
     index = dtypes.as_dtype(index)

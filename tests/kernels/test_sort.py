@@ -28,10 +28,10 @@ def reference(x, descending):
     return np.argsort(ranks, axis=-1, kind="stable")
 
 
-def check(x, dtype, descending, k, dev, info, outputs=BOTH):
+def check(x, dtype, descending, k, dev, info, outputs=BOTH, solver=sort):
     problem = SortProblem(*x.shape, dtype, descending, outputs, k)
     order = reference(x, descending)[:, :k]
-    plan = sort.plan(problem, info, store_epilogue(dtype))
+    plan = solver.plan(problem, info, store_epilogue(dtype))
     values, indices = poisoned(order.shape, dtype), poisoned(order.shape, dtypes.int32)
     if "indices" in outputs:
         got = run_plan(plan, {"a": x, "out": values}, indices, dev, "indices")
@@ -95,6 +95,18 @@ def test_top_k_of_long_rows(dev, info, rng):
 def test_single_output(outputs, dev, info, rng):
     for shape in [(4, 60), (1, 5000)]:
         check(draw(rng, shape, dtypes.int32), dtypes.int32, False, None, dev, info, outputs)
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("outputs", [BOTH, ("values",), ("indices",)], ids=len)
+@pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL if not d.is_complex])
+def test_radix(dtype, outputs, dev, rng):
+    dtype, solver = dtypes.as_dtype(dtype), sort.RadixSort()
+    for shape, k in [((5, 2), None), ((9, 100), None), ((1, 70001), 50000)]:
+        x = draw(rng, shape, dtype)
+        check(x, dtype, shape[0] == 9, k, dev, dev.info, outputs, solver)
+    same = np.ones((1, 40000), dtype.numpy)
+    check(same, dtype, False, None, dev, dev.info, outputs, solver)
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "equal"])

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+import kerascl as kc
 from kerascl.onnx import ExportError
 from tests.onnx_export.running import agree, run
 from tests.ops import table
@@ -22,6 +23,17 @@ def test_value(case, rng, tmp_path):
     (found,) = run(tmp_path / "o.onnx", *inputs, function=case.call, dynamic_batch=False)
     exact = [x.astype("float64") if x.dtype.kind == "f" else x for x in inputs]
     agree(found, case.reference(*exact))
+
+
+@pytest.mark.parametrize("size", [2, 9])
+def test_unique_values_of_a_given_size(size, tmp_path):
+    x = np.array([3, 1, 3, 3, 2, 1], "int32")
+
+    def function(x):
+        return kc.unique(x, size=size)
+
+    (found,) = run(tmp_path / "o.onnx", x, function=function, dynamic_batch=False)
+    np.testing.assert_array_equal(found, np.array([1, 2, 3, 1, 1, 1, 1, 1, 1])[:size])
 
 
 REFUSED = {c.name: c for c in table.CASES if c.name in NO_FORM | table.READ_THE_HOST}

@@ -33,6 +33,7 @@ CASES = {
     "take along": (lambda a, b: kc.take_along_axis(a, kc.argsort(b, 1), 1), (3, 4), (3, 2)),
     "sort": (lambda a, b: kc.sort(a, 0) + kc.top_k(b, 2)[0][0], (4, 3), (5,)),
     "cumulative": (lambda a, b: kc.cumsum(a, 1) * kc.logcumsumexp(b, reverse=True), (3, 4), (4,)),
+    "unique": (lambda a, b: kc.unique(kc.round(a), size=5) * b, (9,), (5,)),
     "search": (lambda a, b: kc.searchsorted(kc.sort(a), b), (7,), (4,)),
     "matrix": (lambda a, b: a @ b, (4, 5), (5, 3)),
     "matrix, vector": (lambda a, b: a @ b, (4, 5), (5,)),

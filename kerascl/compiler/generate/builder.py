@@ -90,9 +90,10 @@ class Builder:
         self.shapes = _shapes(cluster, stored)
         self.name = cluster.kind + "_" + "_".join(m.op.name for m in cluster.members[:4])
 
-    def writer(self) -> Writer:
-        """A writer for one kernel of the cluster."""
-        return Writer(self.generic, self.wide)
+    def writer(self, wide: bool = False) -> Writer:
+        """A writer for one kernel of the cluster, whose indices are long where they must or
+        `wide`."""
+        return Writer(self.generic, self.wide or wide)
 
     def store(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -10,10 +11,11 @@ from kerascl.compiler.generate import moments, space
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, power_of_two
 from kerascl.compiler.generate.emit import BufferArg, Scope, Writer, rounded
 from kerascl.compiler.graph.cluster import Cluster
-from kerascl.compiler.graph.symbolic import Expr, linear, unravel, variable
+from kerascl.compiler.graph.symbolic import Expr, Var, linear, unravel, variable
 from kerascl.core.node import Node
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
 from kerascl.kernels.contract.plan import Ref
+from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.runtime.device import DeviceInfo
 
 # Elements of a map that a work-item of a GPU reads at once, of 16 bits and of more: the memory is
@@ -22,6 +24,11 @@ TOGETHER_NARROW = 4
 TOGETHER_WIDE = 2
 GROUPS = 8  # work-groups of a compute unit from which a map is large enough for that
 FARTHEST = 1 << 13  # elements that those of a work-item may lie apart
+# Work-items of a CPU's work-group in a map that reads across the order in which it stores: columns,
+# and rows that find in the cache the lines of memory that those before them have read.
+TILE = 32, 16
+LONG_ROW = 32  # elements of a row from which a CPU's work-items have coordinates, not one index
+FAR = 16  # elements between neighbours' reads from which they share no line of memory
 LONGEST = 120  # statements of an element up to which it is written out several times
 
 
@@ -38,7 +45,8 @@ class _Laid:
 
 
 def map_kernel(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bool) -> Kernels:
-    """A work-item for each element or, on GPUs, for a few that lie apart."""
+    """A work-item for each element or, on GPUs, for a few that lie apart; on CPUs in tiles where
+    it reads across the order in which it stores."""
     build = Builder(cluster, stored, info, generic)
     total = cluster.size
     if total == 0:
@@ -55,6 +63,12 @@ def map_kernel(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bo
         if merged == dims:
             break
         dims = merged
+    if info.kind == "cpu" and len(dims) > 1 and dims[-1] >= FAR:
+        rows = _across(dims, laid.writer.indices)
+        if rows is not None:
+            return Kernels([_grid(build, dims, rows, TILE)])
+        if dims[-1] >= LONG_ROW:
+            return Kernels([_grid(build, dims, len(dims) - 2, _row_tile(dims[-1], limit))])
     body = "".join(f"  {line}\n" for line in laid.lines)
     groups = -(-total // (laid.count * laid.stride)) * (laid.stride // laid.local)
     source = laid.writer.source(build.name, body)
@@ -85,7 +99,9 @@ def _compute(build: Builder, scope: Scope, dims: tuple[int, ...], names: list[st
 
 def _single(build: Builder, dims: tuple[int, ...], local: int) -> _Laid:
     """One element a work-item."""
-    writer = build.writer()
+    # Intel's compiler for CPUs sees that neighbours read neighbours by indices as wide as sizes
+    # are: simple maps take a quarter of the time.
+    writer = build.writer(wide=build.info.kind == "cpu" and len(dims) == 1)
     scope = Scope(writer)
     ctype, names = writer.index_type, space.names(len(dims))
     total = writer.number(build.cluster.size)
@@ -94,6 +110,56 @@ def _single(build: Builder, dims: tuple[int, ...], local: int) -> _Laid:
     _compute(build, scope, dims, names)
     scope.flush()
     return _Laid(writer, scope.lines, local, 1, local)
+
+
+def _across(dims: tuple[int, ...], indices: list[Expr]) -> int | None:
+    """The dimension, not the last, along which neighbours are read that lie far apart along the
+    last one; None where there is none."""
+    last = len(dims) - 1
+    place = {name: d for d, name in enumerate(space.names(len(dims)))}
+    for expr in indices:
+        steps = {place[a.name]: k for a, k in expr.terms if isinstance(a, Var) and a.name in place}
+        if abs(steps.pop(last, 0)) < FAR or dims[last] < FAR:
+            continue
+        near = [d for d, k in steps.items() if abs(k) == 1 and dims[d] >= FAR]
+        if near:
+            return near[0]
+    return None
+
+
+def _row_tile(columns: int, limit: int) -> tuple[int, int]:
+    """Equal parts of a row, and so many rows that a group has up to `limit` work-items."""
+    parts = ceil_div(columns, limit)
+    width = round_up(ceil_div(columns, parts), FAR)
+    return width, max(1, limit // width)
+
+
+def _grid(build: Builder, dims: tuple[int, ...], rows: int, tile: tuple[int, int]) -> Generated:
+    """One element a work-item, by its coordinates; groups are tiles of the last dimension and of
+    dimension `rows`."""
+    writer = build.writer(wide=True)
+    scope = Scope(writer)
+    ctype, number, names = writer.index_type, writer.number, space.names(len(dims))
+    last = len(dims) - 1
+    rest = [d for d in range(last) if d != rows]
+    scope.lines += [
+        f"const {ctype} {names[last]} = get_global_id(0);",
+        f"const {ctype} {names[rows]} = get_global_id(1);",
+    ]
+    scope.lines += [f"if ({names[d]} >= {number(dims[d])}) return;" for d in (last, rows)]
+    scope.lines += space.decode(
+        "get_global_id(2)", tuple(dims[d] for d in rest), [names[d] for d in rest], number, ctype
+    )
+    _compute(build, scope, dims, names)
+    scope.flush()
+    body = "".join(f"  {line}\n" for line in scope.lines)
+    tile = tile[0], max(1, min(tile[1], build.info.max_work_group_size // tile[0]))
+    size = (
+        -(-dims[last] // tile[0]) * tile[0],
+        -(-dims[rows] // tile[1]) * tile[1],
+        math.prod(dims[d] for d in rest),
+    )
+    return Generated(writer.source(build.name, body), writer.args, size, (*tile, 1))
 
 
 def _several(build: Builder, dims: tuple[int, ...], local: int, count: int) -> _Laid:

@@ -12,6 +12,7 @@ from kerascl.compiler.library import (
     recurrent,
     scan,
     scatter,
+    solve,
     sort,
 )
 from kerascl.compiler.library.operation import Call, LibraryOperation
@@ -30,6 +31,7 @@ _RECORDS: dict[Op, LibraryOperation] = {
         *pool.OPERATIONS,
         *scan.OPERATIONS,
         *sort.OPERATIONS,
+        *solve.OPERATIONS,
         *scatter.OPERATIONS,
         *custom.OPERATIONS,
     )

@@ -1,12 +1,12 @@
-"""Scans along an axis, and searches in sorted rows."""
+"""Scans along an axis, searches in sorted rows, and places of counts."""
 
 from __future__ import annotations
 
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.scan import solvers as scan
-from kerascl.kernels.scan.problem import ScanProblem, SearchProblem
-from kerascl.ops.scan import SCAN
+from kerascl.kernels.scan.problem import PlacesProblem, ScanProblem, SearchProblem
+from kerascl.ops.scan import PLACES, SCAN
 from kerascl.ops.sorting import SEARCH
 
 
@@ -42,4 +42,21 @@ def _search(call: Call) -> Plan:
     return scan.plan(problem, call.info, call.epilogue)
 
 
-OPERATIONS = (LibraryOperation(SCAN, _scan), LibraryOperation(SEARCH, _search))
+def _places(call: Call) -> Plan:
+    node = call.node
+    (counts,) = node.inputs
+    problem = PlacesProblem(
+        length=counts.shape[1],
+        size=node.shape[1],
+        dtype=counts.dtype,
+        rows=node.shape[0],
+        acc=node.dtype,
+    )
+    return scan.plan(problem, call.info, call.epilogue)
+
+
+OPERATIONS = (
+    LibraryOperation(SCAN, _scan),
+    LibraryOperation(SEARCH, _search),
+    LibraryOperation(PLACES, _places),
+)

@@ -18,7 +18,7 @@ def _plan(call: Call) -> Plan:
         length=length,
         dtype=call.node.dtype,
         descending=descending,
-        outputs=("values", "indices"),
+        outputs=tuple(name for k, name in enumerate(("values", "indices")) if k in call.wanted),
         k=k,
     )
     return sort.plan(problem, call.info, call.epilogue)
@@ -28,4 +28,4 @@ def _outputs(node: Node) -> tuple[str, ...]:
     return "out", "indices"
 
 
-OPERATIONS = (LibraryOperation(SORT, _plan, outputs=_outputs, spare_bytes=lambda n: 8 * n.size),)
+OPERATIONS = (LibraryOperation(SORT, _plan, outputs=_outputs),)

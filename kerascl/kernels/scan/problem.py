@@ -1,4 +1,4 @@
-"""What kernels of cumulative operations and of searches solve."""
+"""What kernels of cumulative operations, of searches and of places solve."""
 
 from __future__ import annotations
 
@@ -54,3 +54,20 @@ class SearchProblem:
     def elements(self) -> int:
         """Elements of the result."""
         return self.rows * self.count
+
+
+@dataclass(frozen=True)
+class PlacesProblem:
+    """Counts a (rows, length) that never fall along a row, from 0 or more on -> `acc` (rows, size):
+    for each k the first place whose count is over k, `length` where none is."""
+
+    length: int
+    size: int
+    dtype: DType
+    rows: int = 1
+    acc: DType = dtypes.int32
+
+    @property
+    def elements(self) -> int:
+        """Elements of the result."""
+        return self.rows * self.size

@@ -230,24 +230,49 @@ void scan_rows_group(const __global A_T* restrict k_a,
 
 #if SEARCH
 // NaN is the largest value, as in NumPy.
-#define BEFORE(u_, v_) (((u_) < (v_)) || ((v_) != (v_) && (u_) == (u_)))
+#if SIDE_RIGHT
+#define AFTER(probe_) (((probe_) <= value) | is_nan)
+#else
+#define AFTER(probe_) (((probe_) < value) | (is_nan & ((probe_) == (probe_))))
+#endif
+// `widest`: the largest power of two up to `length`.  All work-items take the same steps, without
+// branches, so that compilers make vectors of them.
 __kernel void search_sorted(const __global A_T* restrict k_a, const __global A_T* restrict k_b,
-                            INDEX_T lines, INDEX_T length, INDEX_T count EPILOGUE_PARAMS) {
+                            INDEX_T lines, INDEX_T length, INDEX_T count,
+                            INDEX_T widest EPILOGUE_PARAMS) {
   const INDEX_T id = (INDEX_T)get_global_id(0);
   if (id >= lines) return;
-  const INDEX_T base = (id / count) * length;
-  const A_C value = A_LOAD(k_b, id);
-  INDEX_T low = 0, high = length;
-  while (low < high) {
-    const INDEX_T middle = low + (high - low) / 2;
-    const A_C probe = A_LOAD(k_a, base + middle);
-#if SIDE_RIGHT
-    const bool after = !BEFORE(value, probe);
+#if ONE_ROW
+  const INDEX_T base = 0;
 #else
-    const bool after = BEFORE(probe, value);
+  const INDEX_T base = (id / count) * length;
 #endif
-    if (after) low = middle + 1; else high = middle;
+  const A_C value = A_LOAD(k_b, id);
+  const int is_nan = value != value;
+  INDEX_T low = 0;
+  for (INDEX_T step = widest; step > 0; step >>= 1) {
+    const INDEX_T next = low + step;
+    const A_C probe = A_LOAD(k_a, base + min(next, length) - 1);
+    low = (next <= length) & AFTER(probe) ? next : low;
   }
   EPILOGUE((ACC_T)low, id)
+}
+#endif
+
+#if PLACES
+// k_a: rows of counts that never fall.  The first count over k is at the place of result k.
+__kernel void places(const __global A_T* restrict k_a, INDEX_T counts, INDEX_T run, INDEX_T length,
+                     INDEX_T size EPILOGUE_PARAMS) {
+  const INDEX_T first = (INDEX_T)get_global_id(0) * run, last = min(first + run, counts);
+  for (INDEX_T at = first; at < last;) {
+    const INDEX_T row = at / length, end = min(last, (row + 1) * length);
+    INDEX_T p = at - row * length;
+    INDEX_T k = p ? min((INDEX_T)A_LOAD(k_a, at - 1), size) : 0;
+    for (; at < end; at++, p++)
+      for (const INDEX_T over = min((INDEX_T)A_LOAD(k_a, at), size); k < over; k++)
+        EPILOGUE((ACC_T)p, row * size + k)
+    if (p == length)
+      for (; k < size; k++) EPILOGUE((ACC_T)length, row * size + k)
+  }
 }
 #endif

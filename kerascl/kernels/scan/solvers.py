@@ -1,4 +1,5 @@
-"""Cumulative sums, products, extremes and log-sum-exps; binary search in sorted rows."""
+"""Cumulative sums, products, extremes and log-sum-exps; binary search in sorted rows; places of
+counts."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power, nex
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.contract.vectors import compute_bytes, group_size, limit_macros
-from kerascl.kernels.scan.problem import ScanProblem, SearchProblem
+from kerascl.kernels.scan.problem import PlacesProblem, ScanProblem, SearchProblem
 from kerascl.kernels.tuning import database, machine
 
 _COMBINE = {
@@ -251,11 +252,14 @@ class BinarySearch(Solver):
         index = index_type(lines, problem.rows * problem.sorted_length)
         source = (
             prelude(index, A=problem.dtype, ACC=problem.acc)
-            + defines(SEARCH=1, SIDE_RIGHT=int(problem.side == "right"))
+            + defines(
+                SEARCH=1, SIDE_RIGHT=int(problem.side == "right"), ONE_ROW=int(problem.rows == 1)
+            )
             + epilogue.defines
             + cl_source("scan/scan.cl")
         )
-        sizes = (lines, problem.sorted_length, problem.count)
+        length = problem.sorted_length
+        sizes = (lines, length, problem.count, last_power(length) if length else 0)
         group = group_size(info, 128)
         launch = Launch(
             source,
@@ -267,11 +271,48 @@ class BinarySearch(Solver):
         return Plan([launch])
 
 
+class CountedPlaces(Solver):
+    """Each count writes the results from the count before it on: a work-item for each on GPUs, for
+    a stretch of them on CPUs."""
+
+    name = "places.counted"
+    _SHORTEST = 4096  # counts of a CPU's work-item, where there are more
+
+    def applies(self, problem: PlacesProblem, info) -> bool:
+        return problem.dtype.is_integer
+
+    def plan(self, problem: PlacesProblem, info, epilogue: Epilogue) -> Plan:
+        counts = problem.rows * problem.length
+        index = index_type(counts + 4096, problem.elements)
+        run = 1
+        if info.kind == "cpu":
+            run = max(self._SHORTEST, ceil_div(counts, 4 * info.compute_units))
+        source = (
+            prelude(index, A=problem.dtype, ACC=problem.acc)
+            + defines(PLACES=1)
+            + epilogue.defines
+            + cl_source("scan/scan.cl")
+        )
+        items = ceil_div(counts, run)
+        group = 1 if info.kind == "cpu" else group_size(info, 128)
+        sizes = (counts, run, problem.length, problem.size)
+        args = (Ref("a"), *(Scalar(index, size) for size in sizes), *epilogue.args)
+        return Plan([Launch(source, "places", args, (round_up(items, group),), (group,))])
+
+
 SCAN_SOLVERS: tuple[Solver, ...] = (SerialScan(), GroupScan())
 SEARCH_SOLVERS: tuple[Solver, ...] = (BinarySearch(),)
+PLACES_SOLVERS: tuple[Solver, ...] = (CountedPlaces(),)
+_SOLVERS: dict[type, tuple[str, tuple[Solver, ...]]] = {
+    ScanProblem: ("scan", SCAN_SOLVERS),
+    SearchProblem: ("search", SEARCH_SOLVERS),
+    PlacesProblem: ("places", PLACES_SOLVERS),
+}
 
 
-def plan(problem: ScanProblem | SearchProblem, info, epilogue: Epilogue) -> Plan:
+def plan(
+    problem: ScanProblem | SearchProblem | PlacesProblem, info, epilogue: Epilogue
+) -> Plan:
     """The launches for `problem`.
 
     Raises:
@@ -279,6 +320,5 @@ def plan(problem: ScanProblem | SearchProblem, info, epilogue: Epilogue) -> Plan
     """
     if problem.elements == 0:
         return Plan([])
-    search = isinstance(problem, SearchProblem)
-    kind, solvers = ("search", SEARCH_SOLVERS) if search else ("scan", SCAN_SOLVERS)
+    kind, solvers = _SOLVERS[type(problem)]
     return database.choose(kind, solvers, (), problem, info).plan(problem, info, epilogue)

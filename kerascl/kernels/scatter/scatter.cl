@@ -7,6 +7,7 @@
 // SCATTER_PARTIALS reduces beforehand each aligned block of SPAN items that belongs
 // to one row, and SCATTER_COARSE each aligned block of SPAN such blocks.
 // COMBINE(u, v) joins an update v to u; SET instead keeps the last update.
+// SCATTER_PRIVATE and SCATTER_TABLES, where the order does not matter: a table for each work-item.
 
 #define STORE(v_, i_) { \
     ACC_T lanes_[LANES]; \
@@ -46,6 +47,41 @@ __kernel void scatter_direct(const __global A_T* restrict k_base, const __global
     if ((long)I_LOAD(k_indices, p) == (long)row) value = COMBINE(value, UPDATE(p));
 #endif
   STORE(value, row * width + c)
+}
+#endif
+
+#if SCATTER_PRIVATE
+// Each work-item joins its `part` of the updates into a table of its own of k_tables, so that a
+// later launch has few to join.
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void scatter_private(const __global I_T* restrict k_indices, const __global A_T* restrict k_updates,
+                     __global P_T* k_tables, INDEX_T rows, INDEX_T width, int count, int part) {
+  const INDEX_T id = (INDEX_T)get_global_id(0), size = rows * width;
+  __global P_T* table = k_tables + id * size;
+  for (INDEX_T i = 0; i < size; i++) P_STORE(table, i, NEUTRAL);
+  const int first = (int)id * part, last = first + min(part, count - first);
+  for (int p = first; p < last; p++) {
+    const ulong row = (ulong)(long)I_LOAD(k_indices, p);
+    if (row >= (ulong)rows) continue;
+    for (INDEX_T c = 0; c < width; c++) {
+      const INDEX_T at = (INDEX_T)row * width + c;
+      const ACC_T old = P_LOAD(table, at), new = A_LOAD(k_updates, (INDEX_T)p * width + c);
+      P_STORE(table, at, COMBINE(old, new));
+    }
+  }
+}
+#endif
+
+#if SCATTER_TABLES
+__kernel void scatter_tables(const __global A_T* restrict k_base, const __global P_T* restrict k_tables,
+                             INDEX_T size, int parts EPILOGUE_PARAMS) {
+  const INDEX_T at = (INDEX_T)get_global_id(0);
+  ACC_T value = A_LOAD(k_base, at);
+  for (int p = 0; p < parts; p++) {
+    const ACC_T more = P_LOAD(k_tables, p * size + at);
+    value = COMBINE(value, more);
+  }
+  EPILOGUE(value, at)
 }
 #endif
 

@@ -8,11 +8,16 @@ from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import INT_MAX, ceil_div, index_type, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
-from kerascl.kernels.contract.vectors import group_size, vector_macros, vector_width
+from kerascl.kernels.contract.vectors import (
+    group_size,
+    limit_macros,
+    vector_macros,
+    vector_width,
+)
 from kerascl.kernels.scatter.problem import ScatterProblem
+from kerascl.kernels.sort.items import item_sort
 from kerascl.kernels.sort.problem import SortProblem
-from kerascl.kernels.sort.solvers import ChunkSort, TileSort
-from kerascl.kernels.sort.stages import item_sort
+from kerascl.kernels.sort.solvers import RadixSort, TileSort
 from kerascl.kernels.tuning import database, machine
 
 _COMBINE = {
@@ -116,8 +121,9 @@ class SortedScatter(_Gather):
     name = "scatter.sorted"
 
     def cost(self, problem: ScatterProblem, info) -> float:
-        items = SortProblem(1, max(problem.count, 1), dtypes.int64)
-        solver: Solver = ChunkSort() if info.kind == "cpu" else TileSort()
+        cpu = info.kind == "cpu"
+        items = SortProblem(1, max(problem.count, 1), dtypes.int32 if cpu else dtypes.int64)
+        solver: Solver = RadixSort() if cpu else TileSort()
         launches = 2 + sum(problem.count >= least for least in _LEVELS_FROM)
         rates = machine.of(info)
         moved = rates.moving(nbytes(problem) + problem.count * problem.width * 4)
@@ -184,7 +190,66 @@ class SortedScatter(_Gather):
         return Plan(launches, workspace)
 
 
-SOLVERS: tuple[Solver, ...] = (DirectScatter(), SortedScatter())
+class PrivateScatter(_Gather):
+    """Each work-item of a CPU has a table of its own, and those are joined: integers, whose sums
+    and products are the same in any order, in few rows."""
+
+    ON_CPU = 0.03  # share of the rate of multiply-adds, for updates
+
+    name = "scatter.private"
+
+    def applies(self, problem: ScatterProblem, info) -> bool:
+        exact = problem.dtype.is_integer and problem.mode != "set" and problem.count > 0
+        return super().applies(problem, info) and info.kind == "cpu" and exact
+
+    def _parts(self, problem: ScatterProblem, info) -> int:
+        """Work-items: few, where the tables are as large as what is joined in them."""
+        worth = problem.count // max(4096, 4 * problem.rows)
+        return max(1, min(2 * info.compute_units, worth))
+
+    def cost(self, problem: ScatterProblem, info) -> float:
+        tables = self._parts(problem, info) * problem.rows * problem.width
+        moved = nbytes(problem) + 3 * tables * problem.dtype.accumulator.itemsize
+        updates = problem.count * problem.width
+        return machine.of(info).roofline(updates, moved, dtypes.float32, self.ON_CPU, 2)
+
+    def plan(self, problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
+        size, count = problem.rows * problem.width, problem.count
+        if size == 0:
+            return Plan([])
+        parts = self._parts(problem, info)
+        part = ceil_div(count, parts)
+        index = index_type(parts * size, count * problem.width)
+        acc = problem.dtype.accumulator
+        neutral = {"add": "0", "mul": "1", "max": "ACC_LOWEST", "min": "ACC_HIGHEST"}[problem.mode]
+        head = self.head(problem, 1, index) + limit_macros(acc) + defines(NEUTRAL=neutral)
+        text = cl_source("scatter/scatter.cl")
+        tables = Ref("ws0")
+        numbers = (Scalar(index, problem.rows), Scalar(index, problem.width))
+        fill = Launch(
+            head + defines(SCATTER_PRIVATE=1) + text,
+            "scatter_private",
+            (Ref("b"), Ref("c"), tables, *numbers, Scalar("int", count), Scalar("int", part)),
+            (ceil_div(count, part),),
+            (1,),
+        )
+        join = Launch(
+            head + defines(SCATTER_TABLES=1) + epilogue.defines + text,
+            "scatter_tables",
+            (
+                Ref("a"),
+                tables,
+                Scalar(index, size),
+                Scalar("int", ceil_div(count, part)),
+                *epilogue.args,
+            ),
+            (size,),
+            None,
+        )
+        return Plan([fill, join], [parts * size * acc.itemsize])
+
+
+SOLVERS: tuple[Solver, ...] = (DirectScatter(), SortedScatter(), PrivateScatter())
 
 
 def plan(problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:

@@ -9,12 +9,15 @@ from kerascl.kernels.contract.sizes import INT_MAX
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import prelude
 from kerascl.kernels.sort.problem import SortProblem
+from kerascl.kernels.sort.radix import digits, sort_by_digits
 from kerascl.kernels.sort.stages import (
     Final,
     Stages,
     index_for,
     is_wide,
+    key_bits,
     key_macros,
+    selects,
     sort_by_chunks,
     sort_by_tiles,
 )
@@ -100,7 +103,30 @@ class ChunkSort(_ItemSort):
         return waits + rates.roofline(moves, 2 * ITEM * moves, dtypes.float32, self.ON_CPU)
 
 
-SOLVERS: tuple[Solver, ...] = (TileSort(), ChunkSort())
+class RadixSort(_ItemSort):
+    """Digit by digit: long rows on CPUs."""
+
+    ON_CPU = 0.025  # share of the rate of multiply-adds, for moves
+    DIGITS = 1024  # moves that the counts of a row's digit are worth
+
+    name = "sort.radix"
+
+    def applies(self, problem: SortProblem, info) -> bool:
+        few = selects(problem.length, problem.keep)
+        return super().applies(problem, info) and info.kind == "cpu" and not few
+
+    def schedule(self, stages: Stages, keep: int) -> None:
+        sort_by_digits(stages, keep, key_bits(stages.dtype))
+
+    def cost(self, problem: SortProblem, info) -> float:
+        rates = machine.of(info)
+        passes, _ = digits(key_bits(problem.dtype))
+        moves = passes * problem.rows * (problem.length + self.DIGITS)
+        item = ITEM if "indices" in problem.outputs else problem.dtype.itemsize
+        return rates.roofline(moves, 2 * item * moves, dtypes.float32, self.ON_CPU, 2 * passes)
+
+
+SOLVERS: tuple[Solver, ...] = (TileSort(), ChunkSort(), RadixSort())
 
 
 def plan(problem: SortProblem, info, epilogue: Epilogue) -> Plan:

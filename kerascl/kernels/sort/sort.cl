@@ -42,11 +42,11 @@ KEY_T sort_key(const __global A_T* p, INDEX_T at, long limit) {
   const KEY_T raw = (KEY_T)((const __global RAW_T*)p)[at];
 #if KEY_FLOAT
   const KEY_T sign = (KEY_T)1 << (KEY_BITS - 1);
-  const KEY_T size = raw & (sign - 1);
-  KEY_T key = size > (KEY_T)KEY_INFINITY ? (KEY_T)(sign | (sign - 1))
-              : size == 0                ? sign
-              : (raw & sign)             ? (KEY_T)((sign | (sign - 1)) & ~raw)
-                                         : (raw | sign);
+  // Without branches, which signs and NaNs would make at random.
+  KEY_T key = raw ^ (((KEY_T)0 - (raw >> (KEY_BITS - 1))) | sign);
+  key += raw == sign;
+  key |= (KEY_T)0 - (KEY_T)((raw & (sign - 1)) > (KEY_T)KEY_INFINITY);
+  key &= sign | (sign - 1);
 #elif KEY_SIGNED
   KEY_T key = raw ^ ((KEY_T)1 << (KEY_BITS - 1));
 #elif KEY_BOOL

@@ -3,8 +3,7 @@
 Values become unsigned keys that order as they do, joined with their position
 (see sort.cl).  GPUs sort tiles in local memory by a bitonic network and merge
 runs by merge paths; CPUs do the same with one work-item for each chunk, without
-barriers.  `item_sort` gives other kernels the sorted (row number, position)
-pairs themselves.
+barriers.
 """
 
 from __future__ import annotations
@@ -15,14 +14,13 @@ from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Ref, Scalar
 from kerascl.kernels.contract.sizes import (
-    INT_MAX,
     ceil_div,
     index_type,
     last_power,
     next_power,
     round_up,
 )
-from kerascl.kernels.contract.source import cl_source, defines, prelude
+from kerascl.kernels.contract.source import cl_source, defines
 from kerascl.kernels.contract.vectors import group_size
 from kerascl.runtime.device import DeviceInfo
 
@@ -43,6 +41,16 @@ _SELECT_MOST = 128
 def is_wide(dtype: DType) -> bool:
     """Whether keys take 64 bits, and items of key and place 16 bytes."""
     return dtype.itemsize == 8
+
+
+def key_bits(dtype: DType) -> int:
+    """The bits by which keys of this dtype differ."""
+    return 1 if dtype.is_bool else 8 * dtype.itemsize
+
+
+def selects(length: int, keep: int) -> bool:
+    """Whether so few of a row are kept that each work-item keeps its own few."""
+    return keep <= _SELECT_MOST and keep * 4 <= length
 
 
 def key_macros(dtype: DType, descending: bool) -> str:
@@ -218,7 +226,7 @@ def sort_by_chunks(stages: Stages, keep: int) -> None:
     info = stages.info
     to_items = stages.final is None
     workers = 4 * info.compute_units
-    if keep <= _SELECT_MOST and keep * 4 <= stages.length:
+    if selects(stages.length, keep):
         while True:
             chunks = 1
             if stages.rows < workers:
@@ -278,41 +286,3 @@ def index_for(rows: int, length: int, info) -> str:
     """The index type of a sort of `rows` rows of `length` elements."""
     # Grids are rounded up to whole work-groups and scratch counts both stretches.
     return index_type(round_up(2 * rows * length, 4096))
-
-
-def item_sort(
-    info, count: int, index_dtype: DType, limit: int, source: Ref, workspace: list[int]
-) -> tuple[list[Launch], Ref]:
-    """Sort the `count` row numbers in `source` together with their positions, stably.
-
-    Returns the launches and the workspace of `count` ulong items, ascending:
-    row number (or 0xffffffff where it is outside 0 … limit - 1) << 32 | position.
-    Buffers that it needs are appended to `workspace` (their sizes in bytes).
-
-    Raises:
-        NotImplementedError: for more than 2**31 - 1 updates or 2**32 - 2 rows.
-    """
-    if count > INT_MAX or limit > 2**32 - 2:
-        raise NotImplementedError(f"{count} updates of {limit} rows are too many to sort")
-    index = index_for(1, count, info)
-    head = prelude(index, A=index_dtype, ACC=index_dtype) + defines(
-        WIDE=0, KEY_ROW=1, KEY_SIGNED=int(index_dtype.kind == "i")
-    )
-    stages = Stages(
-        info,
-        1,
-        count,
-        index_dtype,
-        head,
-        index,
-        False,
-        limit,
-        source,
-        workspace,
-        None,
-        [],
-        now=count,
-    )
-    (sort_by_chunks if info.kind == "cpu" else sort_by_tiles)(stages, count)
-    assert stages.items is not None
-    return stages.launches, stages.items

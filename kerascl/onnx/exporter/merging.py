@@ -15,13 +15,16 @@ from kerascl.core.overlay import Overlay
 from kerascl.dtypes import DType
 from kerascl.onnx.exporter.errors import ExportError
 from kerascl.onnx.exporter.sizes import Shape, joined, same_everywhere
-from kerascl.ops import attention
+from kerascl.ops import attention, elimination
 from kerascl.ops.control import Body
 from kerascl.ops.recurrence import Recurrence
 
 # Operations that are taken apart before rules see them: `formula(*inputs, *attrs)` gives the nodes
 # of all results.
-FORMULAS: dict[Op, Callable[..., Sequence[Array]]] = {attention.ATTENTION: attention.formula}
+FORMULAS: dict[Op, Callable[..., Sequence[Array]]] = {
+    attention.ATTENTION: attention.formula,
+    elimination.SOLVE: lambda a, b: (elimination.gauss_jordan(a, b),),
+}
 
 
 @dataclass(eq=False)
@@ -123,9 +126,9 @@ class Merger:
 
     def _apart(self, node: Node) -> Node:
         """The node that stands for a result of an operation that is taken apart, else itself."""
-        if node.op is not PICK or node.inputs[0].op not in FORMULAS:
+        whole = node.inputs[0] if node.op is PICK else node
+        if whole.op not in FORMULAS or (whole is node and node.op.outputs > 1):
             return node
-        whole = node.inputs[0]
         found = self._formulas.get(id(whole))
         if found is None:
             inputs = [_array(x) for x in whole.inputs]
@@ -134,7 +137,7 @@ class Merger:
                 results = FORMULAS[whole.op](*inputs, *whole.attrs)
             self._alive += [whole, inputs, results]
             found = self._formulas[id(whole)] = [y._node for y in results]
-        return found[node.attrs[0]]
+        return found[node.attrs[0] if node.op is PICK else 0]
 
     def _check_alike(self, nodes: tuple[Node, ...]) -> None:
         first = nodes[0]

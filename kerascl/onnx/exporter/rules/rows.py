@@ -10,7 +10,7 @@ from kerascl.onnx.exporter.merging import Value
 from kerascl.onnx.exporter.rules.loops import Tensor, scan
 from kerascl.onnx.exporter.rules.pointwise import logaddexp
 from kerascl.onnx.exporter.rules.table import rule
-from kerascl.ops.scan import SCAN
+from kerascl.ops.scan import PLACES, SCAN
 from kerascl.ops.sorting import SEARCH, SORT
 
 
@@ -38,6 +38,17 @@ def _search(g: Graph, v: Value) -> None:
     x = g.add("Unsqueeze", g.name(values), g.constant([2], int64))  # (rows, count, 1)
     before = g.add("Less" if side == "left" else "LessOrEqual", a, x)
     g.bind(v, g.reduce("ReduceSum", g.cast(before, v.dtype), [2], keepdims=False))
+
+
+@rule(PLACES)
+def _places(g: Graph, v: Value) -> None:
+    (counts,) = v.inputs
+    (size,) = v.attrs
+    a = g.add("Unsqueeze", g.cast(g.name(counts), int64), g.constant([2], int64))
+    count = g.add("Squeeze", g.size(size), g.constant([0], int64))
+    ks = g.add("Range", g.constant(0, int64), count, g.constant(1, int64))
+    over = g.add("LessOrEqual", a, ks)  # (rows, length, size)
+    g.bind(v, g.reduce("ReduceSum", g.cast(over, v.dtype), [1], keepdims=False))
 
 
 @rule(SCAN)
