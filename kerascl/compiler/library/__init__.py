@@ -7,6 +7,7 @@ from kerascl.compiler.library import (
     attention,
     conv,
     custom,
+    fft,
     matmul,
     pool,
     recurrent,
@@ -31,6 +32,7 @@ _RECORDS: dict[Op, LibraryOperation] = {
         *scan.OPERATIONS,
         *sort.OPERATIONS,
         *scatter.OPERATIONS,
+        *fft.OPERATIONS,
         *custom.OPERATIONS,
     )
 }
