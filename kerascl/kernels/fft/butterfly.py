@@ -57,10 +57,8 @@ def butterfly(r: int, sign: int, double: bool) -> str:
             text += f"__constant R fft_{name}_{r}[{r}] = {{{numbers}}};\n"
         # the loop computes cosines and sines of the sum's own direction
         return text + _LOOP.format(r=r, half=(r - 1) // 2)
-    values = []
-    for k in range(r):
-        values.append((writer.name(f"re[{k}]"), writer.name(f"im[{k}]")))
-    found = writer.transform(values)
+    inputs = [(writer.name(f"re[{k}]"), writer.name(f"im[{k}]")) for k in range(r)]
+    found = writer.transform(inputs)
     stores = "".join(f"  re[{k}] = {x};\n  im[{k}] = {y};\n" for k, (x, y) in enumerate(found))
     body = "".join(f"  {line}\n" for line in writer.lines)
     return f"void fft_butterfly_{r}(V* re, V* im) {{\n{body}{stores}}}\n"

@@ -90,7 +90,24 @@ R2 fft_root(const __global R2* roots, INDEX_T at) {
 // A work-item transforms W lines at a time, a lane each, in stretches of k_scratch that stay in its
 // caches.  Lanes are neighbours along an axis of `count` lines, of which there are `rows`: along
 // `step` (ALONG_STEP), along the parts (ALONG_PARTS: step is 1), along outer (ALONG_OUTER: step and
-// parts are 1), or any W lines (ALONG_ALL).
+// parts are 1), or any W lines (ALONG_ALL).  Of the first two SIDE vectors are read side by side,
+// each into its ASIDE vectors of scratch: whole lines of memory.
+#define STEP_IS_1 (ALONG_PARTS || ALONG_OUTER)
+
+// Element l of vector k becomes element k of vector l: lanes are dealt out log2(W) times.
+void fft_transpose(V* v) {
+#if W > 1
+  UNROLL for (int n = 1; n < W; n *= 2) {
+    V next[W];
+    UNROLL for (int k = 0; k < W / 2; k++) {
+      next[k] = (V)(v[2 * k].even, v[2 * k + 1].even);
+      next[k + W / 2] = (V)(v[2 * k].odd, v[2 * k + 1].odd);
+    }
+    UNROLL for (int k = 0; k < W; k++) v[k] = next[k];
+  }
+#endif
+}
+
 #define HERE(i_) here[2 * (i_)]
 #define HERE_IM(i_) here[2 * (i_) + 1]
 #define THERE(i_) there[2 * (i_)]
@@ -156,16 +173,18 @@ __kernel void fft_lines(const __global R2* restrict k_roots, SOURCE, __global V*
                         INDEX_T parts, INDEX_T step, INDEX_T rows, INDEX_T count, INDEX_T blocks
                         RESULT) {
   const INDEX_T worker = (INDEX_T)get_global_id(0);
-  __global V* here = k_scratch + worker * SCRATCH;
+  __global V* stretch = k_scratch + worker * SCRATCH;
+  __global V* here = stretch;
   __global V* there = here + 2 * LENGTH;
+  __global V* tables = stretch + SIDE * ASIDE;
 #if STRIDE == 1 && LEVELS == 1 && SIGN < 0
   const __global R2* own = k_roots;
 #else
-  __global R2* own = (__global R2*)(here + 6 * LENGTH);
+  __global R2* own = (__global R2*)(tables + 2 * LENGTH);
   for (int i = 0; i < LENGTH; i++) own[i] = fft_root(k_roots, (INDEX_T)i * STRIDE);
 #endif
 #if TURN && ALONG_PARTS
-  __global V* lanes = here + 4 * LENGTH;
+  __global V* lanes = tables;
   for (int k = 0; k < LENGTH; k++) {
     for (int l = 0; l < W; l++) {
       const R2 turn = fft_root(k_roots, (INDEX_T)l * k * TURN_STRIDE);
@@ -177,20 +196,15 @@ __kernel void fft_lines(const __global R2* restrict k_roots, SOURCE, __global V*
   for (INDEX_T unit = worker; unit < rows * blocks; unit += (INDEX_T)get_global_size(0)) {
     const INDEX_T row = unit / blocks;
     // the last of a row's blocks lies over the one before
-    const INDEX_T first = max((INDEX_T)0, min(unit % blocks * W, count - W));
+    const INDEX_T first = max((INDEX_T)0, min(unit % blocks * (W * SIDE), count - W * SIDE));
 #if ALONG_STEP
     const INDEX_T part = row % parts, base = row / parts * LENGTH * parts * step;
     const INDEX_T from = base + part * step + first;
     const INDEX_T to = base + part * LENGTH * step + first;
 #elif ALONG_PARTS
-    const INDEX_T part = first;
-    const INDEX_T from = row * LENGTH * parts + part, to = row * LENGTH * parts + part * LENGTH;
-#define FROM(l_) from + (l_)
-#define TO(l_) to + (l_) * LENGTH
+    const INDEX_T from = row * LENGTH * parts + first, to = (row * parts + first) * LENGTH;
 #elif ALONG_OUTER
     const INDEX_T from = first * LENGTH, to = from;
-#define FROM(l_) from + (l_) * LENGTH
-#define TO(l_) to + (l_) * LENGTH
 #else
     INDEX_T from_of[W], to_of[W], part_of[W];
     for (int l = 0; l < W; l++) {
@@ -201,34 +215,95 @@ __kernel void fft_lines(const __global R2* restrict k_roots, SOURCE, __global V*
       from_of[l] = base + p * step;
       to_of[l] = base + p * LENGTH * step;
     }
-#define FROM(l_) from_of[l_]
-#define TO(l_) to_of[l_]
 #endif
-#if FILL
+#if ALONG_ALL
     for (int l = 0; l < W; l++) {
-      const INDEX_T at = FROM(l);
       for (int j = 0; j < LENGTH; j++) {
         R re, im;
-        READ_ONE(re, im, at + (INDEX_T)j * parts * step)
+        READ_ONE(re, im, from_of[l] + (INDEX_T)j * parts * step)
         ((__global R*)(here + 2 * j))[l] = re;
         ((__global R*)(here + 2 * j + 1))[l] = im;
       }
     }
-#endif
-    STAGES
-#if SPILL
-    __global V* done = DONE;
-    for (int k = 0; k < LENGTH; k++) {
-      V re = SCALE * done[2 * k], im = SCALE * done[2 * k + 1];
-      TURN_LANES(re, im, k)
-      done[2 * k] = re;
-      done[2 * k + 1] = im;
+#elif ALONG_OUTER
+    for (int j = 0; j < LENGTH; j += W) {
+      if (j + W <= LENGTH) {
+        V re[W], im[W];
+        UNROLL for (int l = 0; l < W; l++) READ_LANES(re[l], im[l], from + l * LENGTH + j)
+        fft_transpose(re);
+        fft_transpose(im);
+        UNROLL for (int l = 0; l < W; l++) WRITE_HERE(re[l], im[l], j + l)
+      } else {
+        for (int l = 0; l < W; l++) {
+          for (int i = j; i < LENGTH; i++) {
+            R re, im;
+            READ_ONE(re, im, from + l * LENGTH + i)
+            ((__global R*)(here + 2 * i))[l] = re;
+            ((__global R*)(here + 2 * i + 1))[l] = im;
+          }
+        }
+      }
     }
-    for (int l = 0; l < W; l++) {
-      const INDEX_T at = TO(l);
+#elif SIDE > 1
+    for (int j = 0; j < LENGTH; j++) {
+      UNROLL for (int n = 0; n < SIDE; n++) {
+        V re, im;
+        READ_LANES(re, im, from + (INDEX_T)j * parts * step + n * W)
+        here[n * ASIDE + 2 * j] = re;
+        here[n * ASIDE + 2 * j + 1] = im;
+      }
+    }
+#endif
+    for (int n = 0; n < SIDE; n++) {
+      __global V* here = stretch + n * ASIDE;
+      __global V* there = here + 2 * LENGTH;
+#if ALONG_PARTS
+      const INDEX_T part = first + n * W;
+#endif
+      STAGES
+#if ALONG_ALL || STEP_IS_1
+      __global V* done = DONE;
+#endif
+#if ALONG_ALL
       for (int k = 0; k < LENGTH; k++) {
-        const R re = ((__global R*)(done + 2 * k))[l], im = ((__global R*)(done + 2 * k + 1))[l];
-        PUT_ONE(re, im, at + (INDEX_T)k * step)
+        union { V v; R one[W]; } re, im;
+        re.v = SCALE * done[2 * k];
+        im.v = SCALE * done[2 * k + 1];
+        TURN_LANES(re.v, im.v, k)
+        for (int l = 0; l < W; l++) PUT_ONE(re.one[l], im.one[l], to_of[l] + (INDEX_T)k * step)
+      }
+#elif STEP_IS_1
+      for (int k = 0; k < LENGTH; k += W) {
+        if (k + W <= LENGTH) {
+          V re[W], im[W];
+          UNROLL for (int l = 0; l < W; l++) {
+            re[l] = SCALE * done[2 * (k + l)];
+            im[l] = SCALE * done[2 * (k + l) + 1];
+            TURN_LANES(re[l], im[l], k + l)
+          }
+          fft_transpose(re);
+          fft_transpose(im);
+          UNROLL for (int l = 0; l < W; l++)
+            PUT_LANES(re[l], im[l], to + (INDEX_T)(n * W + l) * LENGTH + k)
+        } else {
+          for (int i = k; i < LENGTH; i++) {
+            union { V v; R one[W]; } re, im;
+            re.v = SCALE * done[2 * i];
+            im.v = SCALE * done[2 * i + 1];
+            TURN_LANES(re.v, im.v, i)
+            for (int l = 0; l < W; l++)
+              PUT_ONE(re.one[l], im.one[l], to + (INDEX_T)(n * W + l) * LENGTH + i)
+          }
+        }
+      }
+#endif
+    }
+#if ALONG_STEP && SIDE > 1
+    for (int k = 0; k < LENGTH; k++) {
+      UNROLL for (int n = 0; n < SIDE; n++) {
+        V re = SCALE * DONE[n * ASIDE + 2 * k], im = SCALE * DONE[n * ASIDE + 2 * k + 1];
+        TURN_LANES(re, im, k)
+        PUT_LANES(re, im, to + (INDEX_T)k * step + n * W)
       }
     }
 #endif

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kerascl import dtypes
@@ -65,7 +66,7 @@ class _Pass:
         """The type of places."""
         return index_type(2 * self.problem.elements)
 
-    def text(self, lanes: int, sizes: dict[str, object], stages: str) -> str:
+    def text(self, lanes: int, sizes: Mapping[str, object], stages: str) -> str:
         """The kernel's source, with the macros of its solver."""
         p = self.problem
         double, real = p.acc.is_double, p.acc.compute
@@ -182,6 +183,7 @@ class Lines(_InPasses):
     name = "fft.lines"
     ON_CPU = 0.15  # share of the rate of multiply-adds, for operations of butterflies
     CACHED = 2**18  # bytes of a work-item's stretch of scratch
+    SIDE = 4  # vectors that are read side by side
     LONG = 32  # a few lines longer than this become many short ones
 
     def lanes(self, problem: FftProblem, info) -> int:
@@ -208,14 +210,18 @@ class Lines(_InPasses):
         if count < wide <= one.lines:
             along, rows, count = "ALL", 1, one.lines
         lanes = min(wide, last_power(count))
-        blocks = ceil_div(count, lanes)
+        side = 1
+        while along in ("STEP", "PARTS") and side < self.SIDE and 2 * side * lanes <= count:
+            side *= 2
+        blocks = ceil_div(count, lanes * side)
         workers = min(rows * blocks, 4 * info.compute_units)
-        fill, spill = along in ("OUTER", "ALL"), along != "STEP"
-        # two stretches of complex vectors, numbers for each lane, and the line's own table
-        room = 6 * one.length + ceil_div(2 * one.length, lanes)
-        sizes = {
-            "LINES": 1, f"ALONG_{along}": 1, "FILL": int(fill), "SPILL": int(spill),
-            "SCRATCH": room,
+        # two stretches of complex vectors each; numbers for each lane, and the line's own table
+        aside = 4 * one.length
+        room = side * aside + 2 * one.length + ceil_div(2 * one.length, lanes)
+        fill = side > 1 or along in ("OUTER", "ALL")
+        spill = side > 1 or along != "STEP"
+        sizes: dict[str, object] = {
+            "LINES": 1, f"ALONG_{along}": 1, "SIDE": side, "ASIDE": aside, "SCRATCH": room,
         }  # fmt: skip
         stages, texts, where = one.stages, [], "HERE"
         for k, (r, m, step) in enumerate(stages):
@@ -224,8 +230,7 @@ class Lines(_InPasses):
                 where = "THERE" if where == "HERE" else "HERE"
             write = "WRITE_RESULT" if k == len(stages) - 1 and not spill else f"WRITE_{where}"
             texts.append(f"STAGE({r}, {m}, {step}, {read}, {write})")
-        if spill:
-            sizes["DONE"] = where.lower()
+        sizes["DONE"] = where.lower()
         scratch = workspace.room(workers * room * lanes * problem.acc.itemsize)
         args = one.args((Ref(scratch),), one.parts, one.step, rows, count, blocks)
         source = one.text(lanes, sizes, " ".join(texts))
