@@ -176,6 +176,8 @@ def _checked(x: Array, axis: int) -> tuple[int, int]:
 def dft(re: Array, im: Array | None = None, inverse: bool = False, axis: int = -1) -> Pair:
     """The transform of re + i im (None: 0) along an axis; the inverse divides by the length."""
     axis, n = _checked(re, axis)
+    dtype = floating(re.dtype)[0]
+    re, im = cast_to(re, dtype), None if im is None else cast_to(im, dtype)
     sign, scale = (1, 1.0 / n) if inverse else (-1, 1.0)
     if _smooth(n):
         x = (re,) if im is None else (re, im)

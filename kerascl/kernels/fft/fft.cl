@@ -314,8 +314,8 @@ __kernel void fft_lines(const __global R2* restrict k_roots, SOURCE, __global V*
 #if LOCAL
 // A work-group of GROUP transforms COUNT lines at a time, ITEMS work-items a line, which hold all
 // values of the line in registers between barriers.
-#define PLACE(i_) ((i_) + ((i_) >> 5))  // a gap every 32 elements: strides fall on different banks
-#define ROOM (LENGTH + LENGTH / 32)
+#define PLACE(i_) ((i_) ^ (((i_) >> 5) & 31))  // strides fall on different banks
+#define ROOM ((LENGTH + 31) / 32 * 32)
 #define READ_SOURCE(re_, im_, i_) { \
     if (inside) READ_ONE(re_, im_, from + (INDEX_T)(i_) * parts * step) else re_ = im_ = (R)0; \
   }

@@ -9,7 +9,7 @@ from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar, Workspace
-from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power
+from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.contract.vectors import vector_macros
@@ -258,14 +258,14 @@ class Local(_InPasses):
     GROUP = 256  # work-items
 
     def room(self, problem: FftProblem, info) -> int:
-        """Values of lines that a work-group has place for; two of them fit a compute unit."""
-        each = 2 * problem.acc.itemsize
-        return last_power(min(info.local_mem_bytes, 2**16) // (2 * each)) * 31 // 32
+        """Values of lines that a work-group has place for; two groups fit a compute unit."""
+        return last_power(min(info.local_mem_bytes, 2**16) // (4 * problem.acc.itemsize))
 
     def items(self, length: int, info) -> int:
         """Work-items of a line."""
         group = min(self.GROUP, last_power(info.max_work_group_size))
-        return min(ceil_div(length, max(self.HELD, radices(length)[0])), group)
+        held = max(self.HELD, radices(length)[0])
+        return min(ceil_div(length, held), group)
 
     def lengths(self, problem: FftProblem, info) -> tuple[int, ...]:
         room = self.room(problem, info)
@@ -279,10 +279,11 @@ class Local(_InPasses):
     def launch(self, one: _Pass, info, workspace: Workspace) -> Launch:
         group = min(self.GROUP, last_power(info.max_work_group_size))
         items = self.items(one.length, info)
-        count = min(group // items, max(1, self.room(one.problem, info) // one.length), one.lines)
+        count = min(
+            group // items, max(1, self.room(one.problem, info) // round_up(one.length, 32))
+        )
         across = one.step > 1 or one.parts > 1
-        if across:
-            count = min(count, self.ACROSS)
+        count = last_power(min(count, one.lines, self.ACROSS if across else count))
         stages, texts = one.stages, []
         for k, (r, m, step) in enumerate(stages):
             read = "READ_TILE" if k else "READ_SOURCE"

@@ -7,7 +7,7 @@ import functools
 from kerascl.kernels.fft.butterfly import butterfly
 
 LARGEST = 64  # no butterfly has more values
-_SMALL = 16  # composite ones have at most so many, for registers
+_SMALL = 10  # composite ones have at most so many, for registers
 _MOVED = 14.0  # what a value costs in each stage besides its butterfly: turned, read and written
 
 
@@ -15,7 +15,7 @@ _MOVED = 14.0  # what a value costs in each stage besides its butterfly: turned,
 def _work(r: int) -> float:
     """Operations of a butterfly for each of its values."""
     if r > _SMALL:
-        return float(2 * r)
+        return float(2 * r)  # a loop
     text = butterfly(r, -1, False)
     return sum(text.count(f" {sign} ") for sign in "+-*") / r
 
