@@ -181,7 +181,8 @@ class Lines(_InPasses):
     """A work-item for some lines at a time, side by side in the lanes of vectors: CPUs."""
 
     name = "fft.lines"
-    ON_CPU = 0.15  # share of the rate of multiply-adds, for operations of butterflies
+    ON_CPU = 0.9  # share of the rate of multiply-adds, for operations of butterflies
+    ON_GPU = 0.01
     CACHED = 2**18  # bytes of a work-item's stretch of scratch
     SIDE = 4  # vectors that are read side by side
     LONG = 32  # a few lines longer than this become many short ones
@@ -243,16 +244,17 @@ class Lines(_InPasses):
         if info.kind == "cpu":
             return rates.roofline(operations, nbytes, problem.acc, self.ON_CPU, count)
         # few work-items, each of which waits for all that it reads
-        workers = 4 * info.compute_units
-        waits = problem.elements * count / (workers * self.lanes(problem, info)) * rates.latency
-        return waits + rates.roofline(operations, nbytes, problem.acc, 0.01, count)
+        workers, lanes = 4 * info.compute_units, self.lanes(problem, info)
+        rounds = sum(ceil_div(problem.elements // n, lanes * workers) * n for n in lengths)
+        waits = rounds * rates.latency / 4
+        return waits + rates.roofline(operations, nbytes, problem.acc, self.ON_GPU, count)
 
 
 class Local(_InPasses):
     """Work-groups with lines in local memory: GPUs."""
 
     name = "fft.local"
-    ON_GPU, ON_CPU = 0.1, 0.004  # shares of the rate of multiply-adds
+    ON_GPU, ON_CPU = 0.4, 0.15  # shares of the rate of multiply-adds
     HELD = 16  # values of a line that a work-item holds
     ACROSS = 16  # neighbouring lines that are read together
     GROUP = 256  # work-items
