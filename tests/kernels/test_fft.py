@@ -69,6 +69,8 @@ def test_every_short_length(length, kind, dev, rng):
     sign, given = rng.choice([-1, 1]), rng.choice(["pair", "real", "complex"])
     shape = (int(rng.integers(1, 20)), length, int(rng.choice([1, 1, 3, 9, 17])))
     check(dev, kind, shape, rng, int(sign), given=str(given))
+    shape = (int(rng.integers(1, 20)), length, 1)
+    check(dev, kind, shape, rng, int(sign), given=str(given), wanted=("complex",))
 
 
 LONG = (
@@ -106,7 +108,7 @@ def test_dtypes(shape, dtype, kind, dev, rng):
 @pytest.mark.parametrize("wanted", [("re",), ("im",), ("re", "im"), ("complex",)], ids=str)
 @pytest.mark.parametrize("given", ["pair", "real", "complex"])
 def test_forms(given, wanted, kind, dev, rng):
-    for shape in ((9, 48, 1), (2, 48, 24), (1, 3000, 1)):
+    for shape in ((9, 45, 1), (2, 48, 24), (1, 3000, 1), (2, 61, 1)):
         check(dev, kind, shape, rng, given=given, wanted=wanted)
 
 

@@ -235,11 +235,11 @@ __kernel void fft_lines(const __global R2* restrict k_roots, SOURCE, __global V*
         UNROLL for (int l = 0; l < W; l++) WRITE_HERE(re[l], im[l], j + l)
       } else {
         for (int l = 0; l < W; l++) {
-          for (int i = j; i < LENGTH; i++) {
+          for (int q = j; q < LENGTH; q++) {
             R re, im;
-            READ_ONE(re, im, from + l * LENGTH + i)
-            ((__global R*)(here + 2 * i))[l] = re;
-            ((__global R*)(here + 2 * i + 1))[l] = im;
+            READ_ONE(re, im, from + l * LENGTH + q)
+            ((__global R*)(here + 2 * q))[l] = re;
+            ((__global R*)(here + 2 * q + 1))[l] = im;
           }
         }
       }
@@ -286,13 +286,13 @@ __kernel void fft_lines(const __global R2* restrict k_roots, SOURCE, __global V*
           UNROLL for (int l = 0; l < W; l++)
             PUT_LANES(re[l], im[l], to + (INDEX_T)(n * W + l) * LENGTH + k)
         } else {
-          for (int i = k; i < LENGTH; i++) {
+          for (int q = k; q < LENGTH; q++) {
             union { V v; R one[W]; } re, im;
-            re.v = SCALE * done[2 * i];
-            im.v = SCALE * done[2 * i + 1];
-            TURN_LANES(re.v, im.v, i)
+            re.v = SCALE * done[2 * q];
+            im.v = SCALE * done[2 * q + 1];
+            TURN_LANES(re.v, im.v, q)
             for (int l = 0; l < W; l++)
-              PUT_ONE(re.one[l], im.one[l], to + (INDEX_T)(n * W + l) * LENGTH + i)
+              PUT_ONE(re.one[l], im.one[l], to + (INDEX_T)(n * W + l) * LENGTH + q)
           }
         }
       }
