@@ -1,8 +1,7 @@
 """Fourier transforms of any length, on the device; use as `kerascl.fft`.
 
-The work is done on pairs of real arrays, so that every float dtype serves.
-Lengths are split into factors of at most 64, each one a small sum (Cooley and
-Tukey); a larger prime becomes a convolution of twice its length (Bluestein).
+Kernels transform lengths whose prime factors are at most 64 (Cooley and Tukey), along any axis; a
+length with a larger one becomes a convolution of at least twice its length (Bluestein).
 """
 
 from __future__ import annotations
@@ -15,16 +14,17 @@ from typing import Any
 import numpy as np
 
 from kerascl.core import rules
-from kerascl.core.array import Array, ArrayLike, from_host
+from kerascl.core.array import Array, ArrayLike, apply, apply_multi, from_host
+from kerascl.core.op import Op
 from kerascl.core.tape import custom_gradient
-from kerascl.core.types import Axes, Device, Gradients
-from kerascl.dtypes import BY_NAME, DTypeLike, as_dtype, float32
+from kerascl.core.types import Attrs, Axes, Device, Gradients, Results
+from kerascl.dtypes import BY_NAME, DType, DTypeLike, as_dtype, float32
+from kerascl.ops.batched import as_batches
 from kerascl.ops.creation import placed
-from kerascl.ops.declare import SUM as total
-from kerascl.ops.declare import as_array, cast_to, floating, scalar
+from kerascl.ops.declare import as_array, cast_to, floating, library_operation, scalar
 from kerascl.ops.movement import iota, moveaxis, roll
 from kerascl.ops.pointwise import conjugate, imag, make_complex, real, where
-from kerascl.ops.views import concat, expand_to, flip_axes, pad_with, permute, reshape_to, window
+from kerascl.ops.views import concat, expand_to, flip_axes, pad_with, reshape_to, window
 
 __all__ = [
     "dft", "fft", "fft2", "fftfreq", "fftn", "fftshift", "hermitian_inverse", "hfft", "ifft",
@@ -32,42 +32,101 @@ __all__ = [
     "rfftfreq", "rfftn",
 ]  # fmt: skip
 
-_DIRECT = 64  # longest sum of a single step
-_RADICES = (8, 16, 4, 6, 5, 7, 3, 2)
+_LARGEST = 64  # prime factor of a length that kernels transform
+_ONE_LEVEL = 4096  # values of a table that has them all
 
 Pair = tuple[Array, Array]
 
 
 # -- tables -------------------------------------------------------------------
 @functools.lru_cache(maxsize=128)
-def _table(kind: str, n: int, r: int, sign: int, dtype: str, device: Any) -> Pair:
-    """Complex constants as two arrays on a device, computed in float64."""
-    if kind == "roots":  # W_r^(j k)
-        phase = np.outer(np.arange(r), np.arange(r)) % r / r
-    elif kind == "twiddle":  # W_n^(k1 j2)
-        phase = np.outer(np.arange(r), np.arange(n // r)) % n / n
-    else:  # the chirp exp(i pi j² / n)
-        phase = np.arange(n, dtype=np.int64) ** 2 % (2 * n) / (2 * n)
+def _roots(n: int, dtype: str, device: Any) -> Array:
+    """exp(-2 pi i j / n), computed in float64, as (levels, fine, 2): on one level for all j, or for
+    j < fine and for the multiples of fine, whose products are the others."""
+    fine = n if n <= _ONE_LEVEL else 1 << ((n - 1).bit_length() + 1) // 2
+    steps = np.arange(fine, dtype=np.int64)
+    places = np.stack([steps] if fine == n else [steps, steps * fine]) % n
+    turns = np.exp(-2j * np.pi * (places / n))
+    values = np.stack([turns.real, turns.imag], -1)
+    return from_host(values.astype(BY_NAME[dtype].numpy), device)
+
+
+@functools.lru_cache(maxsize=128)
+def _chirp(n: int, sign: int, spectrum: bool, dtype: str, device: Any) -> Pair:
+    """exp(sign i pi j² / n), or the spectrum of its conjugate, as a convolution takes it."""
+    phase = np.arange(n, dtype=np.int64) ** 2 % (2 * n) / (2 * n)
     values = np.exp(sign * 2j * np.pi * phase)
-    if kind == "spectrum":
+    if spectrum:
         size = _padded(n)
         wide = np.zeros(size, complex)
         wide[:n] = values.conj()
         wide[size - n + 1 :] = values[1:][::-1].conj()
-        values = np.fft.fft(wide) / size
+        values = np.fft.fft(wide)
     to = BY_NAME[dtype].numpy
     return from_host(values.real.astype(to), device), from_host(values.imag.astype(to), device)
-
-
-def _constants(x: Array, kind: str, n: int, r: int, sign: int) -> Pair:
-    return _table(kind, n, r, sign, x.dtype.name, x.device)
 
 
 def _padded(n: int) -> int:
     return 1 << (2 * n - 2).bit_length()
 
 
-# -- the transform ------------------------------------------------------------
+def _smooth(n: int) -> bool:
+    for r in range(2, _LARGEST + 1):
+        while n % r == 0:
+            n //= r
+    return n == 1
+
+
+# -- the operations -----------------------------------------------------------
+def _pair_vjp(g: Pair, y: Pair, roots: Array, *rest: Any) -> Gradients:
+    *x, sign, axis, scale = rest
+    # the transpose of the real pair's map is the conjugate transform
+    found = _kernel(roots, *g, sign=-sign, axis=axis, scale=scale)
+    return (None, *found[: len(x)])
+
+
+def _joined_vjp(
+    g: Array, y: Array, roots: Array, x: Array, sign: int, axis: int, scale: float
+) -> Gradients:
+    # linear transposes, without conjugation, as all of complex numbers
+    found = _joined_kernel(roots, g, sign, axis, scale)
+    return None, found if x.dtype.is_complex else real(found)
+
+
+def _along_batches(
+    size: int, op: Op, inputs: list[Array], batched: list[bool], attrs: Attrs, results: Results
+) -> list[Array]:
+    roots, *x = inputs
+    sign, axis, scale = attrs
+    wide = (roots, *as_batches(size, x, batched[1:]))
+    more = [((size, *shape), dtype) for shape, dtype in results]
+    if op is FFT:
+        return list(apply_multi(op, wide, (sign, axis + 1, scale), more))
+    return [apply(op, wide, (sign, axis + 1, scale), *more[0])]
+
+
+# scale * (the sum over j of x_j exp(sign 2 pi i j k / n)) along an axis, from the table of roots,
+# real parts and imaginary parts; without these they are 0.
+FFT = library_operation("fft", _pair_vjp, outputs=2, batch=_along_batches)
+# The same of a complex or real array to a complex one.
+FFT_COMPLEX = library_operation("fft_complex", _joined_vjp, batch=_along_batches)
+
+
+def _kernel(roots: Array, *x: Array, sign: int, axis: int, scale: float) -> Pair:
+    result = x[0].shape, x[0].dtype
+    re, im = apply_multi(FFT, (roots, *x), (sign, axis, scale), [result, result])
+    return re, im
+
+
+def _joined_kernel(roots: Array, x: Array, sign: int, axis: int, scale: float) -> Array:
+    return apply(FFT_COMPLEX, (roots, x), (sign, axis, scale), x.shape, x.dtype.complex)
+
+
+def _table(x: Array, n: int, dtype: DType) -> Array:
+    return _roots(n, dtype.accumulator.name, x.device)
+
+
+# -- any length ---------------------------------------------------------------
 def _times(a: Pair, b: Pair) -> Pair:
     return a[0] * b[0] - a[1] * b[1], a[0] * b[1] + a[1] * b[0]
 
@@ -76,69 +135,65 @@ def _each(function: Callable[[Array], Array], x: Pair) -> Pair:
     return function(x[0]), function(x[1])
 
 
-def _radix(n: int) -> int:
-    """The next factor of n, or 0 when its smallest is too large."""
-    for r in _RADICES:
-        if n % r == 0:
-            return r
-    for r in range(11, min(_DIRECT, n) + 1, 2):
-        if n % r == 0:
-            return r
-    return 0
-
-
-def _transform(x: Pair, sign: int) -> Pair:
-    """Sum over j of x_j exp(sign 2 pi i j k / n), of the rows of (count, n)."""
-    count, n = x[0].shape
-    if n == 1:
-        return x
-    r = _radix(n)
-    if not r:
-        return _bluestein(x, sign)
-    m = n // r
-    roots = _each(lambda w: reshape_to(w, (1, r, r, 1)), _constants(x[0], "roots", r, r, sign))
-    shape = (count, r, r, m)
-    parts = _each(lambda v: expand_to(reshape_to(v, (count, 1, r, m)), shape), x)
-    y = _each(lambda v: total(v, 2), _times(parts, roots))
-    if m > 1:
-        y = _times(y, _constants(x[0], "twiddle", n, r, sign))
-        rest = _transform(_each(lambda v: reshape_to(v, (count * r, m)), y), sign)
-        y = _each(lambda v: permute(reshape_to(v, (count, r, m)), (0, 2, 1)), rest)
-    return _each(lambda v: reshape_to(v, (count, n)), y)
-
-
-def _bluestein(x: Pair, sign: int) -> Pair:
-    """j k = (j² + k² - (k - j)²) / 2 makes the transform a convolution with a chirp."""
-    _, n = x[0].shape
-    size = _padded(n)
-    chirp = _constants(x[0], "chirp", n, n, sign)
-    y = _each(lambda v: pad_with(v, [0, 0], [0, size - n], [0, 0], 0), _times(x, chirp))
-    y = _times(_transform(y, -1), _constants(x[0], "spectrum", n, n, sign))
-    y = _each(lambda v: window(v, 1, 0, n), _transform(y, 1))
-    return _times(y, chirp)
-
-
-def dft(re: Array, im: Array, inverse: bool = False) -> Pair:
-    """The transform of re + i im along the last axis; the inverse divides by the length."""
-    if not re.shape[-1]:
-        raise ValueError("a transform needs at least one element")
-    n = re.shape[-1]
-    y = _dft(re, im, 1 if inverse else -1)
-    return (y[0] * (1.0 / n), y[1] * (1.0 / n)) if inverse else y
-
-
 @custom_gradient
-def _dft(re: Array, im: Array, sign: int) -> tuple[Pair, Callable[..., Gradients]]:
-    work = re.dtype.accumulator
-    n = re.shape[-1]
-    rows = _each(lambda v: reshape_to(cast_to(v, work), (re.size // n, n)), (re, im))
-    y = _each(lambda v: cast_to(reshape_to(v, re.shape), re.dtype), _transform(rows, sign))
+def _bluestein(
+    re: Array, im: Array, sign: int, axis: int, scale: float
+) -> tuple[Pair, Callable[..., Gradients]]:
+    """j k = (j² + k² - (k - j)²) / 2 makes the transform a convolution with a chirp."""
+    n, work = re.shape[axis], re.dtype.accumulator
+    size = _padded(n)
+    shape = (n, *(1,) * (re.ndim - axis - 1))
+    low = [0] * re.ndim
+    high = [size - n if a == axis else 0 for a in range(re.ndim)]
+
+    def constants(spectrum: bool) -> Pair:
+        found = _chirp(n, sign, spectrum, work.name, re.device)
+        return _each(lambda v: reshape_to(v, (v.size, *shape[1:])), found)
+
+    roots = _table(re, size, work)
+    chirp = constants(False)
+    y = _times(_each(lambda v: cast_to(v, work), (re, im)), chirp)
+    y = _each(lambda v: pad_with(v, low, high, low, 0), y)
+    y = _times(_kernel(roots, *y, sign=-1, axis=axis, scale=1.0), constants(True))
+    y = _kernel(roots, *y, sign=1, axis=axis, scale=scale / size)
+    y = _times(_each(lambda v: window(v, axis, 0, n), y), chirp)
 
     def grad(g_re: Array, g_im: Array) -> Gradients:
-        # the transpose of the real pair's map is the conjugate transform
-        return (*_dft(g_re, g_im, -sign), None)
+        return (*_bluestein(g_re, g_im, -sign, axis, scale), None, None, None)
 
-    return y, grad
+    return _each(lambda v: cast_to(v, re.dtype), y), grad
+
+
+def _checked(x: Array, axis: int) -> tuple[int, int]:
+    """The axis from the front, and its length."""
+    axis = rules.axis_index(axis, x.ndim)
+    n = x.shape[axis]
+    if not n:
+        raise ValueError("a transform needs at least one element")
+    return axis, n
+
+
+def dft(re: Array, im: Array | None = None, inverse: bool = False, axis: int = -1) -> Pair:
+    """The transform of re + i im (None: 0) along an axis; the inverse divides by the length."""
+    axis, n = _checked(re, axis)
+    dtype = floating(re.dtype)[0]
+    re, im = cast_to(re, dtype), None if im is None else cast_to(im, dtype)
+    sign, scale = (1, 1.0 / n) if inverse else (-1, 1.0)
+    if _smooth(n):
+        x = (re,) if im is None else (re, im)
+        return _kernel(_table(re, n, re.dtype), *x, sign=sign, axis=axis, scale=scale)
+    im = expand_to(scalar(0, re.dtype), re.shape) if im is None else im
+    y: Pair = _bluestein(re, im, sign, axis, scale)
+    return y
+
+
+def _joined(x: Array, inverse: bool, axis: int, extra: float) -> Array:
+    """The transform of a complex or real array, times `extra`."""
+    axis, n = _checked(x, axis)
+    sign, scale = (1, extra / n) if inverse else (-1, extra)
+    if _smooth(n):
+        return _joined_kernel(_table(x, n, x.dtype.real), x, sign, axis, scale)
+    return make_complex(*_bluestein(real(x), imag(x), sign, axis, scale))
 
 
 def hermitian_inverse(re: Array, im: Array, n: int) -> Array:
@@ -163,12 +218,16 @@ def _fit(x: Array, n: int) -> Array:
 
 
 # -- complex arrays -----------------------------------------------------------
-def _pair(x: ArrayLike, axis: int, n: int | None) -> Pair:
+def _fitted(x: ArrayLike, axis: int, n: int | None) -> Array:
+    """A floating or complex array, its axis cut or padded with zeros to n elements."""
     x = as_array(x)
     x = cast_to(x, floating(x.dtype)[0])
-    x = moveaxis(x, rules.axis_index(axis, x.ndim), -1)
-    x = x if n is None else _fit(x, n)
-    return real(x), imag(x)
+    axis = rules.axis_index(axis, x.ndim)
+    if n is None or n == x.shape[axis]:
+        return x
+    zero = [0] * x.ndim
+    high = [n - x.shape[axis] if a == axis else 0 for a in range(x.ndim)]
+    return pad_with(x, zero, high, zero, 0)
 
 
 def _extra(n: int, norm: str | None, inverse: bool) -> float:
@@ -184,10 +243,9 @@ def _scaled(y: Array, n: int, norm: str | None, inverse: bool) -> Array:
     return y if factor == 1 else y * factor
 
 
-def _along(x: Array, n: int | None, axis: int, norm: str | None, inverse: bool) -> Array:
-    pair = _pair(x, axis, n)
-    y = make_complex(*dft(*pair, inverse))
-    return moveaxis(_scaled(y, y.shape[-1], norm, inverse), -1, axis)
+def _along(x: ArrayLike, n: int | None, axis: int, norm: str | None, inverse: bool) -> Array:
+    x = _fitted(x, axis, n)
+    return _joined(x, inverse, axis, _extra(x.shape[axis], norm, inverse))
 
 
 def fft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
@@ -200,25 +258,25 @@ def fft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = N
     Raises:
         ValueError: for another `norm`, and for no elements.
     """
-    return _along(as_array(x), n, axis, norm, False)
+    return _along(x, n, axis, norm, False)
 
 
 def ifft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """Inverse Fourier transform along `axis`, cut or padded to `n`; arguments as for `fft`."""
-    return _along(as_array(x), n, axis, norm, True)
+    return _along(x, n, axis, norm, True)
 
 
 def rfft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """The first n // 2 + 1 values of the transform of a real array; arguments as for `fft`."""
-    re, im = dft(*_pair(x, axis, n))
-    n = re.shape[-1]
-    y = make_complex(*(window(v, v.ndim - 1, 0, n // 2 + 1) for v in (re, im)))
-    return moveaxis(_scaled(y, n, norm, False), -1, axis)
+    y = _along(x, n, axis, norm, False)
+    axis = rules.axis_index(axis, y.ndim)
+    return window(y, axis, 0, y.shape[axis] // 2 + 1)
 
 
 def irfft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None = None) -> Array:
     """The real array of `n` elements (by default 2 (m - 1)) with the spectrum of `rfft`."""
-    re, im = _pair(x, axis, None)
+    x = moveaxis(_fitted(x, axis, None), axis, -1)
+    re, im = real(x), imag(x)
     n = 2 * (re.shape[-1] - 1) if n is None else n
     if n < 1:
         raise ValueError(f"irfft: a signal of {n} samples is not possible")

@@ -120,3 +120,14 @@ def test_roots_have_memory_of_their_own():
     x = kc.exp(argument(4))
     a, b = simplified(x, kc.reshape(x, (2, 2)))
     assert a.op is x._node.op and b.op is COPY
+
+
+def test_imaginary_parts_that_are_zero_are_left_out():
+    x = argument(4, 6)
+    whole = kc.fft.dft(x)[0]._node.inputs[0]
+    zeros = kc.zeros_like(x), kc.transpose(kc.zeros((6, 4))), kc.cast(kc.zeros(()), "float32")
+    for zero in zeros:
+        (found,) = simplified(kc.fft.dft(x, kc.broadcast_to(zero, (4, 6)))[0])
+        assert len(found.inputs[0].inputs) == len(whole.inputs) == 2
+    assert len(simplified(kc.fft.dft(x, x)[0])[0].inputs[0].inputs) == 3
+    assert len(simplified(kc.fft.dft(x, kc.ones_like(x))[0])[0].inputs[0].inputs) == 3

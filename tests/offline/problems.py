@@ -1,4 +1,4 @@
-"""Products and convolutions of many shapes, strides and dtypes."""
+"""Products, convolutions and Fourier transforms of many shapes, strides and dtypes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from kerascl import dtypes
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.fft import solvers as fft
+from kerascl.kernels.fft.problem import FftProblem
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 
@@ -16,10 +18,13 @@ SIZES = ((4096, 4096, 4096), (1024, 512, 768), (100, 128, 3000), (16, 1000, 4096
 
 
 def of(kind: str) -> Iterator[tuple[object, Callable]]:
-    """Problems of "matmul" or "conv", each with the planner."""
+    """Problems of "matmul", "conv" or "fft", each with the planner."""
     if kind == "matmul":
         for p in _products():
             yield normalise_matmul(p), matmul.plan
+    elif kind == "fft":
+        for r in _transforms():
+            yield r, fft.plan
     else:
         for q in _convolutions():
             yield q, conv.plan
@@ -48,3 +53,14 @@ def _convolutions() -> Iterator[ConvProblem]:
             (16, out, out, filters), (stride, stride), (pad, pad), (1, 1), groups, first, t, t,
             t.accumulator, "high",
         )  # fmt: skip
+
+
+def _transforms() -> Iterator[FftProblem]:
+    shapes = (
+        (64, 1024, 1), (32, 256, 256), (1000, 30, 1), (7, 61 * 8, 3), (1, 1 << 20, 1), (2, 1000, 8),
+    )  # fmt: skip
+    for name, shape, given in itertools.product(TYPES[:4], shapes, ("pair", "real")):
+        t = dtypes.as_dtype(name)
+        two = shape[1] > 4096
+        fine = 1024 if two else shape[1]
+        yield FftProblem(*shape, -1, t, t.accumulator, fine, given, levels=1 + two)

@@ -32,7 +32,7 @@ def jobs(suites: Iterable[str], names: Iterable[str]) -> list[Job]:
     large = tuple(name for name in networks.NETWORKS if name not in small)
     parts = {
         "small": small, "imagenet": large, "half": ("cnn", "transformer", "resnet20"),
-        "problems": ("matmul", "conv"), "table": ("",), "random": ("",),
+        "problems": ("matmul", "conv", "fft"), "table": ("",), "random": ("",),
     }  # fmt: skip
     found: list[Job] = []
     for suite in suites:
@@ -156,13 +156,13 @@ def _random(texts: Texts, _: str) -> None:
 
 
 def _problems(texts: Texts, kind: str) -> None:
-    """Products or convolutions of many shapes, dtypes and strides, by the solver that is chosen."""
+    """Problems of a kind, of many shapes, dtypes and strides, by the solver that is chosen."""
     from kerascl.kernels.contract.epilogue import store_epilogue
     from tests.offline import problems
 
     for problem, plan in problems.of(kind):
         for name, info in texts.infos.items():
-            if problem.a.is_double and not info.fp64:
+            if problem.acc.is_double and not info.fp64:
                 continue
             with contextlib.suppress(NotImplementedError):
                 for launch in plan(problem, info, store_epilogue(problem.acc)).launches:

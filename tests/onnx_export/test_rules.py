@@ -46,3 +46,19 @@ def test_operations_without_a_form_leave_no_file(case, rng, tmp_path):
     with pytest.raises(ExportError):
         run(tmp_path / "o.onnx", *inputs, function=case.call, dynamic_batch=False)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("opset", [18, 20])
+def test_transforms(opset, rng, tmp_path):
+    x, y = rng.standard_normal((2, 3, 12, 5)).astype("float32")
+
+    def function(x, y):
+        re, im = kc.fft.dft(x, y, axis=1)
+        return kc.concat([re, *kc.fft.dft(im, inverse=True, axis=1)], 0)
+
+    (found,) = run(
+        tmp_path / "o.onnx", x, y, function=function, dynamic_batch=False, opset=opset
+    )
+    z = np.fft.fft(x.astype(float) + 1j * y, axis=1)
+    back = np.fft.ifft(z.imag, axis=1)
+    agree(found, np.concatenate([z.real, back.real, back.imag]))

@@ -98,7 +98,55 @@ def test_axes_and_lengths(rng):
         assert np.linalg.norm(found - expected) <= 2e-6 * np.linalg.norm(expected)
 
 
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_transforms_of_pairs(axis, rng):
+    for shape in ((5, 6, 7), (4, 67, 3), (67, 2, 71)):
+        re, im = rng.standard_normal((2, *shape))
+        wanted = np.fft.fft(re + 1j * im, axis=axis)
+        found = kc.fft.dft(kc.array(re), kc.array(im), axis=axis)
+        back = kc.fft.dft(*found, inverse=True, axis=axis)
+        for got, exact in zip((*found, *back), (wanted.real, wanted.imag, re, im), strict=True):
+            assert np.linalg.norm(got.numpy() - exact) <= 1e-6 * np.linalg.norm(exact)
+        real = kc.fft.dft(kc.array(re), axis=axis)[1].numpy()
+        wanted = np.fft.fft(re, axis=axis).imag
+        assert np.linalg.norm(real - wanted) <= 1e-6 * np.linalg.norm(re) * len(shape) ** 2
+
+
+@pytest.mark.parametrize("n", [12, 67])
+def test_transforms_of_batches(n, rng):
+    x = rng.standard_normal((3, n, 2)).astype(np.float32)
+    for function, exact in (
+        (lambda v: kc.fft.fft(v, axis=0), np.fft.fft(x, axis=1)),
+        (lambda v: kc.fft.dft(v, v * 2, axis=0)[1], np.fft.fft(x + 2j * x, axis=1).imag),
+        (lambda v: kc.grad(lambda u: kc.sum(kc.fft.dft(u, axis=0)[0] * 0.5 * u))(v),
+         np.fft.fft(x, axis=1).real),
+    ):  # fmt: skip
+        found = kc.vmap(function)(kc.array(x)).numpy()
+        assert np.linalg.norm(found - exact) <= 2e-6 * np.linalg.norm(exact)
+
+
+def test_complex_transform_gradients(rng):
+    x, y = rng.standard_normal((2, 3, 10))
+
+    def spectrum(x, y):
+        z = kc.fft.fft(kc.make_complex(x, y), axis=0, norm="ortho")
+        return kc.abs(kc.fft.ifft(z * z)) + kc.real(kc.fft.rfft(x, axis=0, n=3))[:1]
+
+    check_gradients(spectrum, x, y, rng=rng, order=2)
+
+
+def test_captured_transforms(rng):
+    x = rng.standard_normal((4, 30)).astype(np.float32)
+    power = lambda v: kc.sum(kc.square(kc.abs(kc.fft.rfft(v - 1))), 0) + 1  # noqa: E731
+    wanted = np.sum(np.abs(np.fft.rfft(x.astype(float) - 1)) ** 2, 0) + 1
+    for function in (power, kc.jit(power)):
+        found = function(kc.array(x)).numpy()
+        assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
+
+
 def test_transform_gradients(rng):
     x, y = rng.standard_normal((2, 2, 12))
+    check_gradients(lambda x, y: kc.stack(kc.fft.dft(x, y, axis=0)), x, y, rng=rng, order=2)
+    check_gradients(lambda x: kc.fft.dft(x, axis=0)[1], x, rng=rng, order=2)
     check_gradients(lambda x, y: kc.stack(kc.fft.dft(x, y)), x, y, rng=rng, order=2)
     check_gradients(lambda x, y: kc.fft.hermitian_inverse(x, y, 21), x[:, :11], y[:, :11], rng=rng)

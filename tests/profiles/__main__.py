@@ -31,7 +31,7 @@ from kerascl.runtime import device
 from tests import profiles
 
 KERNELS = (
-    "gemm", "conv", "winograd", "attention", "pool", "recurrent", "scan", "sort", "scatter",
+    "gemm", "conv", "winograd", "attention", "pool", "recurrent", "scan", "sort", "scatter", "fft",
 )  # fmt: skip
 PATHS = (
     "tests/ops/test_table.py",

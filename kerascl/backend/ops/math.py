@@ -141,9 +141,7 @@ def fft(x) -> tuple[Array, Array]:
 
 def _two_axes(x, inverse: bool) -> tuple[Array, Array]:
     re, im = transforms.dft(*_pair(x), inverse)
-    re, im = movement.swapaxes(re, -1, -2), movement.swapaxes(im, -1, -2)
-    re, im = transforms.dft(re, im, inverse)
-    return movement.swapaxes(re, -1, -2), movement.swapaxes(im, -1, -2)
+    return transforms.dft(re, im, inverse, axis=-2)
 
 
 def fft2(x) -> tuple[Array, Array]:
@@ -166,7 +164,7 @@ def rfft(x, fft_length=None) -> tuple[Array, Array]:
     x = at_least_float(x)
     if fft_length is not None:
         x = _fitted(x, int(fft_length))
-    re, im = transforms.dft(x, expand_to(scalar(0, x.dtype), x.shape))
+    re, im = transforms.dft(x)
     half = x.shape[-1] // 2 + 1
     return cut(re, re.ndim - 1, 0, half), cut(im, im.ndim - 1, 0, half)
 

@@ -22,6 +22,7 @@ from kerascl.core.tape import ALIAS
 from kerascl.core.traced import BARRIER
 from kerascl.core.types import Attrs, Shape
 from kerascl.dtypes import DType
+from kerascl.ops.declare import CAST
 from kerascl.ops.views import EXPAND, PAD, PERMUTE, RESHAPE, SLICE
 from kerascl.runtime.device import DeviceInfo
 
@@ -154,8 +155,10 @@ class _Rewriter:
             same = _unchanged(op, inputs)
             if same is not None and same.shape == shape and same.dtype is dtype:
                 return same
-        elif op.kind is Kind.LIBRARY and inputs and inputs[0].op is PAD:
-            inputs, attrs = _without_padding(op, inputs, attrs)
+        elif op.kind is Kind.LIBRARY and inputs:
+            if inputs[0].op is PAD:
+                inputs, attrs = _without_padding(op, inputs, attrs)
+            inputs = _without_zeros(op, inputs)
         return self.make(op, inputs, attrs, shape, dtype)
 
     def _view(self, op: Op, x: Node, attrs: Attrs, shape: Shape, dtype: DType) -> Node:
@@ -193,6 +196,20 @@ def _without_padding(op: Op, inputs: tuple[Node, ...], attrs: tuple[Any, ...]) -
     record = library.record(op)
     own = record.padded(attrs, inputs[0]) if record else None
     return (inputs, attrs) if own is None else ((inputs[0].inputs[0], *inputs[1:]), own)
+
+
+def _without_zeros(op: Op, inputs: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The inputs without those at the end that are 0 and that an operation then does without."""
+    record = library.record(op)
+    while record and len(inputs) - 1 in record.zeros and _is_zero(inputs[-1]):
+        inputs = inputs[:-1]
+    return inputs
+
+
+def _is_zero(x: Node) -> bool:
+    while x.op in (CAST, EXPAND, PERMUTE, RESHAPE, SLICE):
+        x = x.inputs[0]
+    return x.op is CONST and x.attrs[0] == 0
 
 
 def _scalar_behind(x: Node) -> Node:

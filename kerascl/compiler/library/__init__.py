@@ -7,6 +7,7 @@ from kerascl.compiler.library import (
     attention,
     conv,
     custom,
+    fft,
     matmul,
     pool,
     recurrent,
@@ -33,6 +34,7 @@ _RECORDS: dict[Op, LibraryOperation] = {
         *sort.OPERATIONS,
         *solve.OPERATIONS,
         *scatter.OPERATIONS,
+        *fft.OPERATIONS,
         *custom.OPERATIONS,
     )
 }

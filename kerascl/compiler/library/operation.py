@@ -52,6 +52,7 @@ class LibraryOperation:
             padding, or None.
         cropped: from a node and the start, step and size of a part of its result to the attributes
             that give this part only, or None.
+        zeros: the last inputs, which may be left out where they are known to be 0.
         formula: the operation as array code of others, `formula(*inputs, *attrs)` with all results;
             None where there is none.
         preferred: whether the kernels serve a node on a device better than the formula; asked
@@ -67,6 +68,7 @@ class LibraryOperation:
     flops: Callable[[Node], int] = lambda node: 0
     padded: Callable[[tuple[Any, ...], Node], tuple[Any, ...] | None] = lambda *_: None
     cropped: Callable[..., tuple[Any, ...] | None] = lambda *_: None
+    zeros: frozenset[int] = frozenset()
     formula: Callable[..., Sequence[Array]] | None = None
     preferred: Callable[[Node, DeviceInfo], bool] = lambda node, info: True
 

@@ -9,6 +9,7 @@ from kerascl.onnx.exporter.rules import patterns as patterns
 from kerascl.onnx.exporter.rules import pointwise as pointwise
 from kerascl.onnx.exporter.rules import products as products
 from kerascl.onnx.exporter.rules import rows as rows
+from kerascl.onnx.exporter.rules import transforms as transforms
 from kerascl.onnx.exporter.rules import views as views
 from kerascl.onnx.exporter.rules import windows as windows
 from kerascl.onnx.exporter.rules.table import check as check

@@ -11,7 +11,7 @@ from kerascl.onnx.importer import types
 from kerascl.onnx.importer.graph import Call, axis_of
 from kerascl.onnx.importer.rules import operator
 from kerascl.ops import fft, gather
-from kerascl.ops.creation import array, full
+from kerascl.ops.creation import array
 from kerascl.ops.declare import cast_to
 from kerascl.ops.movement import moveaxis, pad, stack
 from kerascl.ops.views import reshape_to
@@ -27,9 +27,8 @@ def dft(
     if inverse and onesided:
         return _inverse_onesided(moved, length, place)
     moved = _fitted(moved, length)
-    re = moved[..., 0]
-    im = moved[..., 1] if x.shape[-1] == 2 else full(re.shape, 0, x.dtype)
-    re, im = fft.dft(re, im, inverse)
+    im = moved[..., 1] if x.shape[-1] == 2 else None
+    re, im = fft.dft(moved[..., 0], im, inverse)
     if onesided:
         kept = re.shape[-1] // 2 + 1
         re, im = re[..., :kept], im[..., :kept]
@@ -63,9 +62,9 @@ def stft(
     index = np.arange(count)[:, None] * hop + np.arange(size)
     frames = gather.take(x, array(index.astype(np.int32)), 1)  # (batch, frames, size, 1 or 2)
     re = frames[..., 0]
-    im = frames[..., 1] if x.shape[-1] == 2 else full(re.shape, 0, x.dtype)
+    im = frames[..., 1] if x.shape[-1] == 2 else None
     if window is not None:
-        re, im = re * window, im * window
+        re, im = re * window, None if im is None else im * window
     re, im = fft.dft(re, im)
     if call["onesided"]:
         kept = size // 2 + 1
