@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable
 from typing import Any
 
-SHARE = 5  # one case in so many is quick
+SHARE = 5  # of a test's cases one in so many is quick
+ALONE = 2  # of tests of one case one in so many
 
 
 def chosen(items: Iterable[Any], part: str, seed: int) -> list[Any]:
     """Of pytest's items those of a part: "quick", "rest" (the whole without it) or "whole".
 
     The whole leaves out tests marked `long` and, of those marked `every(n)`, all cases but each
-    nth, from the first. Quick are a share of each test's cases, others for other seeds, and no
-    test marked `slow`. Cases count through their parameters as through the digits of a number:
-    where n shares no factor with the numbers of values, each nth meets all values of all of them.
+    nth, from the first. Quick are a share of each test's cases and of the tests that have but one,
+    others for other seeds, and no test marked `slow`. Cases count through their parameters as
+    through the digits of a number: where n shares no factor with the numbers of values, each nth
+    meets all values of all of them.
     """
     whole, quick = [], []
     for cases in _by_test(items):
@@ -23,7 +26,12 @@ def chosen(items: Iterable[Any], part: str, seed: int) -> list[Any]:
         every = cases[0].get_closest_marker("every")
         cases = cases[:: every.args[0]] if every is not None else cases
         whole += cases
-        if cases[0].get_closest_marker("slow") is None:
+        if cases[0].get_closest_marker("slow") is not None:
+            continue
+        if len(cases) == 1:
+            first = seed + zlib.crc32(cases[0].nodeid.encode())
+            quick += cases if first % ALONE == 0 else []
+        else:
             quick += cases[seed % min(SHARE, len(cases)) :: SHARE]
     if part == "whole":
         return whole

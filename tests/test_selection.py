@@ -15,7 +15,13 @@ def cases(name: str, count: int, **marks):
         return SimpleNamespace(args=(marks[wanted],)) if wanted in marks else None
 
     return [
-        Item(name=f"{name}[{k}]", originalname=name, parent=parent, get_closest_marker=mark)
+        Item(
+            name=f"{name}[{k}]",
+            originalname=name,
+            nodeid=f"{parent.nodeid}::{name}[{k}]",
+            parent=parent,
+            get_closest_marker=mark,
+        )
         for k in range(count)
     ]
 
@@ -25,7 +31,8 @@ class Item(SimpleNamespace):
 
 
 ITEMS = [
-    *cases("many", 23), *cases("few", 3), *cases("one", 1), *cases("slow", 2, slow=None),
+    *cases("many", 23), *cases("few", 3), *cases("one", 1), *cases("other", 1),
+    *cases("slow", 2, slow=None),
     *cases("long", 2, long=None), *cases("dozens", 40, every=3),
 ]  # fmt: skip
 
@@ -36,7 +43,7 @@ def names(part, seed):
 
 def test_whole():
     wanted = [f"many[{k}]" for k in range(23)] + [f"few[{k}]" for k in range(3)] + ["one[0]"]
-    wanted += ["slow[0]", "slow[1]"] + [f"dozens[{k}]" for k in range(0, 40, 3)]
+    wanted += ["other[0]", "slow[0]", "slow[1]"] + [f"dozens[{k}]" for k in range(0, 40, 3)]
     assert names("whole", 8) == wanted
 
 
@@ -48,7 +55,13 @@ def test_quick_and_rest_are_the_whole(seed):
     counts = [
         sum(name.startswith(test) for name in quick) for test in ("many", "few", "one", "slow")
     ]
-    assert counts[0] in (4, 5) and counts[1:] == [1, 1, 0]
+    assert counts[0] in (4, 5) and counts[1:] == [1, names("quick", seed + 2).count("one[0]"), 0]
+
+
+def test_single_cases_take_turns():
+    for name in ("one[0]", "other[0]"):
+        turns = [name in names("quick", seed) for seed in range(6)]
+        assert turns in ([True, False] * 3, [False, True] * 3)
 
 
 def test_all_cases_are_quick_for_some_seed():

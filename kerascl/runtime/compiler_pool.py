@@ -6,6 +6,7 @@ They also keep what such a compiler keeps of every program it has compiled.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -151,7 +152,8 @@ class CompilerPool:
         self._answers: bool | None = None  # whether any process was ever ready
         self._ender: threading.Thread | None = None
         self._owner = os.getpid()
-        weakref.finalize(self, _close, self._idle, self._owner)
+        weakref.finalize(self, _close, self._idle, self._owner).atexit = False
+        _pools.add(self)
         with contextlib.suppress(OSError):  # which the first program meets again
             self._idle.append(Compiler(index))
 
@@ -223,8 +225,7 @@ class CompilerPool:
         """End the processes that compile nothing now."""
         with self._lock:
             idle, self._idle[:] = self._idle[:], []
-        for compiler in idle:
-            compiler.close()
+        _close_all(idle)
 
     def _end(self) -> float:
         """End processes that were idle for long.
@@ -251,6 +252,22 @@ def _end_idle(pool: weakref.ref[CompilerPool]) -> None:
 
 
 def _close(idle: list[Compiler], owner: int) -> None:
-    if os.getpid() == owner:
-        for compiler in idle:
-            compiler.close()
+    """End processes from a finalizer: another thread waits for them, as a Ctrl-C that came in here
+    meanwhile would be lost."""
+    if idle and os.getpid() == owner:
+        threading.Thread(target=_close_all, args=(idle,), daemon=True).start()
+
+
+def _close_all(compilers: list[Compiler]) -> None:
+    for compiler in compilers:
+        compiler.close()
+
+
+_pools: weakref.WeakSet[CompilerPool] = weakref.WeakSet()
+
+
+@atexit.register
+def _close_pools() -> None:
+    for pool in _pools:
+        if pool._owner == os.getpid():
+            pool.close()

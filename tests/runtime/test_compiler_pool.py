@@ -1,6 +1,7 @@
 """Compilers that end their process or never return, and what is left of them."""
 
 import dataclasses
+import gc
 import signal
 import subprocess
 import sys
@@ -138,6 +139,25 @@ def test_interrupted_while_compiling(fatal, meet, begun, tmp_path, monkeypatch):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert adds(fatal, store, SOURCE + "// FATAL")
+
+
+def test_a_finalizer_does_not_wait_for_processes(fatal, begun, monkeypatch):
+    # a Ctrl-C that came meanwhile would be lost
+    threads, close = [], compiler_pool.Compiler.close
+
+    def noted(self):
+        threads.append(threading.current_thread())
+        close(self)
+
+    monkeypatch.setattr(compiler_pool.Compiler, "close", noted)
+    store = Programs(fatal)
+    assert adds(fatal, store) and not threads
+    del store
+    gc.collect()
+    assert all(process.wait(30) is not None for process in begun)
+    while len(threads) < len(begun):
+        time.sleep(0.01)
+    assert threading.main_thread() not in threads
 
 
 def test_where_no_process_can_begin(fatal, monkeypatch):
