@@ -20,7 +20,7 @@ os.environ.setdefault("KERASCL_CHECK", "0")  # tests/checks asks for it
 os.environ.setdefault("KERASCL_CACHE_DIR", tempfile.mkdtemp(prefix="kerascl-test-"))
 
 from kerascl.runtime import device  # (the environment comes first)
-from tests.selection import chosen
+from tests.selection import chosen, part_of
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests send it
@@ -49,14 +49,18 @@ def pytest_addoption(parser):
     group.addoption(
         "--long", action="store_true", help="also long tests, and the cases that `every` leaves out"
     )
+    group.addoption(
+        "--part", type=part_of, default="1/1", help="of these the i-th of n parts, as i/n"
+    )
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what --long, --whole or --rest would run."""
-    if config.option.long:
-        return
-    part = "whole" if _named(config) else "quick"
-    kept = set(chosen(items, "rest" if config.option.rest else part, int(SEED or 0)))
+    """Leave out what --long, --whole or --rest would run, and other parts than --part."""
+    option, kept = config.option, list(items)
+    if not option.long:
+        part = "rest" if option.rest else "whole" if _named(config) else "quick"
+        kept = chosen(items, part, int(SEED or 0))
+    kept = set(kept[option.part])
     if left := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item in kept]

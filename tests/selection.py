@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-SHARE = 5  # of a test's cases one in so many is quick
+SHARE = 6  # of a test's cases one in so many is quick
 ALONE = 2  # of tests of one case one in so many
 
 
@@ -21,21 +21,31 @@ def chosen(items: Iterable[Any], part: str, seed: int) -> list[Any]:
     """
     whole, quick = [], []
     for cases in _by_test(items):
-        if cases[0].get_closest_marker("long") is not None:
-            continue
         every = cases[0].get_closest_marker("every")
         cases = cases[:: every.args[0]] if every is not None else cases
+        cases = [case for case in cases if case.get_closest_marker("long") is None]
         whole += cases
-        if cases[0].get_closest_marker("slow") is not None:
-            continue
+        cases = [case for case in cases if case.get_closest_marker("slow") is None]
         if len(cases) == 1:
             first = seed + zlib.crc32(cases[0].nodeid.encode())
             quick += cases if first % ALONE == 0 else []
-        else:
+        elif cases:
             quick += cases[seed % min(SHARE, len(cases)) :: SHARE]
     if part == "whole":
         return whole
     return quick if part == "quick" else [item for item in whole if item not in set(quick)]
+
+
+def part_of(text: str) -> slice:
+    """The i-th of n parts of a list, as i/n: "2/3" -> slice(1, None, 3).
+
+    Raises:
+        ValueError: it is no such text, or there is no such part.
+    """
+    first, count = map(int, text.split("/"))
+    if not 1 <= first <= count:
+        raise ValueError(f"{text} is no part i/n with 1 <= i <= n")
+    return slice(first - 1, None, count)
 
 
 def _by_test(items: Iterable[Any]) -> Iterable[list[Any]]:

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.selection import chosen
+from tests.selection import chosen, part_of
 
 
 def cases(name: str, count: int, **marks):
@@ -55,7 +55,7 @@ def test_quick_and_rest_are_the_whole(seed):
     counts = [
         sum(name.startswith(test) for name in quick) for test in ("many", "few", "one", "slow")
     ]
-    assert counts[0] in (4, 5) and counts[1:] == [1, names("quick", seed + 2).count("one[0]"), 0]
+    assert counts[0] in (3, 4) and counts[1:] == [1, names("quick", seed + 2).count("one[0]"), 0]
 
 
 def test_single_cases_take_turns():
@@ -67,3 +67,20 @@ def test_single_cases_take_turns():
 def test_all_cases_are_quick_for_some_seed():
     met = {name for seed in range(60) for name in names("quick", seed)}
     assert met == {name for name in names("whole", 0) if not name.startswith("slow")}
+
+
+def test_marks_of_a_case_are_its_own():
+    items = [*cases("some", 3), *cases("some", 4, long=None)[3:], *cases("some", 5, slow=None)[4:]]
+    whole = [item.name for item in chosen(items, "whole", 0)]
+    assert whole == ["some[0]", "some[1]", "some[2]", "some[4]"]
+    quick = {item.name for seed in range(12) for item in chosen(items, "quick", seed)}
+    assert quick == {"some[0]", "some[1]", "some[2]"}
+
+
+def test_parts_are_the_whole():
+    numbers = list(range(11))
+    assert sorted(n for k in (1, 2, 3) for n in numbers[part_of(f"{k}/3")]) == numbers
+    assert numbers[part_of("1/1")] == numbers
+    for wrong in ("0/3", "4/3", "2", "a/b", "1/2/3"):
+        with pytest.raises(ValueError):
+            part_of(wrong)

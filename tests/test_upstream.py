@@ -89,7 +89,7 @@ def test_crashes_hangs_and_broken_files_are_failures(tmp_path, monkeypatch):
     monkeypatch.setattr(runner, "PART", 300)  # bad_test.py in three parts
     arguments = argparse.Namespace(
         backend="kerascl", n=2, timeout=3, k="", seed=7, slowest=0, skips=True, paths=[],
-        folder=["fake"],
+        folder=["fake"], part=slice(0, None, 1),
     )
     console = Console(quiet=True)
     results = runner.run(tmp_path, arguments, console)
@@ -106,3 +106,11 @@ def test_crashes_hangs_and_broken_files_are_failures(tmp_path, monkeypatch):
     assert "Timeout" in messages["test_slow"]
     assert "no_such_module" in messages["fake/broken_test.py"]
     assert runner.report(results, arguments, 1.0, console) == 1
+
+    monkeypatch.setattr(runner, "PART", 100_000)
+    (folder / "bad_test.py").unlink()
+    (folder / "many_test.py").write_text("".join(f"def test_{k}(): pass\n" for k in range(7)))
+    arguments.part, arguments.n = slice(1, None, 3), 1
+    ran = runner.run(tmp_path, arguments, console).outcomes
+    places = [int(name.rpartition("_")[2]) for name in ran if "many_test" in name]
+    assert places in ([0, 3, 6], [1, 4], [2, 5])

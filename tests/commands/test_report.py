@@ -100,6 +100,7 @@ def test_what_fails_does_not_stop_what_follows(monkeypatch):
     assert seen[-1] == (6, 6, "")
 
 
+@pytest.mark.slow
 def test_no_item_is_begun_after_the_time(monkeypatch):
     outcome = Runner("part", child("first", "last"), Setting(None, seconds=0.0)).run()
     assert not outcome.rows and not outcome.faults

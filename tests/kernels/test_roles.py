@@ -79,6 +79,7 @@ def check(plan) -> None:
         assert helps == (launch.role is not Role.MAIN) or launch.name == "wgmma_channel_major"
 
 
+@pytest.mark.slow
 def test_one_kernel_of_each_solver_is_the_main_one(dev, units):
     seen = set()
     units = sorted({name for unit in known.UNITS for name in unit.matrix})

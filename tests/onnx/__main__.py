@@ -20,6 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from tests.onnx import cases
+from tests.selection import part_of
 
 
 def main() -> int:
@@ -30,13 +31,12 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--kind", nargs="+", choices=cases.KINDS, default=cases.KINDS)
     parser.add_argument("-k", default="", help="only tests whose name holds this")
-    parser.add_argument("--part", default="1/1", help="the i-th of n parts, as i/n")
+    parser.add_argument("--part", type=part_of, default="1/1", help="the i-th of n parts, as i/n")
     parser.add_argument("-v", action="store_true", help="print what expected failures say, too")
     options = parser.parse_args()
     console, known = Console(soft_wrap=True), cases.reasons()
-    part, parts = (int(n) for n in options.part.split("/"))
     chosen = [case for case in cases.cases(options.kind) if options.k in case.name]
-    chosen = chosen[part - 1 :: parts]
+    chosen = chosen[options.part]
     passed: Counter = Counter()
     expected: Counter = Counter()
     wrong = []

@@ -392,6 +392,7 @@ def test_attention_without_logits(groups, causal, rng):
     np.testing.assert_array_equal(same.numpy(), y.numpy())
 
 
+@pytest.mark.slow
 def test_attention_gradients_without_logits(rng):
     """Kernels in float32 against the plain formula, differentiated, in float64."""
     shapes = (2, 11, 4, 6), (2, 13, 2, 6), (2, 13, 2, 5), (1, 4, 11, 13), (2, 11, 4, 5)

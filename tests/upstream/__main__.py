@@ -3,6 +3,7 @@
     python -m tests.upstream                       everything (but applications, which download)
     python -m tests.upstream --folder losses       a folder of keras/src
     python -m tests.upstream layers/core -k Dense  a path below keras/src, and pytest's -k
+    python -m tests.upstream --part 2/3            a third of each file's tests
     python -m tests.upstream --backend jax         another backend, for times side by side
 
 Exits 1 when a test fails that exclusions.txt does not name, or one does not fail that it names.
@@ -24,6 +25,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from tests.selection import part_of
 from tests.upstream import results as res
 from tests.upstream.pool import Pool, Unit
 
@@ -54,6 +56,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--timeout", type=float, default=300, help="seconds a test may take")
     parser.add_argument("-k", default="", help="pytest's -k")
     parser.add_argument("--seed", type=int, default=0, help="of each test's random data")
+    parser.add_argument(
+        "--part", type=part_of, default="1/1", help="each file's i-th of n parts, as i/n"
+    )
     parser.add_argument("--failures", type=Path, help="folder for a file of failures by folder")
     parser.add_argument("--slowest", type=int, default=0, help="how many slow files to list")
     parser.add_argument("--skips", action="store_true", help="list the reasons of skipped tests")
@@ -101,7 +106,8 @@ def run(root: Path, arguments: argparse.Namespace, console: Console) -> res.Resu
 
     def job(unit: Unit) -> dict:
         path = str(root / "keras" / "src" / unit.file)
-        return dataclasses.asdict(unit) | {"path": path, "options": options}
+        own = {"path": path, "options": options}
+        return dataclasses.asdict(unit) | own | {"of": [arguments.part.start, arguments.part.step]}
 
     with tempfile.TemporaryDirectory(prefix="kerascl-upstream-") as work:
         pool = Pool(
@@ -172,7 +178,7 @@ def report(
 
     compare = arguments.backend == "kerascl" and not arguments.k
     exclusions = res.read_exclusions(res.HERE / "exclusions.txt") if compare else {}
-    verdict = res.judge(results, exclusions)
+    verdict = res.judge(results, exclusions, whole=arguments.part.step == 1)
 
     def say(text: str) -> None:
         console.print(text, markup=False, highlight=False, soft_wrap=True)

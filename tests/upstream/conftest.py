@@ -10,6 +10,7 @@ import os
 import random
 import socket
 import types
+import zlib
 
 with contextlib.suppress(ImportError):
     import torch  # noqa: F401
@@ -119,15 +120,19 @@ _forbid_network()
 
 
 class Recorder:
-    """A plugin that reports through ``write``, and runs a part without the node ids in ``skip``."""
+    """A plugin that reports through ``write``, and runs what a job (see worker.py) asks for."""
 
-    def __init__(self, write, skip: set[str], part: int, parts: int):
-        self.write, self.skip, self.part, self.parts = write, skip, part, parts
+    def __init__(self, write, job: dict):
+        self.write, self.job = write, job
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items):
-        start, end = (len(items) * k // self.parts for k in (self.part, self.part + 1))
-        items[:] = [item for item in items[start:end] if item.nodeid not in self.skip]
+        job = self.job
+        start, end = (len(items) * k // job["parts"] for k in (job["part"], job["part"] + 1))
+        of, count = job["of"]
+        first = (of + zlib.crc32(job["file"].encode()) - start) % count  # files have few tests, too
+        chosen = items[start:end][first::count]
+        items[:] = [item for item in chosen if item.nodeid not in job["skip"]]
         self.write(collected=[item.nodeid for item in items])
 
     def pytest_collectreport(self, report):

@@ -105,15 +105,16 @@ class Verdict:
         return not (self.unexpected or self.passing or self.stale)
 
 
-def judge(results: Results, exclusions: dict[str, str]) -> Verdict:
-    """Compares failures with the exclusions whose files were run."""
+def judge(results: Results, exclusions: dict[str, str], whole: bool = True) -> Verdict:
+    """Compares failures with the exclusions whose files were run, as a `whole` or in part."""
     files = {name.split("::")[0] for name in results.outcomes}
     excused, passing, stale = set(), [], []
     for pattern in exclusions:
         # Parametrised names hold brackets, which are not sets of characters here.
         expression = re.compile(".*".join(map(re.escape, pattern.split("*"))) + r"\Z")
         matches = [name for name in results.outcomes if expression.match(name)]
-        if not matches and any(fnmatch.fnmatch(file, pattern.split("::")[0]) for file in files):
+        ran = any(fnmatch.fnmatch(file, pattern.split("::")[0]) for file in files)
+        if whole and ran and not matches:
             stale.append(pattern)
         for name in matches:
             if results.outcomes[name].status == "failed":

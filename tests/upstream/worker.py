@@ -1,8 +1,9 @@
 """One process of the run: pytest on one test file after another, as asked for on standard input.
 
-Each line read is JSON: a pool.Unit with its "path", node ids to "skip" and pytest's "options". Each
-event is a line of JSON on the file descriptor given as the only argument, the last one of a unit
-having the key "end", with pytest's status.
+Each line read is JSON: a pool.Unit with its "path", node ids to "skip", pytest's "options", and a
+pair "of": [k, n] runs each n-th test from the k-th. Each event is a line of JSON on the file
+descriptor given as the only argument, the last one of a unit having the key "end", with pytest's
+status.
 """
 
 import json
@@ -27,7 +28,7 @@ def main() -> None:
     for line in sys.stdin:
         job = json.loads(line)
         before = resource.getrusage(resource.RUSAGE_SELF)
-        recorder = conftest.Recorder(write, set(job["skip"]), job["part"], job["parts"])
+        recorder = conftest.Recorder(write, job)
         status = pytest.main([*job["options"], job["path"]], plugins=[conftest, recorder])
         sys.stdout.flush()
         after = resource.getrusage(resource.RUSAGE_SELF)
