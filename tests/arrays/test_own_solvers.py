@@ -259,3 +259,25 @@ def test_errors_where_it_is_taken(offer):
     offer("matmul", PRODUCT.replace("ACC_T sum = 0", "ACC_T sum = nothing"))
     with pytest.raises(kc.CompileError, match="nothing"):
         (a @ a).numpy()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_names_of_the_kernel_are_its_own(offer, rng, fused):
+    """A kernel's `acc`, `i` and the like are not those of the operations fused into it."""
+    source = """
+    __kernel void own_product(__global const a_T* a, __global const b_T* b EPILOGUE_PARAMS) {
+      const int column = get_global_id(0), row = get_global_id(1), batch = get_global_id(2);
+      ACC_T acc = 0;
+      for (int k = 0; k < K; ++k)
+        acc += (ACC_T)a_LOAD(a_AT(batch, row, k)) * (ACC_T)b_LOAD(b_AT(batch, k, column));
+      const INDEX_T i = out_AT(batch, row, column);
+      EPILOGUE(acc, i);
+    }
+    """
+    if not fused:
+        source = source.replace(" EPILOGUE_PARAMS", ", __global ACC_T* out")
+        source = source.replace("EPILOGUE(acc, i)", "out[i] = acc")
+    offer("matmul", source, fused=fused)
+    a, b = rng.standard_normal((2, 33, 33), "float32")
+    found = kc.jit(lambda a, b: kc.maximum(a @ b * 2, 0) + a)(kc.array(a), kc.array(b))
+    _close(found, np.maximum(a.astype("float64") @ b * 2, 0) + a)

@@ -124,14 +124,18 @@ class Epilogue:
             (FP64 if self.uses_double else "")
             + "".join(self.helpers)
             + f"#define EPILOGUE_PARAMS {self.params}\n"
+            # A kernel's own `acc` or `i` in the arguments must not read what is declared here.
             "#define EPILOGUE(acc_, i_) "
-            f"{{ const ACC_T acc = (acc_); const INDEX_T i = (i_); {body} }}\n"
+            "{ const ACC_T given_acc_ = (acc_); const INDEX_T given_i_ = (i_); "
+            f"{{ const ACC_T acc = given_acc_; const INDEX_T i = given_i_; {body} }} }}\n"
         )
         if self.moments:
             body = " ".join(line.strip() for line in self.moments.splitlines())
             text += (
-                "#define MOMENTS(col_, mean_, squares_) { const INDEX_T col = (col_); "
-                f"const ACC_T mean = (mean_), squares = (squares_); {body} }}\n"
+                "#define MOMENTS(col_, mean_, squares_) { const INDEX_T given_i_ = (col_); "
+                "const ACC_T given_mean_ = (mean_), given_squares_ = (squares_); "
+                "{ const INDEX_T col = given_i_; const ACC_T mean = given_mean_, "
+                f"squares = given_squares_; {body} }} }}\n"
             )
         if not self.has_vectors:
             return text
@@ -163,11 +167,12 @@ class Epilogue:
     ) -> str:
         """The block of EPILOGUE_VECTORS(n, w, accs, at, step), in one line, for C types `acc` and
         `index`; it calls STORE_VECTOR's and LOAD_VECTOR's macros with `suffix`, which is W."""
-        arrays = before = known = inside = after = ""
+        arrays = f"const {index} given_i_ = ({at}), given_step_ = ({step}); "
+        before = known = inside = after = ""
         for k, load in enumerate(self.loads):
             word = _WORDS[load.dtype.itemsize]
             arrays += f"{word} read{k}_[({n}) * {w}]; "
-            source = f"(__global const {word}*)({load.pointer}) + ({at}) + n_ * ({step})"
+            source = f"(__global const {word}*)({load.pointer}) + given_i_ + n_ * given_step_"
             end = f"##_{word}" if suffix.startswith("#") else f"_{word}"
             before += f"KCL_LOAD_VECTOR{suffix}{end}((read{k}_ + n_ * {w}), ({source})) "
             known += load.line(f"((const {load.dtype.storage}*)read{k}_)", f"n_ * {w} + j_") + " "
@@ -176,7 +181,7 @@ class Epilogue:
             arrays += f"{word} vec{k}_[({n}) * {w}]; "
             place = f"(({store.dtype.storage}*)vec{k}_)"
             inside += store.line(place, f"n_ * {w} + j_") + " "
-            target = f"(__global {word}*)({store.pointer}) + ({at}) + n_ * ({step})"
+            target = f"(__global {word}*)({store.pointer}) + given_i_ + n_ * given_step_"
             after += f"KCL_STORE_VECTOR{suffix}({word}, {target}, vec{k}_ + n_ * {w}) "
         body = " ".join(line.strip() for line in self.compute.splitlines())
         unroll = '_Pragma("unroll") for (int'
@@ -185,7 +190,7 @@ class Epilogue:
             f"{{ {arrays}{f'{each} {{ {before}}} ' if before else ''}"
             f"{each} {unroll} j_ = 0; j_ < {w}; ++j_) {{ "
             f"const {acc} acc = ({accs})[n_ * {w} + j_]; "
-            f"const {index} i = ({at}) + n_ * ({step}) + j_; {known}{body} {inside}}} "
+            f"const {index} i = given_i_ + n_ * given_step_ + j_; {known}{body} {inside}}} "
             f"{each} {{ {after}}}}}"
         )
 
