@@ -91,6 +91,18 @@ class Engine:
             read.wait()
         return hosts
 
+    def element(self, node: Node, place: int) -> np.generic:
+        """One element of a node's value, by its place in the flat array; evaluates it and waits."""
+        host = np.empty(1, node.dtype.numpy)
+        with LOCK:
+            self.evaluate([] if node.op is CONST else [node])
+            if node.op is CONST:
+                return self.to_host(node).reshape(-1)[place]  # type: ignore[no-any-return]
+            offset = place * node.dtype.itemsize
+            read = device_of(node).queue.read_async(node.buffer, host, offset)
+        read.wait()
+        return host[0]  # type: ignore[no-any-return]
+
     def shared_with_host(self, node: Node) -> np.ndarray | None:
         """A node's value in the memory that it lies in, once it is written; None where the host
         cannot read that."""
