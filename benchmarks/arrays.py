@@ -1,18 +1,22 @@
-"""Plain array operations beside NumPy's, in one process and in turns.
+"""Plain array operations beside NumPy's, CuPy's or torch's, in one process and in turns.
 
-`python benchmarks/arrays.py [--most 1e7] [--seconds 0.3] [NAME …]` prints for each operation and
-number of elements the median time of both, from arrays that lie where each library keeps them to a
-result that is there. It marks where kerascl takes over twice NumPy's time (from 1e6 elements on) or
-over a millisecond more (below). On a machine that does other work only the ratios mean something.
+`python benchmarks/arrays.py [--against numpy|cupy|torch] [--most 1e7] [--seconds 0.3] [NAME …]`
+prints for each operation and number of elements the median time of both, from arrays that lie where
+each library keeps them to a result that is there: each library waits for its device. It marks where
+kerascl takes over twice the other's time (from 1e6 elements on) or over a millisecond more (below).
+On a machine that does other work only the ratios mean something. torch takes CUDA where it has it,
+else the CPU; it rounds no product to TF32 by itself, so KERASCL_PRECISION=highest is its like.
 """
 
 from __future__ import annotations
 
 import argparse
+import functools
 import statistics
 import time
+import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from rich.text import Text
@@ -69,23 +73,79 @@ def _inputs(count: int, rng: np.random.Generator) -> dict[str, np.ndarray]:
     }
 
 
-def _ready(value: Any) -> None:
-    if isinstance(value, kc.Array):
-        value.evaluate()
-        value.device.queue.finish()
+class Library(NamedTuple):
+    """A library to measure: its functions under NumPy's names, and what differs."""
+
+    name: str
+    functions: Any
+    array: Callable[[np.ndarray], Any]
+    ready: Callable[[Any], None]
 
 
-def medians(calls: list[Callable[[], Any]], seconds: float) -> list[float]:
-    """The median time of each, run in turns."""
-    for call in calls:
-        _ready(call())
-        _ready(call())
+def _kerascl() -> Library:
+    def ready(value: Any) -> None:
+        if isinstance(value, kc.Array):
+            value.evaluate()
+            value.device.queue.finish()
+
+    return Library("kerascl", kc, kc.array, ready)
+
+
+def _numpy() -> Library:
+    return Library("NumPy", np, lambda x: x, lambda value: None)
+
+
+def _cupy() -> Library:
+    import cupy
+
+    return Library("CuPy", cupy, cupy.asarray, lambda value: cupy.cuda.Stream.null.synchronize())
+
+
+def _torch() -> Library:
+    import torch
+
+    cuda = torch.cuda.is_available()
+    device = "cuda" if cuda else "cpu"
+    # What torch calls otherwise than NumPy, or returns more of.
+    functions = types.SimpleNamespace(
+        maximum=lambda x, least: torch.clamp_min(x, least),
+        sum=torch.sum,
+        std=lambda x: torch.std(x, correction=0),
+        argmax=torch.argmax,
+        cumsum=lambda x: torch.cumsum(x, 0),
+        sort=lambda x: torch.sort(x).values,
+        argsort=torch.argsort,
+        unique=torch.unique,
+        concatenate=torch.cat,
+        histogram=lambda x, bins: (torch.histc(x, bins),),
+        bincount=torch.bincount,
+        fft=torch.fft,
+        linalg=torch.linalg,
+    )
+
+    def ready(value: Any) -> None:
+        if cuda:
+            torch.cuda.synchronize()
+
+    return Library(f"torch ({device})", functions, lambda x: torch.from_numpy(x).to(device), ready)
+
+
+OTHERS = {"numpy": _numpy, "cupy": _cupy, "torch": _torch}
+
+
+def medians(
+    calls: list[tuple[Callable[[], Any], Callable[[Any], None]]], seconds: float
+) -> list[float]:
+    """The median time of each call with the wait for its result, run in turns."""
+    for call, ready in calls:
+        ready(call())
+        ready(call())
     times: list[list[float]] = [[] for _ in calls]
     end = time.perf_counter() + seconds
     while time.perf_counter() < end or len(times[0]) < 5:
-        for call, own in zip(calls, times, strict=True):
+        for (call, ready), own in zip(calls, times, strict=True):
             start = time.perf_counter()
-            _ready(call())
+            ready(call())
             own.append(time.perf_counter() - start)
     return [statistics.median(own) for own in times]
 
@@ -93,6 +153,7 @@ def medians(calls: list[Callable[[], Any]], seconds: float) -> list[float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*", help="operations; all by default")
+    parser.add_argument("--against", choices=OTHERS, default="numpy", help="the other library")
     parser.add_argument("--most", type=float, default=1e7, help="most elements (1e7)")
     parser.add_argument("--seconds", type=float, default=0.3, help="for each measurement (0.3)")
     options = parser.parse_args()
@@ -100,21 +161,29 @@ def main() -> None:
     if unknown:
         parser.error(f"no such operation: {', '.join(sorted(unknown))}")
     rng = np.random.default_rng(0)
-    numbers = ("elements", "NumPy µs", "kerascl µs", "ratio")
-    table = new_table(f"Arrays on {kc.current_device().info.name}", ("operation", "slow"), numbers)
-    sizes = [10**k for k in (2, 3, 4, 5, 6, 7) if 10**k <= options.most]
+    other, own = OTHERS[options.against](), _kerascl()
+    info = kc.current_device().info
+    numbers = ("elements", f"{other.name} µs", "kerascl µs", "ratio")
+    table = new_table(f"Arrays on {info.name}", ("operation", "slow"), numbers)
+    sizes = [10**k for k in (2, 3, 4, 5, 6, 7)]
+    if info.kind == "gpu":
+        sizes.insert(-1, 4 * 10**6)  # more than launches cost, less than fills the caches of many
     for name in options.names or OPERATIONS:
         function, most = OPERATIONS[name]
-        for count in (n for n in sizes if n <= most):
+        for count in (n for n in sizes if n <= min(most, options.most)):
             host = _inputs(count, rng)
-            device = {key: kc.array(x) for key, x in host.items()}
-            theirs, ours = medians(
-                [
-                    lambda f=function, given=host: f(np, **given),
-                    lambda f=function, given=device: f(kc, **given),
-                ],
-                options.seconds,
-            )
+            calls = []
+            for library in (other, own):
+                given = {key: library.array(x) for key, x in host.items()}
+                call = functools.partial(function, library.functions, **given)
+                calls.append((call, library.ready))
+            try:
+                calls[0][1](calls[0][0]())
+            except Exception as error:  # what the other cannot do here must not end the table
+                row = (name, "", f"{count:,}", type(error).__name__, "", "")
+                table.add_row(*map(Text, row))
+                continue
+            theirs, ours = medians(calls, options.seconds)
             slow = ours > 2 * theirs if count >= 10**6 else ours > theirs + 1e-3
             table.add_row(
                 Text(name), "slow" if slow else "", f"{count:,}", f"{theirs * 1e6:.0f}",

@@ -104,13 +104,25 @@ class Array(Methods, Differentiable):
         """
         return self._on_host()
 
-    def _on_host(self) -> np.ndarray:
+    def _element(self, place: int) -> np.generic:
+        """One element of the flat array, which alone is read, without a launch.
+
+        Raises:
+            CaptureError: as `numpy`.
+        """
+        self._check_known()
+        return current.engine.element(self._node, place)
+
+    def _check_known(self) -> None:
         if current.trace is not None and not current.trace.knows_value(self._node):
             raise CaptureError(
                 "a captured function needs the value of an array on the host "
                 "(numpy(), float(), int(), bool(), printing, or a Python `if` on an array). "
                 "Use kerascl.where / cond / while_loop, or run the function eagerly."
             )
+
+    def _on_host(self) -> np.ndarray:
+        self._check_known()
         row: Row | None = self.__dict__.get("_row")
         if row is not None and row.node is self._node and current.trace is None:
             return row.read()
@@ -220,8 +232,8 @@ class Array(Methods, Differentiable):
 _MOST_SHOWN = 12
 # What tab completion leaves out: other packages' attributes, and the graph's.
 _NOT_OFFERED = {
-    "_id", "_keras_history", "_keras_mask", "_node", "_on_host", "_shown", "backward", "grad",
-    "stand_for", "trainable",
+    "_check_known", "_element", "_id", "_keras_history", "_keras_mask", "_node", "_on_host",
+    "_shown", "backward", "grad", "stand_for", "trainable",
 }  # fmt: skip
 
 

@@ -40,6 +40,9 @@ class Engine(Protocol):
     def to_hosts(self, nodes: list[Node]) -> list[np.ndarray]:
         """Copies of several values; waits once."""
 
+    def element(self, node: Node, place: int) -> np.generic:
+        """One element of a node's value; waits for the device."""
+
     def from_host(self, value: np.ndarray, device: Any) -> Any:
         """A buffer holding the contiguous `value`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from collections.abc import Hashable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from kerascl.core.array import Array
 
 _serial = itertools.count()
+BY_SERIAL = operator.attrgetter("serial")  # the order of a sort: inputs first
 
 
 class Node:
@@ -139,24 +141,16 @@ def new_serial() -> int:
 
 def topological(roots: Iterable[Node]) -> list[Node]:
     """Every node that `roots` need, inputs first; without recursion."""
-    seen: set[int] = set()
-    found: list[Node] = []
     stack = list(roots)
+    seen: set[Node] = set()
     while stack:
         node = stack.pop()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        found.append(node)
-        stack.extend(node.inputs)
-    found.sort(key=_by_serial)
-    return found
+        if node not in seen:
+            seen.add(node)
+            stack += node.inputs
+    return sorted(seen, key=BY_SERIAL)
 
 
 def is_closed(node: Node) -> bool:
     """Whether a value depends on no argument of a trace and on no element of a batch."""
     return all(n.op is not ARGUMENT and n.op is not BATCHED for n in topological([node]))
-
-
-def _by_serial(node: Node) -> int:
-    return node.serial

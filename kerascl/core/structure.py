@@ -78,7 +78,9 @@ def exact(value: Any) -> Hashable:
     return _exact(value, kind)
 
 
-def _digits(value: float) -> str:
+def _digits(value: float) -> float | str:
+    if value and value == value:
+        return value  # equals no other float
     return float.hex(value) if value == value else f"{math.copysign(1, value)} nan"
 
 

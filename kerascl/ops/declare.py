@@ -177,7 +177,9 @@ def scalar(value: Any, dtype: DType) -> Array:
     Raises:
         OverflowError: for an integer that `dtype` cannot hold.
     """
-    if dtype.is_bool:
+    if dtype is float32:
+        value = float(value)
+    elif dtype.is_bool:
         value = bool(value)
     elif dtype.is_complex:
         value = complex(value)
@@ -400,7 +402,7 @@ def pointwise(
         table["c"] = table["f"] if complex == code else declare("_complex", complex)
     count = arity or 1 + max((k for k in range(4) if "{" + str(k) + "}" in code), default=0)
 
-    plans: dict[DType, tuple[Op, DType, DType]] = {}
+    plans: dict[str, tuple[Op, DType, DType]] = {}  # by the common dtype's name
 
     def plan(common: DType) -> tuple[Op, DType, DType]:
         """What serves a common dtype: the operation, and the dtypes it takes and gives."""
@@ -409,28 +411,53 @@ def pointwise(
         op = table.get(work.kind)
         if op is None:
             raise TypeError(f"{name} has no form for {work.name}")
-        plans[common] = op, work, result
-        return plans[common]
+        plans[common.name] = op, work, result
+        return plans[common.name]
 
     def working(common: DType) -> DType:
-        return (plans.get(common) or plan(common))[1]
+        return (plans.get(common.name) or plan(common))[1]
+
+    def quickly(args: Sequence[ArrayLike]) -> Array | None:
+        """The usual cases with the least Python: Arrays of one shape and dtype, and floats and
+        ints that take this dtype; None for any other."""
+        own = common = shape = None
+        scalars = False
+        for x in args:
+            kind = type(x)
+            if kind is Array:
+                node = x._node  # type: ignore[union-attr]  # checked
+                if own is None:
+                    own, shape = node.dtype, node.shape
+                elif node.dtype is not own or node.shape != shape:
+                    return None
+            elif kind is float or kind is int:
+                scalars = True
+            else:
+                return None
+        if own is None or shape is None:
+            return None
+        if scalars:
+            common = own
+            for x in args:
+                if type(x) is not Array:
+                    common = dtypes.weak_result(x, common)
+            if common is not own:
+                return None
+        op, work, result = plans.get(own.name) or plan(own)
+        if work is not own:
+            return None
+        if scalars:
+            args = [x if type(x) is Array else scalar(x, own) for x in args]
+        return apply(op, tuple(args), (), shape, result)  # type: ignore[arg-type]  # checked
 
     def function(*args: ArrayLike) -> Array:
         if len(args) != count:
             raise TypeError(f"{name} takes {count} arrays, got {len(args)}")
-        first = args[0]
-        if type(first) is Array:  # the usual case, with the least Python
-            node = first._node
-            own, shape = node.dtype, node.shape
-            for x in args:
-                if type(x) is not Array or x._node.dtype is not own or x._node.shape != shape:
-                    break
-            else:
-                op, work, result = plans.get(own) or plan(own)
-                if work is own:
-                    return apply(op, args, (), shape, result)  # type: ignore[arg-type]  # checked
+        found = quickly(args)
+        if found is not None:
+            return found
         arrays, common = convert(args, working)
-        op, _, result = plans[common]
+        op, _, result = plans[common.name]
         arrays, shape = broadcast(arrays)
         return apply(op, tuple(arrays), (), shape, result)
 

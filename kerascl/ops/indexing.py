@@ -74,7 +74,7 @@ def selected(mask: Array, name: str = "nonzero") -> Array:
         return expand_to(scalar(0, int32), (0,))
     counts = cumsum(flat, 0, int32)
     host.count(name)
-    return places_of(counts, int(counts[-1].item()))
+    return places_of(counts, int(counts._element(counts.size - 1)))
 
 
 def unravel_index(indices: ArrayLike, shape: ShapeLike) -> tuple[Array, ...]:
@@ -322,6 +322,10 @@ def getitem(x: Array, key: Any) -> Array:
         if isinstance(key, Array):
             host.count("boolean index")
         return window(reshape_to(x, (1, *x.shape)), 0, 0, int(bool(key)))
+    if type(key) is Array and key.dtype.is_bool and key.shape == x.shape:
+        chosen = selected(key, "boolean index")  # in range: nothing to wrap or to check
+        flat = reshape_to(x, (x.size,))
+        return apply(GATHER, (flat, chosen), ((("i", 0),),), chosen.shape, x.dtype)
     parts = Key(x.shape, key).parts
     found = basic(x.shape, parts)
     y = found.of(x)

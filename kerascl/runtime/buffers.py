@@ -19,8 +19,9 @@ from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.errors import OutOfDeviceMemory
 from kerascl.runtime.opencl import cl
 
-# Of dropped memory: the OpenCL memory object, its key, and its address on the device, if known.
-_Block = tuple[cl.Buffer, int, int | None]
+# Of dropped memory: the OpenCL memory object, its key, its address on the device, if known, and
+# the reference to what a kernel's argument is set to.
+_Block = tuple[cl.Buffer, int, int | None, Any]
 
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
@@ -66,8 +67,8 @@ class Buffer:
     """
 
     __slots__ = (
-        "__weakref__", "_capacity", "_handle", "_home", "_offset", "_value", "address", "arg",
-        "key", "nbytes",
+        "__weakref__", "_capacity", "_handle", "_home", "_offset", "address", "arg", "key",
+        "nbytes",
     )  # fmt: skip
 
     def __init__(
@@ -80,28 +81,31 @@ class Buffer:
         offset: int = 0,
         address: int | None = None,
         owner: object = None,
+        arg: Any = None,
     ):
         self._handle = handle
         self.nbytes = nbytes
         self.key = key
         self.address = address
-        self._value = ctypes.c_void_p(handle.int_ptr if address is None else address)
-        self.arg = ctypes.byref(self._value)
+        if arg is None:
+            arg = ctypes.byref(ctypes.c_void_p(handle.int_ptr if address is None else address))
+        self.arg = arg
         self._capacity = capacity
         self._offset = offset
         # Where dropped blocks go for a whole buffer, the parent Buffer for a view.
         self._home: Any = home
         if type(home) is Dropped:
-            home.watch(self, (capacity, handle if owner is None else (handle, owner), key, address))
+            held = handle if owner is None else (handle, owner)
+            home.watch(self, (capacity, (held, key, address, arg)))
         elif handle is not None and isinstance(home, Buffer):
-            home._home.watch(self, (0, handle, key, None))
+            home._home.watch(self, (0, (handle,)))
 
     @property
     def handle(self) -> cl.Buffer:
         """The pyopencl.Buffer."""
         if self._handle is None:
             self._handle = self._home.handle.get_sub_region(self._offset, max(self.nbytes, 1))
-            self._home._home.watch(self, (0, self._handle, self.key, None))
+            self._home._home.watch(self, (0, (self._handle,)))
         return self._handle
 
     @property
@@ -196,21 +200,23 @@ class Allocator:
                 )
             size = nbytes
         with self._device.lock:
-            self._collect()
+            if self._dropped.gone:
+                self._collect()
+            self._allocations += 1
             blocks = self._free.get(size)
             if blocks:
-                handle, key, address = blocks.pop()
+                handle, key, address, arg = blocks.pop()
                 self._cached -= size
+                self._in_use += size
             else:
-                (handle, address), key = self._from_driver(nbytes, size), next(_keys)
-            self._in_use += size
-            self._allocations += 1
+                (handle, address), key, arg = self._from_driver(nbytes, size), next(_keys), None
+                self._in_use += size
+                reserved = self._in_use + self._cached
+                if reserved > self._peak_reserved:  # only here is more taken from the driver
+                    self._peak_reserved = reserved
             if self._in_use > self._peak:
                 self._peak = self._in_use
-            reserved = self._in_use + self._cached
-            if reserved > self._peak_reserved:
-                self._peak_reserved = reserved
-            return Buffer(handle, nbytes, size, key, self._dropped, 0, address)
+            return Buffer(handle, nbytes, size, key, self._dropped, 0, address, None, arg)
 
     def borrow(self, handle: cl.Buffer, owner: object) -> Buffer:
         """Memory that somebody else made in the device's context.
@@ -277,12 +283,15 @@ class Allocator:
 
     def _collect(self) -> None:
         borrowed = False
-        for size, *block in self._dropped.take():
+        for size, block in self._dropped.take():
             if size <= 0:
                 self._views.append(block[0])
                 borrowed |= size == _BORROWED
                 continue
-            self._free.setdefault(size, []).append(block)
+            blocks = self._free.get(size)
+            if blocks is None:
+                blocks = self._free[size] = []
+            blocks.append(block)
             self._in_use -= size
             self._cached += size
         if borrowed or len(self._views) > _MOST_VIEWS:

@@ -20,11 +20,11 @@ class Dropped:
     When an object goes, in whatever thread, one C function is called and no Python code.
     """
 
-    __slots__ = ("_alive", "_gone", "_note")
+    __slots__ = ("_alive", "_note", "gone")
 
     def __init__(self) -> None:
-        self._gone: collections.deque[_Reference] = collections.deque()
-        self._note = self._gone.append
+        self.gone: collections.deque[_Reference] = collections.deque()  # of these `take` tells
+        self._note = self.gone.append
         self._alive: set[_Reference] = set()  # a reference must outlive its object
 
     def watch(self, thing: object, left: object) -> None:
@@ -35,9 +35,9 @@ class Dropped:
 
     def take(self) -> Iterator[Any]:
         """What is left of objects that are gone, each once."""
-        while self._gone:
+        while self.gone:
             try:
-                reference = self._gone.popleft()
+                reference = self.gone.popleft()
             except IndexError:  # another thread was faster
                 return
             self._alive.discard(reference)

@@ -46,6 +46,10 @@ class Recent:
     def get(self, key: Hashable) -> Any:
         """The value, which counts as used; or None."""
         with self._lock:
+            value = self._values.get(key)
+            if value is not None:
+                self._values.move_to_end(key)
+                return value
             value = self._find(key)
             if value is not None:
                 self._use(key, value)

@@ -13,6 +13,7 @@ from dataclasses import replace
 from unittest import mock
 
 from kerascl.compiler.program import lower
+from kerascl.compiler.run import ready
 from kerascl.kernels.contract.source import Source, unit
 from kerascl.runtime import device
 from kerascl.runtime.errors import CompileError
@@ -67,6 +68,7 @@ class Rehearsal:
             mock.patch.object(self.programs, "build", lambda programs: None),
             mock.patch.object(self.programs, "kernel", want),
             mock.patch.object(queue, "launch", lambda *args: None),
+            mock.patch.object(ready, "ReadyLaunch", mock.MagicMock()),
         ):
             yield
 

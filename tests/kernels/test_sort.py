@@ -8,6 +8,7 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.sort import solvers as sort
 from kerascl.kernels.sort import stages
 from kerascl.kernels.sort.problem import SortProblem
+from tests import profiles
 from tests.kernels.harness import poisoned, run_plan, small_gpu
 
 BOTH = ("values", "indices")
@@ -107,6 +108,32 @@ def test_radix(dtype, outputs, dev, rng):
         check(x, dtype, shape[0] == 9, k, dev, dev.info, outputs, solver)
     same = np.ones((1, 40000), dtype.numpy)
     check(same, dtype, False, None, dev, dev.info, outputs, solver)
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("local", [8192, 65536])
+@pytest.mark.parametrize("outputs", [BOTH, ("values",), ("indices",)], ids=len)
+@pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL if not d.is_complex])
+def test_radix_of_groups(dtype, outputs, local, dev, rng):
+    dtype, solver, card = dtypes.as_dtype(dtype), sort.GroupRadixSort(), small_gpu(dev.info, local)
+    for shape, k in [((5, 2), None), ((3, 700), None), ((2, 20001), 15000)]:
+        x = draw(rng, shape, dtype)
+        check(x, dtype, shape[0] == 3, k, dev, card, outputs, solver)
+    same = np.ones((1, 9000), dtype.numpy)
+    check(same, dtype, False, None, dev, card, outputs, solver)
+
+
+def test_long_rows_take_few_passes():
+    """A merge sort of 4M float32 reads and writes all of them eleven times, as items of 8 bytes."""
+    info = profiles.load()["rtx4090"].info
+    problem = SortProblem(1, 4_000_000, dtypes.float32)
+    launches = sort.plan(problem, info, store_epilogue(dtypes.float32)).launches
+    assert [x.name for x in launches] == [
+        "radix_group_count", "radix_group_scan", "radix_group_move",
+    ] * 4  # fmt: skip
+    problem = SortProblem(4000, 1000, dtypes.float32)
+    launches = sort.plan(problem, info, store_epilogue(dtypes.float32)).launches
+    assert [x.name for x in launches] == ["sort_tile"]
 
 
 @pytest.mark.parametrize("order", ["ascending", "descending", "equal"])

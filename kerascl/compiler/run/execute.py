@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
 
 from kerascl.compiler.graph import views
 from kerascl.compiler.program.lower import lower
-from kerascl.compiler.program.program import Program, Use
-from kerascl.compiler.program.repeat import Repeat
+from kerascl.compiler.run.ready import ReadyProgram
 from kerascl.core import context
 from kerascl.core.errors import CaptureError
 from kerascl.core.lease import FIXED, LENT, Lease
 from kerascl.core.lock import LOCK
-from kerascl.core.node import Node, identity, topological
+from kerascl.core.node import BY_SERIAL, Node, identity, topological
 from kerascl.core.op import ARGUMENT, BATCHED, CONST, DATA, Kind
-from kerascl.kernels.contract.plan import Counters
 from kerascl.runtime import device as devices
 from kerascl.runtime import programs, sharing
 from kerascl.runtime.device import Device
 from kerascl.runtime.errors import CompileError
 from kerascl.runtime.recent import Recent
-from kerascl.runtime.repeat import repeat
 from kerascl.runtime.sharing import Borrowed
 
 # Kernels of all compiled graphs that are kept for the next evaluation of an equal graph.  Eager
@@ -34,12 +29,14 @@ MOST_KERNELS = 2048
 
 def structure(nodes: list[Node], roots: list[Node]) -> tuple[Any, ...]:
     """A key that is equal for graphs that compile to the same Program."""
-    position = {id(node): k for k, node in enumerate(nodes)}
-    parts = [
-        identity(n.op, tuple([position[id(x)] for x in n.inputs]), n.attrs, n.shape, n.dtype)
-        for n in nodes
-    ]
-    return tuple(parts), tuple([position[id(r)] for r in roots])
+    position: dict[Node, int] = {}
+    at = position.__getitem__
+    parts = []
+    for k, node in enumerate(nodes):
+        position[node] = k
+        inputs = tuple(map(at, node.inputs))
+        parts.append(identity(node.op, inputs, node.attrs, node.shape, node.dtype))
+    return (*parts, *map(at, roots))  # every part is a tuple, and no root is
 
 
 class Engine:
@@ -93,6 +90,18 @@ class Engine:
         for read in pending:
             read.wait()
         return hosts
+
+    def element(self, node: Node, place: int) -> np.generic:
+        """One element of a node's value, by its place in the flat array; evaluates it and waits."""
+        host = np.empty(1, node.dtype.numpy)
+        with LOCK:
+            self.evaluate([] if node.op is CONST else [node])
+            if node.op is CONST:
+                return self.to_host(node).reshape(-1)[place]  # type: ignore[no-any-return]
+            offset = place * node.dtype.itemsize
+            read = device_of(node).queue.read_async(node.buffer, host, offset)
+        read.wait()
+        return host[0]  # type: ignore[no-any-return]
 
     def shared_with_host(self, node: Node) -> np.ndarray | None:
         """A node's value in the memory that it lies in, once it is written; None where the host
@@ -161,44 +170,24 @@ class Engine:
                 return
             graph = topological(wanted)
             roots = _live_roots(graph, wanted)
-            device = _device_of_graph(graph)
-            program = self._program(graph, roots, device)
-            buffers = self._run(program, graph, device)
-            position = {id(node): k for k, node in enumerate(graph)}
-            leases: dict[int, Lease] = {}
-            for root in roots:
-                storage = views.storage(root)
-                lease = storage.lease or leases.get(id(storage))
-                if lease is None:
-                    buffer = buffers.get(position[id(storage)])
-                    if buffer is None:  # no elements: nothing was launched
-                        buffer = device.buffers.allocate(1)
-                    lease = leases[id(storage)] = Lease(buffer)
-                root.lease = lease
-            for root in roots:
-                root.device = device
-                assert root.lease is not None
-                root.realize(root.lease)
+            ready = self._ready(graph, roots, _device_of_graph(graph))
+            ready.run(graph)
+            self.launches += ready.steps
 
-    def _program(self, graph: list[Node], roots: list[Node], device: Device) -> Program:
+    def _ready(self, graph: list[Node], roots: list[Node], device: Device) -> ReadyProgram:
         key = (structure(graph, roots), device)
-        program: Program | None = self.programs.get(key)
-        if program is None:
+        ready: ReadyProgram | None = self.programs.get(key)
+        if ready is None:
             if any(n.op is ARGUMENT or n.op is BATCHED for n in graph):
                 raise CaptureError(
                     "an array from inside a captured function, a loop or a vectorized map is used "
                     "outside of it; return it as a result instead"
                 )
             program = lower(graph, roots, device.info, generic=True)
+            ready = ReadyProgram(program, graph, roots, device)
             self.compiled += 1
-            self.programs.setdefault(key, program)
-        return program
-
-    def _make_kernels(self, program: Program, device: Device) -> None:
-        built = device.programs.build(step.program for step in program.launches)
-        for step in program.launches:
-            step.kernel = device.programs.kernel(step.source, step.name, step.options)
-        del built  # the kernels hold it
+            self.programs.setdefault(key, ready)
+        return ready
 
     def forget_programs(self) -> None:
         """Compile graphs anew, as where other kernels are taken."""
@@ -211,82 +200,22 @@ class Engine:
             device.programs.let_go()
             device.buffers.trim()
 
-    def _run(self, program: Program, graph: list[Node], device: Device) -> dict[int, object]:
-        """Launch every step; temporaries go back to the allocator after their last use."""
-        last = next(reversed(list(program.launches)), None)
-        if last is not None and last.kernel is None:
-            self._make_kernels(program, device)
-        slots = program.slots
-        buffers: list[Any] = [None] * len(slots)
-        outputs: dict[int, object] = {}
-
-        def value(arg: Any) -> Any:
-            if type(arg) is Counters:
-                return device.buffers.counters(arg.count)
-            if type(arg) is not Use:
-                return arg
-            index = arg.index
-            buffer = buffers[index]
-            if buffer is None:
-                slot = slots[index]
-                if slot.kind == "input":
-                    buffer = graph[slot.node].buffer
-                else:
-                    buffer = device.buffers.allocate(slot.nbytes)
-                    if slot.kind == "output":
-                        outputs[slot.node] = buffer
-                buffers[index] = buffer
-            return (
-                buffer.view(arg.offset, slots[index].nbytes - arg.offset) if arg.offset else buffer
-            )
-
-        for position, step in enumerate(program.steps):
-            if isinstance(step, Repeat):
-                self._repeat(step, value, device)
-            else:
-                device.queue.launch(
-                    step.kernel, step.global_size, step.local_size, [value(a) for a in step.args]
-                )
-            for arg in step.args:
-                if type(arg) is Use and program.last[arg.index] == position:
-                    buffers[arg.index] = None
-        self.launches += len(program.steps)
-        return outputs
-
-    def _repeat(self, loop: Repeat, value: Callable[[Any], Any], device: Device) -> None:
-        """Launch a loop's steps until the device has left it."""
-        calls: list[Callable[[], None]] = []
-        for step in loop.body:
-            if isinstance(step, Repeat):
-                calls.append(functools.partial(self._repeat, step, value, device))
-                continue
-            args = [value(a) for a in step.args]
-            calls.append(
-                functools.partial(
-                    device.queue.launch, step.kernel, step.global_size, step.local_size, args
-                )
-            )
-
-        def iterate(count: int) -> None:
-            for _ in range(count):
-                for call in calls:
-                    call()
-
-        repeat(device.queue, value(Use(loop.flag)), iterate, len(calls), loop.most)
-
 
 def _live_roots(graph: list[Node], wanted: list[Node]) -> list[Node]:
     """What to keep: the values asked for, and those that somebody still holds an Array of."""
-    roots = {id(node): node for node in wanted}
+    roots = dict.fromkeys(wanted)
     for node in graph:
-        if node.handle is None or node.handle() is None:
+        op, handle = node.op, node.handle
+        if op is DATA or op is CONST or handle is None or node in roots or handle() is None:
             continue
         while views.is_view(node):
             node = node.inputs[0]  # a view is free; what it looks at is kept
         if node.op.kind in (Kind.LEAF, Kind.CONST) or node.op.outputs > 1:
             continue
-        roots.setdefault(id(node), node)
-    return sorted(roots.values(), key=lambda node: node.serial)
+        roots[node] = None
+    if len(roots) == 1:
+        return wanted[:1]
+    return sorted(roots, key=BY_SERIAL)
 
 
 def _device_of_graph(graph: list[Node]) -> Device:

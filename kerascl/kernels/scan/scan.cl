@@ -134,19 +134,21 @@ __kernel void scan_rows_serial(const __global A_T* restrict k_a,
 // A gap every 32 elements keeps the work-items' runs in different banks.
 #define SLOT(p_) ((p_) + ((p_) >> 5))
 
-// Exclusive scan of one value for each work-item; `*total` is the combination of all.
+// Exclusive scan of one value for each work-item; `*total` is the combination of all.  `sums` has
+// room for two values of each: what a step reads and what it writes, so that one barrier is enough.
 ACC_T scan_group_exclusive(__local ACC_T* sums, ACC_T mine, ACC_T* total) {
   const int lid = (int)get_local_id(0);
+  int from = 0;
   sums[lid] = mine;
   barrier(CLK_LOCAL_MEM_FENCE);
   for (int step = 1; step < GROUP; step <<= 1) {
-    const ACC_T before = lid >= step ? sums[lid - step] : IDENTITY;
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (lid >= step) sums[lid] = scan_join(before, sums[lid]);
+    if (lid >= step) mine = scan_join(sums[from + lid - step], mine);
+    from = GROUP - from;
+    sums[from + lid] = mine;
     barrier(CLK_LOCAL_MEM_FENCE);
   }
-  *total = sums[GROUP - 1];
-  const ACC_T prefix = lid ? sums[lid - 1] : IDENTITY;
+  *total = sums[from + GROUP - 1];
+  const ACC_T prefix = lid ? sums[from + lid - 1] : IDENTITY;
   barrier(CLK_LOCAL_MEM_FENCE);
   return prefix;
 }
@@ -184,7 +186,7 @@ void scan_rows_group(const __global A_T* restrict k_a,
                      INDEX_T lines, INDEX_T length, INDEX_T inner, INDEX_T block,
                      INDEX_T blocks EPILOGUE_PARAMS) {
   __local ACC_T tile[TILE + TILE / 32];
-  __local ACC_T sums[GROUP];
+  __local ACC_T sums[2 * GROUP];
   const int lid = (int)get_local_id(0);
   const INDEX_T id = (INDEX_T)get_group_id(0);
   BLOCK_OF(id)

@@ -216,7 +216,7 @@ class GroupScan(_BlockScan):
 
     def group(self, problem: ScanProblem, info) -> int:
         """Work-items of a group: what local memory and a row's length leave use for."""
-        room = last_power(info.local_mem_bytes // (8 * 10))
+        room = last_power(info.local_mem_bytes // (8 * 11))
         wanted = max(32, next_power(ceil_div(problem.length, self._items)))
         return min(group_size(info, 256), room, wanted)
 
@@ -227,7 +227,8 @@ class GroupScan(_BlockScan):
         rows = problem.outer * problem.inner
         tile = self.group(problem, info) * self._items
         # All totals of a row fit one tile, so their scan is a single step.
-        blocks = min(ceil_div(info.compute_units * 4, rows), problem.length // (2 * tile), tile)
+        # Groups wait for memory and at barriers most of the time: many share a compute unit.
+        blocks = min(ceil_div(info.compute_units * 16, rows), problem.length // (2 * tile), tile)
         if blocks <= 1:
             return problem.length, 1
         block = round_up(ceil_div(problem.length, blocks), tile)

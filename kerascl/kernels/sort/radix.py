@@ -1,15 +1,20 @@
-"""Radix sorts for CPUs: digits of the keys, the lowest first (radix.cl)."""
+"""Radix sorts: digits of the keys, the lowest first (radix.cl on CPUs, radix_groups.cl)."""
 
 from __future__ import annotations
 
 from kerascl.kernels.contract.plan import Arg, Launch, Ref, Scalar
-from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.contract.sizes import ceil_div, last_power
 from kerascl.kernels.contract.source import cl_source, defines
+from kerascl.kernels.contract.vectors import group_size
 from kerascl.kernels.sort.stages import Stages
+from kerascl.runtime.device import DeviceInfo
 
 _BITS = 11  # of a digit, at most: its places stay in the second cache
 _SPLIT_FROM = 1 << 15  # elements of a row that several work-items share
 _LEAST_PART = 1 << 12
+_GROUP_BITS = 8  # of a digit that work-groups sort by: twice four
+_GROUP_TILE = 1 << 14  # bytes of the elements that a work-group sorts in local memory, at most
+_GROUP_ITEMS = 16  # elements of a work-item, at most: they stay in registers
 
 
 def digits(bits: int) -> tuple[int, int]:
@@ -114,3 +119,65 @@ def _by_parts(stages: Stages, keep: int, key_bits: int, raw: bool) -> None:
         _launch(stages, "radix_move", flags, "", (*shared, target), rows * parts)
         source = (target, Scalar("long", stages.limit)) if raw else (target,)
         stages.items = target
+
+
+def group_digits(bits: int) -> tuple[int, int]:
+    """How many digits a key of so many bits has for work-groups, and the bits of each."""
+    return ceil_div(bits, _GROUP_BITS), 4 if bits <= 4 else _GROUP_BITS
+
+
+def group_tile(info: DeviceInfo, unit_bytes: int) -> tuple[int, int]:
+    """Work-items of a group, and elements of `unit_bytes` bytes of each; 0 where local memory is
+    too small."""
+    group = group_size(info, 256)
+    while group:
+        # counts of sixteen digits, two sums, where 256 digits go
+        room = info.local_mem_bytes - group * (2 * 16 + 2 * 4) - (4 << _GROUP_BITS)
+        room = min(_GROUP_TILE, room * 32 // 33) // unit_bytes  # gaps between banks
+        items = min(_GROUP_ITEMS, last_power(room) // group) if room >= group else 0
+        if items and group * items >= 32:
+            return group, items
+        group //= 2
+    return 0, 0
+
+
+def sort_by_groups(stages: Stages, keep: int, key_bits: int) -> None:
+    """As `sort_by_digits`, by work-groups with local memory."""
+    final = stages.final
+    assert final is not None
+    raw = final.outputs == ("values",)
+    passes, bits = group_digits(key_bits)
+    unit_bytes = _unit_bytes(stages, raw)
+    group, items = group_tile(stages.info, unit_bytes)
+    rows, length, index = stages.rows, stages.length, stages.index
+    parts = ceil_div(length, group * items)
+    counts, totals = stages.buffer(4 * rows * parts << bits), stages.buffer(4 * rows << bits)
+    spare = [stages.buffer(rows * length * unit_bytes) for _ in range(min(2, passes - 1))]
+    stages.head += defines(RAW=int(raw), BITS=bits, GROUP=group, ITEMS=items)
+    source: tuple[Arg, ...] = (stages.source, Scalar("long", stages.limit))
+    tiles = Scalar(index, length), Scalar(index, parts)
+
+    def launch(
+        name: str, flags: dict[str, object], tail: str, args: tuple[Arg, ...], groups: int
+    ) -> None:
+        names = ("sort", "radix", "radix_groups")
+        text = "".join(cl_source(f"sort/{part}.cl") for part in names)
+        head = stages.head + defines(**flags, **{name.upper(): 1}) + tail
+        stages.launches.append(Launch(head + text, name, args, (groups * group,), (group,)))
+
+    for number in range(passes):
+        flags: dict[str, object] = {"FROM_ITEMS": int(number > 0 and not raw)}
+        shift = Scalar("int", number * bits)
+        launch("radix_group_count", flags, "", (*source, *tiles, shift, counts), rows * parts)
+        launch("radix_group_scan", flags, "", (tiles[1], counts, totals), rows << bits)
+        last = number == passes - 1
+        shared = (*source, *tiles, shift, Scalar(index, keep if last else length), counts, totals)
+        if not raw:
+            shared += (Scalar(index, length),)
+        if last:
+            results, tail, more = _results(stages, raw)
+            launch("radix_group_move", flags | more, tail, (*shared, *results), rows * parts)
+            return
+        target = spare[number % 2]
+        launch("radix_group_move", flags, "", (*shared, target), rows * parts)
+        source = (target, Scalar("long", stages.limit)) if raw else (target,)

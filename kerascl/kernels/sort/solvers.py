@@ -5,11 +5,17 @@ from __future__ import annotations
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan, Ref
-from kerascl.kernels.contract.sizes import INT_MAX
+from kerascl.kernels.contract.sizes import INT_MAX, ceil_div
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import prelude
 from kerascl.kernels.sort.problem import SortProblem
-from kerascl.kernels.sort.radix import digits, sort_by_digits
+from kerascl.kernels.sort.radix import (
+    digits,
+    group_digits,
+    group_tile,
+    sort_by_digits,
+    sort_by_groups,
+)
 from kerascl.kernels.sort.stages import (
     Final,
     Stages,
@@ -126,7 +132,38 @@ class RadixSort(_ItemSort):
         return rates.roofline(moves, 2 * item * moves, dtypes.float32, self.ON_CPU, 2 * passes)
 
 
-SOLVERS: tuple[Solver, ...] = (TileSort(), ChunkSort(), RadixSort())
+class GroupRadixSort(_ItemSort):
+    """Digit by digit, each tile of a row in a work-group's local memory: long rows on GPUs."""
+
+    ON_GPU = 0.006  # share of the rate of multiply-adds, for moves
+    PASSES = 3  # over the elements for each digit: two reads and a write
+
+    name = "sort.radix_groups"
+
+    def applies(self, problem: SortProblem, info) -> bool:
+        few = selects(problem.length, problem.keep)
+        fits = super().applies(problem, info) and info.kind != "cpu" and not few
+        return fits and group_tile(info, self._unit(problem))[0] > 0
+
+    def schedule(self, stages: Stages, keep: int) -> None:
+        sort_by_groups(stages, keep, key_bits(stages.dtype))
+
+    def cost(self, problem: SortProblem, info) -> float:
+        rates = machine.of(info)
+        passes, _ = group_digits(key_bits(problem.dtype))
+        group, items = group_tile(info, self._unit(problem))
+        tile = group * items
+        moves = passes * problem.rows * ceil_div(problem.length, tile) * tile
+        nbytes = self.PASSES * self._unit(problem) * moves
+        return rates.roofline(moves, nbytes, dtypes.float32, self.ON_GPU, 3 * passes)
+
+    def _unit(self, problem: SortProblem) -> int:
+        if problem.outputs == ("values",):
+            return problem.dtype.itemsize
+        return 2 * ITEM if is_wide(problem.dtype) else ITEM
+
+
+SOLVERS: tuple[Solver, ...] = (TileSort(), ChunkSort(), RadixSort(), GroupRadixSort())
 
 
 def plan(problem: SortProblem, info, epilogue: Epilogue) -> Plan:

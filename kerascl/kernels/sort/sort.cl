@@ -29,17 +29,18 @@ typedef ulong item_t;
 #else
 #define KEY_T uint
 #endif
-// RAW_T: the unsigned type as wide as a stored element.  NaNs are equal and largest; -0 equals 0.
-KEY_T sort_key(const __global A_T* p, INDEX_T at, long limit) {
 #if KEY_ROW
+KEY_T sort_key(const __global A_T* p, INDEX_T at, long limit) {
   // A row number: what lies outside sorts behind all rows.
   const A_C row = A_LOAD(p, at);
 #if KEY_SIGNED
   if (row < 0) return (KEY_T)UINT_MAX;
 #endif
   return (ulong)row < (ulong)limit ? (KEY_T)row : (KEY_T)UINT_MAX;
+}
 #else
-  const KEY_T raw = (KEY_T)((const __global RAW_T*)p)[at];
+// RAW_T: the unsigned type as wide as a stored element.  NaNs are equal and largest; -0 equals 0.
+KEY_T sort_key_of(KEY_T raw) {
 #if KEY_FLOAT
   const KEY_T sign = (KEY_T)1 << (KEY_BITS - 1);
   // Without branches, which signs and NaNs would make at random.
@@ -58,8 +59,11 @@ KEY_T sort_key(const __global A_T* p, INDEX_T at, long limit) {
   key = ~key;
 #endif
   return key;
-#endif
 }
+KEY_T sort_key(const __global A_T* p, INDEX_T at, long limit) {
+  return sort_key_of((KEY_T)((const __global RAW_T*)p)[at]);
+}
+#endif
 #endif
 
 #if FROM_ITEMS
