@@ -83,14 +83,10 @@ def built(case: dict):
 
 def bytes_read(model, case: dict) -> tuple[int, int]:
     """Bytes of weights that each token needs, and of the caches, half full."""
-    import keras
-
     weights = 0
     for weight in model.weights:
         if "position_embedding" not in weight.path:  # a row
-            weights += math.prod(weight.shape) * _item(
-                keras.backend.standardize_dtype(weight.dtype)
-            )
+            weights += math.prod(weight.shape) * _item(weight.dtype)
     depth, width, heads, few, *_ = shape(case["model"], case["size"], case["vocabulary"])
     position = 2 * depth * few * (width // heads) * _item(case["dtype"])
     return weights, position * case["batch"] * (PROMPT + case["length"]) // 2

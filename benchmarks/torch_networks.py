@@ -46,7 +46,7 @@ def build(name: str, size: int, classes: int = 10) -> nn.Module:
     for part in network.modules():
         if isinstance(part, nn.Dropout) or type(part).__name__ == "StochasticDepth":
             part.p = 0.0
-    return network
+    return network.requires_grad_(True)  # Whisper's positions else have no gradient
 
 
 def vision(name: str, size: int, classes: int) -> nn.Module:
@@ -85,7 +85,10 @@ class Classified(nn.Module):
         self.body, self.head = body, nn.Linear(width, classes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(x).last_hidden_state.mean(1))
+        # tokens get a mask, without which transformers looks for packed sequences by an operator
+        # that torch.onnx does not have
+        known = {} if x.is_floating_point() else {"attention_mask": torch.ones_like(x)}
+        return self.head(self.body(x, **known).last_hidden_state.mean(1))
 
 
 def transformer(kind: str, classes: int, attention: str = "eager", **config) -> nn.Module:

@@ -197,7 +197,7 @@ def row_of(name: str, options) -> dict:
             name, options.size, options.batch, options.steps, options.rate, options.torch
         )
     except (Exception, SystemExit) as error:  # shown in the table
-        found = {"error": f"{type(error).__name__}: {error}"[:300]}
+        found = {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
     return {"network": name} | found
 
 
