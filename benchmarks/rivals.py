@@ -146,8 +146,9 @@ def convolution(layer: tuple, part: str, batch: int, dtype: str, rng) -> tuple[P
 
     def theirs(x, w, dy=None):
         # channels last in memory, as ours; PyTorch names the axes in its own order
-        x, w = x.permute(0, 3, 1, 2), w.permute(3, 2, 0, 1).contiguous(
-            memory_format=torch.channels_last
+        x, w = (
+            x.permute(0, 3, 1, 2),
+            w.permute(3, 2, 0, 1).contiguous(memory_format=torch.channels_last),
         )
         if dy is None:
             return lambda: torch.nn.functional.conv2d(x, w, None, stride, pad).permute(0, 2, 3, 1)

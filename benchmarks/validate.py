@@ -1,87 +1,61 @@
-"""Networks of torchvision through ONNX: what kerascl computes and trains, against PyTorch.
+"""PyTorch's networks through ONNX: what kerascl computes and trains, against PyTorch.
 
     python -m benchmarks.validate                      all networks (extra `validate`)
     python -m benchmarks.validate resnet18 vgg16       some
     python -m benchmarks.validate --size 64 --batch 4 --steps 20
+    python -m benchmarks.validate --jobs 4 --torch cuda
 
-Each network gets random weights, no dropout, and is exported by torch.onnx as it trains. Its
-outputs, its loss, the gradient of each parameter and the losses of some steps of SGD are compared
-with PyTorch's in float64 on the CPU, by relative norm. Beside each difference stands that of
-PyTorch in float32: a network fails where kerascl's is more than four times as large, and exits
-with 1. The column "worst" is of the parameter that differs most, by the larger of its gradient's
-norm and a thousandth of the largest.
+They are torchvision's, and small ones of fixed sizes: of transformers BERT, GPT-2, Llama and
+Whisper's encoder; a U-Net of diffusion, LSTM and GRU. Each network gets random weights, no dropout,
+and is exported by torch.onnx as it trains. Its outputs, its loss, the gradient of each parameter
+and the losses of some steps of SGD are compared with PyTorch's in float64 (on the CPU, unless
+--torch says cuda), by relative norm. Beside each difference stands that of PyTorch in true
+float32: a network fails where kerascl's is more than four times as large, and exits with 1. The
+column "worst" is of the parameter that differs most, by the larger of its gradient's norm and a
+thousandth of the largest.
 """
 
 import argparse
 import copy
 import io
+import json
 import os
+import subprocess
 import sys
 import time
 import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
 
 os.environ.setdefault("KERAS_BACKEND", "kerascl")
+os.environ.setdefault("KERASCL_PRECISION", "highest")
 
 import keras
 import numpy as np
 import onnx
 import torch
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import kerascl as kc
 import kerascl.onnx
+from benchmarks.torch_networks import OTHERS, VISION, build, example, images_of
 
-NETWORKS = (
-    "alexnet", "resnet18", "resnet50", "vgg16", "densenet161", "googlenet", "squeezenet1_0",
-    "inception_v3", "shufflenet_v2_x1_0", "mobilenet_v2", "mobilenet_v3_large",
-    "mobilenet_v3_small", "resnext50_32x4d", "wide_resnet50_2", "mnasnet1_0", "efficientnet_b0",
-    "efficientnet_b4", "regnet_y_400mf", "convnext_small", "vit_b_16",
-)  # fmt: skip
-_AUXILIARY = {"googlenet": {"aux_logits": False, "init_weights": False},
-              "inception_v3": {"aux_logits": False, "init_weights": False}}  # fmt: skip
-_SMALLEST = {"alexnet": 96, "inception_v3": 96}
+NETWORKS = VISION + OTHERS
+COLUMNS = ("outputs", "loss", "gradient", "worst", "steps")
 _WORSE = 4  # times PyTorch's own difference in float32
 _FLOOR = 2e-6  # float32's rounding after a network: no difference is asked to be smaller
 
 
-def networks_of_torchvision():
-    """torchvision.models, also where its wheel was built for another torch.
-
-    Then its own operators cannot be loaded. No network here has one, but two must be known.
-    """
-    names = ("nms", "qnms")
-    library = torch.library.Library("torchvision", "FRAGMENT")
-    try:
-        import torchvision
-    except RuntimeError:
-        for name in [name for name in sys.modules if name.startswith("torchvision")]:
-            del sys.modules[name]
-        for name in names:
-            library.define(f"{name}() -> Tensor")
-        import torchvision
-    return torchvision.models
-
-
-def build(name: str, size: int) -> torch.nn.Module:
-    """A network with random weights, 10 classes and nothing that is left to chance."""
-    options = dict(_AUXILIARY.get(name, {}))
-    if name == "vit_b_16":
-        options["image_size"] = size
-    network = getattr(networks_of_torchvision(), name)(weights=None, num_classes=10, **options)
-    for part in network.modules():
-        if isinstance(part, torch.nn.Dropout) or type(part).__name__ == "StochasticDepth":
-            part.p = 0.0
-    return network
-
-
-def exported(network: torch.nn.Module, size: int) -> onnx.ModelProto:
-    """The network as torch.onnx writes it for training."""
+def exported(network: torch.nn.Module, x: np.ndarray) -> onnx.ModelProto:
+    """The network as torch.onnx writes it for training, traced with two rows of x."""
     file = io.BytesIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.onnx.export(
-            copy.deepcopy(network), (torch.zeros(2, 3, size, size),), file, dynamo=False,
+            copy.deepcopy(network), (torch.from_numpy(x[:2]),), file, dynamo=False,
             opset_version=17, training=torch.onnx.TrainingMode.TRAINING, do_constant_folding=False,
             input_names=["x"], output_names=["y"], dynamic_axes={"x": {0: "n"}, "y": {0: "n"}},
         )  # fmt: skip
@@ -95,12 +69,13 @@ def exported(network: torch.nn.Module, size: int) -> onnx.ModelProto:
     return made
 
 
-def of_torch(network: torch.nn.Module, x, y, dtype, steps: int, rate: float) -> dict:
+def of_torch(network: torch.nn.Module, x, y, dtype, steps: int, rate: float, place: str) -> dict:
     """Outputs without and loss and gradients with batch statistics, and losses of SGD's steps."""
-    network = copy.deepcopy(network).to(dtype)
-    x, y = torch.tensor(x, dtype=dtype), torch.tensor(y)
+    network = copy.deepcopy(network).to(place, dtype)
+    x, y = torch.tensor(x, device=place), torch.tensor(y, device=place)
+    x = x.to(dtype) if x.is_floating_point() else x
     with torch.no_grad():
-        outputs = network.eval()(x).numpy()
+        outputs = network.eval()(x).cpu().numpy()
     network.train()
     optimiser = torch.optim.SGD(network.parameters(), rate)
     losses, gradients = [], {}
@@ -109,7 +84,7 @@ def of_torch(network: torch.nn.Module, x, y, dtype, steps: int, rate: float) -> 
         loss = torch.nn.functional.cross_entropy(network(x), y)
         loss.backward()
         if not step:
-            gradients = {n: p.grad.numpy().copy() for n, p in network.named_parameters()}
+            gradients = {n: p.grad.cpu().numpy().copy() for n, p in network.named_parameters()}
         losses.append(float(loss.detach()))
         optimiser.step()
     return {"outputs": outputs, "gradients": gradients, "losses": np.array(losses)}
@@ -157,18 +132,18 @@ def differences(found: dict, wanted: dict) -> dict[str, float]:
     }
 
 
-def validate(name: str, size: int, batch: int, steps: int, rate: float) -> dict:
+def validate(name: str, size: int, batch: int, steps: int, rate: float, place: str) -> dict:
     """kerascl's differences from PyTorch in float64, and those of PyTorch in float32."""
-    size = max(size, _SMALLEST.get(name, 0))
     rng = np.random.default_rng()
-    network = build(name, size)
-    x = rng.normal(size=(batch, 3, size, size)).astype(np.float32)
+    network = build(name, images_of(name, size))
+    x = example(name, size, batch, rng)
     y = rng.integers(0, 10, batch)
     start = time.perf_counter()
-    ours = of_kerascl(exported(network, size), x, y, steps, rate)
+    ours = of_kerascl(exported(network, x), x, y, steps, rate)
     seconds = time.perf_counter() - start
-    wanted = of_torch(network, x, y, torch.float64, steps, rate)
-    theirs = of_torch(network, x, y, torch.float32, steps, rate)
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    wanted = of_torch(network, x, y, torch.float64, steps, rate, place)
+    theirs = of_torch(network, x, y, torch.float32, steps, rate, place)
     found, known = differences(ours, wanted), differences(theirs, wanted)
     return {
         "found": found, "known": known, "seconds": seconds,
@@ -186,23 +161,69 @@ def main() -> int:
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--rate", type=float, default=0.001)
+    parser.add_argument("--torch", default="cpu", metavar="DEVICE", help="where PyTorch computes")
+    parser.add_argument("--jobs", type=int, default=1, help="networks at a time, in processes")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="rows, a line each, as they come")
+    parser.add_argument("--only", choices=NETWORKS, help=argparse.SUPPRESS)
     options = parser.parse_args()
+    if options.only:
+        print(json.dumps(row_of(options.only, options)))
+        return 0
     unknown = set(options.networks) - set(NETWORKS)
     if unknown:
         parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join(NETWORKS)}")
     console = Console(soft_wrap=True)
-    columns = ("outputs", "loss", "gradient", "worst", "steps")
-    table = Table("network", *columns, "s", "wrong")
+    table = Table("network", *COLUMNS, "s", "wrong")
     failed = False
-    for name in options.networks or NETWORKS:
-        row = validate(name, options.size, options.batch, options.steps, options.rate)
-        cells = [f"{row['found'][c]:.1e} ({row['known'][c]:.1e})" for c in columns]
-        cells = [name, *cells, f"{row['seconds']:.0f}", ", ".join(row["bad"])]
-        console.print("  ".join(cells), highlight=False)
-        table.add_row(*cells)
-        failed |= bool(row["bad"])
+    for row in rows(options):
+        if options.json:
+            with options.json.open("a") as file:
+                file.write(json.dumps(row) + "\n")
+        cells = [row["network"], *[""] * (len(COLUMNS) + 1), row.get("error")]
+        if "error" not in row:
+            cells[1:-2] = [f"{row['found'][c]:.1e} ({row['known'][c]:.1e})" for c in COLUMNS]
+            cells[-2:] = f"{row['seconds']:.0f}", ", ".join(row["bad"])
+        console.print("  ".join(cells), highlight=False, markup=False)
+        table.add_row(*map(escape, cells))
+        failed |= bool(cells[-1])
     console.print(table)
     return int(failed)
+
+
+def row_of(name: str, options) -> dict:
+    """What `validate` finds of a network, or its error."""
+    try:
+        found = validate(
+            name, options.size, options.batch, options.steps, options.rate, options.torch
+        )
+    except (Exception, SystemExit) as error:  # shown in the table
+        found = {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
+    return {"network": name} | found
+
+
+def rows(options) -> Iterator[dict]:
+    """A row for each network as it is done; in a process each where several run at a time."""
+    names = options.networks or NETWORKS
+    if options.jobs < 2:
+        yield from (row_of(name, options) for name in names)
+        return
+    threads = str(max(1, (os.cpu_count() or 1) // options.jobs))
+
+    def apart(name: str) -> dict:
+        command = [sys.executable, "-m", "benchmarks.validate", "--only", name]
+        for key in ("size", "batch", "steps", "rate", "torch"):
+            command += [f"--{key}", str(getattr(options, key))]
+        environment = {**os.environ, "OMP_NUM_THREADS": threads}
+        run = subprocess.run(command, env=environment, capture_output=True, text=True)
+        lines = run.stdout.splitlines()
+        if run.returncode or not lines:
+            said = run.stderr.strip().splitlines() or [f"exit status {run.returncode}"]
+            return {"network": name, "error": said[-1]}
+        return json.loads(lines[-1])
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        for done in as_completed([pool.submit(apart, name) for name in names]):
+            yield done.result()
 
 
 if __name__ == "__main__":

@@ -61,18 +61,23 @@ FAMILIES = {
 }
 
 
-def model(name):
-    """A model of a family, with weights of its own."""
+def model(name, dtype="float32", quantize="none"):
+    """A model of a family, with weights of its own, of a policy of dtypes and perhaps quantised."""
+    import keras
     import keras_hub
 
     backbone, task, sizes = FAMILIES[name]
-    backbone = getattr(keras_hub.models, backbone)(**sizes)
+    backbone = getattr(keras_hub.models, backbone)(**sizes, dtype=dtype)
     made = getattr(keras_hub.models, task)(backbone=backbone, preprocessor=None)
     rng = np.random.default_rng(zlib.crc32(name.encode()))
     for weight in made.weights:
         # large enough that tokens differ clearly in probability
         values = rng.standard_normal(weight.shape) * (0.2 if len(weight.shape) > 1 else 0.1)
-        weight.assign(weight.numpy() + values if len(weight.shape) < 2 else values)
+        if len(weight.shape) < 2:
+            values += np.asarray(keras.ops.convert_to_numpy(weight), "float32")
+        weight.assign(values)
+    if quantize != "none":
+        made.quantize(quantize)
     return made
 
 

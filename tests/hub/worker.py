@@ -10,12 +10,12 @@ import numpy as np
 from tests.hub import families
 
 
-def main(target, names):
+def main(target, dtype, quantize, names):
     for name in names:
         for sampler in families.SAMPLERS:
             found = {}
             try:
-                made = families.model(name)
+                made = families.model(name, dtype, quantize)
                 made.compile(sampler=sampler)
                 with warnings.catch_warnings():
                     warnings.filterwarnings("error", message=".*uncaptured")
@@ -34,4 +34,4 @@ def main(target, names):
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(*sys.argv[1:4], sys.argv[4:])

@@ -238,3 +238,28 @@ def test_needs_the_backend(monkeypatch):
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(RuntimeError, match="KERAS_BACKEND=kerascl"):
         kerascl.onnx.load("m.onnx")
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+def test_elements_are_gathered_on_the_host_along_many(rng, axis):
+    """torch.onnx writes BERT's token types so; onnx's reference fails along more than 64."""
+    kinds = rng.integers(0, 9, (70, 90))
+    count = kinds.shape[axis]
+    indices = rng.integers(-count, count, (70, 8) if axis else (8, 90))
+    # each by its definition
+    at = [(r, i) if axis else (i, c) for (r, c), i in np.ndenumerate(indices)]
+    wanted = np.array([kinds[place] for place in at]).reshape(indices.shape)
+    held = [("kinds", kinds), ("at", indices)]
+    graph = helper.make_graph(
+        [*(node("Constant", [], [n], value=onnx.numpy_helper.from_array(v, n)) for n, v in held),
+         node("GatherElements", ["kinds", "at"], ["found"], axis=axis),
+         node("Cast", ["found"], ["cast"], to=TensorProto.FLOAT),
+         node("Add", ["x", "cast"], ["y"])],
+        "gather",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, indices.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, indices.shape)],
+    )  # fmt: skip
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=10)
+    x = rng.normal(size=indices.shape).astype(np.float32)
+    found = kerascl.onnx.load(made)(x)
+    close(found, x.astype(np.float64) + wanted, 1e-6)
