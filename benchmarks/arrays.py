@@ -43,7 +43,9 @@ OPERATIONS: dict[str, tuple[Callable[..., Any], float]] = {
     "x[positions]": (lambda xp, x, p, **_: x[p], 1e8),
     "x[1:-1:2]": (lambda xp, x, **_: x[1:-1:2] * 1, 1e8),
     "concatenate": (lambda xp, x, y, **_: xp.concatenate([x, y]), 1e8),
-    "transpose": (lambda xp, m, **_: m.T * 1, 1e8),
+    # NumPy's m.T * 1 is in m's order: a copy, where kerascl transposes
+    "m.T * 1": (lambda xp, m, **_: m.T * 1, 1e8),
+    "transpose": (lambda xp, m, **_: m.T.copy(), 1e8),
     "histogram": (lambda xp, x, **_: xp.histogram(x, bins=100)[0], 1e8),
     "bincount": (lambda xp, n, **_: xp.bincount(n), 1e8),
     "matmul": (lambda xp, m, **_: m @ m, 2e6),

@@ -73,6 +73,18 @@ class Engine(Protocol):
     def check_source(self, source: str, name: str, title: str, device: Any) -> int:
         """Build a kernel that a user wrote; gives how many arguments it takes."""
 
+    def attempt(self, run: Callable[[], Any]) -> tuple[Any, str]:
+        """What `run` gives, and "", or None and why a user's kernel cannot be run so."""
+
+    def seconds(self, run: Callable[[], object], repeats: int, device: Any) -> float:
+        """Median time on the device of what `run` has executed, after a run to warm up."""
+
+    def kept_times(self, text: str, device: Any) -> dict[str, float]:
+        """What `keep_times` was given for a text on such a device, now or earlier; else empty."""
+
+    def keep_times(self, text: str, times: dict[str, float], device: Any) -> None:
+        """Keep the microseconds of variants of a user's kernel."""
+
     def copy_buffer(self, buffer: Any, device: Any) -> Any:
         """A new buffer with what lies in another one."""
 

@@ -114,7 +114,9 @@ def gauss_jordan(a: Array, b: Array) -> Array:
 def solve(a: ArrayLike, b: ArrayLike) -> Array:
     """x with a @ x = b, for matrices (…, n, n) and right sides (…, n, k) or one vector (n,).
 
-    The leading dimensions broadcast. A singular matrix gives infinities or NaN.
+    The leading dimensions broadcast. Where elimination meets a pivot of 0 (a matrix of zeros, equal
+    rows), the result has infinities or NaN: NumPy's error would have to wait for the device. Where
+    rounding hides that a matrix is singular, numbers are huge, as in NumPy; see `linalg.cond`.
 
     Raises:
         ValueError: for shapes that do not fit.
@@ -146,7 +148,7 @@ def _solve(a: Array, b: Array) -> tuple[Array, Callable[[Array], Gradients]]:
 
 
 def inv(a: ArrayLike) -> Array:
-    """Inverses of square matrices (…, n, n); singular ones give infinities or NaN."""
+    """Inverses of square matrices (…, n, n); singular ones give infinities or NaN, see `solve`."""
     a = as_array(a)
     a = cast_to(a, floating(a.dtype)[0])
     return solve(a, expand_to(eye(a.shape[-1], dtype=a.dtype), a.shape))

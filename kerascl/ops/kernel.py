@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
+import itertools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from kerascl.core.types import Shape
 from kerascl.dtypes import DType, as_dtype
 from kerascl.ops.custom import Gradient, identifiers, lies_on, note_gradient
 from kerascl.ops.declare import as_array, library_operation
+from kerascl.ops.variants import fastest
 
 KERNEL = library_operation("kernel", outputs=2)
 
@@ -60,6 +64,7 @@ class Kernel:
         template: Mapping[str, Any],
         grad: Gradient | None,
         initial: float | None,
+        tune: Mapping[str, Sequence[Any]],
     ):
         self.__name__ = self.__qualname__ = name
         self.__doc__ = f"{name}({', '.join(inputs)}), made by kerascl.kernel."
@@ -70,6 +75,12 @@ class Kernel:
         self._template = dict(template)
         self._grad = grad
         self._initial = initial
+        self._tune = {key: tuple(values) for key, values in tune.items()}
+        self._fastest: dict[Any, dict[str, Any]] = {}  # by device, shapes and the macros of a call
+        self._asked = {
+            what: _parameters(sizes)[len(inputs) :]
+            for what, sizes in (("grid", grid), ("local", local))
+        }
         self._words = set(re.findall(r"\b[A-Za-z_]\w*", source))
         self._own = set(re.findall(r"#[ \t]*define[ \t]+(\w+)", source))
 
@@ -78,12 +89,15 @@ class Kernel:
         name = self.__name__
         if len(args) != len(self._inputs):
             raise TypeError(f"{name} takes {len(self._inputs)} arrays, got {len(args)}")
-        unknown = template.keys() - self._words
+        unknown = template.keys() - self._words - self._tune.keys()
         if unknown:
             raise TypeError(f"{name}: the source has no macro {', '.join(sorted(unknown))}")
         given = tuple([as_array(x) for x in args])
         results = [self._result(k, given) for k in self._outputs]
-        call = self._launch(given, results, self._template | template)
+        macros = self._template | template
+        if self._tune:
+            macros = self._tuned(given, results, macros)
+        call = self._launch(given, results, macros)
         with pause():
             found = apply_multi(KERNEL, given, (call,), results)
         outputs = found[0] if len(found) == 1 else found
@@ -93,6 +107,56 @@ class Kernel:
 
     def __repr__(self) -> str:
         return f"<kerascl.kernel {self.__name__}({', '.join([*self._inputs, *self._outputs])})>"
+
+    def _tuned(
+        self,
+        given: tuple[Array, ...],
+        results: list[tuple[Shape, DType]],
+        macros: dict[str, Any],
+    ) -> dict[str, Any]:
+        """`macros`, and of those to tune the fastest values, except where a call gives them."""
+        choice = {key: values for key, values in self._tune.items() if key not in macros}
+        products = itertools.product(*choice.values())
+        several = [dict(zip(choice, values, strict=True)) for values in products]
+        if len(several) == 1:
+            return macros | several[0]
+        on = lies_on(given)
+        about = tuple([(x.shape, x.dtype.name) for x in given]), tuple(results)
+        key = on, about, repr(sorted(macros.items()))
+        if key not in self._fastest:
+            name = self.__name__
+            labels = [", ".join(f"{k}={v}" for k, v in own.items()) for own in several]
+            variants = dict(zip(labels, [macros | own for own in several], strict=True))
+            sizes = [self._told_sizes(given, own) for own in variants.values()]
+            told = (self._source, name, about[0], [(s, d.name) for s, d in results], self._initial)
+            text = repr((told, sorted(macros.items()), labels, sizes))
+
+            def run(call: KernelCall) -> tuple[Array, ...]:
+                return apply_multi(KERNEL, given, (call,), results)
+
+            known = current.trace is None and not current.tracers
+            if known:  # else the first variant's time has theirs
+                current.engine.evaluate([x._node for x in given])
+            launches = {
+                label: functools.partial(self._launch, given, results, own)
+                for label, own in variants.items()
+            }
+            with pause():
+                label = fastest(name, text, launches, run, on)
+            if not known:  # there may be times later
+                return variants[label]
+            self._fastest[key] = variants[label]
+        return self._fastest[key]
+
+    def _told_sizes(self, given: tuple[Array, ...], macros: Mapping[str, Any]) -> Any:
+        """A variant's grid and work-group, or why it has none."""
+        try:
+            local = (
+                None if self._local is None else self._sizes("local", self._local, given, macros)
+            )
+            return self._sizes("grid", self._grid, given, macros), local
+        except ValueError as error:
+            return str(error)
 
     def _result(self, output: str, given: tuple[Array, ...]) -> tuple[Shape, DType]:
         what = self._outputs[output]
@@ -135,8 +199,9 @@ class Kernel:
                 f"{name}: the kernel takes {count} arguments, but it has {len(given)} inputs and "
                 f"{len(results)} outputs; they must be its parameters, in this order"
             )
-        grid = self._sizes("grid", self._grid, given)
-        local = None if self._local is None else self._sizes("local", self._local, given)
+        grid = self._sizes("grid", self._grid, given, template)
+        local = self._local
+        local = None if local is None else self._sizes("local", local, given, template)
         if local is not None and (
             len(local) != len(grid) or any(g % n for g, n in zip(grid, local, strict=True))
         ):
@@ -147,8 +212,13 @@ class Kernel:
         told = tuple([(shape, dtype.name) for shape, dtype in results])
         return KernelCall(source, name, grid, local, self._initial, told)
 
-    def _sizes(self, what: str, sizes: Sizes, given: tuple[Array, ...]) -> tuple[int, ...]:
-        found = sizes(*given) if callable(sizes) else sizes
+    def _sizes(
+        self, what: str, sizes: Sizes, given: tuple[Array, ...], template: Mapping[str, Any]
+    ) -> tuple[int, ...]:
+        found: Any = sizes
+        if callable(sizes):
+            asked = {k: template[k] for k in self._asked[what] if k in template}
+            found = sizes(*given, **asked)
         made = tuple(found) if isinstance(found, Sequence) else (found,)
         if not 1 <= len(made) <= 3 or not all(isinstance(n, int) and n > 0 for n in made):
             raise ValueError(
@@ -198,6 +268,7 @@ def kernel(
     template: Mapping[str, Any] | None = None,
     grad: Gradient | None = None,
     initial: float | None = None,
+    tune: Mapping[str, Sequence[Any]] | None = None,
 ) -> Kernel:
     """A kernel of OpenCL C as an operation: local memory, sub-groups and atomics included.
 
@@ -216,6 +287,22 @@ def kernel(
     scale(x, FACTOR=3)
     ```
 
+    With `tune`, the first call for some shapes tries values of macros and keeps the fastest:
+
+    ```python
+    scale = kerascl.kernel(
+        \"\"\"
+        __kernel void scale(__global const x_T* x, __global y_T* y) {
+          const int first = get_global_id(0) * EACH;
+          for (int i = first; i < min(first + EACH, x_SIZE); ++i) y_STORE(i, 2 * x_LOAD(i));
+        }
+        \"\"\",
+        "scale", inputs="x", outputs="y", tune={"EACH": (1, 4, 16), "GROUP": (64, 256)},
+        grid=lambda x, EACH, GROUP: -(-x.size // (EACH * GROUP)) * GROUP,
+        local=lambda x, GROUP: GROUP,
+    )
+    ```
+
     Macros say what a parameter `x` is, if the source asks: `x_T` (the type in memory), `x_C` (the
     type to compute in: float for float16, bfloat16 and float8), `x_SIZE`, `x_NDIM`, `x_DIM0`, …,
     `x_LOAD(i)` and `x_STORE(i, v)`, which convert.  What the source defines itself comes first.
@@ -230,13 +317,19 @@ def kernel(
             like: an input's name, `(shape, dtype)`, or a function of the input Arrays that gives
             one of these.
         grid: how many work-items there are, one to three sizes, or a function of the inputs that
-            gives them.
+            gives them; further parameters with macros' names are given the macros' values.
         local: how many of them are a work-group, likewise; by default the driver chooses.
         template: macros: numbers, text, or dtypes, for their type to compute in.  A call may give
             others by keyword.
         grad: `grad(g, y, *inputs)`, see `elementwise`.  Without it, differentiating raises.
         initial: a number that outputs are filled with before, for atomics; else the kernel must
             write every element.
+        tune: from a macro's name to the values to try, the first ones being right beyond doubt.
+            Every combination that builds and gives the results of the first (but for the order of
+            sums) is timed on the arrays of the call; others are left out with a RuntimeWarning. The
+            fastest is kept for the device, its driver, the source and the shapes, where `kerascl
+            tune` keeps its records. A captured function, and `vmap`, take what is kept, else the
+            first: call it once before. Macros that a call gives are not tuned.
 
     Returns:
         A function of the input arrays.  Inside `vmap` it runs for each element in turn.
@@ -258,4 +351,36 @@ def kernel(
     identifiers((*given, *made), f"kernel {name!r}")
     if not re.search(rf"\bvoid\s+{re.escape(name)}\s*\(", source):
         raise ValueError(f"kernel {name!r}: the source has no `__kernel void {name}(`")
-    return Kernel(source, name, given, made, grid, local, template or {}, grad, initial)
+    choice = _choice(name, source, tune or {}, template or {}, (grid, local))
+    return Kernel(source, name, given, made, grid, local, template or {}, grad, initial, choice)
+
+
+def _parameters(sizes: Sizes | None) -> list[str]:
+    """The names of a function's parameters, as far as it tells them."""
+    try:
+        return list(inspect.signature(sizes).parameters) if callable(sizes) else []
+    except ValueError:
+        return []
+
+
+def _choice(
+    name: str,
+    source: str,
+    tune: Mapping[str, Sequence[Any]],
+    template: Mapping[str, Any],
+    sizes: tuple[Sizes | None, ...],
+) -> Mapping[str, Sequence[Any]]:
+    """`tune`, if it can be one."""
+    words = set(re.findall(r"\b[A-Za-z_]\w*", source))
+    for what in sizes:
+        words.update(_parameters(what))
+    for key, values in tune.items():
+        if key not in words:
+            raise ValueError(f"kernel {name!r}: neither the source nor a size has a macro {key}")
+        if key in template:
+            raise ValueError(f"kernel {name!r}: macro {key} is in `template` and in `tune`")
+        if isinstance(values, str) or not isinstance(values, Sequence) or not values:
+            raise ValueError(f"kernel {name!r}: tune {key} must be values to try, not {values!r}")
+        for value in values:
+            _macro(name, key, value)
+    return tune

@@ -143,19 +143,21 @@ def ptp(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
 
 
 def _argument(sign: str, start: Callable[[DType], str]) -> Callable[[DType], ReductionSpec]:
+    """It begins with position 0, the answer where no element beats the start: the loop need not
+    ask whether there is one yet."""
+    no_better = "<=" if sign == ">" else ">="
+
     def spec(d: DType) -> ReductionSpec:
-        better = "(({x} " + sign + " s0)"
-        if d.is_float:
-            better += " | (({x} != {x}) & (s0 == s0))"
-        better += ")"
-        first = "((s1 < 0) | " + better.replace("{x}", "x") + ")"
-        later = better.replace("{x}", "t0")
+        if d.is_float:  # NaN is no better by neither comparison, and the first one stays
+            first = f"!(x {no_better} s0) & (s0 == s0)"
+            later = f"((t0 {sign} s0) | ((t0 != t0) & (s0 == s0))) && !(s0 != s0)"
+        else:
+            first, later = f"x {sign} s0", f"t0 {sign} s0"
         tie = "((t0 == s0 || (t0 != t0 && s0 != s0)) && t1 < s1)"
-        keep = " && !(s0 != s0)" if d.is_float else ""
         return ReductionSpec(
-            (("acc", start(d)), ("index", "-1")),
+            (("acc", start(d)), ("index", "0")),
             f"{{ const int found = {first}; s0 = found ? x : s0; s1 = found ? r : s1; }}",
-            f"if (t1 >= 0 && (s1 < 0 || ({later}{keep}) || {tie})) {{ s0 = t0; s1 = t1; }}",
+            f"if (({later}) || {tie}) {{ s0 = t0; s1 = t1; }}",
             "s1",
         )
 

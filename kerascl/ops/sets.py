@@ -12,7 +12,7 @@ from kerascl.ops.declare import as_array, cast_to, convert, scalar
 from kerascl.ops.gather import scatter_rows, take
 from kerascl.ops.indexing import selected
 from kerascl.ops.movement import concatenate, iota, moveaxis, ravel
-from kerascl.ops.pointwise import equal, imag, logical_or, not_equal, real, where
+from kerascl.ops.pointwise import equal, imag, logical_and, logical_or, not_equal, real, where
 from kerascl.ops.reduction import any as some
 from kerascl.ops.scan import cumsum, places_of
 from kerascl.ops.sorting import argsort, bincount, isin, searchsorted, sort
@@ -33,6 +33,8 @@ def unique(
     axis: int | None = None,
     size: int | None = None,
     fill_value: ArrayLike | None = None,
+    *,
+    equal_nan: bool = True,
 ) -> Array: ...
 @overload
 def unique(
@@ -43,6 +45,8 @@ def unique(
     axis: int | None = None,
     size: int | None = None,
     fill_value: ArrayLike | None = None,
+    *,
+    equal_nan: bool = True,
 ) -> Array | tuple[Array, ...]: ...
 def unique(
     x: ArrayLike,
@@ -52,6 +56,8 @@ def unique(
     axis: int | None = None,
     size: int | None = None,
     fill_value: ArrayLike | None = None,
+    *,
+    equal_nan: bool = True,
 ) -> Array | tuple[Array, ...]:
     """The different elements of `x`, sorted; or its different slices along `axis`.
 
@@ -61,6 +67,8 @@ def unique(
         return_counts: also how often each occurs.
         size: of the result, which is cut or padded with `fill_value` (by default the smallest);
             without it, the number is read on the host.
+        equal_nan: whether all NaN are one element, a complex one with a NaN in either part; each
+            is for itself otherwise and, as in NumPy, always where slices along `axis` are compared.
 
     Returns:
         An Array, or a tuple with what was asked for, in this order.
@@ -74,19 +82,24 @@ def unique(
         rows = moveaxis(x, axis, 0)
         rows = reshape_to(rows, (shape[axis], rows.size // max(1, shape[axis])))
     count = rows.shape[0]
+    has_nan = x.dtype.is_float or x.dtype.is_complex
+    one_nan = equal_nan and has_nan and (axis is None or x.ndim == 1)
     order = iota((count,), 0)
     if rows.shape[1] == 1 and not rows.dtype.is_complex and not (return_index or return_inverse):
         ordered = sort(rows, 0)  # nobody asks for the order itself
     else:
         for column in reversed(range(rows.shape[1])):  # stable sorts, the last column first
             keys = reshape_to(window(rows, 1, column, column + 1), (count,))
-            for part in (imag(keys), real(keys)) if keys.dtype.is_complex else (keys,):
+            for part in _sorted_by(keys):
                 order = take(order, argsort(take(part, order)))
         ordered = take(rows, order, 0)
     if count:
         # a view: nothing is copied; what lies before the first does not matter
         before = pad_with(ordered, (1, 0), (-1, 0), (0, 0), 0)
         differs = not_equal(ordered, before)
+        if one_nan:
+            numbers = logical_or(equal(ordered, ordered), equal(before, before))
+            differs = logical_and(differs, numbers)
         differs = reshape_to(differs, (count,)) if rows.shape[1] == 1 else some(differs, 1)
         new = logical_or(equal(iota((count,), 0), 0), differs)
     else:
@@ -111,6 +124,13 @@ def unique(
     if return_counts:
         results.append(bincount(number, length=found))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def _sorted_by(keys: Array) -> tuple[Array, ...]:
+    """What elements are sorted by, the last first; complex ones with a NaN come last."""
+    if not keys.dtype.is_complex:
+        return (keys,)
+    return imag(keys), real(keys), cast_to(not_equal(keys, keys), int32)
 
 
 def _first_places(number: Array, size: int) -> Array:
@@ -160,22 +180,22 @@ def unique_all(x: ArrayLike) -> UniqueAll:
         `inverse_indices`, of the shape of `x`, the int32 number in `values` of each element;
         `counts`, how often each occurs.
     """
-    return UniqueAll(*unique(x, True, True, True))
+    return UniqueAll(*unique(x, True, True, True, equal_nan=False))
 
 
 def unique_counts(x: ArrayLike) -> UniqueCounts:
     """The different elements of `x`, and how often each occurs; see `unique_all`."""
-    return UniqueCounts(*unique(x, return_counts=True))
+    return UniqueCounts(*unique(x, return_counts=True, equal_nan=False))
 
 
 def unique_inverse(x: ArrayLike) -> UniqueInverse:
     """The different elements of `x`, and the number of each element's; see `unique_all`."""
-    return UniqueInverse(*unique(x, return_inverse=True))
+    return UniqueInverse(*unique(x, return_inverse=True, equal_nan=False))
 
 
 def unique_values(x: ArrayLike) -> Array:
     """The different elements of `x`, sorted, each NaN for itself."""
-    return unique(x)
+    return unique(x, equal_nan=False)
 
 
 # -- two sets -------------------------------------------------------------------------------------
@@ -237,5 +257,5 @@ def setxor1d(ar1: ArrayLike, ar2: ArrayLike, assume_unique: bool = False) -> Arr
         [1, 2, 4]
     """
     parts = [ravel(x) if assume_unique else unique(x) for x in (ar1, ar2)]
-    values, counts = unique(concatenate(parts), return_counts=True)
+    values, counts = unique(concatenate(parts), return_counts=True, equal_nan=False)
     return compress(equal(counts, 1), values)

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.compiler.generate import maps
+from kerascl.compiler.generate import maps, transposed
 
 SHAPES = [
     (6000,),
@@ -142,3 +142,30 @@ def test_grids_of_cpus(launches, rng, shape, captured):
     for ours, expected in zip(found, function(np, x, y, first, column), strict=True):
         np.testing.assert_array_equal(ours.numpy(), expected)
     assert any(len(launch.global_size) == 3 for launch in made)
+
+
+@pytest.mark.parametrize("shape", [(97, 61), (18, 530), (3, 40, 33)], ids=str)
+@pytest.mark.parametrize("dtype", ["int8", "float16", "float32", "complex64"])
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_transpositions_on_cpus(launches, monkeypatch, rng, shape, dtype, captured):
+    """Squares of vectors, their edges, and reads that begin elsewhere; NaN and -0.0 stay."""
+    monkeypatch.setattr(kc.engine, "programs", {})
+    x = table(rng, shape, np.float32).astype(dtype)
+    x.reshape(-1)[::5] = -0.0 if dtype == "int8" else np.nan
+    x.reshape(-1)[::7] = -0.0
+
+    def function(x):
+        across = x.swapaxes(-1, -2)
+        return across, x.T, across[..., 1:, ::2], x[..., ::-1, 2:].swapaxes(-1, -2)
+
+    run = kc.jit(function) if captured else function
+    for ours, expected in zip(run(kc.array(x)), function(x), strict=True):
+        expected = np.ascontiguousarray(expected)
+        assert ours.shape == expected.shape
+        np.testing.assert_array_equal(ours.numpy(), expected)
+        if dtype != "int8":
+            signs = np.signbit(expected.real)
+            np.testing.assert_array_equal(np.signbit(ours.numpy().real), signs)
+    if kc.current_device().info.kind == "cpu":
+        squares = f"vload{transposed.SIDE}(0, from"
+        assert any(squares in launch.source.text for launch in launches["map_kernel"])

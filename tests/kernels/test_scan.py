@@ -177,6 +177,21 @@ def test_places(dtype, dev, info, rng):
         np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.parametrize("most", [1, 2, 5])
+def test_places_of_blocks(dev, info, rng, most):
+    """Counts that grow by 1 at random, with jumps between, ends within blocks and sizes below."""
+    for rows, length, less in [(1, 9000, 0), (1, 9000, 77), (4, 321, 0), (3, 64, 5), (2, 5000, 0)]:
+        steps = rng.integers(0, 2, (rows, length))
+        steps[rng.random((rows, length)) < 0.003] = most
+        counts = steps.cumsum(1).astype(np.int32)
+        size = int(counts[:, -1].min()) - less
+        problem = PlacesProblem(length, size, dtypes.int32, rows)
+        plan = scan.plan(problem, info, store_epilogue(dtypes.int32))
+        got = run_plan(plan, {"a": counts}, poisoned((rows, size), dtypes.int32), dev)
+        want = [np.searchsorted(row, np.arange(size), "right") for row in counts]
+        np.testing.assert_array_equal(got, want)
+
+
 def test_long_indices(dev, info, rng, monkeypatch):
     """What arrays of more than 2**31 elements use."""
     monkeypatch.setattr(scan, "index_type", lambda *sizes: "long")

@@ -52,6 +52,20 @@ def test_reductions_keep_nan(name):
     same(getattr(kc, name)(long), getattr(np, name)(long))
 
 
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
+def test_positions_of_equal_elements(rng, name, dtype):
+    """The first of them, also where all are what a search begins with."""
+    lowest, highest = (-np.inf, np.inf) if dtype == "float32" else (0, 1)
+    if dtype in ("int32", "uint8"):
+        lowest, highest = np.iinfo(dtype).min, np.iinfo(dtype).max
+    grid = rng.choice(np.array([lowest, highest]), (40, 1003)).astype(dtype)
+    grid[0], grid[1] = lowest, highest
+    for x in (grid, np.ascontiguousarray(grid.T), grid[:, :1], np.tile(grid[:2], 60)):
+        for axis in (0, 1, None):
+            same(getattr(kc, name)(x, axis), getattr(np, name)(x, axis))
+
+
 @pytest.mark.parametrize("name", ["nanmax", "nanmin", "nanmean", "nanvar", "nanstd", "nansum",
                                   "nanprod", "nanmedian"])  # fmt: skip
 def test_rows_without_numbers(name):

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from kerascl.compiler.generate import moments, space
+from kerascl.compiler.generate import moments, space, transposed
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, power_of_two
 from kerascl.compiler.generate.emit import BufferArg, Scope, Writer, rounded
 from kerascl.compiler.graph.cluster import Cluster
@@ -66,7 +66,8 @@ def map_kernel(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bo
     if info.kind == "cpu" and len(dims) > 1 and dims[-1] >= FAR:
         rows = _across(dims, laid.writer.indices)
         if rows is not None:
-            return Kernels([_grid(build, dims, rows, TILE)])
+            moved = transposed.kernel(build, dims, rows)
+            return Kernels([moved or _grid(build, dims, rows, TILE)])
         if dims[-1] >= LONG_ROW:
             return Kernels([_grid(build, dims, len(dims) - 2, _row_tile(dims[-1], limit))])
     body = "".join(f"  {line}\n" for line in laid.lines)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -15,10 +17,12 @@ from kerascl.core.lease import FIXED, LENT, Lease
 from kerascl.core.lock import LOCK
 from kerascl.core.node import BY_SERIAL, Node, identity, topological
 from kerascl.core.op import ARGUMENT, BATCHED, CONST, DATA, Kind
+from kerascl.kernels.tuning import choices
 from kerascl.runtime import device as devices
 from kerascl.runtime import programs, sharing
 from kerascl.runtime.device import Device
-from kerascl.runtime.errors import CompileError
+from kerascl.runtime.errors import CompileError, DeviceError
+from kerascl.runtime.profile import profile
 from kerascl.runtime.recent import Recent
 from kerascl.runtime.sharing import Borrowed
 
@@ -151,6 +155,32 @@ class Engine:
             return count
         except CompileError as error:
             raise programs.of_user(error, title, device.info.name) from None
+
+    def attempt(self, run: Callable[[], Any]) -> tuple[Any, str]:
+        """What `run` gives, and "", or None and why a user's kernel cannot be run so."""
+        try:
+            return run(), ""
+        except (DeviceError, ValueError, TypeError) as error:
+            return None, str(error)
+
+    def seconds(self, run: Callable[[], object], repeats: int, device: Device) -> float:
+        """Median time on the device of what `run` has executed, after a run to warm up."""
+        run()
+        device.queue.finish()
+        times = []
+        for _ in range(repeats):
+            with profile(device, show=False) as recorded:
+                run()
+            times.append(sum(span.end - span.start for span in recorded.spans))
+        return statistics.median(times) * 1e-9
+
+    def kept_times(self, text: str, device: Device) -> dict[str, float]:
+        """What `keep_times` was given for a text on such a device, now or earlier; else empty."""
+        return choices.kept(device.info, text)
+
+    def keep_times(self, text: str, times: dict[str, float], device: Device) -> None:
+        """Keep the microseconds of variants of a user's kernel."""
+        choices.keep(device.info, text, times)
 
     def copy_buffer(self, buffer: Any, device: Device) -> Any:
         """A new buffer with the same bytes."""

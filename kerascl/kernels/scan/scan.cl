@@ -270,6 +270,26 @@ __kernel void places(const __global A_T* restrict k_a, INDEX_T counts, INDEX_T r
     const INDEX_T row = at / length, end = min(last, (row + 1) * length);
     INDEX_T p = at - row * length;
     INDEX_T k = p ? min((INDEX_T)A_LOAD(k_a, at - 1), size) : 0;
+#if TOGETHER
+    // Where counts grow at random, a branch for each is mispredicted: places are noted without any,
+    // then written.  A block in which a count grows by more than 1 is left to the loop after it.
+    while (end - at >= TOGETHER) {
+      int noted[TOGETHER], found = 0, jumps = 0;
+      INDEX_T before = k;
+      for (int j = 0; j < TOGETHER; j++) {
+        const INDEX_T over = min((INDEX_T)A_LOAD(k_a, at + j), size);
+        noted[found] = j;
+        found += over > before;
+        jumps |= over > before + 1;
+        before = over;
+      }
+      if (jumps) break;
+      for (int j = 0; j < found; j++) EPILOGUE((ACC_T)(p + noted[j]), row * size + k + j)
+      k += found;
+      at += TOGETHER;
+      p += TOGETHER;
+    }
+#endif
     for (; at < end; at++, p++)
       for (const INDEX_T over = min((INDEX_T)A_LOAD(k_a, at), size); k < over; k++)
         EPILOGUE((ACC_T)p, row * size + k)

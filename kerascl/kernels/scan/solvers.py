@@ -278,6 +278,7 @@ class CountedPlaces(Solver):
 
     name = "places.counted"
     _SHORTEST = 4096  # counts of a CPU's work-item, where there are more
+    _TOGETHER = 64  # of which it looks at so many before it writes
 
     def applies(self, problem: PlacesProblem, info) -> bool:
         return problem.dtype.is_integer
@@ -290,7 +291,7 @@ class CountedPlaces(Solver):
             run = max(self._SHORTEST, ceil_div(counts, 4 * info.compute_units))
         source = (
             prelude(index, A=problem.dtype, ACC=problem.acc)
-            + defines(PLACES=1)
+            + defines(PLACES=1, TOGETHER=self._TOGETHER if info.kind == "cpu" else 0)
             + epilogue.defines
             + cl_source("scan/scan.cl")
         )
