@@ -138,6 +138,27 @@ def test_comparisons_kept_behind_barriers(dtype, rng):
             np.testing.assert_allclose(found, right, rtol=0, atol=2e-6, err_msg=str(n))
 
 
+@pytest.mark.parametrize("columns", [2, 4, 5, 7])
+@pytest.mark.parametrize("join", ["edge", "constant", "concatenate"])
+def test_choices_of_one_loop_and_the_next(join, columns, rng):
+    """What a padded row holds where, in the loops of a softmax, which the compiler unrolled."""
+
+    def joined(xp, x):
+        if join == "concatenate":
+            return xp.concatenate([x, x[:2] * 2])
+        return xp.pad(x, [(0, 2), (0, 0), (0, 2)], join)
+
+    def log_softmax(xp, x):
+        x = x - xp.max(x, -1, keepdims=True)
+        return x - xp.log(xp.sum(xp.exp(x), -1, keepdims=True))
+
+    left = rng.standard_normal((33, 4, 1), "float32")
+    right = rng.standard_normal((33, 1, columns), "float32")
+    f = kc.jit(lambda x, y: kc.nn.log_softmax(joined(kc, x @ y), -1))
+    wanted = log_softmax(np, joined(np, left.astype("float64") @ right))
+    np.testing.assert_allclose(f(kc.array(left), kc.array(right)).numpy(), wanted, 0, 2e-6)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_choices_of_a_row_behind_barriers(dtype, rng):
     """What comparisons made of a row's result, read in later stages: a compiler died of it."""

@@ -362,9 +362,15 @@ class _Reduction:
         outer.lines += ["{", f"  {ctype} r = r_begin + rl;"]
         outer.lines += [f"  {x}" for x in blocked.loop(sums, threads, together, whole, hint)]
         for lines, count, condition in bodies:
-            outer.lines.append(f"  for (; {condition}; r += {count * threads}) {{")
+            stays = hint if self._must_stay(lines) else ""
+            outer.lines.append(f"  {stays}for (; {condition}; r += {count * threads}) {{")
             outer.lines += [f"    {line}" for line in lines] + ["  }"]
         outer.lines.append("}")
+
+    def _must_stay(self, lines: list[str]) -> bool:
+        """Whether a compiler that unrolls this loop keeps its choices wrongly for the next one."""
+        wrong = self.cluster.staged and "keeps_choices_wrongly" in self.info.quirks
+        return wrong and any(_CHOICE.search(line) for line in lines)
 
     def _together(self, layout: Layout) -> int:
         """How many elements a work-item reads before it goes on: a GPU's memory is busy only
