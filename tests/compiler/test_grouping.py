@@ -39,6 +39,17 @@ def test_reductions_products_and_their_operands_lie_in_memory():
     assert targets(kc.transpose(x, (1, 0)) @ kc.exp(argument(8, 3))) == ["exp", "matmul"]
 
 
+def test_what_is_compared_with_a_reduction_of_it_is_computed_once():
+    def largest(x):
+        return kc.where(kc.equal(x, kc.max(x, 1, keepdims=True)), 1.0, 0.0)
+
+    x = argument(8, 16)
+    y = kc.sin(x)
+    groups = names(grouped(largest(y)))
+    assert groups[0] == ["map", "sin"] and not any("sin" in group for group in groups[1:])
+    assert len(names(grouped(largest(kc.maximum(x, 0))))) == 1  # the same bits everywhere
+
+
 def test_how_a_target_reads():
     x = kc.tanh(argument(8, 16))
     stored = {id(x._node)}

@@ -194,3 +194,27 @@ def test_moments_of_short_rows(gpu, rng, folds_made, length, mean):
     assert np.abs(error).max() < 2e-6 + 4e-7 * mean  # roundings of the row's sum
     np.testing.assert_allclose(one(kc.array(host)).numpy(), wide * variances, rtol=3e-6)
     assert all("for (; " not in launch.source.text for launch in folds_made)
+
+
+@pytest.mark.parametrize("count", [3, 17, 62, 1003])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_slope_of_an_extreme_goes_where_it_lies(count, dtype, rng):
+    """Also where the compiler computes sin(x) otherwise beside cos(x), or in a loop's remainder."""
+    functions = [(kc.sin, np.sin, np.cos), (kc.cos, np.cos, lambda x: -np.sin(x)),
+                 (kc.exp, np.exp, np.exp)]  # fmt: skip
+    for shape, axis in (((count,), None), ((5, count), 1), ((count, 5), 0)):
+        # no two so near that their results are equal
+        x = rng.permuted(np.linspace(-0.9, 1, int(np.prod(shape)))).reshape(shape)
+        x = x.astype(dtype)
+        for ours, theirs, slope in functions:
+            for extreme in ("max", "min"):
+
+                def total(x, f=ours, reduce=getattr(kc, extreme), axis=axis):
+                    return kc.sum(reduce(f(x), axis))
+
+                y = theirs(x.astype("float64"))
+                hit = y == getattr(y, extreme)(axis=axis, keepdims=True)
+                wanted = np.where(hit, slope(x.astype("float64")), 0)
+                for gradient in (kc.grad(total), kc.jit(kc.grad(total))):
+                    found = gradient(kc.array(x)).numpy()
+                    np.testing.assert_allclose(found, wanted, 0, 1e-6)

@@ -164,7 +164,30 @@ def _slope(program: Program) -> _Slope | None:
 
 
 def slopes(program: Program) -> str:
-    """The gradient along a random direction against differences."""
+    """The gradient along a random direction against differences.
+
+    What is wrong must be so at a point nearby as well: at equal elements, or where a condition
+    holds at one point only, there is no slope, and differences may not tell.
+    """
+    wrong = _wrong_slope(program)
+    return wrong if wrong and any(map(_wrong_slope, _nearby(program))) else ""
+
+
+def _nearby(program: Program) -> Iterator[Program]:
+    """The program with inputs that are slightly others."""
+    rng = np.random.default_rng(program.seed)
+    for distance in (1e-4, 1e-3, 3e-3, 1e-2):
+        inputs = {
+            n: (x + distance * rng.uniform(-1, 1, x.shape)).astype(x.dtype)
+            if x.dtype.name in ("float32", "float64")
+            else x
+            for n, x in program.inputs.items()
+        }
+        with contextlib.suppress(Unfit), inexactly():
+            yield replace(program, inputs=inputs, values=program.follow(inputs))
+
+
+def _wrong_slope(program: Program) -> str:
     slope = _slope(program)
     if slope is None:
         return ""

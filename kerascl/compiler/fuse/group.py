@@ -132,10 +132,10 @@ def group(
         accepts, busy_rows, update_limit, most_buffers, most_reductions: see
             `rules.Context`.
     """
-    targets, stored, length = choose_targets(nodes, roots, most_buffers)
+    targets, stored, length, apart = choose_targets(nodes, roots, most_buffers)
     varied = frozenset(id(node.inputs[0]) for node in nodes if node.op is VARIANCE)
     now = Context(
-        accepts, length, varied, busy_rows, update_limit, most_buffers, most_reductions
+        accepts, length, varied, busy_rows, update_limit, most_buffers, most_reductions, apart
     )
     grouping = Grouping(stored, now)
     for node in targets:

@@ -48,6 +48,7 @@ class Context:
         update_limit: elements from which a library operation is not joined by what reads states.
         most_buffers: arguments of a kernel that are memory.
         most_reductions: of one kernel, where some read others' results.
+        apart: ids of values that no kernel computes which reads them.
     """
 
     accepts: Callable[[Node, Part], bool]
@@ -57,6 +58,7 @@ class Context:
     update_limit: float = math.inf
     most_buffers: float = math.inf
     most_reductions: float = math.inf
+    apart: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ def join(cluster: Cluster, node: Node, reads: Reads, inside: set[int], now: Cont
         reads: what the target reads.
         inside: ids of those values that the cluster computes.
     """
-    if len(cluster.members) >= MOST_MEMBERS:
+    if len(cluster.members) >= MOST_MEMBERS or inside & now.apart:
         return None
     if cluster.statements + now.length.get(id(node), 0) > KERNEL_LIMIT:
         return None

@@ -90,9 +90,9 @@ def reads_of(target: Node, stored: set[int]) -> Reads:
 
 def choose_targets(
     nodes: list[Node], roots: Iterable[Node], most_buffers: float = math.inf
-) -> tuple[list[Node], set[int], dict[int, int]]:
-    """The nodes that get memory, in topological order, the ids of all stored nodes, and by id how
-    many statements compute a node.
+) -> tuple[list[Node], set[int], dict[int, int], frozenset[int]]:
+    """The nodes that get memory, in topological order, the ids of all stored nodes, by id how many
+    statements compute a node, and the ids of nodes that no kernel computes which reads them.
 
     Where a value reads more than `most_buffers` stored ones, some inputs are stored first.
     """
@@ -100,7 +100,7 @@ def choose_targets(
     for node in nodes:
         walk.visit(node)
     targets = [n for n in nodes if id(n) in walk.target and n.op.kind is not Kind.LEAF]
-    return targets, walk.stored, walk.length
+    return targets, walk.stored, walk.length, frozenset(walk.apart)
 
 
 class _Walk:
@@ -114,6 +114,8 @@ class _Walk:
         whole: what a node reads from memory, but for rows; two say "many".
         buffers: all that a node reads from memory.
         length: statements that compute a node.
+        exact: whether a node has the same bits wherever it is computed.
+        apart: what no kernel computes that reads it.
     """
 
     def __init__(self, nodes: list[Node], roots: Iterable[Node], most_buffers: float) -> None:
@@ -125,6 +127,8 @@ class _Walk:
         self.whole: dict[int, frozenset[int]] = {}
         self.buffers: dict[int, frozenset[int]] = {}
         self.length: dict[int, int] = {}
+        self.exact: dict[int, bool] = {}
+        self.apart: set[int] = set()
         self.statements = Statements()
         for node in nodes:
             for key in {id(x) for x in node.inputs}:
@@ -135,12 +139,15 @@ class _Walk:
     def visit(self, node: Node) -> None:
         """Decide about a node whose inputs have been visited."""
         key, kind = id(node), node.op.kind
+        self.exact[key] = self._is_exact(node)
         self.buffers[key] = self.whole[key] = frozenset((key,))
         if kind in (Kind.LEAF, Kind.CONST):
             self._visit_source(node)
             return
         if kind in (Kind.LIBRARY, Kind.PICK, Kind.REDUCTION):
             self.target.add(key)
+        if kind is Kind.POINTWISE and node.dtype.is_bool:
+            self._keep_compared(node)
         inline, sources = self._inline(node)
         again = RECOMPUTE_LIMIT if len(sources) > 1 else RECOMPUTE_ONE_LIMIT
         several = self.readers.get(key, 0) > 1
@@ -171,6 +178,24 @@ class _Walk:
             self.stored.add(key)
         else:
             self.buffers[key] = self.whole[key] = frozenset()
+
+    def _is_exact(self, node: Node) -> bool:
+        if node.op.kind in (Kind.LIBRARY, Kind.PICK, Kind.REDUCTION):
+            return True
+        exact = node.op.exact or node.op.kind is not Kind.POINTWISE
+        return exact and all(self.exact[id(x)] for x in node.inputs)
+
+    def _keep_compared(self, node: Node) -> None:
+        """Store what is compared with a reduction of it, unless it is exact: computed twice, in
+        loops that a compiler makes other instructions of, it may differ in the last bit, and
+        nothing be the largest."""
+        bases = [_base(x) for x in node.inputs]
+        for base in bases:
+            if base.op.kind is Kind.REDUCTION:
+                for reduced in map(_base, base.inputs):
+                    if not self.exact[id(reduced)] and any(reduced is x for x in bases):
+                        self._demand(reduced)
+                        self.apart.add(id(reduced))
 
     def _inline(self, node: Node) -> tuple[int, frozenset[int]]:
         """Instructions that compute an element, and what they read from memory, but for rows."""
@@ -225,6 +250,13 @@ class _Walk:
             self.target.add(id(x))
             self.stored.add(id(x))
             self.cost[id(x)] = 0
+
+
+def _base(node: Node) -> Node:
+    """What a node shows, through views and broadcasts."""
+    while views.is_view(node) or node.op is EXPAND:
+        node = node.inputs[0]
+    return node
 
 
 def _path(node: Node, size: Callable[[Node], int]) -> list[Node]:
