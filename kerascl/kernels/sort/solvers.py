@@ -102,10 +102,11 @@ class ChunkSort(_ItemSort):
         sort_by_chunks(stages, keep)
 
     def cost(self, problem: SortProblem, info) -> float:
-        # Each item moves once in each doubling; few work-items wait for each of their reads.
+        # Each item moves once in each doubling, in the last ones of a row by few work-items, which
+        # on GPUs wait for each of their reads: twice the row's length in all.
         deep, rates = depth(problem), machine.of(info)
         moves = problem.rows * problem.length * deep
-        waits = 0.0 if info.kind == "cpu" else moves / (4 * info.compute_units) * rates.latency / 4
+        waits = 0.0 if info.kind == "cpu" else 2 * problem.length * rates.latency
         return waits + rates.roofline(moves, 2 * ITEM * moves, dtypes.float32, self.ON_CPU)
 
 
