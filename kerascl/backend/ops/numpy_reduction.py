@@ -307,7 +307,9 @@ def unique(
     """The different elements of `x`, always sorted; their number is read on the host."""
     x = convert_to_tensor(x)
     wanted = (return_index, return_inverse, return_counts)
-    return sets.unique(x, *wanted, axis, size, 0 if fill_value is None else fill_value)
+    fill_value = 0 if fill_value is None else fill_value
+    # to Keras each NaN is an element of its own
+    return sets.unique(x, *wanted, axis, size, fill_value, equal_nan=False)
 
 
 # -- cumulative and neighbours ------------------------------------------------
