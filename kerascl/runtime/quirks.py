@@ -181,9 +181,9 @@ TABLE = (
     Quirk(
         "keeps_choices_wrongly",
         "its compiler keeps wrongly, from one barrier to the next, what comparisons decided: "
-        "-sign(x) of rows whose mean and variance are taken (AVX2); from one short loop that it "
-        "unrolls to the next: log_softmax of padded rows; and it ends the process (signal 11) "
-        "where what was decided for a row as a whole is used behind two of them",
+        "-sign(x) of rows whose mean and variance are taken (AVX2); from one short loop to the "
+        "next: log_softmax of padded rows, softmax of rolled ones; and it ends the process "
+        "(signal 11) where what was decided for a row as a whole is used behind two of them",
         _intel_cpu_2026_2,
     ),
     Quirk(

@@ -159,6 +159,40 @@ def test_choices_of_one_loop_and_the_next(join, columns, rng):
     np.testing.assert_allclose(f(kc.array(left), kc.array(right)).numpy(), wanted, 0, 2e-6)
 
 
+JOINED = {
+    "three": lambda xp, x: xp.concatenate([x, x, x]),
+    "two": lambda xp, x: xp.concatenate([x, x * 2]),
+    "columns": lambda xp, x: xp.concatenate([x, x + 1, x * 3], 2),
+    "padded": lambda xp, x: xp.pad(x, [(1, 1), (1, 1), (1, 1)]),
+    "rolled": lambda xp, x: xp.roll(x, 2, 1),
+    "rolled rows": lambda xp, x: xp.roll(x, 1, 0),
+}
+
+
+def _softmax(xp, x):
+    x = xp.exp(x - xp.max(x, -1, keepdims=True))
+    return x / xp.sum(x, -1, keepdims=True)
+
+
+def _normalised(xp, x):
+    return (x - xp.mean(x, -1, keepdims=True)) / xp.sqrt(xp.var(x, -1, keepdims=True) + 1)
+
+
+def _signs(xp, x):
+    return -xp.sign(x) / xp.sqrt(xp.var(x, -1, keepdims=True) + 1)
+
+
+@pytest.mark.parametrize("shape", [(3, 7, 4), (2, 5, 8), (4, 9, 2), (5, 24, 3)], ids=str)
+@pytest.mark.parametrize("rows", [_softmax, _normalised, _signs])
+@pytest.mark.parametrize("join", JOINED)
+def test_choices_of_a_row_in_loop_after_loop(join, rows, shape, rng):
+    """Where a row is of something joined, which the compiler chose wrongly in a later loop."""
+    x = rng.standard_normal(shape, "float32")
+    f = kc.jit(lambda x: rows(kc, JOINED[join](kc, x)))
+    wanted = rows(np, JOINED[join](np, x.astype("float64")))
+    np.testing.assert_allclose(f(kc.array(x)).numpy(), wanted, 0, 1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_choices_of_a_row_behind_barriers(dtype, rng):
     """What comparisons made of a row's result, read in later stages: a compiler died of it."""

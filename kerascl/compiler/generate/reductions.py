@@ -170,7 +170,11 @@ class _Reduction:
                 and id(m) in self.build.writes
             ]
             if now or side:
-                self._loop(outer, now, side, registers, place, layout, stage == 0)
+                decode = space.decode(
+                    "again", kept_dims, [names[d] for d in kept], writer.number, ctype
+                )
+                again = self._place_again(stage, ctype, decode)
+                self._loop(outer, now, side, registers, place, layout, stage == 0, again)
             if layout.splits > 1:
                 break
             for reduction in now:
@@ -234,6 +238,7 @@ class _Reduction:
         place: Any,
         layout: Layout,
         first: bool,
+        again: list[str],
     ) -> None:
         """Over the row: take its elements into `reductions` and store those of `side`."""
         sums = {}
@@ -260,7 +265,7 @@ class _Reduction:
         if layout.per_thread:
             self._unrolled(outer, element, place, layout, first)
         else:
-            self._in_loops(outer, element, place, layout, list(sums.values()))
+            self._in_loops(outer, element, place, layout, list(sums.values()), again)
         for own in sums.values():
             outer.lines += own.finish()
 
@@ -333,8 +338,21 @@ class _Reduction:
         finish = rename(spec.finish, [], names)
         registers[id(reduction)] = (replace(spec, finish=finish), states)
 
+    def _place_again(self, stage: int, ctype: str, decode: list[str]) -> list[str]:
+        """Where a compiler keeps choices wrongly from one loop to the next, the lines that find the
+        row's place anew in the loop of `stage`: plus what is always 0, which it cannot know."""
+        if stage == 0 or "keeps_choices_wrongly" not in self.info.quirks:
+            return []
+        return [f"const {ctype} again = o + {stage} * ({ctype})get_global_offset(2);", *decode]
+
     def _in_loops(
-        self, outer: Scope, element: Any, place: Any, layout: Layout, sums: list[Blocked]
+        self,
+        outer: Scope,
+        element: Any,
+        place: Any,
+        layout: Layout,
+        sums: list[Blocked],
+        again: list[str],
     ) -> None:
         ctype, threads = outer.writer.index_type, layout.row_threads
 
@@ -360,17 +378,13 @@ class _Reduction:
         # CPUs' compilers make better vectors of a loop that stays one
         hint = '_Pragma("nounroll") ' if self.info.kind == "cpu" else ""
         outer.lines += ["{", f"  {ctype} r = r_begin + rl;"]
+        if any(_CHOICE.search(line) for lines, _, _ in bodies for line in lines):
+            outer.lines += [f"  {line}" for line in again]
         outer.lines += [f"  {x}" for x in blocked.loop(sums, threads, together, whole, hint)]
         for lines, count, condition in bodies:
-            stays = hint if self._must_stay(lines) else ""
-            outer.lines.append(f"  {stays}for (; {condition}; r += {count * threads}) {{")
+            outer.lines.append(f"  for (; {condition}; r += {count * threads}) {{")
             outer.lines += [f"    {line}" for line in lines] + ["  }"]
         outer.lines.append("}")
-
-    def _must_stay(self, lines: list[str]) -> bool:
-        """Whether a compiler that unrolls this loop keeps its choices wrongly for the next one."""
-        wrong = self.cluster.staged and "keeps_choices_wrongly" in self.info.quirks
-        return wrong and any(_CHOICE.search(line) for line in lines)
 
     def _together(self, layout: Layout) -> int:
         """How many elements a work-item reads before it goes on: a GPU's memory is busy only
