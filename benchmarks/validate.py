@@ -93,7 +93,8 @@ def of_torch(network: torch.nn.Module, x, y, dtype, steps: int, rate: float, pla
 def of_kerascl(made: onnx.ModelProto, x, y, steps: int, rate: float) -> dict:
     """The same of the loaded model."""
     model = kerascl.onnx.load(made)
-    held = model.get_layer("graph").weight_by_name
+    graph = model.get_layer("graph")
+    held = graph.weight_by_name
     outputs = model.predict(x, verbose=0)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     names = [n for n, v in held.items() if v.trainable]
@@ -101,7 +102,7 @@ def of_kerascl(made: onnx.ModelProto, x, y, steps: int, rate: float) -> dict:
     with kc.GradientTape() as tape:
         loss = loss_of(y, model(x, training=True))
     found = tape.gradient(loss, [held[n].value for n in names])
-    gradients = {n: np.asarray(g) for n, g in zip(names, found)}
+    gradients = {n: np.asarray(graph.as_in_file(n, g)) for n, g in zip(names, found)}
     for variable, value in zip(model.non_trainable_variables, before):
         variable.assign(value)
     model.compile(keras.optimizers.SGD(rate), loss_of)
