@@ -5,14 +5,14 @@
     python -m benchmarks.validate --size 64 --batch 4 --steps 20
     python -m benchmarks.validate --jobs 4 --torch cuda
 
-They are torchvision's, and small ones of fixed sizes: of transformers BERT, GPT-2, Llama and
-Whisper's encoder; a U-Net of diffusion, LSTM and GRU. Each network gets random weights, no dropout,
-and is exported by torch.onnx as it trains. Its outputs, its loss, the gradient of each parameter
-and the losses of some steps of SGD are compared with PyTorch's in float64 (on the CPU, unless
---torch says cuda), by relative norm. Beside each difference stands that of PyTorch in true
-float32: a network fails where kerascl's is more than four times as large, and exits with 1. The
-column "worst" is of the parameter that differs most, by the larger of its gradient's norm and a
-thousandth of the largest.
+They are torchvision's (alexnet and vgg16 with two images of 224 pixels, which torch.onnx needs for
+them), and small ones of fixed sizes: of transformers BERT, GPT-2, Llama and Whisper's encoder; a
+U-Net of diffusion, LSTM and GRU. Each network gets random weights, no dropout, and is exported by
+torch.onnx as it trains. Its outputs, its loss, the gradient of each parameter and the losses of
+some steps of SGD are compared with PyTorch's in float64 (on the CPU, unless --torch says cuda), by
+relative norm. Beside each difference stands that of PyTorch in true float32: a network fails where
+kerascl's is more than four times as large, and exits with 1. The column "worst" is of the parameter
+that differs most, by the larger of its gradient's norm and a thousandth of the largest.
 """
 
 import argparse
@@ -138,7 +138,7 @@ def validate(name: str, size: int, batch: int, steps: int, rate: float, place: s
     rng = np.random.default_rng()
     network = build(name, images_of(name, size))
     x = example(name, size, batch, rng)
-    y = rng.integers(0, 10, batch)
+    y = rng.integers(0, 10, len(x))
     start = time.perf_counter()
     ours = of_kerascl(exported(network, x), x, y, steps, rate)
     seconds = time.perf_counter() - start
