@@ -18,7 +18,10 @@ VISION = (
 OTHERS = ("bert", "gpt2", "llama", "whisper_encoder", "unet", "lstm", "gru")
 _AUXILIARY = {"googlenet": {"aux_logits": False, "init_weights": False},
               "inception_v3": {"aux_logits": False, "init_weights": False}}  # fmt: skip
-_SMALLEST = {"alexnet": 96, "inception_v3": 96}
+# torch.onnx exports adaptive pools only where their results divide their inputs: alexnet's of 6 x 6
+# pixels and vgg16's of 7 x 7 are as large as those, with these images.
+_SMALLEST = {"alexnet": 224, "vgg16": 224, "inception_v3": 96}
+_LARGE_BATCH = 2  # of images that are larger than those asked for
 _VOCABULARY, _LENGTH, _WIDTH, _FEATURES = 96, 24, 64, 16
 
 
@@ -50,11 +53,17 @@ def build(name: str, size: int, classes: int = 10) -> nn.Module:
 
 
 def vision(name: str, size: int, classes: int) -> nn.Module:
-    """A network of torchvision's for images of `size` pixels along each side."""
+    """A network of torchvision's for images of `size` pixels along each side.
+
+    vit_b_16's head is zero there at the start: its weights are drawn, so that its outputs differ.
+    """
     options = dict(_AUXILIARY.get(name, {}))
     if name == "vit_b_16":
         options["image_size"] = size
-    return getattr(of_torchvision(), name)(weights=None, num_classes=classes, **options)
+    network = getattr(of_torchvision(), name)(weights=None, num_classes=classes, **options)
+    if name == "vit_b_16":
+        nn.init.normal_(network.heads.head.weight, std=network.heads.head.in_features**-0.5)
+    return network
 
 
 def images_of(name: str, size: int) -> int:
@@ -66,6 +75,7 @@ def example(name: str, size: int, batch: int, rng: np.random.Generator) -> np.nd
     """What a network takes: images, int64 tokens, or rows of features."""
     if name in VISION:
         side = images_of(name, size)
+        batch = min(batch, _LARGE_BATCH) if side >= 2 * size else batch
         return rng.normal(size=(batch, 3, side, side)).astype(np.float32)
     if name in ("bert", "gpt2", "llama"):
         # without 0, BERT's padding: torch gives its embedding no gradient, a file does not say so

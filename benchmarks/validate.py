@@ -5,14 +5,14 @@
     python -m benchmarks.validate --size 64 --batch 4 --steps 20
     python -m benchmarks.validate --jobs 4 --torch cuda
 
-They are torchvision's, and small ones of fixed sizes: of transformers BERT, GPT-2, Llama and
-Whisper's encoder; a U-Net of diffusion, LSTM and GRU. Each network gets random weights, no dropout,
-and is exported by torch.onnx as it trains. Its outputs, its loss, the gradient of each parameter
-and the losses of some steps of SGD are compared with PyTorch's in float64 (on the CPU, unless
---torch says cuda), by relative norm. Beside each difference stands that of PyTorch in true
-float32: a network fails where kerascl's is more than four times as large, and exits with 1. The
-column "worst" is of the parameter that differs most, by the larger of its gradient's norm and a
-thousandth of the largest.
+They are torchvision's (alexnet and vgg16 with two images of 224 pixels, which torch.onnx needs for
+them), and small ones of fixed sizes: of transformers BERT, GPT-2, Llama and Whisper's encoder; a
+U-Net of diffusion, LSTM and GRU. Each network gets random weights, no dropout, and is exported by
+torch.onnx as it trains. Its outputs, its loss, the gradient of each parameter and the losses of
+some steps of SGD are compared with PyTorch's in float64 (on the CPU, unless --torch says cuda), by
+relative norm. Beside each difference stands that of PyTorch in true float32: a network fails where
+kerascl's is more than four times as large, and exits with 1. The column "worst" is of the parameter
+that differs most, by the larger of its gradient's norm and a thousandth of the largest.
 """
 
 import argparse
@@ -93,7 +93,8 @@ def of_torch(network: torch.nn.Module, x, y, dtype, steps: int, rate: float, pla
 def of_kerascl(made: onnx.ModelProto, x, y, steps: int, rate: float) -> dict:
     """The same of the loaded model."""
     model = kerascl.onnx.load(made)
-    held = model.get_layer("graph").weight_by_name
+    graph = model.get_layer("graph")
+    held = graph.weight_by_name
     outputs = model.predict(x, verbose=0)
     loss_of = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     names = [n for n, v in held.items() if v.trainable]
@@ -101,7 +102,7 @@ def of_kerascl(made: onnx.ModelProto, x, y, steps: int, rate: float) -> dict:
     with kc.GradientTape() as tape:
         loss = loss_of(y, model(x, training=True))
     found = tape.gradient(loss, [held[n].value for n in names])
-    gradients = {n: np.asarray(g) for n, g in zip(names, found)}
+    gradients = {n: np.asarray(graph.as_in_file(n, g)) for n, g in zip(names, found)}
     for variable, value in zip(model.non_trainable_variables, before):
         variable.assign(value)
     model.compile(keras.optimizers.SGD(rate), loss_of)
@@ -137,7 +138,7 @@ def validate(name: str, size: int, batch: int, steps: int, rate: float, place: s
     rng = np.random.default_rng()
     network = build(name, images_of(name, size))
     x = example(name, size, batch, rng)
-    y = rng.integers(0, 10, batch)
+    y = rng.integers(0, 10, len(x))
     start = time.perf_counter()
     ours = of_kerascl(exported(network, x), x, y, steps, rate)
     seconds = time.perf_counter() - start

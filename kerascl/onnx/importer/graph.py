@@ -1,7 +1,8 @@
 """A graph of operators, and how it runs.
 
 Values on the way are Arrays on the device, NumPy arrays on the host (shapes and what is computed
-from them, constants), `NarrowArray`s, lists (sequences) or None (an optional without a value).
+from them, constants), `NarrowArray`s, images with `ChannelsLast`, lists (sequences) or None (an
+optional without a value).
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from kerascl.core.array import Array
 from kerascl.onnx.importer import types
 from kerascl.onnx.importer.errors import OnnxError
 from kerascl.onnx.importer.functions import versions
+from kerascl.onnx.importer.layout import ChannelsLast, aligned, as_in_graph, elementwise_rank
 from kerascl.onnx.importer.rules import RULES, Rule
 from kerascl.onnx.importer.types import NarrowArray
 from kerascl.ops import host as host_reads
@@ -166,7 +168,7 @@ class Graph:
             made.update((n, v) for n, v in zip(node.outputs, results) if n)
             for name in node.last:
                 made.pop(name, None)
-        return [scope[name] for name in self.outputs]
+        return [_standard(scope[name]) for name in self.outputs]
 
     def replay(self, scope: Scope, until: Node, known: set[str], run: Run) -> None:
         """Carry out the nodes before one again, but those whose results are known."""
@@ -265,6 +267,12 @@ class Call:
             return None
         return [int(n) for n in np.asarray(found).reshape(-1)]
 
+    def number(self, place: int) -> bool | int | float | None:
+        """The number that an input is, where the host knows it."""
+        value = self.scope[self.node.inputs[place]]
+        known = isinstance(value, np.ndarray) and value.size == 1 and value.dtype.kind in "biuf"
+        return value.item() if known else None
+
     def axis(self, rank: int, name: str = "axis") -> int:
         """The attribute that names an axis, counted from the front."""
         return axis_of(self[name], rank)
@@ -291,6 +299,8 @@ def device(value: Value) -> Array:
         return value
     if isinstance(value, NarrowArray):
         return value.array
+    if isinstance(value, ChannelsLast):
+        return as_in_graph(value)
     if isinstance(value, np.ndarray | np.generic):
         value = np.asarray(value)
         if value.dtype.kind in "OUST":
@@ -320,22 +330,44 @@ def _carry_out(
             _see(run, node, found)
             return found
         call = Call(graph, node, scope, run)
-        rule = node.rule
-        if not rule.raw:
-            values = [
-                None if v is None else on_host(v) if place in rule.host else device(v)
-                for place, v in enumerate(values)
-            ]
-        results = rule.function(call, *values)
+        results = _results(call, values)
     except (ValueError, TypeError, IndexError, KeyError, NotImplementedError) as error:
         if isinstance(error, OnnxError) and error.args[0].startswith("node "):
             raise
         which = f"node {node.name or node.outputs[0]!r} ({node.op})"
         text = str(error) if not isinstance(error, KeyError) else f"{error} is missing"
         raise OnnxError(f"{which}: {text}") from error
-    results = results if isinstance(results, tuple) else (results,)
     _see(run, node, results)
     return results
+
+
+def _results(call: Call, values: list[Value]) -> tuple[Value, ...]:
+    """What a node's rule makes of its inputs, each in the layout that the rule takes."""
+    rule, node = call.node.rule, call.node
+    if not rule.raw:
+        values = [
+            v if v is None or (rule.layout and isinstance(v, ChannelsLast) and p not in rule.host)
+            else on_host(v) if p in rule.host
+            else device(v)
+            for p, v in enumerate(values)
+        ]  # fmt: skip
+    rank = 0
+    if rule.layout == "elementwise" and (node.opset >= 7 or len(values) == 1):
+        # before opset 7 operands were laid along axes by an attribute
+        rank = elementwise_rank([v for p, v in enumerate(values) if p not in rule.host])
+    if rank:
+        values = [
+            v if v is None or p in rule.host else aligned(v, rank) for p, v in enumerate(values)
+        ]
+    elif rule.layout != "own":
+        values = [_standard(v) for v in values]
+    results = rule.function(call, *values)
+    results = results if isinstance(results, tuple) else (results,)
+    return tuple([ChannelsLast(y) for y in results]) if rank else results
+
+
+def _standard(value: Value) -> Value:
+    return as_in_graph(value) if isinstance(value, ChannelsLast) else value
 
 
 def _see(run: Run, node: Node, results: Sequence[Value]) -> None:

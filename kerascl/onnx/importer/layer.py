@@ -19,6 +19,7 @@ from kerascl.onnx.importer.errors import OnnxError
 from kerascl.onnx.importer.graph import Run, device, read_graph
 from kerascl.onnx.importer.reading import Weight
 from kerascl.onnx.importer.types import NarrowArray
+from kerascl.ops.movement import transpose
 
 PACKAGE = "kerascl"
 
@@ -34,7 +35,7 @@ class OnnxGraph(keras.layers.Layer):
 
     Args:
         model: a model that was checked, without the weights, which are inputs of its graph.
-        weights: name to `Weight`; or, as it is saved, to [shape, dtype, trainable].
+        weights: name to `Weight`; or, as it is saved, to [shape, dtype, trainable, axes].
     """
 
     def __init__(self, model: ModelProto | str, weights: Mapping[str, Any], **options: Any):
@@ -46,6 +47,7 @@ class OnnxGraph(keras.layers.Layer):
         self.graph = read_graph(model)
         self.weight_by_name: dict[str, keras.Variable] = {}
         self._described: dict[str, list[Any]] = {}
+        self._axes: dict[str, list[int]] = {}
         for name, weight in weights.items():
             if not isinstance(weight, Weight):
                 weight = _empty(*weight)
@@ -66,7 +68,6 @@ class OnnxGraph(keras.layers.Layer):
 
     def _add(self, name: str, weight: Weight) -> None:
         value = weight.value
-        # kernels of convolutions lie as Keras has them, filters last
         self.weight_by_name[name] = self.add_weight(
             shape=value.shape,
             dtype=value.dtype.name,
@@ -74,7 +75,9 @@ class OnnxGraph(keras.layers.Layer):
             trainable=weight.trainable,
             name=name.replace("/", ".").strip(".") or "weight",
         )
-        self._described[name] = [list(value.shape), value.dtype.name, weight.trainable]
+        axes = list(weight.axes)
+        self._axes[name] = axes
+        self._described[name] = [list(value.shape), value.dtype.name, weight.trainable, axes]
 
     def build(self, *shapes: Any) -> None:
         """Nothing: the weights are made with the layer."""
@@ -86,7 +89,7 @@ class OnnxGraph(keras.layers.Layer):
             name: NarrowArray(device(value), self.narrow[name]) if name in self.narrow else value
             for name, value in zip(self.input_names, given)
         }
-        values.update({name: v.value for name, v in self.weight_by_name.items()})
+        values.update({n: self.as_in_file(n, v.value) for n, v in self.weight_by_name.items()})
         run = Run(training, not self.trainable, self._assign, self.seeds)
         run.seen = self.seen
         results = self.graph.run([values[n] for n in self.graph.inputs], values, run)
@@ -96,6 +99,12 @@ class OnnxGraph(keras.layers.Layer):
     def compute_output_spec(self, inputs: Any, training: bool | None = None) -> Any:
         """Shapes and dtypes of what `call` returns, by running it without values."""
         return compute_output_spec(self.call, inputs, training)
+
+    def as_in_file(self, name: str, value: Array) -> Array:
+        """The value or the gradient of a weight, with its axes as the file has them: variables of
+        kernels of convolutions have filters last."""
+        axes = self._axes[name]
+        return transpose(value, axes) if axes else value
 
     def _assign(self, name: str, value: Array) -> None:
         if name in self.weight_by_name:
@@ -134,8 +143,11 @@ def _decoded(text: str) -> ModelProto:
     return model
 
 
-def _empty(shape: Any, dtype: Any, trainable: Any) -> Weight:
-    return Weight(np.broadcast_to(np.zeros((), types.BY_NAME[dtype].numpy), shape), bool(trainable))
+def _empty(shape: Any, dtype: Any, trainable: Any, axes: Any = ()) -> Weight:
+    """A weight without its value; models that were saved before kernels had filters last say
+    nothing of axes."""
+    value = np.broadcast_to(np.zeros((), types.BY_NAME[dtype].numpy), shape)
+    return Weight(value, bool(trainable), tuple(axes))
 
 
 def _input_kind(model: ModelProto, name: str) -> str:

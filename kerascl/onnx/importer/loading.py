@@ -32,7 +32,8 @@ def load(model: str | os.PathLike[str] | ModelProto, name: str | None = None) ->
 
     Returns:
         a model that is not compiled; its graph's weights by their names in the file are
-        `model.get_layer("graph").weight_by_name`.
+        `model.get_layer("graph").weight_by_name`. Kernels of convolutions have filters last, as
+        Keras has them; `as_in_file` of the same layer gives axes back their order.
 
     Raises:
         FileNotFoundError: when there is no such file.

@@ -40,10 +40,17 @@ _PACKED: dict[int, int] = {TensorProto.INT4: 4, TensorProto.UINT4: 4, TensorProt
 
 @dataclass(frozen=True)
 class Weight:
-    """An initialiser that becomes a variable."""
+    """An initialiser that becomes a variable.
+
+    Attributes:
+        value: in the order of axes of the variable.
+        trainable: whether it is trained.
+        axes: the place of each axis of the file's among them; empty where they are the same.
+    """
 
     value: np.ndarray
     trainable: bool
+    axes: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -228,7 +235,7 @@ def _without_weights(graph: GraphProto) -> dict[str, Weight]:
                 inner.initializer.remove(tensor)
                 for value in [v for v in inner.input if v.name == tensor.name]:
                     inner.input.remove(value)
-    settings, statistics = _uses(graph)
+    settings, statistics, kernels = _uses(graph)
     shown = {value.name for value in graph.input}
     weights: dict[str, Weight] = {}
     kept: list[TensorProto] = []
@@ -246,6 +253,11 @@ def _without_weights(graph: GraphProto) -> dict[str, Weight]:
         value = types.to_carrier(numpy_helper.to_array(tensor))
         trainable = floating and not setting and tensor.name not in statistics
         weights[tensor.name] = Weight(value, trainable)
+        if tensor.name in kernels and value.ndim > 2:  # filters last, as Keras has them
+            order = (*range(2, value.ndim), 1, 0)
+            axes = tuple(order.index(a) for a in range(value.ndim))
+            value = np.ascontiguousarray(value.transpose(order))
+            weights[tensor.name] = Weight(value, trainable, axes)
         if tensor.name not in shown:
             made = onnx.helper.make_tensor_value_info(tensor.name, code, list(tensor.dims))
             graph.input.append(made)
@@ -264,11 +276,13 @@ def _names(graph: GraphProto) -> list[str]:
     return names
 
 
-def _uses(graph: GraphProto) -> tuple[set[str], set[str]]:
-    """Names that are read as settings only, and names of running statistics."""
+def _uses(graph: GraphProto) -> tuple[set[str], set[str], set[str]]:
+    """Names that are read as settings only, those of running statistics, and of kernels of
+    convolutions."""
     settings: set[str] = set()
     data: set[str] = set()
     statistics: set[str] = set()
+    kernels: set[str] = set()
     for inner in graphs(graph):
         for node in inner.node:
             rule = RULES.latest(node.domain, node.op_type)
@@ -277,6 +291,9 @@ def _uses(graph: GraphProto) -> tuple[set[str], set[str]]:
                     settings.add(name)
                 elif rule is not None and place in rule.statistics:
                     statistics.add(name)
+                elif rule is not None and place in rule.kernels:
+                    kernels.add(name)
                 else:
                     data.add(name)
-    return settings - data, statistics - data
+    data |= kernels
+    return settings - data, statistics - data, kernels

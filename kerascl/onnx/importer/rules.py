@@ -18,7 +18,10 @@ class Rule:
         host: places of inputs that it needs on the host, as NumPy arrays: shapes, axes, ...
         settings: places whose initialisers are settings, not weights: never trained.
         statistics: places of running statistics: variables that training updates but not trains.
+        kernels: places of kernels of convolutions, whose variables have filters last.
         raw: whether inputs are given as they are, on host or device, sequences or nothing.
+        layout: "elementwise" where inputs may be images with channels last, as long as all are
+            laid out so; "own" where the rule takes a `ChannelsLast` as it is; "" where it does not.
     """
 
     function: Callable[..., Any]
@@ -26,7 +29,9 @@ class Rule:
     host: frozenset[int] = frozenset()
     settings: frozenset[int] = frozenset()
     statistics: frozenset[int] = frozenset()
+    kernels: frozenset[int] = frozenset()
     raw: bool = False
+    layout: str = ""
 
 
 @dataclass
@@ -58,13 +63,18 @@ def operator(
     host: tuple[int, ...] = (),
     settings: tuple[int, ...] = (),
     statistics: tuple[int, ...] = (),
+    kernels: tuple[int, ...] = (),
     raw: bool = False,
+    layout: str = "",
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
     """Declare a function as the rule of operators; see `Rule`."""
 
     def declare(function: Callable[..., Any]) -> Callable[..., Any]:
         places = frozenset(host) | frozenset(settings)
-        rule = Rule(function, since, frozenset(host), places, frozenset(statistics), raw)
+        rule = Rule(
+            function, since, frozenset(host), places, frozenset(statistics), frozenset(kernels),
+            raw, layout,
+        )  # fmt: skip
         for name in names:
             found = RULES.rules.setdefault((domain, name), [])
             found.append(rule)

@@ -11,6 +11,7 @@ from kerascl.core.array import Array
 from kerascl.dtypes import BY_NAME
 from kerascl.onnx.importer import types
 from kerascl.onnx.importer.graph import Call, device
+from kerascl.onnx.importer.layout import ChannelsLast, as_in_graph
 from kerascl.onnx.importer.rules import operator
 from kerascl.onnx.importer.types import NARROW, Narrow, NarrowArray
 from kerascl.ops import bits, pointwise
@@ -20,12 +21,19 @@ from kerascl.ops.declare import cast_to
 _FLOAT8: dict[int, float] = {TensorProto.FLOAT8E4M3FN: 448.0, TensorProto.FLOAT8E5M2: 57344.0}
 
 
-@operator("Cast", raw=True)
+@operator("Cast", raw=True, layout="own")
 def cast(call: Call, x: Any) -> Any:
     code = call["to"]
     if isinstance(code, str):  # opset 1
         code = TensorProto.DataType.Value(code)
-    return converted(device(x), code, bool(call.get("saturate", 1)), call.get("round_mode", "up"))
+    last = isinstance(x, ChannelsLast)
+    saturate, mode = bool(call.get("saturate", 1)), call.get("round_mode", "up")
+    y = converted(x.array if last else device(x), code, saturate, mode)
+    if not last:
+        return y
+    if isinstance(y, NarrowArray):
+        return NarrowArray(as_in_graph(ChannelsLast(y.array)), y.kind)
+    return ChannelsLast(y)
 
 
 @operator("CastLike", raw=True)

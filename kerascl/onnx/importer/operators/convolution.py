@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from kerascl.core.array import Array
 from kerascl.onnx.importer.graph import Call
+from kerascl.onnx.importer.layout import ChannelsLast, Images, channels_last
 from kerascl.onnx.importer.rules import operator
 from kerascl.ops import convolution
 from kerascl.ops.declare import cast_to
@@ -38,14 +39,12 @@ def pads_of(
 
 
 def cut(x: Array, pads: Pads) -> tuple[Array, Pads]:
-    """`x` without what negative padding of its last axes takes away, and the rest of the pads."""
+    """(N, *spatial, C) without what negative padding takes away, and the rest of the pads."""
     if all(low >= 0 and high >= 0 for low, high in pads):
         return x, pads
-    first = x.ndim - len(pads)
-    starts = [0] * first + [max(0, -low) for low, _ in pads]
-    stops = [*x.shape[:first]] + [
-        n - max(0, -high) for n, (_, high) in zip(x.shape[first:], pads)
-    ]
+    starts = [0, *[max(0, -low) for low, _ in pads], 0]
+    inner = [n - max(0, -high) for n, (_, high) in zip(x.shape[1:-1], pads)]
+    stops = [x.shape[0], *inner, x.shape[-1]]
     x = strided(x, starts, stops, [1] * x.ndim)
     return x, [(max(0, low), max(0, high)) for low, high in pads]
 
@@ -60,8 +59,8 @@ def along_channels(bias: Array, rank: int) -> Array:
     return reshape_to(bias, (bias.size,) + (1,) * (rank - 2))
 
 
-@operator("Conv")
-def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
+@operator("Conv", kernels=(1,), layout="own")
+def conv(call: Call, x: Images, w: Array, bias: Array | None = None) -> ChannelsLast:
     rank = x.ndim - 2
     if rank < 1 or w.ndim != x.ndim:
         raise ValueError(f"a kernel of shape {w.shape} does not fit inputs of shape {x.shape}")
@@ -74,20 +73,20 @@ def conv(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
         )
     extents = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilation)]
     pads = pads_of(call, x.shape[2:], extents, strides)
-    y = convolved(x, w, strides, pads, dilation)
-    return y if bias is None else y + along_channels(bias, y.ndim)
+    y = convolved(x, w, strides, pads, dilation).array
+    return ChannelsLast(y if bias is None else y + bias)
 
 
 def convolved(
-    x: Array, w: Array, strides: Sequence[int], pads: Pads, dilation: Sequence[int]
-) -> Array:
+    x: Images, w: Array, strides: Sequence[int], pads: Pads, dilation: Sequence[int]
+) -> ChannelsLast:
     """Convolution of (N, C, *spatial) with (K, C // groups, *kernel), no bias."""
-    x, pads = cut(x, pads)
-    return convolution.conv(x, channels_last_kernel(w), strides, pads, dilation, True)
+    inner, pads = cut(channels_last(x), pads)
+    return ChannelsLast(convolution.conv(inner, channels_last_kernel(w), strides, pads, dilation))
 
 
-@operator("ConvTranspose")
-def conv_transpose(call: Call, x: Array, w: Array, bias: Array | None = None) -> Array:
+@operator("ConvTranspose", kernels=(1,), layout="own")
+def conv_transpose(call: Call, x: Images, w: Array, bias: Array | None = None) -> ChannelsLast:
     rank = x.ndim - 2
     strides = call.get("strides") or [1] * rank
     dilation = call.get("dilations") or [1] * rank
@@ -108,15 +107,14 @@ def conv_transpose(call: Call, x: Array, w: Array, bias: Array | None = None) ->
     else:
         pads = pads_of(call, x.shape[2:], extents, strides)
     # zeros around the stretched input: what the kernel reaches beyond it, less what is cut off
-    around = [
-        (e - 1 - low, e - 1 - high + o) for e, (low, high), o in zip(extents, pads, extra)
-    ]
+    around = [(e - 1 - low, e - 1 - high + o) for e, (low, high), o in zip(extents, pads, extra)]
     groups = call["group"]
-    xs = [x] if groups == 1 else _cut_channels(x, groups, 1)
+    last = channels_last(x)
+    xs = [last] if groups == 1 else _cut_channels(last, groups, last.ndim - 1)
     ws = [w] if groups == 1 else _cut_channels(w, groups, 0)
     ys = [_transposed(a, b, strides, around, dilation) for a, b in zip(xs, ws)]
-    y = ys[0] if groups == 1 else concatenate(ys, 1)
-    return y if bias is None else y + along_channels(bias, y.ndim)
+    y = ys[0] if groups == 1 else concatenate(ys, last.ndim - 1)
+    return ChannelsLast(y if bias is None else y + bias)
 
 
 def _cut_channels(x: Array, groups: int, axis: int) -> list[Array]:
@@ -128,8 +126,8 @@ def _cut_channels(x: Array, groups: int, axis: int) -> list[Array]:
 def _transposed(
     x: Array, w: Array, strides: Sequence[int], around: Pads, dilation: Sequence[int]
 ) -> Array:
-    """`w` is (C, K, *kernel)."""
-    kernel = transpose(w, (*range(2, w.ndim), 1, 0))
+    """`x` is (N, *spatial, C), `w` (C, K, *kernel)."""
+    kernel = channels_last_kernel(w)
     # more than the kernel reaches is zeros, less at the low end is cut off
     beyond = [
         (max(low - (k - 1) * d, 0), 0) for (low, _), k, d in zip(around, w.shape[2:], dilation)
@@ -138,7 +136,7 @@ def _transposed(
         (low - more if low >= 0 else 0, max(high, 0))
         for (low, high), (more, _) in zip(around, beyond)
     ]
-    y = convolution.conv_transpose(x, kernel, strides, inside, dilation, True)
-    y = pad(y, [(0, 0), (0, 0), *beyond]) if any(more for more, _ in beyond) else y
+    y = convolution.conv_transpose(x, kernel, strides, inside, dilation)
+    y = pad(y, [(0, 0), *beyond, (0, 0)]) if any(more for more, _ in beyond) else y
     lost = [(min(low, 0), min(high, 0)) for low, high in around]
     return cast_to(cut(y, lost)[0], x.dtype)

@@ -17,6 +17,8 @@ from kerascl.ops.declare import cast_to
 from kerascl.ops.movement import broadcast_arrays
 from kerascl.ops.views import reshape_to
 
+elementwise = functools.partial(operator, layout="elementwise")
+
 _UNARY: dict[str, Callable[..., Any]] = {
     "Abs": pointwise.absolute, "Neg": pointwise.negative, "Sign": pointwise.sign,
     "Ceil": pointwise.ceil, "Floor": pointwise.floor, "Round": pointwise.round,
@@ -58,7 +60,7 @@ def _declare() -> None:
         def unary(call: Call, x: Array, function: Callable[..., Any] = function) -> Array:
             return function(x)
 
-        operator(name)(unary)
+        elementwise(name)(unary)
     for name, function in _COMPARISONS.items():
 
         def compared(
@@ -66,7 +68,7 @@ def _declare() -> None:
         ) -> Array:
             return function(*_aligned(call, a, b))
 
-        operator(name)(compared)
+        elementwise(name)(compared)
     for name, function in _ARITHMETIC.items():
 
         def binary(
@@ -74,13 +76,13 @@ def _declare() -> None:
         ) -> Array:
             return cast_to(function(*_aligned(call, a, b)), a.dtype)
 
-        operator(name)(binary)
+        elementwise(name)(binary)
 
 
 _declare()
 
 
-@operator("Div")
+@elementwise("Div")
 def div(call: Call, a: Array, b: Array) -> Array:
     a, b = _aligned(call, a, b)
     return divided(a, b)
@@ -94,51 +96,51 @@ def divided(a: Array, b: Array) -> Array:
     return cast_to(pointwise.floor_divide(exact, b), a.dtype)
 
 
-@operator("Mod")
+@elementwise("Mod")
 def mod(call: Call, a: Array, b: Array) -> Array:
     function = pointwise.fmod if call["fmod"] else pointwise.mod
     return cast_to(function(a, b), a.dtype)
 
 
-@operator("Pow", settings=(1,))
+@elementwise("Pow", settings=(1,))
 def power(call: Call, a: Array, b: Array) -> Array:
     a, b = _aligned(call, a, b)
     return cast_to(pointwise.power(a, b), a.dtype)
 
 
-@operator("BitShift")
+@elementwise("BitShift")
 def bit_shift(call: Call, a: Array, b: Array) -> Array:
     shift = bits.left_shift if call["direction"] == "LEFT" else bits.right_shift
     return cast_to(shift(a, b), a.dtype)
 
 
-@operator("Sum")
+@elementwise("Sum")
 def total(call: Call, *inputs: Array) -> Array:
     return functools.reduce(pointwise.add, inputs)
 
 
-@operator("Mean")
+@elementwise("Mean")
 def mean(call: Call, *inputs: Array) -> Array:
     return cast_to(functools.reduce(pointwise.add, inputs) / len(inputs), inputs[0].dtype)
 
 
-@operator("Max")
+@elementwise("Max")
 def largest(call: Call, *inputs: Array) -> Array:
     return cast_to(functools.reduce(pointwise.maximum, inputs), inputs[0].dtype)
 
 
-@operator("Min")
+@elementwise("Min")
 def smallest(call: Call, *inputs: Array) -> Array:
     return cast_to(functools.reduce(pointwise.minimum, inputs), inputs[0].dtype)
 
 
-@operator("Where")
+@elementwise("Where")
 def where(call: Call, condition: Array, a: Array, b: Array) -> Array:
     condition, a, b = broadcast_arrays(condition, a, b)
     return cast_to(pointwise.where(condition, a, b), a.dtype)
 
 
-@operator("Clip", settings=(1, 2))
+@elementwise("Clip", settings=(1, 2))
 def clip(call: Call, x: Array, low: Array | None = None, high: Array | None = None) -> Array:
     y: Any = x
     if low is None and call.get("min") is not None and call.version < 11:
@@ -159,7 +161,7 @@ def _lowest(x: Array) -> float:
     return -65504.0 if x.dtype.name == "float16" else -3.4e38
 
 
-@operator("IsInf")
+@elementwise("IsInf")
 def is_infinite(call: Call, x: Array) -> Array:
     if call["detect_positive"] and call["detect_negative"]:
         return pointwise.isinf(x)
@@ -171,63 +173,63 @@ def is_infinite(call: Call, x: Array) -> Array:
 
 
 # -- activations ----------------------------------------------------------------
-@operator("LeakyRelu")
+@elementwise("LeakyRelu")
 def leaky_relu(call: Call, x: Array) -> Array:
     return nn.leaky_relu(x, call["alpha"])
 
 
-@operator("PRelu")
+@elementwise("PRelu")
 def parametric_relu(call: Call, x: Array, slope: Array) -> Array:
     if call.version < 7 and slope.ndim == 1 and slope.size > 1:
         slope = reshape_to(slope, (slope.size,) + (1,) * (x.ndim - 2))
     return cast_to(pointwise.where(x < 0, x * slope, x), x.dtype)
 
 
-@operator("Elu")
+@elementwise("Elu")
 def elu(call: Call, x: Array) -> Array:
     return nn.elu(x, call["alpha"])
 
 
-@operator("Celu")
+@elementwise("Celu")
 def celu(call: Call, x: Array) -> Array:
     return nn.celu(x, call["alpha"])
 
 
-@operator("Selu")
+@elementwise("Selu")
 def selu(call: Call, x: Array) -> Array:
     alpha, gamma = call["alpha"], call["gamma"]
     return pointwise.where(x > 0, x * gamma, nn.elu(x, alpha) * gamma)
 
 
-@operator("ThresholdedRelu")
+@elementwise("ThresholdedRelu")
 def thresholded_relu(call: Call, x: Array) -> Array:
     return pointwise.where(x > call["alpha"], x, 0)
 
 
-@operator("HardSigmoid")
+@elementwise("HardSigmoid")
 def hard_sigmoid(call: Call, x: Array) -> Array:
     return pointwise.clip(x * call["alpha"] + call["beta"], 0.0, 1.0)
 
 
-@operator("Shrink")
+@elementwise("Shrink")
 def shrink(call: Call, x: Array) -> Array:
     limit, bias = call["lambd"], call["bias"]
     inner = pointwise.where(x > limit, x - bias, 0)
     return cast_to(pointwise.where(x < -limit, x + bias, inner), x.dtype)
 
 
-@operator("Gelu")
+@elementwise("Gelu")
 def gelu(call: Call, x: Array) -> Array:
     return nn.gelu(x, approximate=call["approximate"] == "tanh")
 
 
-@operator("Swish")
+@elementwise("Swish")
 def swish(call: Call, x: Array) -> Array:
     return nn.silu(x) if call["alpha"] == 1 else x * pointwise.sigmoid(x * call["alpha"])
 
 
 # -- constants --------------------------------------------------------------------
-@operator("Identity", raw=True)
+@operator("Identity", raw=True, layout="own")
 def identity(call: Call, x: Any) -> Any:
     return x
 
@@ -244,5 +246,3 @@ def constant(call: Call) -> Any:
         kind = {"f": np.float32, "i": np.int64, "s": object}[name.split("_")[1][0]]
         return np.asarray(found, kind)
     raise ValueError("a sparse constant")
-
-

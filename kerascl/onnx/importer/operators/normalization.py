@@ -9,6 +9,7 @@ from kerascl.core.array import Array
 from kerascl.dtypes import BY_NAME
 from kerascl.onnx.importer import types
 from kerascl.onnx.importer.graph import Call, axis_of
+from kerascl.onnx.importer.layout import ChannelsLast, Images
 from kerascl.onnx.importer.rules import operator
 from kerascl.ops import nn, pointwise, reduction
 from kerascl.ops.creation import full
@@ -19,28 +20,32 @@ from kerascl.ops.views import reshape_to
 _FLOAT32 = BY_NAME["float32"]
 
 
-@operator("BatchNormalization", statistics=(3, 4))
+@operator("BatchNormalization", statistics=(3, 4), layout="own")
 def batch_normalization(
-    call: Call, x: Array, scale: Array, bias: Array, mean: Array, variance: Array
-) -> Array | tuple[Array, ...]:
+    call: Call, given: Images, scale: Array, bias: Array, mean: Array, variance: Array
+) -> Images | tuple[Images, ...]:
     training = call.run.training
     if training is None:
         training = _asks_to_train(call)
     training = training and not call.run.frozen
-    epsilon, axis = call["epsilon"], min(1, x.ndim - 1)
+    last = isinstance(given, ChannelsLast)
+    x = given.array if isinstance(given, ChannelsLast) else given
+    epsilon, axis = call["epsilon"], x.ndim - 1 if last else min(1, x.ndim - 1)
     if not training:
-        return _normalized(x, mean, variance, axis, bias, scale, epsilon)
+        y = _normalized(x, mean, variance, axis, bias, scale, epsilon)
+        return ChannelsLast(y) if last else y
     axes = tuple(a for a in range(x.ndim) if a != axis)
     found_mean, found_variance = nn.moments(x, axes)
-    y = _normalized(x, found_mean, found_variance, axis, bias, scale, epsilon)
+    inner = _normalized(x, found_mean, found_variance, axis, bias, scale, epsilon)
+    result: Images = ChannelsLast(inner) if last else inner
     momentum = call["momentum"]
     new_mean = _moved(mean, found_mean, momentum)
     new_variance = _moved(variance, found_variance, momentum)
     call.assign(3, new_mean)
     call.assign(4, new_variance)
     if call.results == 1:
-        return y
-    return (y, new_mean, new_variance, found_mean, found_variance)[: call.results]
+        return result
+    return (result, new_mean, new_variance, found_mean, found_variance)[: call.results]
 
 
 def _asks_to_train(call: Call) -> bool:
@@ -147,7 +152,7 @@ def mean_variance_normalization(call: Call, x: Array) -> Array:
 
 
 # -- chance ----------------------------------------------------------------------
-@operator("Dropout", host=(1, 2))
+@operator("Dropout", host=(1, 2), layout="elementwise")
 def dropout(
     call: Call, x: Array, ratio: np.ndarray | None = None, mode: np.ndarray | None = None
 ) -> tuple[Array, Array]:
@@ -201,5 +206,3 @@ def bernoulli(call: Call, x: Array) -> Array:
 def multinomial(call: Call, x: Array) -> Array:
     dtype = types.device_type(call["dtype"]).name
     return random.categorical(x, call["sample_size"], dtype, _seed(call))
-
-

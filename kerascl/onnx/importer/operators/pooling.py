@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -10,6 +12,7 @@ from kerascl.backend.ops.core import scatter_update
 from kerascl.core.array import Array
 from kerascl.dtypes import BY_NAME
 from kerascl.onnx.importer.graph import Call
+from kerascl.onnx.importer.layout import ChannelsLast, Images, as_in_graph
 from kerascl.onnx.importer.operators.convolution import Pads, pads_of
 from kerascl.onnx.importer.rules import operator
 from kerascl.ops import gather, pointwise, pooling, reduction
@@ -28,7 +31,7 @@ class Windows:
         declared: the padding that the file asks for.
     """
 
-    def __init__(self, call: Call, x: Array):
+    def __init__(self, call: Call, x: Images):
         self.sizes = x.shape[2:]
         rank = len(self.sizes)
         self.kernel: list[int] = call.get("kernel_shape")
@@ -52,6 +55,12 @@ class Windows:
     def plain(self) -> bool:
         """Whether the kernels for pooling take them."""
         return len(self.sizes) <= 3 and all(d == 1 for d in self.dilation)
+
+    def of(self, pool: Callable[..., Array], x: Images) -> Images:
+        """What a pooling operation makes of them."""
+        if isinstance(x, ChannelsLast):
+            return ChannelsLast(pool(x.array, self.kernel, self.strides, self.pads))
+        return pool(x, self.kernel, self.strides, self.pads, True)
 
     def index(self, axis: int) -> np.ndarray:
         """Padded positions (windows, elements of a window) along a spatial dimension."""
@@ -83,11 +92,12 @@ def _lowest(x: Array) -> float:
     return float(np.iinfo(x.dtype.numpy).min) if x.dtype.is_integer else -math.inf
 
 
-@operator("MaxPool")
-def max_pool(call: Call, x: Array) -> Array | tuple[Array, Array]:
+@operator("MaxPool", layout="own")
+def max_pool(call: Call, x: Images) -> Images | tuple[Array, Array]:
     windows = Windows(call, x)
     if windows.plain and not call.wants(1):
-        return pooling.max_pool(x, windows.kernel, windows.strides, windows.pads, True)
+        return windows.of(pooling.max_pool, x)
+    x = as_in_graph(x)
     elements = windows.elements(x, _lowest(x))
     best = reduction.argmax(elements, -1)
     y = reduction.max(elements, -1)
@@ -119,21 +129,21 @@ def _flat_places(windows: Windows, column_major: int) -> np.ndarray:
     return np.ascontiguousarray(total).reshape(*windows.counts, -1)
 
 
-@operator("AveragePool")
-def average_pool(call: Call, x: Array) -> Array:
+@operator("AveragePool", layout="own")
+def average_pool(call: Call, x: Images) -> Images:
     windows = Windows(call, x)
     counted = windows.declared if call.get("count_include_pad") else [(0, 0)] * len(windows.sizes)
     size = math.prod(windows.kernel)
     if windows.plain:
         if not any(low or high for low, high in counted):
-            return pooling.average_pool(x, windows.kernel, windows.strides, windows.pads, True)
-        mean = pooling.average_pool(
-            x, windows.kernel, windows.strides, windows.pads, True, count_include_pad=True
-        )
+            return windows.of(pooling.average_pool, x)
         inside = windows.inside(counted)
+        mean = windows.of(functools.partial(pooling.average_pool, count_include_pad=True), x)
         if (inside == size).all():
             return mean
-        return mean * array((size / inside).astype(x.dtype.numpy))
+        mean = as_in_graph(mean)
+        return mean * array((size / inside).astype(mean.dtype.numpy))
+    x = as_in_graph(x)
     total = reduction.sum(windows.elements(x, 0), -1)
     return cast_to(total / array(windows.inside(counted).astype(np.float32)), x.dtype)
 
@@ -150,14 +160,21 @@ def _spatial(x: Array) -> tuple[int, ...]:
     return tuple(range(2, x.ndim))
 
 
-@operator("GlobalAveragePool")
-def global_average_pool(call: Call, x: Array) -> Array:
-    return cast_to(reduction.mean(x, _spatial(x), True), x.dtype)
+@operator("GlobalAveragePool", layout="own")
+def global_average_pool(call: Call, x: Images) -> Images:
+    return _over_pixels(x, reduction.mean)
 
 
-@operator("GlobalMaxPool")
-def global_max_pool(call: Call, x: Array) -> Array:
-    return reduction.max(x, _spatial(x), True)
+@operator("GlobalMaxPool", layout="own")
+def global_max_pool(call: Call, x: Images) -> Images:
+    return _over_pixels(x, reduction.max)
+
+
+def _over_pixels(x: Images, fold: Callable[..., Array]) -> Images:
+    if isinstance(x, ChannelsLast):
+        pixels = tuple(range(1, x.ndim - 1))
+        return ChannelsLast(cast_to(fold(x.array, pixels, True), x.array.dtype))
+    return cast_to(fold(x, _spatial(x), True), x.dtype)
 
 
 @operator("GlobalLpPool")
@@ -195,8 +212,7 @@ def columns_to_image(call: Call, x: Array, image: np.ndarray, block: np.ndarray)
     pads = call.get("pads") or [0] * (2 * rank)
     full_sizes = [n + pads[a] + pads[a + rank] for a, n in enumerate(sizes)]
     counts = [
-        (n - (k - 1) * d - 1) // s + 1
-        for n, k, d, s in zip(full_sizes, kernel, dilation, strides)
+        (n - (k - 1) * d - 1) // s + 1 for n, k, d, s in zip(full_sizes, kernel, dilation, strides)
     ]
     batch = x.shape[0]
     channels = x.shape[1] // math.prod(kernel)
@@ -215,4 +231,3 @@ def columns_to_image(call: Call, x: Array, image: np.ndarray, block: np.ndarray)
     starts = [0, 0, *pads[:rank]]
     stops = [batch, channels, *(p + n for p, n in zip(pads[:rank], sizes))]
     return strided(y, starts, stops, [1] * y.ndim)
-

@@ -5,6 +5,7 @@ Products of integers are sums in int32, as the standard has them.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from kerascl.core.array import Array
 from kerascl.dtypes import BY_NAME
 from kerascl.onnx.importer import types
 from kerascl.onnx.importer.graph import Call, axis_of, device
+from kerascl.onnx.importer.layout import ChannelsLast, Images, as_in_graph
 from kerascl.onnx.importer.operators.casts import code_of, converted
 from kerascl.onnx.importer.operators.convolution import (
     along_channels,
@@ -61,9 +63,22 @@ def _laid_out(call: Call, v: Array, x: Array) -> Array:
     return wide[index]
 
 
-@operator("QuantizeLinear", settings=(1, 2), raw=True)
+def _in_its_layout(function: Callable[..., Any], call: Call, x: Any, scale: Any, zero: Any) -> Any:
+    """What `function` makes of `x` by a scale and a zero point; images stay as they lie where one
+    number serves all of them."""
+    if isinstance(x, ChannelsLast) and all(v is None or device(v).size == 1 for v in (scale, zero)):
+        y = function(call, x.array, device(scale), zero)
+        if isinstance(y, Array):
+            return ChannelsLast(y)
+    return function(call, device(x), device(scale), zero)
+
+
+@operator("QuantizeLinear", settings=(1, 2), raw=True, layout="own")
 def quantize_linear(call: Call, x: Any, scale: Any, zero: Any = None) -> Any:
-    x, scale = device(x), device(scale)
+    return _in_its_layout(_quantized, call, x, scale, zero)
+
+
+def _quantized(call: Call, x: Array, scale: Array, zero: Any) -> Any:
     code = call.get("output_dtype") or (TensorProto.UINT8 if zero is None else code_of(zero))
     precision = call.get("precision") or 0
     if precision:
@@ -90,9 +105,12 @@ def _saturated(rounded: Array, zero: Array | None, code: int) -> Any:
     return converted(pointwise.clip(y, low, high), code)
 
 
-@operator("DequantizeLinear", settings=(1, 2), raw=True)
-def dequantize_linear(call: Call, x: Any, scale: Any, zero: Any = None) -> Array:
-    x, scale = device(x), device(scale)
+@operator("DequantizeLinear", settings=(1, 2), raw=True, layout="own")
+def dequantize_linear(call: Call, x: Any, scale: Any, zero: Any = None) -> Images:
+    return _in_its_layout(_dequantized, call, x, scale, zero)
+
+
+def _dequantized(call: Call, x: Array, scale: Array, zero: Any) -> Array:
     code = call.get("output_dtype")
     dtype = types.device_type(code) if code else scale.dtype
     if x.dtype.is_integer:
@@ -150,7 +168,8 @@ def _conv_integer(
     extents = [(k - 1) * d + 1 for k, d in zip(w.shape[2:], dilation)]
     pads = pads_of(call, x.shape[2:], extents, strides)
     x, w = _centred(x, x_zero, 1), _centred(w, w_zero, 0)
-    return convolved(pad(x, [(0, 0), (0, 0), *pads]), w, strides, [(0, 0)] * rank, dilation)
+    x = pad(x, [(0, 0), (0, 0), *pads])
+    return as_in_graph(convolved(x, w, strides, [(0, 0)] * rank, dilation))
 
 
 @operator("ConvInteger", settings=(2, 3))
@@ -192,4 +211,3 @@ def qlinear_conv(
     scale = cast_to(device(x_scale), _FLOAT32) * factor / cast_to(device(y_scale), _FLOAT32)
     steps = pointwise.round(cast_to(total, _FLOAT32) * scale)
     return _saturated(steps, device(y_zero), code_of(y_zero))
-

@@ -9,6 +9,7 @@ import numpy as np
 
 from kerascl.core.array import Array
 from kerascl.onnx.importer.graph import Call, axis_of
+from kerascl.onnx.importer.layout import ChannelsLast, Images, as_in_graph, place_of
 from kerascl.onnx.importer.rules import operator
 from kerascl.ops import nn, pointwise, reduction, scan
 from kerascl.ops.creation import full
@@ -37,25 +38,36 @@ def _declare() -> None:
     for name, fold in _FOLDS.items():
 
         def reduced(
-            call: Call, x: Array, given: np.ndarray | None = None, fold: _Fold = fold
-        ) -> Array:
+            call: Call, images: Images, given: np.ndarray | None = None, fold: _Fold = fold
+        ) -> Images:
             axes = call.ints("axes", given)
+            keep = bool(call["keepdims"])
+            rank = images.ndim
+            if isinstance(images, ChannelsLast) and axes:
+                places = tuple(place_of(axis_of(a, rank), rank) for a in axes)
+                if keep:
+                    return ChannelsLast(_folded(call, images.array, places, True, fold))
+                if set(places) == set(range(1, rank - 1)):  # batch and channels are left, in order
+                    return _folded(call, images.array, places, False, fold)
+            x = as_in_graph(images)
             if not axes:
                 if call.get("noop_with_empty_axes"):
                     return cast_to(fold(x, (), True), x.dtype)
-                axes = list(range(x.ndim))
-            chosen = tuple(axis_of(a, x.ndim) for a in axes)
-            if not x.ndim:
-                chosen = ()
-            keep = bool(call["keepdims"])
-            if name_of(call) in ("ReduceMax", "ReduceMin") and x.dtype.is_bool:
-                function = reduction.any if name_of(call) == "ReduceMax" else reduction.all
-                return function(x, chosen, keep)
-            if not all(x.shape[a] for a in chosen) and name_of(call) in ("ReduceMax", "ReduceMin"):
-                return _of_nothing(call, x, chosen, keep)
-            return cast_to(fold(x, chosen, keep), x.dtype)
+                axes = list(range(rank))
+            chosen = tuple(axis_of(a, rank) for a in axes) if rank else ()
+            return _folded(call, x, chosen, keep, fold)
 
-        operator(name, host=(1,))(reduced)
+        operator(name, host=(1,), layout="own")(reduced)
+
+
+def _folded(call: Call, x: Array, axes: tuple[int, ...], keep: bool, fold: _Fold) -> Array:
+    """`x` without these axes, or with 1 in their place."""
+    if name_of(call) in ("ReduceMax", "ReduceMin") and x.dtype.is_bool:
+        function = reduction.any if name_of(call) == "ReduceMax" else reduction.all
+        return function(x, axes, keep)
+    if not all(x.shape[a] for a in axes) and name_of(call) in ("ReduceMax", "ReduceMin"):
+        return _of_nothing(call, x, axes, keep)
+    return cast_to(fold(x, axes, keep), x.dtype)
 
 
 def name_of(call: Call) -> str:

@@ -10,6 +10,13 @@ import numpy as np
 from kerascl.core.array import Array
 from kerascl.onnx.importer import types
 from kerascl.onnx.importer.graph import Call, axis_of, device
+from kerascl.onnx.importer.layout import (
+    ChannelsLast,
+    Images,
+    as_in_graph,
+    channels_last,
+    place_of,
+)
 from kerascl.onnx.importer.rules import operator
 from kerascl.ops import movement, pointwise
 from kerascl.ops.creation import arange, array, full
@@ -36,17 +43,22 @@ def shape_of(x: Any) -> tuple[int, ...]:
     return tuple(x.shape if isinstance(x, np.ndarray | Array) else device(x).shape)
 
 
-@operator("Reshape", host=(1,))
-def reshape(call: Call, x: Array, sizes: np.ndarray | None = None) -> Array:
+@operator("Reshape", host=(1,), layout="own")
+def reshape(call: Call, x: Images, sizes: np.ndarray | None = None) -> Images:
     wanted = call.ints("shape", sizes)
     if wanted is None:
         raise ValueError("the shape is missing")
     if not call.get("allowzero"):
         wanted = [x.shape[k] if n == 0 else n for k, n in enumerate(wanted)]
-    if -1 in wanted and not x.size:  # what is left over of nothing
-        rest = math.prod(n for n in wanted if n != -1)
-        wanted = [(0 if not rest else x.size // rest) if n == -1 else n for n in wanted]
-    return movement.reshape(x, tuple(wanted))
+    size = math.prod(x.shape)
+    if -1 in wanted and (not size or isinstance(x, ChannelsLast)):
+        rest = math.prod(n for n in wanted if n != -1)  # nothing is left over of nothing
+        wanted = [(0 if not rest else size // rest) if n == -1 else n for n in wanted]
+    pixels = wanted[2:]
+    if isinstance(x, ChannelsLast) and pixels and tuple(wanted[:2]) == x.shape[:2]:
+        last = (x.shape[0], *pixels, x.shape[1])
+        return ChannelsLast(movement.reshape(x.array, last))
+    return movement.reshape(as_in_graph(x), tuple(wanted))
 
 
 @operator("Flatten")
@@ -81,25 +93,38 @@ def expand(call: Call, x: Array, sizes: np.ndarray) -> Array:
     return expand_to(x, wanted)
 
 
-@operator("Transpose")
-def transposed(call: Call, x: Array) -> Array:
-    return transpose(x, call.get("perm"))
+@operator("Transpose", layout="own")
+def transposed(call: Call, x: Images) -> Images:
+    order = call.get("perm") or list(reversed(range(x.ndim)))
+    if isinstance(x, ChannelsLast):
+        places = [place_of(a % x.ndim, x.ndim) for a in order]
+        return x.array if places == sorted(places) else transpose(x.array, places)
+    # of images only: matrices and heads of attention are transposed for what follows
+    if x.ndim > 3 and order == [0, x.ndim - 1, *range(1, x.ndim - 1)]:
+        return ChannelsLast(x)
+    return transpose(x, order)
 
 
 # -- parts and wholes ----------------------------------------------------------
-@operator("Concat")
-def concat(call: Call, *inputs: Array) -> Array:
-    return concatenate(list(inputs), axis_of(call.get("axis", 1), inputs[0].ndim))
+@operator("Concat", layout="own")
+def concat(call: Call, *inputs: Images) -> Images:
+    rank = inputs[0].ndim
+    axis = axis_of(call.get("axis", 1), rank)
+    if any(isinstance(x, ChannelsLast) for x in inputs) and all(x.ndim == rank for x in inputs):
+        return ChannelsLast(concatenate([channels_last(x) for x in inputs], place_of(axis, rank)))
+    return concatenate([as_in_graph(x) for x in inputs], axis)
 
 
-@operator("Split", host=(1,))
-def split(call: Call, x: Array, given: np.ndarray | None = None) -> tuple[Array, ...]:
+@operator("Split", host=(1,), layout="own")
+def split(call: Call, x: Images, given: np.ndarray | None = None) -> tuple[Images, ...]:
     axis = call.axis(x.ndim)
     sizes = call.ints("split", given)
     if sizes is None:
         count = call.get("num_outputs", call.results)
         each = -(-x.shape[axis] // count)
         sizes = [each] * (count - 1) + [x.shape[axis] - each * (count - 1)]
+    if isinstance(x, ChannelsLast):
+        return tuple([ChannelsLast(y) for y in parts(x.array, sizes, place_of(axis, x.ndim))])
     return tuple(parts(x, sizes, axis))
 
 
@@ -115,11 +140,13 @@ def parts(x: Array, sizes: list[int], axis: int) -> list[Array]:
     return [movement.split(x, ends[1:-1], axis)[k] for k in range(len(sizes))]
 
 
-@operator("Slice", host=(1, 2, 3, 4))
+@operator("Slice", host=(1, 2, 3, 4), layout="own")
 def part(
-    call: Call, x: Array, start: np.ndarray | None = None, stop: np.ndarray | None = None,
+    call: Call, given: Images, start: np.ndarray | None = None, stop: np.ndarray | None = None,
     axes: np.ndarray | None = None, step: np.ndarray | None = None,
-) -> Array:  # fmt: skip
+) -> Images:  # fmt: skip
+    last = isinstance(given, ChannelsLast)
+    x = given.array if isinstance(given, ChannelsLast) else given
     starts, stops = call.ints("starts", start), call.ints("ends", stop)
     if starts is None or stops is None:
         raise ValueError("starts and ends are missing")
@@ -127,6 +154,7 @@ def part(
     steps = call.ints("steps", step) or [1] * len(starts)
     for low, high, axis, by in zip(starts, stops, chosen, steps, strict=True):
         axis = axis_of(axis, x.ndim)
+        axis = place_of(axis, x.ndim) if last else axis
         low, high, by = slice(low, high, by).indices(x.shape[axis])
         count = len(range(low, high, by))
         if by < 0:  # the same elements from the other end
@@ -136,7 +164,7 @@ def part(
         edges[0][axis], edges[2][axis] = low, by
         edges[1][axis] = low + (count - 1) * by + 1 if count else low
         x = strided(x, *edges)
-    return x
+    return ChannelsLast(x) if last else x
 
 
 @operator("Tile", host=(1, 2))
@@ -148,11 +176,13 @@ def repeated(call: Call, x: Array, repeats: np.ndarray, axis: np.ndarray | None 
     return tile(x, [int(n) for n in repeats])
 
 
-@operator("Pad", host=(1, 3), settings=(2,))
+@operator("Pad", host=(1, 3), settings=(2,), layout="own")
 def padded(
-    call: Call, x: Array, pads: np.ndarray | None = None, value: Array | None = None,
+    call: Call, given: Images, pads: np.ndarray | None = None, value: Array | None = None,
     axes: np.ndarray | None = None,
-) -> Array:  # fmt: skip
+) -> Images:  # fmt: skip
+    last = isinstance(given, ChannelsLast)
+    x = given.array if isinstance(given, ChannelsLast) else given
     widths = call.ints("pads", pads) or call.ints("paddings") or []
     chosen = [axis_of(a, x.ndim) for a in call.ints("axes", axes) or range(x.ndim)]
     half = len(chosen)
@@ -160,11 +190,17 @@ def padded(
         raise ValueError(f"pads {widths} are not two for each of {half} axes")
     both = [(0, 0)] * x.ndim
     for place, axis in enumerate(chosen):
-        both[axis] = (widths[place], widths[place + half])
+        both[place_of(axis, x.ndim) if last else axis] = (widths[place], widths[place + half])
     starts = [max(0, -low) for low, _ in both]  # negative ones cut off
     stops = [max(s, n - max(0, -high)) for s, n, (_, high) in zip(starts, x.shape, both)]
     x = strided(x, starts, stops, [1] * x.ndim)
     both = [(max(0, low), max(0, high)) for low, high in both]
+    y = _surrounded(call, x, both, value)
+    return ChannelsLast(y) if last else y
+
+
+def _surrounded(call: Call, x: Array, both: list[tuple[int, int]], value: Array | None) -> Array:
+    """`x` with (low, high) elements around each axis."""
     mode = call["mode"]
     if mode != "constant":
         return pad(x, both, mode)
@@ -172,6 +208,9 @@ def padded(
         return pad(x, both, "constant", call.get("value", 0) or 0)
     if value.size != 1:
         raise ValueError(f"the value to pad with has shape {value.shape}")
+    number = call.number(2)
+    if number is not None:  # zeros that convolutions add themselves
+        return pad(x, both, "constant", number)
     return pad(x, both, "constant", cast_to(reshape_to(value, ()), x.dtype))
 
 
