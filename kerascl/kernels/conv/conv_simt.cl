@@ -8,21 +8,74 @@
 // Axis 0 exists with DIMS == 3 only.
 #if DIMS == 3
 #define IF3(...) __VA_ARGS__
+#define IF2(...)
 #else
 #define IF3(...)
+#define IF2(...) __VA_ARGS__
 #endif
 
+// A depth is a number of three or four digits.  Each work-item that writes the table keeps those of
+// its next depth and adds BK's to them, which takes no division.  With K_WHOLE (channels of the depth
+// are a multiple of BK) all depths of a tile belong to one tap: every work-item keeps the digits of
+// the tile's first, and there is no table.
+#define DIGITS_OF(number, d) \
+  int d##3_ = (number), d##2_, d##1_, d##0_; \
+  { int rest_ = d##3_; d##3_ = rest_ % RADIX3, rest_ /= RADIX3, d##2_ = rest_ % RADIX2; \
+    rest_ /= RADIX2, d##1_ = rest_ % RADIX1, d##0_ = rest_ / RADIX1; }
+#define NEXT_DIGITS \
+  { at3_ += step3_; int carry_ = at3_ >= RADIX3; at3_ -= carry_ ? RADIX3 : 0; \
+    at2_ += step2_ + carry_, carry_ = at2_ >= RADIX2, at2_ -= carry_ ? RADIX2 : 0; \
+    at1_ += step1_ + carry_, carry_ = at1_ >= RADIX1, at1_ -= carry_ ? RADIX1 : 0; \
+    at0_ += step0_ + carry_; }
+
+#if K_WHOLE
+#define K_TABLE_DECL
+#define K_FIRST \
+  DIGITS_OF(kfrom, at) \
+  INDEX_T tileOffA, tileOffB; \
+  int tap1_, tap2_; \
+  IF3(int tap0_;) \
+  TAP_FACTS(at3_, tileOffA, tileOffB, tap0_, tap1_, tap2_)
+#define K_TABLE(buf)
+#define K_NEXT \
+  { at3_ += BK; \
+    if (at3_ == RADIX3) { \
+      at3_ = 0; \
+      if (++at2_ == RADIX2) { \
+        at2_ = 0; \
+        if (++at1_ == RADIX1) at1_ = 0, ++at0_; \
+      } \
+    } \
+    TAP_FACTS(at3_, tileOffA, tileOffB, tap0_, tap1_, tap2_) }
+#define A_AT(s, kk, k, buf) (baseA[s] + (kk) * aC + tileOffA)
+#define B_AT(s, kk, k, buf) (baseB[s] + (kk) * wC + tileOffB)
+#define A_VALID(s, kk, buf) \
+  (IF3((uint)(row0_[s] + tap0_) < (uint)IN0 &) \
+   ((uint)(row1[s] + tap1_) < (uint)IN1 & (uint)(row2[s] + tap2_) < (uint)IN2))
+#else
 #define K_TABLE_DECL \
   __local INDEX_T tabA[2][BK], tabB[2][BK]; \
   __local int tab1[2][BK], tab2[2][BK]; \
   IF3(__local int tab0[2][BK];)
-#define A_STATE_DECL INDEX_T baseA[AI]; int row1[AI], row2[AI]; IF3(int row0_[AI];)
-#define B_STATE_DECL INDEX_T baseB[BI];
+#define K_FIRST \
+  DIGITS_OF(kfrom + tid, at) \
+  DIGITS_OF(BK, step)
+#define K_TABLE(buf) \
+  if (tid < BK) { \
+    IF3(int tap0_;) \
+    TAP_FACTS(at3_, tabA[buf][tid], tabB[buf][tid], tap0_, tab1[buf][tid], tab2[buf][tid]) \
+    IF3(tab0[buf][tid] = tap0_;) \
+    NEXT_DIGITS \
+  }
+#define K_NEXT
 #define A_AT(s, kk, k, buf) (baseA[s] + tabA[buf][kk])
 #define B_AT(s, kk, k, buf) (baseB[s] + tabB[buf][kk])
 #define A_VALID(s, kk, buf) \
-  (IF3((uint)(row0_[s] + tab0[buf][kk]) < (uint)IN0 &&) \
-   (uint)(row1[s] + tab1[buf][kk]) < (uint)IN1 && (uint)(row2[s] + tab2[buf][kk]) < (uint)IN2)
+  (IF3((uint)(row0_[s] + tab0[buf][kk]) < (uint)IN0 &) \
+   ((uint)(row1[s] + tab1[buf][kk]) < (uint)IN1 & (uint)(row2[s] + tab2[buf][kk]) < (uint)IN2))
+#endif
+#define A_STATE_DECL INDEX_T baseA[AI]; int row1[AI], row2[AI]; IF3(int row0_[AI];)
+#define B_STATE_DECL INDEX_T baseB[BI];
 
 #define GROUP_COMMON \
   const int tilesN = (COUT + BN - 1) / BN; \
@@ -47,19 +100,17 @@
   baseA[s] = (INDEX_T)(group * CIN + c_) * aC + \
       ((IF3((INDEX_T)row0_[s] * IN1 +) (INDEX_T)row1[s]) * IN2 + row2[s]) * aP; }
 #define B_COL_STATE(s, n) baseB[s] = (INDEX_T)(group * COUT + (n)) * bC;
-#define K_TABLE(k0, buf) \
-  for (int e = tid; e < BK; e += NT) { \
-    int p_ = (k0) + e; \
-    const int o2_ = p_ % OUT2; p_ /= OUT2; \
-    const int o1_ = p_ % OUT1; p_ /= OUT1; \
-    IF3(const int o0_ = p_ % OUT0; p_ /= OUT0;) \
-    const int h1_ = o1_ * STRIDE1 - PAD1, h2_ = o2_ * STRIDE2 - PAD2; \
-    IF3(const int h0_ = o0_ * STRIDE0 - PAD0; tab0[buf][e] = h0_;) \
-    tab1[buf][e] = h1_; \
-    tab2[buf][e] = h2_; \
-    tabA[buf][e] = p_ * aN + ((IF3((INDEX_T)h0_ * IN1 +) (INDEX_T)h1_) * IN2 + h2_) * aP; \
-    tabB[buf][e] = p_ * bN + ((IF3((INDEX_T)o0_ * OUT1 +) (INDEX_T)o1_) * OUT2 + o2_) * bP; \
-  }
+// Digits of a pixel: image, (plane,) row, column.
+#define RADIX3 OUT2
+#define RADIX2 OUT1
+#define RADIX1 IF3(OUT0) IF2(BATCH)
+#define TAP_FACTS(last, offA, offB, h0_, h1, h2) { \
+    const int o1_ = at2_ * STRIDE1 - PAD1, o2_ = (last) * STRIDE2 - PAD2; \
+    IF3(const int o0_ = at1_ * STRIDE0 - PAD0; h0_ = o0_;) \
+    const int image_ = IF3(at0_) IF2(at1_); \
+    h1 = o1_, h2 = o2_; \
+    offA = image_ * aN + ((IF3((INDEX_T)o0_ * IN1 +) (INDEX_T)o1_) * IN2 + o2_) * aP; \
+    offB = image_ * bN + ((IF3((INDEX_T)at1_ * OUT1 +) (INDEX_T)at2_) * OUT2 + (last)) * bP; }
 #define OUT_ROW(m) const INDEX_T outRow = ((INDEX_T)(m) * GROUPS + group) * COUT;
 #define OUT_AT(n) (outRow + (n))
 #else
@@ -79,25 +130,19 @@
   baseA[s] = (INDEX_T)p_ * aN + (INDEX_T)group * CIN * aC + \
       ((IF3((INDEX_T)row0_[s] * IN1 +) (INDEX_T)row1[s]) * IN2 + row2[s]) * aP; }
 #define B_COL_STATE(s, n) baseB[s] = (INDEX_T)(n) * wN + group * wG;
-#define K_TABLE(k0, buf) \
-  for (int e = tid; e < BK; e += NT) { \
-    const int k_ = (k0) + e; \
-    if (k_ < kto) { \
-      const int c_ = k_ % CIN; \
-      int tap_ = k_ / CIN; \
-      const int j2_ = tap_ % x2.taps; tap_ /= x2.taps; \
-      const int j1_ = tap_ % x1.taps; \
-      const int h1_ = j1_ * x1.in_tap, h2_ = j2_ * x2.in_tap; \
-      INDEX_T t_ = 0; \
-      IF3(const int j0_ = tap_ / x1.taps, h0_ = j0_ * x0.in_tap; tab0[buf][e] = h0_; \
-          t_ = (j0_ * x0.w_step + x0.w_first) * KER1;) \
-      t_ = (t_ + j1_ * x1.w_step + x1.w_first) * KER2 + j2_ * x2.w_step + x2.w_first; \
-      tab1[buf][e] = h1_; \
-      tab2[buf][e] = h2_; \
-      tabA[buf][e] = c_ * aC + ((IF3((INDEX_T)h0_ * IN1 +) (INDEX_T)h1_) * IN2 + h2_) * aP; \
-      tabB[buf][e] = t_ * wTap + c_ * wC; \
-    } \
-  }
+// Digits of a depth: (tap of axis 0,) taps of axes 1 and 2, channel.
+#define RADIX3 CIN
+#define RADIX2 max(x2.taps, 1)
+#define RADIX1 max(x1.taps, 1)
+#define TAP_FACTS(channel, offA, offB, h0, h1, h2) { \
+    const int h1_ = at1_ * x1.in_tap, h2_ = at2_ * x2.in_tap; \
+    INDEX_T t_ = 0; \
+    IF3(const int h0_ = at0_ * x0.in_tap; h0 = h0_; \
+        t_ = (at0_ * x0.w_step + x0.w_first) * KER1;) \
+    t_ = (t_ + at1_ * x1.w_step + x1.w_first) * KER2 + at2_ * x2.w_step + x2.w_first; \
+    h1 = h1_, h2 = h2_; \
+    offA = (channel) * aC + ((IF3((INDEX_T)h0_ * IN1 +) (INDEX_T)h1_) * IN2 + h2_) * aP; \
+    offB = t_ * wTap + (channel) * wC; }
 #define OUT_ROW(m) \
   int p_ = (m); \
   const int o2_ = p_ % x2.size * x2.out_step + x2.out_first; p_ /= x2.size; \

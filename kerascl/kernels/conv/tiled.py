@@ -73,7 +73,11 @@ class TiledConv(Solver):
         a_along_k, av, b_along_k, bv = _loads(p)
         tiles_m = ceil_div(shape.m, tile.bm)
         params = product_params(p, index, tiles_m, splits, slice_)
-        inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
+        # Neighbours along the columns of four results lie side by side, aligned.
+        whole = shape.n % 4 == 0 and (p.kind == FILTER_GRAD or not p.channels_first)
+        slices = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", aligned=whole)
+        inner = epilogue if splits == 1 else slices
+        one_tap = p.kind != FILTER_GRAD and shape.channels % bk == 0
         source = (
             prelude(index, A=p.a, B=p.b, ACC=p.acc)
             + load4("A", p.a, p.acc)
@@ -82,6 +86,8 @@ class TiledConv(Solver):
             + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
             + kind_defines(p)
             + f"#define M_FAST {int(p.channels_first and p.kind != FILTER_GRAD)}\n"
+            + f"#define VECTOR_OUT {int(whole and inner.has_vectors)}\n"
+            + f"#define K_WHOLE {int(one_tap)}\n"
             + params.source
             + inner.defines
             + cl_source("conv/conv_axis.cl")

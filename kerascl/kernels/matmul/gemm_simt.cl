@@ -21,7 +21,9 @@
   pB += bOff + i0_ * b0 + i1_ * b1 + i2_ * b2;
 
 #define K_TABLE_DECL
-#define K_TABLE(k0, buf)
+#define K_FIRST
+#define K_TABLE(buf)
+#define K_NEXT
 #define A_STATE_DECL INDEX_T baseA[AI];
 #define B_STATE_DECL INDEX_T baseB[BI];
 #define A_ROW_STATE(s, m) { baseA[s] = (m) * aRow; }

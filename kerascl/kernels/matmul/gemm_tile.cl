@@ -4,6 +4,8 @@
 //   BM BN BK TM TN        tile and per-work-item sizes (TM, TN multiples of 4; BK of 4)
 //   NARROW                attributes of the kernel
 //   KK_UNROLL             the pragma text for the loop over a tile's depth
+//   PIPELINED             whether that loop is unrolled whole, and what it reads from local memory
+//                         is read a step ahead, across the barrier too
 //   AV BV                 elements of one global load (1 or 4)
 //   A_ALONG_K B_ALONG_K   whether neighbouring work-items load along k (else along m or n)
 //   PARAMS                kernel parameters after pA and pB, each with a leading comma
@@ -11,10 +13,13 @@
 //   A_ROW_STATE(s, m), B_COL_STATE(s, n)   remember row m (column n) for load slot s
 //   A_AT(s, kk, k), B_AT(s, kk, k)         element index of a (b) at slot s and depth k
 //   A_VALID(s, kk)        whether the slot lies inside a (padding reads as zero)
-//   K_TABLE_DECL, K_TABLE(k0, buf)         per-depth facts of one k tile, or empty
+//   K_FIRST               what leads to the first k tile, or empty
+//   K_TABLE_DECL, K_TABLE(buf)             facts of the next k tile's depths, or empty
+//   K_NEXT                what follows the loads of a k tile, or empty
 //   TABLE_LAST            whether the next ones are computed when the loads under way have landed,
 //                         which takes fewer registers
-//   OUT_ROW(m), OUT_AT(r, n)               output index of row m and column n
+//   OUT_ROW(m), OUT_AT(n)                  output index of row m and column n
+//   VECTOR_OUT            whether four columns from a multiple of four lie side by side, aligned
 #define TX (BN / TN)
 #define TY (BM / TM)
 #define NT (TX * TY)
@@ -77,7 +82,8 @@
       const int kk = B_KK(e), k = (k0) + kk; \
       if (k < kto) B_READ(rb + s * BV, s, kk, k, buf); \
     } \
-  }
+  } \
+  K_NEXT
 
 #define STORE_TILES(buf) \
   _Pragma("unroll") for (int s = 0; s < AI; ++s) { \
@@ -97,20 +103,38 @@
     } \
   }
 
+// A step along k: what it needs of both tiles, in registers, and its multiply-adds.
+#define FRAGMENTS(fa, fb, buf, kk) \
+  _Pragma("unroll") for (int u = 0; u < TM / 4; ++u) { \
+    const ACC4 t = *(__local const ACC4*)&tileA[buf][(kk) * LDA + 4 * (ty + u * TY)]; \
+    fa[4 * u] = t.s0, fa[4 * u + 1] = t.s1, fa[4 * u + 2] = t.s2, fa[4 * u + 3] = t.s3; \
+  } \
+  _Pragma("unroll") for (int v = 0; v < TN / 4; ++v) { \
+    const ACC4 t = *(__local const ACC4*)&tileB[buf][(kk) * LDB + 4 * (tx + v * TX)]; \
+    fb[4 * v] = t.s0, fb[4 * v + 1] = t.s1, fb[4 * v + 2] = t.s2, fb[4 * v + 3] = t.s3; \
+  }
+#define MULTIPLY(fa, fb) \
+  _Pragma("unroll") for (int u = 0; u < TM; ++u) \
+    _Pragma("unroll") for (int v = 0; v < TN; ++v) c[u][v] += fa[u] * fb[v];
+
 __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
     __global const A_T* restrict pA, __global const B_T* restrict pB PARAMS EPILOGUE_PARAMS) {
   __local ACC_T tileA[2][BK * LDA] __attribute__((aligned(32)));
   __local ACC_T tileB[2][BK * LDB] __attribute__((aligned(32)));
   K_TABLE_DECL
   const int tid = get_local_id(0);
+  // 32 work-items share a block of 8 x 4 (M_FAST: 4 x 8) in Z-order, so that of eight neighbours
+  // some read the same: local memory then serves more of them at once.
+  const int wide_ = (tid >> 1) & 7, high_of_ = (tid & 1) | ((tid >> 4) & 1) << 1;
 #if M_FAST
-  const int ty = tid % TY, tx = tid / TY;
+  const int ty = tid / 32 % (TY / 8) * 8 + wide_, tx = tid / 32 / (TY / 8) * 4 + high_of_;
 #else
-  const int tx = tid % TX, ty = tid / TX;
+  const int tx = tid / 32 % (TX / 8) * 8 + wide_, ty = tid / 32 / (TX / 8) * 4 + high_of_;
 #endif
   GROUP_SETUP
-  K_TABLE(kfrom, 0)
-  K_TABLE(kfrom + BK, 1)
+  K_FIRST
+  K_TABLE(0)
+  K_TABLE(1)
   A_STATE_DECL
   B_STATE_DECL
   // Rows and columns past the end are clamped: they read valid memory and are never stored.
@@ -136,6 +160,10 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
   STORE_TILES(0)
   barrier(CLK_LOCAL_MEM_FENCE);
   int cur = 0;
+#if PIPELINED
+  ACC_T fa[2][TM], fb[2][TN];
+  FRAGMENTS(fa[0], fb[0], 0, 0)
+#endif
   for (int k0 = kfrom; k0 < kto; k0 += BK) {
     const int nxt = cur ^ 1;
     const bool more = k0 + BK < kto;
@@ -144,45 +172,53 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
       FETCH(k0 + BK, nxt)
     }
 #if !TABLE_LAST
-    K_TABLE(k0 + 2 * BK, cur)
+    K_TABLE(cur)
 #endif
+#if PIPELINED
+    _Pragma("unroll")
+    for (int kk = 0; kk < BK - 1; ++kk) {
+      FRAGMENTS(fa[(kk + 1) & 1], fb[(kk + 1) & 1], cur, kk + 1)
+      MULTIPLY(fa[kk & 1], fb[kk & 1])
+    }
+#else
     _Pragma(KK_UNROLL)
     for (int kk = 0; kk < BK; ++kk) {
       ACC_T fa[TM], fb[TN];
-#pragma unroll
-      for (int u = 0; u < TM / 4; ++u) {
-        const ACC4 t = *(__local const ACC4*)&tileA[cur][kk * LDA + 4 * (ty + u * TY)];
-        fa[4 * u] = t.s0, fa[4 * u + 1] = t.s1, fa[4 * u + 2] = t.s2, fa[4 * u + 3] = t.s3;
-      }
-#pragma unroll
-      for (int v = 0; v < TN / 4; ++v) {
-        const ACC4 t = *(__local const ACC4*)&tileB[cur][kk * LDB + 4 * (tx + v * TX)];
-        fb[4 * v] = t.s0, fb[4 * v + 1] = t.s1, fb[4 * v + 2] = t.s2, fb[4 * v + 3] = t.s3;
-      }
-#pragma unroll
-      for (int u = 0; u < TM; ++u)
-#pragma unroll
-        for (int v = 0; v < TN; ++v) c[u][v] += fa[u] * fb[v];
+      FRAGMENTS(fa, fb, cur, kk)
+      MULTIPLY(fa, fb)
     }
+#endif
     if (more) {
       STORE_TILES(nxt)
     }
 #if TABLE_LAST
-    K_TABLE(k0 + 2 * BK, cur)
+    K_TABLE(cur)
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
     cur = nxt;
+#if PIPELINED
+    FRAGMENTS(fa[0], fb[0], cur, 0)  // BK is even
+    MULTIPLY(fa[1], fb[1])
+#endif
   }
 #pragma unroll
   for (int u = 0; u < TM; ++u) {
     const int m = row0 + 4 * (ty + (u / 4) * TY) + u % 4;
     if (m < M) {
       OUT_ROW(m)
+#if VECTOR_OUT
+#pragma unroll
+      for (int v = 0; v < TN; v += 4) {
+        const int n = col0 + 4 * (tx + (v / 4) * TX);
+        if (n < N) EPILOGUE_VECTOR(4, &c[u][v], OUT_AT(n))
+      }
+#else
 #pragma unroll
       for (int v = 0; v < TN; ++v) {
         const int n = col0 + 4 * (tx + (v / 4) * TX) + v % 4;
         if (n < N) EPILOGUE(c[u][v], OUT_AT(n))
       }
+#endif
     }
   }
 }

@@ -98,13 +98,16 @@ class TiledMatmul(Solver):
         slice_ = round_up(ceil_div(p.k, splits), bk)
         splits = ceil_div(p.k, slice_)
         (a_along_k, av), (b_along_k, bv) = _both(p)
-        inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
+        whole = p.n % 4 == 0
+        slices = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", aligned=whole)
+        inner = epilogue if splits == 1 else slices
         source = (
             prelude(index, A=p.a, B=p.b, ACC=p.acc)
             + load4("A", p.a, p.acc)
             + load4("B", p.b, p.acc)
             + narrow(info)
             + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
+            + f"#define VECTOR_OUT {int(whole and inner.has_vectors)}\n"
             + inner.defines
             + cl_source("matmul/gemm_simt.cl")
             + cl_source("matmul/gemm_tile.cl")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kerascl.dtypes import DType
-from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.epilogue import Epilogue, VectorStore
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, index_type, round_up
 from kerascl.kernels.contract.source import Source, cl_source, prelude, unit
@@ -30,11 +30,16 @@ def slice_counts(
     return tuple(s for s in COUNTS if s == 1 or (s <= most and depth // s >= 8 * step))
 
 
-def partial_epilogue(acc: DType, offset: str, slot: str = "ws0") -> Epilogue:
-    """Stores partial sums (accumulators), `offset` (a C expression) elements further on."""
+def partial_epilogue(
+    acc: DType, offset: str, slot: str = "ws0", aligned: bool = False
+) -> Epilogue:
+    """Stores partial sums (accumulators), `offset` (a C expression) elements further on, which is
+    `aligned` where it is a multiple of four."""
+    stores = (VectorStore(f"(part + ({offset}))", acc, "acc"),) if aligned else ()
     return Epilogue(
-        f", __global {acc.compute}* restrict part", (Ref(slot),), f"part[({offset}) + i] = acc;"
-    )
+        f", __global {acc.compute}* restrict part", (Ref(slot),), f"part[({offset}) + i] = acc;",
+        stores=stores,
+    )  # fmt: skip
 
 
 def reduction_launch(

@@ -37,7 +37,8 @@ class Tile:
 
     @property
     def name(self) -> str:
-        return f"tiled{self.bm}x{self.bn}" + ("" if self.depth == DEEP else f"d{self.depth}")
+        high = f"x{self.tm}" if self.tm > 8 else ""
+        return f"tiled{self.bm}x{self.bn}{high}" + ("" if self.depth == DEEP else f"d{self.depth}")
 
     @property
     def threads(self) -> int:
@@ -77,10 +78,11 @@ class Tile:
         # compilers put all its loads in front until registers spill.
         whole = '"unroll"' if "schedules_for_registers" in info.quirks else '"unroll 2"'
         unroll = whole if info.kind == "gpu" else '"nounroll"'
+        pipelined = info.kind == "gpu" and "schedules_for_registers" in info.quirks
         names = dict(
             BM=self.bm, BN=self.bn, BK=self.bk(acc), TM=self.tm, TN=self.tn, AV=av, BV=bv,
             A_ALONG_K=int(a_along_k), B_ALONG_K=int(b_along_k), KK_UNROLL=unroll,
-            TABLE_LAST=int(info.registers > 0),
+            PIPELINED=int(pipelined), TABLE_LAST=int(info.registers > 0),
         )  # fmt: skip
         return "".join(f"#define {k} {v}\n" for k, v in names.items())
 
