@@ -232,6 +232,26 @@ def test_each_tile(dev, solver, kind, rng):
 
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "spatial, kernel, stride, dilation, groups",
+    [
+        ((9, 7), 3, 1, 1, 1), ((11, 8), (3, 2), (2, 3), 1, 2),
+        ((3, 4, 5), (2, 3, 2), 1, (1, 2, 1), 1),
+    ],
+)  # fmt: skip
+def test_steps_within_one_tap(
+    dev, spatial, kernel, stride, dilation, groups, kind, channels_first, rng
+):
+    """Where channels are a multiple of a tile's depth, which then holds one tap only."""
+    made = make(
+        rng, kind, spatial, 32 * groups, 48 * groups, kernel, stride, 1, dilation, groups,
+        channels_first=channels_first,
+    )  # fmt: skip
+    check(force(TiledConv(TILES[3], split=2)), *made, dev)
+
+
+@pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", ["1x1", "3x3", "stride_2", "groups", "1d", "3d"])
 def test_plan(dev, case, kind, channels_first, rng):
     check(conv.plan, *make(rng, kind, channels_first=channels_first, **CASES[case]), dev)

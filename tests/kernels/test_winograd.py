@@ -10,9 +10,9 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.solver import choose
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv import winograd
-from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, normalise_conv
+from kerascl.kernels.conv.problem import FILTER_GRAD, FORWARD, normalise_conv
 from tests.kernels.harness import poisoned, run_plan
-from tests.kernels.test_conv import make
+from tests.kernels.test_conv import KINDS, make
 
 BOUNDS = {2: 1e-6, 4: 1e-5}  # relative error by norm in float32
 CASES = {
@@ -27,7 +27,8 @@ CASES = {
 
 def check(problem, inputs, want, info, dev, tile, bound, out=dtypes.float32):
     problem = normalise_conv(dataclasses.replace(problem, precision="high"))
-    solver = winograd.WinogradConv(tile)
+    filters = problem.kind == FILTER_GRAD
+    solver = (winograd.WinogradFilterGradient if filters else winograd.WinogradConv)(tile)
     assert solver.applies(problem, info)
     plan = solver.plan(problem, info, store_epilogue(out))
     got = run_plan(plan, inputs, poisoned(want.shape, out), dev)
@@ -44,7 +45,7 @@ def plain(info):
 @pytest.mark.every(5)
 @pytest.mark.parametrize("tile", [2, 4])
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
-@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("case", CASES)
 def test_shapes(case, kind, channels_first, tile, dev, rng):
     made = make(rng, kind, kernel=3, channels_first=channels_first, **CASES[case])
@@ -52,30 +53,31 @@ def test_shapes(case, kind, channels_first, tile, dev, rng):
 
 
 @pytest.mark.parametrize("tile", [2, 4])
+@pytest.mark.parametrize("kind", [FORWARD, FILTER_GRAD])
 @pytest.mark.parametrize("name", ["float16", "bfloat16", "float64"])
-def test_dtypes(name, tile, dev, rng):
+def test_dtypes(name, kind, tile, dev, rng):
     if name == "float64" and not dev.info.fp64:
         pytest.skip("the device has no float64")
     dtype = dtypes.as_dtype(name)
-    made = make(rng, FORWARD, (8, 9), 8, 16, 3, pads=1, dtype=name)
+    made = make(rng, kind, (8, 9), 8, 16, 3, pads=1, dtype=name)
     wide = dtype.accumulator
     bound = BOUNDS[tile] * (1e-8 if name == "float64" else 1)
     check(*made, plain(dev.info), dev, tile, bound, out=wide)
 
 
 @pytest.mark.parametrize("tile", [2, 4])
-@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
+@pytest.mark.parametrize("kind", KINDS)
 def test_as_on_a_gpu_in_parts(kind, tile, dev, rng, monkeypatch):
     info = dataclasses.replace(plain(dev.info), kind="gpu", max_work_group_size=64)
     monkeypatch.setattr(winograd, "_GPU_BYTES", 2**16)
     made = make(rng, kind, (23, 25), 16, 24, 3, pads=1, images=3)
     plan = check(*made, info, dev, tile, BOUNDS[tile])
-    assert sum(launch.name == "winograd_output" for launch in plan.launches) > 1
+    assert sum(launch.name == "winograd_input" for launch in plan.launches) > 1
 
 
 def test_where_it_applies(dev, rng):
     info = plain(dev.info)
-    two, four = winograd.SOLVERS
+    two, four, *filters = winograd.SOLVERS
 
     def problem(kind=FORWARD, precision="high", **more):
         made, _, _ = make(
@@ -92,6 +94,8 @@ def test_where_it_applies(dev, rng):
     ):  # fmt: skip
         assert not two.applies(other, info) and not four.applies(other, info)
     assert not two.applies(problem(), dataclasses.replace(info, kind="gpu", matrix="mma80"))
+    assert all(s.applies(problem(FILTER_GRAD), info) for s in filters)
+    assert not any(s.applies(problem(), info) for s in filters)
 
 
 def test_gpus_without_matrix_units_take_it(dev, rng):

@@ -3,6 +3,9 @@
 // where the definition takes 9 * TILE * TILE.  The products of one place of the tile, over channels,
 // are a matrix product; EDGE * EDGE of them lie one after the other.
 //
+// The filter gradient is the adjoint of the forward pass: dy goes through the transposed transform of
+// outputs, its products with the transformed pixels, summed over tiles, through that of weights.
+//
 // Work-items do PER items each; an item is one tile and LANES channels.  Channels are the fastest
 // where they lie side by side, else tiles.  With FLIP the kernel is turned round (data gradient).
 #if TILE == 2
@@ -15,6 +18,10 @@
 #define TO_OUTPUT(o, i) { \
   const P_CV s_ = i(1) + i(2), t_ = i(1) - i(2); \
   o(0) = i(0) + s_; o(1) = t_ - i(3); }
+#define TO_GRADIENT(o, i) o(0) = i(0); o(1) = i(0) + i(1); o(2) = i(0) - i(1); o(3) = -i(1);
+#define TO_FILTER(o, i) { \
+  const ACC_T s_ = (i(1) + i(2)) * (ACC_T)0.5; \
+  o(0) = i(0) + s_; o(1) = (i(1) - i(2)) * (ACC_T)0.5; o(2) = s_ + i(3); }
 #else
 #define EDGE 6
 #define TO_INPUT(o, i) { \
@@ -30,6 +37,15 @@
 #define TO_OUTPUT(o, i) { \
   const P_CV s_ = i(1) + i(2), t_ = i(1) - i(2), u_ = i(3) + i(4), v_ = i(3) - i(4); \
   o(0) = i(0) + s_ + u_; o(1) = t_ + 2 * v_; o(2) = s_ + 4 * u_; o(3) = t_ + 8 * v_ + i(5); }
+#define TO_GRADIENT(o, i) { \
+  const P_CV s_ = i(0) + i(2), t_ = i(1) + i(3); \
+  const P_CV u_ = i(0) + 4 * i(2), v_ = 2 * i(1) + 8 * i(3); \
+  o(0) = i(0); o(1) = s_ + t_; o(2) = s_ - t_; o(3) = u_ + v_; o(4) = u_ - v_; o(5) = i(3); }
+#define TO_FILTER(o, i) { \
+  const ACC_T s_ = (i(1) + i(2)) / (ACC_T)-6, t_ = (i(1) - i(2)) / (ACC_T)-6; \
+  const ACC_T u_ = i(3) + i(4), v_ = i(3) - i(4); \
+  o(0) = i(0) / (ACC_T)4 + s_ + u_ / (ACC_T)24; o(1) = t_ + v_ / (ACC_T)12; \
+  o(2) = s_ + u_ / (ACC_T)6 + i(5); }
 #endif
 
 // Item -> tile `p` of this launch, its image and first output, and channel `c` of `channels`.
@@ -167,6 +183,78 @@ __kernel GROUP void winograd_output(__global const ACC_T* restrict m PARAMS EPIL
         }
       }
     }
+  }
+}
+#endif
+
+#if GRADIENT
+// Tiles of dy, zeros beyond its edges.
+__kernel GROUP void winograd_gradient(__global const B_T* restrict dy,
+                                      __global ACC_T* restrict v PARAMS) {
+  ITEMS {
+    PLACE(COUT)
+    const INDEX_T at = image * bN + ((INDEX_T)row * OUT2 + col) * bP + c * bC;
+    P_CV d[EDGE][TILE], o[EDGE];
+#pragma unroll
+    for (int k = 0; k < TILE; ++k) {
+      P_CV in_[TILE];
+#pragma unroll
+      for (int r = 0; r < TILE; ++r) {
+        in_[r] = (P_CV)(0);
+        if (row + r < OUT1 && col + k < OUT2)
+          in_[r] = B_LOADV(dy, at + ((INDEX_T)r * OUT2 + k) * bP);
+      }
+#define IN_(r) in_[r]
+#define OUT_(r) d[r][k]
+      TO_GRADIENT(OUT_, IN_)
+#undef IN_
+#undef OUT_
+    }
+#pragma unroll
+    for (int r = 0; r < EDGE; ++r) {
+#define IN_(k) d[r][k]
+#define OUT_(k) o[k]
+      TO_GRADIENT(OUT_, IN_)
+#undef IN_
+#undef OUT_
+#pragma unroll
+      for (int k = 0; k < EDGE; ++k) SAVE(o[k], v, ELEMENT(r * EDGE + k, COUT));
+    }
+  }
+}
+#endif
+
+#if FILTER
+// dw[tap][channel][filter] from sums[part][place][channel][filter]; parts are STEP elements apart.
+__kernel void winograd_filter(__global const ACC_T* restrict sums, const int COUNT, const int PARTS,
+                              const INDEX_T STEP EPILOGUE_PARAMS) {
+  const int at = (int)get_global_id(0);
+  if (at >= COUNT) return;
+  ACC_T d[EDGE][EDGE], h[3][EDGE], o[3];
+#pragma unroll
+  for (int k = 0; k < EDGE * EDGE; ++k) d[k / EDGE][k % EDGE] = sums[(INDEX_T)k * COUNT + at];
+  for (int part = 1; part < PARTS; ++part) {
+#pragma unroll
+    for (int k = 0; k < EDGE * EDGE; ++k)
+      d[k / EDGE][k % EDGE] += sums[part * STEP + (INDEX_T)k * COUNT + at];
+  }
+#pragma unroll
+  for (int k = 0; k < EDGE; ++k) {
+#define IN_(r) d[r][k]
+#define OUT_(r) h[r][k]
+    TO_FILTER(OUT_, IN_)
+#undef IN_
+#undef OUT_
+  }
+#pragma unroll
+  for (int r = 0; r < 3; ++r) {
+#define IN_(k) h[r][k]
+#define OUT_(k) o[k]
+    TO_FILTER(OUT_, IN_)
+#undef IN_
+#undef OUT_
+#pragma unroll
+    for (int k = 0; k < 3; ++k) EPILOGUE(o[k], (INDEX_T)(3 * r + k) * COUNT + at)
   }
 }
 #endif

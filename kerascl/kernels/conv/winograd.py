@@ -24,6 +24,7 @@ from kerascl.kernels.contract.vectors import group_size, vector_macros, vector_w
 from kerascl.kernels.conv.problem import (
     DATA_GRAD,
     FILTER_GRAD,
+    FORWARD,
     ConvProblem,
     conv_index,
     image_strides,
@@ -36,6 +37,7 @@ from kerascl.kernels.tuning import machine
 # Bytes of transformed pixels and sums that lie between two launches.
 _CPU_BYTES_PER_UNIT = 4 * 2**20
 _GPU_BYTES = 128 * 2**20
+_ALIGNED = 4096  # bytes that offsets of slices are multiples of: at least what devices demand
 # Transforms write and read each value once; what they compute and look up takes as long as so many
 # multiply-adds a byte, and memory leaves them this share of its bandwidth.
 _MULTIPLY_ADDS = 24.5
@@ -48,6 +50,8 @@ class WinogradConv(Solver):
     Tiles of 4 lose about a digit of float32 (a relative error near 1e-6), so precision "highest"
     has tiles of 2 only.
     """
+
+    kinds: tuple[str, ...] = (FORWARD, DATA_GRAD)
 
     def __init__(self, tile: int):
         self.tile = tile
@@ -63,7 +67,7 @@ class WinogradConv(Solver):
         return (
             usable(p, info)
             and not machine.of_facts(info).matrix_rate(p.a)
-            and p.kind != FILTER_GRAD
+            and p.kind in self.kinds
             and p.rank == 2
             and p.w_shape[:2] == (3, 3)
             and set(p.strides) == set(p.dilation) == {1}
@@ -111,7 +115,7 @@ class WinogradConv(Solver):
         return Plan(launches, workspace + spare)
 
     def _tiles(self, p: ConvProblem) -> int:
-        images, height, width, _ = p.out_shape
+        images, height, width, _ = _plane(p)
         return images * ceil_div(height, self.tile) * ceil_div(width, self.tile)
 
     def _parts(self, p: ConvProblem, info) -> int:
@@ -183,15 +187,15 @@ class WinogradConv(Solver):
         lanes = 1 if p.channels_first else vector_width(info, channels, p.acc)
         items = tiles * (channels // lanes)
         per = max(1, ceil_div(items, info.compute_units * 16)) if cpu else 1
-        _, height, width, _ = p.out_shape
+        _, height, width, _ = _plane(p)
         params.add(
             "int", TILES=tiles, FIRST=first, TILES_H=ceil_div(height, self.tile),
             TILES_W=ceil_div(width, self.tile), COUNT=items, PER=per,
         )  # fmt: skip
         save = f"vstore{lanes}((v_), 0, (p_) + (i_))" if lanes > 1 else "(p_)[i_] = (v_)"
         source = (
-            prelude(index, A=p.a, P=p.acc, ACC=p.acc)
-            + vector_macros(lanes, A=p.a, P=p.acc)
+            prelude(index, A=p.a, B=p.b, P=p.acc, ACC=p.acc)
+            + vector_macros(lanes, A=p.a, B=p.b, P=p.acc)
             + params.source
             + defines(
                 **{"SAVE(v_, p_, i_)": save, what.upper(): 1},
@@ -205,8 +209,90 @@ class WinogradConv(Solver):
         args = (*args, *params.args, *(epilogue.args if epilogue else ()))
         group = 1 if cpu else group_size(info, 128)
         size = round_up(ceil_div(items, per), group)
-        role = Role.PACK if what == "input" else Role.STORE
+        role = Role.STORE if what == "output" else Role.PACK
         return Launch(source, f"winograd_{what}", args, (size,), (group,), role=role)
+
+
+class WinogradFilterGradient(WinogradConv):
+    """Filter gradient by the adjoint of the forward pass: 16 (36) products for each tile of 2 x 2
+    (4 x 4) pixels of dy where the definition takes 36 (144).
+
+    Each part of the tiles leaves its sums in a slice of its own; the last launch adds them.
+    """
+
+    kinds = (FILTER_GRAD,)
+
+    def __init__(self, tile: int):
+        super().__init__(tile)
+        self.name = f"winograd_filter{tile}"
+
+    def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
+        p, index = problem, conv_index(problem)
+        channels, filters = _sides(p)
+        value, tiles = p.acc.itemsize, self._tiles(p)
+        most = ceil_div(tiles, self._parts(p, info))
+        parts = ceil_div(tiles, most)
+        slice_ = round_up(self.places * channels * filters * value, _ALIGNED)
+        if max(self.places * most * max(channels, filters), parts * slice_ // value) >= 2**31:
+            index = "long"
+        workspace = [parts * slice_]
+        workspace += [self.places * most * n * value for n in (channels, filters)]
+        spare: list[int] = []
+        launches = []
+        for part, first in enumerate(range(0, tiles, most)):
+            count = min(most, tiles - first)
+            launches.append(self._input(p, info, index, first, count))
+            launches.append(self._gradient(p, info, index, first, count))
+            store = store_epilogue(p.acc, "sums")
+            store = dataclasses.replace(store, args=(Ref("sums", part * slice_),))
+            product = matmul.plan(self._product(p, count), info, store)
+            moved = {f"ws{k}": f"ws{k + 3}" for k in range(len(product.workspace))}
+            names = {"a": "ws1", "b": "ws2", "sums": "ws0"}
+            launches += rename_slots(product, names | moved).launches
+            pairs = itertools.zip_longest(spare, product.workspace, fillvalue=0)
+            spare = [max(pair) for pair in pairs]
+        launches.append(self._filter(p, info, index, parts, slice_ // value, epilogue))
+        return Plan(launches, workspace + spare)
+
+    def _product(self, p: ConvProblem, tiles: int) -> MatmulProblem:
+        """For each place: sums[channel, filter] over tiles of pixels[tile, channel] and of
+        gradients[tile, filter]."""
+        c, f = p.w_shape[2:]
+        left, right = ((tiles, 1), (1, tiles)) if p.channels_first else ((1, c), (f, 1))
+        problem = MatmulProblem(
+            c, f, tiles, (self.places,), (tiles * c, *left), (tiles * f, *right), p.acc, p.acc,
+            p.acc, precision=p.precision,
+        )  # fmt: skip
+        return normalise_matmul(problem)
+
+    def _gradient(self, p: ConvProblem, info, index: str, first: int, tiles: int) -> Launch:
+        _, height, width, filters = p.y_shape
+        steps = dict(zip(("bN", "bP", "bC"), image_strides(p.y_shape, p.channels_first)))
+        params = Params().add("int", COUT=filters, OUT1=height, OUT2=width).add(index, **steps)
+        args = (Ref("b"), Ref("ws2"))
+        return self._launch("gradient", p, info, index, first, tiles, filters, params, args)
+
+    def _filter(self, p: ConvProblem, info, index, parts, step, epilogue: Epilogue) -> Launch:
+        count = math.prod(p.w_shape[2:])
+        source = (
+            prelude(index, ACC=p.acc, P=p.acc)
+            + vector_macros(1, P=p.acc)
+            + defines(TILE=self.tile, FILTER=1)
+            + epilogue.defines
+            + cl_source("conv/winograd.cl")
+        )
+        group = group_size(info, 64)
+        args = (
+            Ref("ws0"), Scalar("int", count), Scalar("int", parts), Scalar(index, step),
+            *epilogue.args,
+        )  # fmt: skip
+        size = round_up(count, group)
+        return Launch(source, "winograd_filter", args, (size,), (group,), role=Role.STORE)
+
+
+def _plane(p: ConvProblem) -> tuple[int, ...]:
+    """The shape of what is cut into tiles."""
+    return p.y_shape if p.kind == FILTER_GRAD else p.out_shape
 
 
 def _sides(p: ConvProblem) -> tuple[int, int]:
@@ -215,4 +301,6 @@ def _sides(p: ConvProblem) -> tuple[int, int]:
     return (f, c) if p.kind == DATA_GRAD else (c, f)
 
 
-SOLVERS: tuple[Solver, ...] = (WinogradConv(2), WinogradConv(4))
+SOLVERS: tuple[Solver, ...] = (
+    WinogradConv(2), WinogradConv(4), WinogradFilterGradient(2), WinogradFilterGradient(4),
+)  # fmt: skip
