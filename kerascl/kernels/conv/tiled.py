@@ -18,7 +18,7 @@ from kerascl.kernels.conv.problem import (
     product_params,
     usable,
 )
-from kerascl.kernels.matmul.split_k import partial_epilogue, reduction_launch, slice_counts
+from kerascl.kernels.matmul.split_k import partial_epilogue, slice_counts, vector_reduction_launch
 from kerascl.kernels.matmul.tiles import Loads, Tile, load4
 from kerascl.kernels.tuning import machine
 
@@ -99,7 +99,7 @@ class TiledConv(Solver):
         launch = Launch(source, "gemm_tile", args, (groups * tile.threads,), (tile.threads,))
         if splits == 1:
             return Plan([launch])
-        reduction = reduction_launch(p.total, splits, p.acc, index, epilogue)
+        reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
         return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
 
 

@@ -11,8 +11,8 @@ from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, stride_
 from kerascl.kernels.matmul.split_k import (
     most_slices,
     partial_epilogue,
-    reduction_launch,
     slice_counts,
+    vector_reduction_launch,
 )
 from kerascl.kernels.matmul.tiles import Loads, Tile, load4
 from kerascl.kernels.tuning import machine
@@ -121,7 +121,7 @@ class TiledMatmul(Solver):
         launch = Launch(source, "gemm_tile", args, (groups * tile.threads,), (tile.threads,))
         if splits == 1:
             return Plan([launch])
-        reduction = reduction_launch(p.total, splits, p.acc, index, epilogue)
+        reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
         return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
 
 
@@ -205,5 +205,5 @@ class SkinnyMatmul(Solver):
         launch = Launch(source, "gemm_skinny", args, (groups * splits * 256,), (256,))
         if splits == 1:
             return Plan([launch])
-        reduction = reduction_launch(p.total, splits, p.acc, index, epilogue)
+        reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
         return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])

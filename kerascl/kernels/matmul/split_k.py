@@ -30,9 +30,7 @@ def slice_counts(
     return tuple(s for s in COUNTS if s == 1 or (s <= most and depth // s >= 8 * step))
 
 
-def partial_epilogue(
-    acc: DType, offset: str, slot: str = "ws0", aligned: bool = False
-) -> Epilogue:
+def partial_epilogue(acc: DType, offset: str, slot: str = "ws0", aligned: bool = False) -> Epilogue:
     """Stores partial sums (accumulators), `offset` (a C expression) elements further on, which is
     `aligned` where it is a multiple of four."""
     stores = (VectorStore(f"(part + ({offset}))", acc, "acc"),) if aligned else ()
