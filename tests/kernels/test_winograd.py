@@ -93,7 +93,9 @@ def test_where_it_applies(dev, rng):
         problem(kernel=(3, 2)), problem(spatial=(5, 5, 5)), problem(spatial=(9,)),
     ):  # fmt: skip
         assert not two.applies(other, info) and not four.applies(other, info)
-    assert not two.applies(problem(), dataclasses.replace(info, kind="gpu", matrix="mma80"))
+    units = dataclasses.replace(info, kind="gpu", matrix="mma80")
+    assert not two.applies(problem(), units)
+    assert two.applies(exact, units)  # which round float32
     assert all(s.applies(problem(FILTER_GRAD), info) for s in filters)
     assert not any(s.applies(problem(), info) for s in filters)
 

@@ -14,6 +14,7 @@ import dataclasses
 import itertools
 import math
 
+from kerascl.dtypes import float32
 from kerascl.kernels.contract.epilogue import Epilogue, store_epilogue
 from kerascl.kernels.contract.parameters import Params
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar, rename_slots
@@ -30,9 +31,11 @@ from kerascl.kernels.conv.problem import (
     image_strides,
     usable,
 )
+from kerascl.kernels.hopper import probe
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.tuning import machine
+from kerascl.kernels.units import known
 
 # Bytes of transformed pixels and sums that lie between two launches.
 _CPU_BYTES_PER_UNIT = 4 * 2**20
@@ -66,7 +69,7 @@ class WinogradConv(Solver):
         p = problem
         return (
             usable(p, info)
-            and not machine.of_facts(info).matrix_rate(p.a)
+            and not _on_matrix_units(p, info)
             and p.kind in self.kinds
             and p.rank == 2
             and p.w_shape[:2] == (3, 3)
@@ -288,6 +291,17 @@ class WinogradFilterGradient(WinogradConv):
         )  # fmt: skip
         size = round_up(count, group)
         return Launch(source, "winograd_filter", args, (size,), (group,), role=Role.STORE)
+
+
+def _on_matrix_units(p: ConvProblem, info) -> bool:
+    """Whether matrix units multiply such operands much faster, as exactly as is asked."""
+    if not machine.of_facts(info).matrix_rate(p.a):
+        return False
+    if p.a is not float32 or p.precision != "highest":
+        return True
+    units = (unit for unit in known.UNITS if info.matrix in unit.matrix)
+    exact = any(unit.takes(p.a, p.b, p.acc, p.precision) for unit in units)
+    return exact or probe.available(info)
 
 
 def _plane(p: ConvProblem) -> tuple[int, ...]:
