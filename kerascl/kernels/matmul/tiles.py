@@ -78,7 +78,9 @@ class Tile:
         # compilers put all its loads in front until registers spill.
         whole = '"unroll"' if "schedules_for_registers" in info.quirks else '"unroll 2"'
         unroll = whole if info.kind == "gpu" else '"nounroll"'
-        pipelined = info.kind == "gpu" and "schedules_for_registers" in info.quirks
+        # What is read a step ahead takes registers, of which small tiles' many work-items have few;
+        # they hide each other's waits.
+        pipelined = "schedules_for_registers" in info.quirks and self.tm * self.tn > 64
         names = dict(
             BM=self.bm, BN=self.bn, BK=self.bk(acc), TM=self.tm, TN=self.tn, AV=av, BV=bv,
             A_ALONG_K=int(a_along_k), B_ALONG_K=int(b_along_k), KK_UNROLL=unroll,
@@ -116,6 +118,7 @@ WAITS = 3  # times a read of memory that a tile takes to be in local memory
 ON_CPU = 0.084
 
 TILES = (
+    Tile(128, 128, 16, 8),
     Tile(128, 128, 8, 8),
     Tile(128, 64, 8, 8),
     Tile(64, 128, 8, 8),
