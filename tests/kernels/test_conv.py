@@ -118,7 +118,7 @@ ELSEWHERE = (TiledConv, PointwiseConv, FragmentConv, *DEPTHWISE_TYPES)
 TILED = [s for s in conv.SOLVERS if isinstance(s, TiledConv)]
 GENERAL = [
     *(s for s in conv.SOLVERS if not isinstance(s, ELSEWHERE)),
-    TiledConv(TILES[4]), TiledConv(TILES[5], split=3),
+    TiledConv(TILES[5]), TiledConv(TILES[6], split=3),
 ]  # fmt: skip
 
 CASES = {
@@ -247,7 +247,7 @@ def test_steps_within_one_tap(
         rng, kind, spatial, 32 * groups, 48 * groups, kernel, stride, 1, dilation, groups,
         channels_first=channels_first,
     )  # fmt: skip
-    check(force(TiledConv(TILES[4], split=2)), *made, dev)
+    check(force(TiledConv(TILES[5], split=2)), *made, dev)
 
 
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
@@ -313,7 +313,7 @@ def test_pointwise_is_a_gemm(dev, channels_first, rng):
 )
 def test_dtypes(dev, kind, dtype, acc, rng):
     case = dict(spatial=(6, 7), channels=8, filters=12, kernel=3, pads=1, dtype=dtype, acc=acc)
-    solvers = [s for s in GENERAL if not isinstance(s, TiledConv)] + [TiledConv(TILES[5])]
+    solvers = [s for s in GENERAL if not isinstance(s, TiledConv)] + [TiledConv(TILES[6])]
     for solver in solvers:
         check(force(solver), *make(rng, kind, **case), dev)
     check(conv.plan, *make(rng, kind, **{**case, "filters": 8}, groups=8), dev)

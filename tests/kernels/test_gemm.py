@@ -81,10 +81,10 @@ FORCED = [
     PanelMatmul(pack=True),
     PanelMatmul(pack=False),
     PanelMatmul(Micro(4, 2, 4)),
-    TiledMatmul(TILES[4], split=3),
+    TiledMatmul(TILES[5], split=3),
 ]
 # One of each source: building a program for every tile shape and dtype would take minutes.
-KINDS = [s for s in FORCED if not (isinstance(s, TiledMatmul) and s.tile not in TILES[4:6])]
+KINDS = [s for s in FORCED if not (isinstance(s, TiledMatmul) and s.tile not in TILES[5:7])]
 SHAPES = [
     (1, 1, 1), (3, 5, 7), (129, 33, 65), (64, 64, 32), (1, 129, 70), (130, 1, 333), (2, 40, 1),
     (32, 36, 48), (65, 132, 260),
