@@ -10,12 +10,13 @@ from kerascl.dtypes import as_dtype, int32
 from kerascl.ops.choosing import compress, flatnonzero
 from kerascl.ops.declare import as_array, cast_to, convert, scalar
 from kerascl.ops.gather import scatter_rows, take
+from kerascl.ops.histograms import bincount
 from kerascl.ops.indexing import selected
 from kerascl.ops.movement import concatenate, iota, moveaxis, ravel
 from kerascl.ops.pointwise import equal, imag, logical_and, logical_or, not_equal, real, where
 from kerascl.ops.reduction import any as some
 from kerascl.ops.scan import cumsum, places_of
-from kerascl.ops.sorting import argsort, bincount, isin, searchsorted, sort
+from kerascl.ops.sorting import argsort, isin, searchsorted, sort
 from kerascl.ops.views import expand_to, pad_with, reshape_to, window
 
 __all__ = [
