@@ -155,11 +155,12 @@ def histogram(
             raise ValueError(f"histogram: {bins} bins are not possible")
         edges = bin_edges(x, count, range)
     (x, edges), _ = convert((x, edges))
-    if weights is None and x.size and count:
+    if weights is not None:
+        counts = bincount(_bins(x, edges), ravel(weights), length=count)
+    elif x.size and count:
         counts = apply(BINNED, (x, edges), (even,), (count,), int32)
     else:
-        weights = None if weights is None else ravel(weights)
-        counts = bincount(_bins(x, edges), weights, length=count)
+        counts = expand_to(scalar(0, int32), (count,))
     if density:
         widths = window(edges, 0, 1, count + 1) - window(edges, 0, 0, count)
         counts = counts / widths / total(counts)
