@@ -107,7 +107,8 @@ def bincount(
     if not (x.dtype.is_integer or x.dtype.is_bool):
         raise TypeError(f"bincount needs integers, not {x.dtype.name}")
     x = cast_to(x, numeric(x.dtype)[0])
-    dtype = int32 if weights is None else (weights := as_array(weights)).dtype
+    updates = None if weights is None else as_array(weights)
+    dtype = int32 if updates is None else updates.dtype
     if length is None:
         length = operator.index(minlength)
         if x.size:
@@ -121,11 +122,11 @@ def bincount(
     if rows != 1:  # else what is outside of the result is left out anyway
         place = _in_rows(place, length)
     place = reshape_to(place, (x.size,))
-    if weights is None:
+    if updates is None:
         counts = apply(COUNTS, (place,), (rows * length,), (rows * length,), int32)
     else:
         base = expand_to(scalar(0, dtype), (rows * length, 1))
-        counts = scatter_rows(base, place, reshape_to(weights, (x.size, 1)), "add")
+        counts = scatter_rows(base, place, reshape_to(updates, (x.size, 1)), "add")
     return reshape_to(counts, (*lead, length))
 
 

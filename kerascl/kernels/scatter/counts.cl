@@ -3,8 +3,9 @@
 //
 // COUNT_GROUP: each work-group counts `part` values in local memory, in COPIES tables that
 // neighbouring work-items take in turn, since neighbours are often alike; with DIRECT it is the only
-// group, else its table goes to k_tables[group][size], which COUNT_JOIN adds up.
+// group, else its table goes to k_tables[group][size], which COUNT_JOIN adds up, or COUNT_STORE.
 // COUNT_CLEAR, COUNT_GLOBAL: one table in global memory, where local memory is too small.
+// COUNT_PRIVATE: each work-item of a CPU counts `part` values in a table of its own, without atomics.
 
 #define GROUP_KERNEL __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 
@@ -22,14 +23,18 @@
 #define FIND_SCALE const A_C scale = (A_C)size / (EDGE(size) - EDGE(0));
 #define FIND(value_) count_place((value_), edges, size, scale)
 
-// The bin of a value, or -1: a guess, and from there to the bin whose edges say so.
-int count_place(A_C value, EDGES_ARE, int size, A_C scale) {
-  const A_C low = EDGE(0);
-  if (!(value >= low && value <= EDGE(size))) return -1;
-  int bin = min(convert_int_sat(fmax((value - low) * scale, (A_C)0)), size - 1);
+// The bin of a value, or -1: from a guess to the bin whose edges say so.
+int count_near(A_C value, int guess, EDGES_ARE, int size) {
+  if (!(value >= EDGE(0) && value <= EDGE(size))) return -1;
+  int bin = min(guess, size - 1);
   while (bin > 0 && value < EDGE(bin)) bin--;
   while (bin < size - 1 && value >= EDGE(bin + 1)) bin++;
   return bin;
+}
+
+int count_place(A_C value, EDGES_ARE, int size, A_C scale) {
+  const A_C guess = fmin(fmax((value - EDGE(0)) * scale, (A_C)0), (A_C)(size - 1));
+  return count_near(value, (int)guess, edges, size);
 }
 #else
 #define FIND_SCALE
@@ -101,6 +106,38 @@ GROUP_KERNEL void count_group(const __global A_T* restrict k_values EDGES_PARAM,
 }
 #endif
 
+#if COUNT_PRIVATE
+#define BLOCK 64
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void count_private(const __global A_T* restrict k_values EDGES_PARAM, INDEX_T count, INDEX_T part,
+                   int size, __global uint* restrict k_tables) {
+  const INDEX_T mine = (INDEX_T)get_global_id(0);
+  const INDEX_T begin = mine * part, end = begin + min(part, count - begin);
+  __global uint* table = k_tables + mine * size;
+  for (int i = 0; i < size; i++) table[i] = 0;
+#if EDGES
+  const __global A_T* edges = k_edges;
+  FIND_SCALE
+  const A_C low = EDGE(0), top = (A_C)(size - 1);
+  for (INDEX_T first = begin; first < end; first += BLOCK) {
+    const int here = (int)min((INDEX_T)BLOCK, end - first);
+    int guesses[BLOCK];  // in a loop of their own, of which compilers make vectors
+    for (int j = 0; j < here; j++)
+      guesses[j] = (int)fmin(fmax((A_LOAD(k_values, first + j) - low) * scale, (A_C)0), top);
+    for (int j = 0; j < here; j++) {
+      const int place = count_near(A_LOAD(k_values, first + j), guesses[j], edges, size);
+      if (place >= 0) table[place]++;
+    }
+  }
+#else
+  for (INDEX_T at = begin; at < end; at++) {
+    const A_C place = A_LOAD(k_values, at);
+    if (INSIDE(place)) table[place]++;
+  }
+#endif
+}
+#endif
+
 #if COUNT_CLEAR
 __kernel void count_clear(__global uint* restrict k_tables, INDEX_T size) {
   const INDEX_T i = (INDEX_T)get_global_id(0);
@@ -132,6 +169,18 @@ GROUP_KERNEL void count_global(const __global A_T* restrict k_values EDGES_PARAM
     times++;
   }
   if (times) atomic_add(k_tables + now, times);
+}
+#endif
+
+#if COUNT_STORE
+// A work-item for each result: few tables.
+__kernel void count_store(const __global uint* restrict k_tables, int tables,
+                          INDEX_T size EPILOGUE_PARAMS) {
+  const INDEX_T i = (INDEX_T)get_global_id(0);
+  if (i >= size) return;
+  uint sum = 0;
+  for (int t = 0; t < tables; t++) sum += k_tables[t * size + i];
+  EPILOGUE((ACC_T)sum, i)
 }
 #endif
 

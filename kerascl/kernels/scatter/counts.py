@@ -1,12 +1,14 @@
-"""Counts of places, and of values in bins, by integer atomics: GPUs."""
+"""Counts of places, and of values in bins: by integer atomics on GPUs, in tables of work-items on
+CPUs."""
 
 from __future__ import annotations
+
+import math
 
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import (
-    INT_MAX,
     ceil_div,
     index_type,
     last_power,
@@ -21,13 +23,14 @@ from kerascl.kernels.tuning import database, machine
 
 _ITEMS = 8  # values of a work-item that are read together
 _LINES = 16  # results of a work-group that joins tables: neighbours fill a line of memory
+_MOST = 1 << 30  # counts: bins are guessed in floats, and are ints
 _SECTOR = 32  # bytes that one addition to global memory moves
 
 
 class _Counts(Solver):
     def applies(self, problem: CountsProblem, info) -> bool:
         kind = problem.dtype.is_float if problem.edges else problem.dtype.is_integer
-        return kind and 0 < problem.size < INT_MAX and problem.count > 0
+        return kind and 0 < problem.size <= _MOST and problem.count > 0
 
     def group(self, info) -> int:
         """Work-items of a group: many, since they share a table."""
@@ -44,13 +47,18 @@ class _Counts(Solver):
     def join(self, info, tables: Ref, count: int, size: int, epilogue: Epilogue) -> Launch:
         """The launch that adds up `count` tables of `size` counts each."""
         group = group_size(info, 256)
-        lines = min(_LINES, group) if count > 1 else group
         index = index_type(count * size, size + group)
-        head = prelude(index, ACC=dtypes.int32) + defines(COUNT_JOIN=1, GROUP=group, LINES=lines)
-        source = head + epilogue.defines + cl_source("scatter/counts.cl")
+        name, lines = "count_join", min(_LINES, group)
+        if info.kind == "cpu" or count == 1:
+            name, lines = "count_store", group
+        macros = {name.upper(): 1, "GROUP": group, "LINES": lines}
+        source = prelude(index, ACC=dtypes.int32) + defines(**macros) + epilogue.defines
         args = (tables, Scalar("int", count), Scalar(index, size), *epilogue.args)
+        text = cl_source("scatter/counts.cl")
+        if info.kind == "cpu":
+            return Launch(source + text, name, args, (size,), None, role=Role.REDUCE)
         items = ceil_div(size, lines) * group
-        return Launch(source, "count_join", args, (items,), (group,), role=Role.REDUCE)
+        return Launch(source + text, name, args, (items,), (group,), role=Role.REDUCE)
 
 
 def _inputs(problem: CountsProblem) -> tuple[Arg, ...]:
@@ -88,6 +96,8 @@ class LocalCounts(_Counts):
         return max(1, min(self._GROUPS * info.compute_units, problem.count // least))
 
     def cost(self, problem: CountsProblem, info) -> float:
+        if info.kind == "cpu":
+            return math.inf
         parts = self._parts(problem, info)
         tables = 2 * 4 * parts * problem.size if parts > 1 else 0
         rates = machine.of(info)
@@ -122,6 +132,8 @@ class GlobalCounts(_Counts):
     name = "counts.global"
 
     def cost(self, problem: CountsProblem, info) -> float:
+        if info.kind == "cpu":
+            return math.inf
         rates = machine.of(info)
         nbytes = problem.count * (problem.dtype.itemsize + _SECTOR) + 4 * 3 * problem.size
         return rates.moving(nbytes) + 3 * rates.launch
@@ -149,21 +161,57 @@ class GlobalCounts(_Counts):
         return Plan([clear, fill, self.join(info, table, 1, size, epilogue)], [4 * size])
 
 
-SOLVERS: tuple[Solver, ...] = (LocalCounts(), GlobalCounts())
+class PrivateCounts(_Counts):
+    """A table for each work-item of a CPU."""
+
+    ON_CPU = 0.03  # share of the rate of multiply-adds, for values
+
+    name = "counts.private"
+
+    def applies(self, problem: CountsProblem, info) -> bool:
+        # Of any edges the search runs in vectors of work-items.
+        fits = super().applies(problem, info) and info.kind == "cpu"
+        return fits and problem.edges != "any"
+
+    def _parts(self, problem: CountsProblem, info) -> int:
+        """Work-items: few, where the tables are as large as what is counted in them."""
+        worth = problem.count // max(4096, 4 * problem.size)
+        return max(1, min(2 * info.compute_units, worth))
+
+    def cost(self, problem: CountsProblem, info) -> float:
+        moved = problem.count * problem.dtype.itemsize
+        moved += 3 * 4 * self._parts(problem, info) * problem.size
+        return machine.of(info).roofline(problem.count, moved, dtypes.float32, self.ON_CPU, 2)
+
+    def plan(self, problem: CountsProblem, info, epilogue: Epilogue) -> Plan:
+        size, count = problem.size, problem.count
+        part = ceil_div(count, self._parts(problem, info))
+        parts = ceil_div(count, part)
+        index = index_type(parts * part + _ITEMS, parts * size)
+        source = self.source(problem, info, index, COUNT_PRIVATE=1, IN_LOCAL=0)
+        sizes = (Scalar(index, count), Scalar(index, part), Scalar("int", size))
+        args = (*_inputs(problem), *sizes, Ref("ws0"))
+        text = cl_source("scatter/counts.cl")
+        fill = Launch(source + text, "count_private", args, (parts,), (1,))
+        return Plan([fill, self.join(info, Ref("ws0"), parts, size, epilogue)], [4 * parts * size])
+
+
+SOLVERS: tuple[Solver, ...] = (LocalCounts(), GlobalCounts(), PrivateCounts())
 
 
 def preferred(problem: CountsProblem, info) -> bool:
-    """Whether these serve better than a scatter: not on CPUs, whose work-items have tables of
-    their own, unless KERASCL_SOLVERS asks for them."""
+    """Whether these serve better than a search and a scatter: on CPUs where solvers for them
+    apply, or KERASCL_SOLVERS asks for others."""
     found = [solver for solver in SOLVERS if solver.applies(problem, info)]
-    return bool(found) and (info.kind != "cpu" or forced(found, problem, info) is not None)
+    cheap = any(solver.cost(problem, info) < math.inf for solver in found)
+    return cheap or forced(found, problem, info) is not None
 
 
 def plan(problem: CountsProblem, info, epilogue: Epilogue) -> Plan:
     """The launches for `problem`; every count goes through `epilogue` once.
 
     Raises:
-        NotImplementedError: for a dtype without order.
+        NotImplementedError: for a dtype without order, or more than 2**30 counts.
     """
     if problem.size == 0:
         return Plan([])
