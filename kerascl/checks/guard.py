@@ -23,7 +23,7 @@ _NAMES = {
     "pooling": r"pool_",
     "scan": r"scan_",
     "sort": r"sort_|search_",
-    "scatter": r"scatter_|(multi_)?map_\w*gather|sort_",
+    "scatter": r"scatter_|count_|(multi_)?map_\w*gather|sort_",
     "attention": r"attention_|gemm_pack",
     "recurrent": r"recurrent",
 }

@@ -13,7 +13,8 @@ from collections import Counter
 
 HOST_OPERATIONS = {
     "nonzero": "how many elements are not 0",
-    "unique": "how many values differ, unless `size` is given",
+    "unique": "how many values differ, and of integers the smallest and the largest, unless `size` "
+    "is given",
     "bincount": "the largest value, unless `length` is given",
     "repeat": "the sum of an array of repeats, unless `total_length` is given",
     "arange": "its bounds, where they are arrays",

@@ -6,22 +6,29 @@ from typing import Literal, NamedTuple, overload
 
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
-from kerascl.dtypes import as_dtype, int32
+from kerascl.dtypes import DType, as_dtype, int32
+from kerascl.ops import host
 from kerascl.ops.choosing import compress, flatnonzero
 from kerascl.ops.declare import as_array, cast_to, convert, scalar
 from kerascl.ops.gather import scatter_rows, take
+from kerascl.ops.histograms import bincount
 from kerascl.ops.indexing import selected
 from kerascl.ops.movement import concatenate, iota, moveaxis, ravel
 from kerascl.ops.pointwise import equal, imag, logical_and, logical_or, not_equal, real, where
 from kerascl.ops.reduction import any as some
+from kerascl.ops.reduction import max as largest
+from kerascl.ops.reduction import min as smallest
 from kerascl.ops.scan import cumsum, places_of
-from kerascl.ops.sorting import argsort, bincount, isin, searchsorted, sort
+from kerascl.ops.sorting import argsort, isin, searchsorted, sort
 from kerascl.ops.views import expand_to, pad_with, reshape_to, window
 
 __all__ = [
     "intersect1d", "setdiff1d", "setxor1d", "union1d", "unique", "unique_all", "unique_counts",
     "unique_inverse", "unique_values",
 ]  # fmt: skip
+
+_COUNTED_FROM = 1 << 16  # elements from which on looking for few different integers is worth it
+_PER_VALUE = 16  # elements for each integer that is possible, at least
 
 
 @overload
@@ -82,6 +89,13 @@ def unique(
         rows = moveaxis(x, axis, 0)
         rows = reshape_to(rows, (shape[axis], rows.size // max(1, shape[axis])))
     count = rows.shape[0]
+    if rows.shape[1] == 1 and size is None and not return_index:
+        keys = reshape_to(rows, (count,))
+        found_here = _by_counts(keys, shape if axis is None else (count,))
+        if found_here is not None:
+            wanted = (True, return_inverse, return_counts)
+            results = [y for y, asked in zip(found_here, wanted, strict=True) if asked]
+            return results[0] if len(results) == 1 else tuple(results)
     has_nan = x.dtype.is_float or x.dtype.is_complex
     one_nan = equal_nan and has_nan and (axis is None or x.ndim == 1)
     order = iota((count,), 0)
@@ -124,6 +138,41 @@ def unique(
     if return_counts:
         results.append(bincount(number, length=found))
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def _by_counts(keys: Array, shape: tuple[int, ...]) -> tuple[Array, ...] | None:
+    """The different values of integers (n,), the number of each element's in `shape`, and how often
+    each occurs, from counts of all values in between; None where those are not few beside n."""
+    dtype, n = keys.dtype, keys.size
+    if not (dtype.is_integer or dtype.is_bool) or n < _COUNTED_FROM:
+        return None
+    if dtype.is_bool:
+        low, high = 0, 1
+    elif dtype.itemsize == 1:
+        low, high = (0, 255) if dtype.kind == "u" else (-128, 127)
+    else:
+        ends = concatenate([reshape_to(f(keys), (1,)) for f in (smallest, largest)])
+        host.count("unique")
+        low, high = ends.tolist()
+    most = n // _PER_VALUE
+    if high - low >= most:
+        return None
+    places = cast_to(keys, int32) if dtype.itemsize < 4 else keys  # which holds the differences
+    if low < 0 or high >= most:
+        places = places - scalar(low, places.dtype)
+    else:
+        low = 0
+    counts = bincount(places, length=high - low + 1)
+    present = counts > 0
+    values = selected(present, "unique")
+    inverse = take(cumsum(present, 0, int32) - 1, places)
+    return _shifted(values, low, dtype), reshape_to(inverse, shape), take(counts, values)
+
+
+def _shifted(values: Array, low: int, dtype: DType) -> Array:
+    """Non-negative int32 `values` + `low` as `dtype`, which holds the sums."""
+    wide = int32 if dtype.itemsize < 4 or dtype.is_bool else dtype
+    return cast_to(cast_to(values, wide) + scalar(low, wide), dtype)
 
 
 def _sorted_by(keys: Array) -> tuple[Array, ...]:

@@ -43,15 +43,14 @@ from kerascl.ops.pointwise import (
 )  # fmt: skip
 from kerascl.ops.reduction import any as some
 from kerascl.ops.reduction import max as largest
-from kerascl.ops.reduction import min as smallest
 from kerascl.ops.scan import cumsum
 from kerascl.ops.views import expand_to, permute, reshape_to, window
 
 __all__ = [
-    "argpartition", "argsort", "bincount", "digitize", "histogram", "in_top_k", "isin",
-    "lexsort", "median", "nanmedian", "nanpercentile", "nanquantile", "partition", "percentile",
-    "quantile", "repeat", "searchsorted", "segment_max", "segment_min", "segment_prod",
-    "segment_sum", "sort", "sort_complex", "top_k",
+    "argpartition", "argsort", "digitize", "in_top_k", "isin", "lexsort", "median", "nanmedian",
+    "nanpercentile", "nanquantile", "partition", "percentile", "quantile", "repeat",
+    "searchsorted", "segment_max", "segment_min", "segment_prod", "segment_sum", "sort",
+    "sort_complex", "top_k",
 ]  # fmt: skip
 
 
@@ -411,92 +410,6 @@ def repeat(
         host.count("repeat")
         total_length = int(ends[-1].item()) if ends.size else 0
     return take(x, searchsorted(ends, iota((total_length,), 0), "right"), axis)
-
-
-def bincount(
-    x: ArrayLike, weights: ArrayLike | None = None, minlength: int = 0, length: int | None = None
-) -> Array:
-    """How often each of 0, 1, … occurs along the last axis, or the sums of their weights.
-
-    Args:
-        x: non-negative integers, (count,) or (batch, count); negative ones are left out.
-        length: of the result; by default max(minlength, largest value + 1), read on the host.
-    """
-    x = as_array(x)
-    if not (x.dtype.is_integer or x.dtype.is_bool):
-        raise TypeError(f"bincount needs integers, not {x.dtype.name}")
-    x = cast_to(x, numeric(x.dtype)[0])
-    weights = expand_to(scalar(1, int32), x.shape) if weights is None else as_array(weights)
-    if length is None:
-        length = operator.index(minlength)
-        if x.size:
-            host.count("bincount")
-            length = max(length, int(largest(x).item()) + 1)
-    lead = x.shape[:-1]
-    rows = math.prod(lead)
-    wide = positions(rows * length)
-    place = reshape_to(x, (rows, x.shape[-1]))
-    if rows != 1:  # else what is outside of the result is left out anyway
-        inside = logical_and(place >= 0, place < length)
-        place = cast_to(place, wide) + cast_to(iota(place.shape, 0), wide) * length
-        place = where(inside, place, -1)
-    base = expand_to(scalar(0, weights.dtype), (rows * length, 1))
-    if not base.size or not x.size:
-        return expand_to(scalar(0, weights.dtype), (*lead, length))
-    counts = scatter_rows(
-        base, reshape_to(place, (x.size,)), reshape_to(weights, (x.size, 1)), "add"
-    )
-    return reshape_to(counts, (*lead, length))
-
-
-def histogram(
-    x: ArrayLike,
-    bins: ArrayLike = 10,
-    range: tuple[float, float] | None = None,
-    weights: ArrayLike | None = None,
-    density: bool = False,
-) -> tuple[Array, Array]:
-    """Counts (int32, or the weights' dtype) in each bin, and the bins' edges.
-
-    `bins` is their number, over `range` or from the smallest to the largest
-    element, or a rising vector of edges.  The last bin holds its right edge.  With `density` the
-    counts are scaled so that their integral over the bins is 1.
-    """
-    x = as_array(x)
-    x = ravel(cast_to(x, floating(x.dtype)[0]))
-    if isinstance(bins, Iterable) and getattr(bins, "ndim", True):
-        edges = as_array(bins)
-        edges = cast_to(edges, floating(edges.dtype)[0])
-        count = edges.size - 1
-    else:
-        count = operator.index(bins)  # type: ignore[arg-type]  # raises for what is none
-        if count < 1:
-            raise ValueError(f"histogram: {bins} bins are not possible")
-        edges = bin_edges(x, count, range)
-    (x, edges), _ = convert((x, edges))
-    place = searchsorted(edges, x, "right") - 1
-    last = window(edges, 0, count, count + 1)
-    place = where(equal(x, last), count - 1, place)
-    # values below fall on -1, those above on count
-    counts = bincount(place, weights if weights is None else ravel(weights), length=count)
-    if density:
-        widths = window(edges, 0, 1, count + 1) - window(edges, 0, 0, count)
-        counts = counts / widths / total(counts)
-    return counts, edges
-
-
-def bin_edges(x: Array, count: int, range: tuple[float, float] | None) -> Array:
-    """The edges of `count` equal bins, over `range` or the elements of `x`."""
-    if range is not None:
-        low, high = (as_array(v, x.dtype) for v in range)
-    elif x.size:
-        low, high = smallest(x), largest(x)
-    else:
-        low, high = scalar(0.0, x.dtype), scalar(1.0, x.dtype)
-    flat = equal(low, high)
-    low, high = where(flat, low - 0.5, low), where(flat, high + 0.5, high)
-    place = cast_to(iota((count + 1,), 0), x.dtype)
-    return where(equal(place, count), high, low + (high - low) * (place / count))
 
 
 # -- segments -----------------------------------------------------------------

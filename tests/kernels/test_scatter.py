@@ -8,6 +8,7 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.scatter import solvers as scatter
 from kerascl.kernels.scatter.problem import ScatterProblem
 from kerascl.kernels.sort import stages
+from tests import profiles
 from tests.kernels.harness import poisoned, run_plan, small_gpu
 
 
@@ -114,6 +115,28 @@ def test_dtypes(dtype, dev, info, rng):
         size = (6, 16, 7) if number % 2 else (30, 3, 90)
         check(ScatterProblem(*size, dtypes.int32, dtype, mode), rng, dev, info)
     check(ScatterProblem(4, 8, 1200, dtypes.int32, dtype, "add"), rng, dev, info)
+
+
+@pytest.mark.parametrize("index", ["int8", "uint32", "int64"])
+@pytest.mark.parametrize("size", [(1, 2, 300), (7, 1, 300), (70000, 2, 5000)], ids=str)
+def test_rows_sorted_by_digits(size, index, dev, rng, monkeypatch):
+    """As GPUs sort many updates: one digit of four bits, or some of eight."""
+    monkeypatch.setattr(scatter.SortedScatter, "_sorting", lambda *_: (0.0, True))
+    index, card = dtypes.as_dtype(index), small_gpu(dev.info, 16384)
+    rows = min(size[0], np.iinfo(index.numpy).max - 9)
+    problem = ScatterProblem(rows, *size[1:], index, dtypes.float32)
+    launches = scatter.plan(problem, card, store_epilogue(dtypes.float32)).launches
+    assert "radix_group_move" in [x.name for x in launches]
+    check(problem, rng, dev, card)
+    check(problem, rng, dev, card, indices=np.full(size[2], rows - 1))
+
+
+def test_many_updates_are_sorted_by_digits():
+    info = profiles.load()["rtx4090"].info
+    for count, first in ((2_000_000, "radix_group_count"), (1000, "sort_tile")):
+        problem = ScatterProblem(1000, 1, count, dtypes.int32, dtypes.float32)
+        launches = scatter.plan(problem, info, store_epilogue(dtypes.float32)).launches
+        assert launches[0].name == first
 
 
 @pytest.mark.parametrize("mode", ["add", "max", "min", "mul"])

@@ -31,7 +31,8 @@ from kerascl.runtime import device
 from tests import profiles
 
 KERNELS = (
-    "gemm", "conv", "winograd", "attention", "pool", "recurrent", "scan", "sort", "scatter", "fft",
+    "gemm", "conv", "winograd", "attention", "pool", "recurrent", "scan", "sort", "scatter",
+    "counts", "fft",
 )  # fmt: skip
 PATHS = (
     "tests/ops/test_table.py",

@@ -25,6 +25,7 @@ from kerascl.dtypes import int8, int32
 from kerascl.ops import (
     calculus,
     contraction,
+    histograms,
     indexing,
     movement,
     pointwise,
@@ -277,9 +278,9 @@ def bincount(x, weights=None, minlength=0, sparse=False) -> Array | SparseArray:
     if sparse:
         return rules.counts(x, None if weights is None else convert_to_tensor(weights), minlength)
     if weights is None:
-        return sorting.bincount(x, None, minlength)
+        return histograms.bincount(x, None, minlength)
     weights = convert_to_tensor(weights)
-    return sorting.bincount(x, cast_to(weights, resolve(x.dtype, weights.dtype)), minlength)
+    return histograms.bincount(x, cast_to(weights, resolve(x.dtype, weights.dtype)), minlength)
 
 
 def _sparse_bincount(x: SparseArray, weights, minlength: int) -> SparseArray:
@@ -296,7 +297,7 @@ def _sparse_bincount(x: SparseArray, weights, minlength: int) -> SparseArray:
 
 def histogram(x, bins=10, range=None) -> tuple[Array, Array]:
     """Counts in each bin, in the floating dtype of the edges as with JAX, and the bins' edges."""
-    counts, edges = sorting.histogram(convert_to_tensor(x), bins, range)
+    counts, edges = histograms.histogram(convert_to_tensor(x), bins, range)
     return cast_to(counts, edges.dtype), edges
 
 

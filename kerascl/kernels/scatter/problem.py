@@ -28,3 +28,22 @@ class ScatterProblem:
     index_dtype: DType
     dtype: DType
     mode: str = "add"
+
+
+@dataclass(frozen=True)
+class CountsProblem:
+    """How often each of 0 … size - 1 is among the integers a (count,) -> int32 (size,); or, with
+    edges b (size + 1,), how many of the values a lie in each bin between neighbours of b.
+
+    What is outside is dropped, NaN too.  A bin holds its left edge, the last one both.
+
+    Attributes:
+        dtype: of a, and of b: integers or, with edges, floats.
+        edges: "" for none, else "even" where the edges are about equally far apart, or "any"; they
+            rise.
+    """
+
+    size: int
+    count: int
+    dtype: DType
+    edges: str = ""

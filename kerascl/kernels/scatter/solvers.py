@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
@@ -17,7 +19,7 @@ from kerascl.kernels.contract.vectors import (
 from kerascl.kernels.scatter.problem import ScatterProblem
 from kerascl.kernels.sort.items import item_sort
 from kerascl.kernels.sort.problem import SortProblem
-from kerascl.kernels.sort.solvers import RadixSort, TileSort
+from kerascl.kernels.sort.solvers import GroupRadixSort, RadixSort, TileSort
 from kerascl.kernels.tuning import database, machine
 
 _COMBINE = {
@@ -121,13 +123,22 @@ class SortedScatter(_Gather):
     name = "scatter.sorted"
 
     def cost(self, problem: ScatterProblem, info) -> float:
-        cpu = info.kind == "cpu"
-        items = SortProblem(1, max(problem.count, 1), dtypes.int32 if cpu else dtypes.int64)
-        solver: Solver = RadixSort() if cpu else TileSort()
         launches = 2 + sum(problem.count >= least for least in _LEVELS_FROM)
         rates = machine.of(info)
         moved = rates.moving(nbytes(problem) + problem.count * problem.width * 4)
-        return solver.cost(items, info) + moved + launches * rates.launch
+        return self._sorting(problem, info)[0] + moved + launches * rates.launch
+
+    def _sorting(self, problem: ScatterProblem, info) -> tuple[float, bool]:
+        """The cost of sorting, and whether GPUs sort by digits."""
+        items = SortProblem(1, max(problem.count, 1), dtypes.int32)
+        if info.kind == "cpu":
+            return RadixSort().cost(items, info), True
+        items = dataclasses.replace(items, outputs=("values", "indices"))
+        tiles, groups = TileSort().cost(items, info), GroupRadixSort()
+        if not groups.applies(items, info):
+            return tiles, False
+        digits = groups.moving(items, info, problem.rows.bit_length())
+        return min(tiles, digits), digits < tiles
 
     def plan(self, problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
         if problem.rows * problem.width == 0:
@@ -136,7 +147,10 @@ class SortedScatter(_Gather):
             return DirectScatter().plan(problem, info, epilogue)
         rows, width, count = problem.rows, problem.width, problem.count
         workspace: list[int] = []
-        launches, items = item_sort(info, count, problem.index_dtype, rows, Ref("b"), workspace)
+        _, by_digits = self._sorting(problem, info)
+        launches, items = item_sort(
+            info, count, problem.index_dtype, rows, Ref("b"), workspace, by_digits
+        )
         workspace.append(4 * (rows + 1))
         starts = Ref(f"ws{len(workspace) - 1}")
         lanes = vector_width(info, width, problem.dtype)

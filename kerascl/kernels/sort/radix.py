@@ -144,15 +144,15 @@ def group_tile(info: DeviceInfo, unit_bytes: int) -> tuple[int, int]:
 def sort_by_groups(stages: Stages, keep: int, key_bits: int) -> None:
     """As `sort_by_digits`, by work-groups with local memory."""
     final = stages.final
-    assert final is not None
-    raw = final.outputs == ("values",)
+    raw = final is not None and final.outputs == ("values",)
     passes, bits = group_digits(key_bits)
     unit_bytes = _unit_bytes(stages, raw)
     group, items = group_tile(stages.info, unit_bytes)
     rows, length, index = stages.rows, stages.length, stages.index
     parts = ceil_div(length, group * items)
     counts, totals = stages.buffer(4 * rows * parts << bits), stages.buffer(4 * rows << bits)
-    spare = [stages.buffer(rows * length * unit_bytes) for _ in range(min(2, passes - 1))]
+    moves = passes - (final is not None)  # to memory
+    spare = [stages.buffer(rows * length * unit_bytes) for _ in range(min(2, moves))]
     stages.head += defines(RAW=int(raw), BITS=bits, GROUP=group, ITEMS=items)
     source: tuple[Arg, ...] = (stages.source, Scalar("long", stages.limit))
     tiles = Scalar(index, length), Scalar(index, parts)
@@ -170,7 +170,7 @@ def sort_by_groups(stages: Stages, keep: int, key_bits: int) -> None:
         shift = Scalar("int", number * bits)
         launch("radix_group_count", flags, "", (*source, *tiles, shift, counts), rows * parts)
         launch("radix_group_scan", flags, "", (tiles[1], counts, totals), rows << bits)
-        last = number == passes - 1
+        last = number == moves
         shared = (*source, *tiles, shift, Scalar(index, keep if last else length), counts, totals)
         if not raw:
             shared += (Scalar(index, length),)
@@ -181,3 +181,4 @@ def sort_by_groups(stages: Stages, keep: int, key_bits: int) -> None:
         target = spare[number % 2]
         launch("radix_group_move", flags, "", (*shared, target), rows * parts)
         source = (target, Scalar("long", stages.limit)) if raw else (target,)
+        stages.items = target

@@ -150,8 +150,12 @@ class GroupRadixSort(_ItemSort):
         sort_by_groups(stages, keep, key_bits(stages.dtype))
 
     def cost(self, problem: SortProblem, info) -> float:
+        return self.moving(problem, info, key_bits(problem.dtype))
+
+    def moving(self, problem: SortProblem, info, bits: int) -> float:
+        """The cost where keys differ in so many bits only."""
         rates = machine.of(info)
-        passes, _ = group_digits(key_bits(problem.dtype))
+        passes, _ = group_digits(bits)
         group, items = group_tile(info, self._unit(problem))
         tile = group * items
         moves = passes * problem.rows * ceil_div(problem.length, tile) * tile
