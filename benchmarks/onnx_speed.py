@@ -13,9 +13,10 @@ synchronisations, and medians of the rounds count. "error" is the relative norm 
 over that of kerascl's imported model: above 1 kerascl is faster. With the precision "high", float32
 is multiplied as TF32 where matrix units do so, by all.
 
-Each case runs in a process of its own. A file of --json gets a line for each as it ends; cases
-that it has, but for errors, are not run again. The exit status is 1 where a case failed, or
-kerascl's error is more than four times PyTorch's and more than 1e-5.
+Each case runs in a process of its own; with --jobs several prepare at once, and are timed one at a
+time when all are ready. A file of --json gets a line for each; cases that it has, but for errors,
+are not run again. The exit status is 1 where a case failed, or kerascl's error is more than four
+times PyTorch's and more than 1e-5.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import io
+import itertools
 import json
 import math
 import os
@@ -30,9 +32,11 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -43,6 +47,7 @@ LENGTH, VOCABULARY = 128, 30522  # of BERT-base
 CASE = ("network", "batch", "precision", "size")
 _WORSE, _FLOOR = 4, 1e-5
 _REFERENCE_ROWS = 2  # rows of a batch that float64 is computed for
+_READY = "ready"  # what a case's process says before it waits for its turn to be timed
 
 Engine = tuple[Callable[[], object], Callable[[], object], Callable[[], np.ndarray]]
 Case = tuple[dict[str, Engine], dict, np.ndarray]
@@ -251,32 +256,61 @@ def measured(case: dict, options) -> dict:
         found = np.asarray(output(), np.float64)[: len(wanted)]
         difference = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
         row[f"{engine} difference"] = float(difference)
+    print(_READY, flush=True)
+    sys.stdin.read()
     times = seconds(engines, options.rounds, options.budget)
     return row | {engine: 1e3 * taken for engine, taken in times.items()}
 
 
-def run_case(case: dict, options) -> dict:
-    """A row: the case and what a process found, or its error."""
+def run_case(case: dict, options, together: threading.Barrier, turn: threading.Lock) -> dict:
+    """A row: the case and what a process found, or its error.
+
+    The process prepares while those of other cases do, and is timed when all are ready, alone.
+    """
     environment = {
         **os.environ, "KERAS_BACKEND": "kerascl", "KERASCL_PRECISION": case["precision"],
     }  # fmt: skip
     command = [sys.executable, "-m", "benchmarks.onnx_speed", "--rounds", str(options.rounds),
                "--budget", str(options.budget), "--engines", options.engines,
                "--only", json.dumps(case)]  # fmt: skip
-    try:
-        run = subprocess.run(
-            command, env=environment, capture_output=True, text=True, timeout=options.limit
-        )
-    except subprocess.TimeoutExpired as error:
-        said = (error.stderr or b"").decode(errors="replace").strip().splitlines() or [
-            "nothing said"
-        ]
-        return case | {"error": f"not done in {options.limit} s; {said[-1][:200]}"}
-    lines = run.stdout.splitlines()
-    if run.returncode == 0 and lines:
-        return case | json.loads(lines[-1])
-    said = [text for text in run.stderr.splitlines() if text.strip()]
-    return case | {"error": said[-1][:300] if said else f"exit status {run.returncode}"}
+    late = threading.Event()
+
+    def stop() -> None:
+        late.set()
+        process.kill()
+
+    found = ""
+    with tempfile.TemporaryFile("w+", errors="replace") as said:
+        process = subprocess.Popen(
+            command, env=environment, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=said,
+        )  # fmt: skip
+        with process:
+            assert process.stdin and process.stdout
+            limit = threading.Timer(options.limit, stop)
+            limit.start()
+            ready = any(line.strip() == _READY for line in process.stdout)
+            limit.cancel()
+            together.wait()
+            if ready:
+                with turn:
+                    process.stdin.close()
+                    found = process.stdout.read().strip()
+        said.seek(0)
+        words = [text.strip() for text in said if text.strip()]
+    if process.returncode == 0 and found:
+        return case | json.loads(found.splitlines()[-1])
+    last = words[-1] if words else f"exit status {process.returncode}"
+    return case | {"error": (f"not done in {options.limit:g} s; " * late.is_set() + last)[:300]}
+
+
+def run_cases(cases: list[dict], options) -> list[dict]:
+    """Rows of cases that prepare at once."""
+    if not cases:
+        return []
+    together, turn = threading.Barrier(len(cases)), threading.Lock()
+    with ThreadPoolExecutor(len(cases)) as pool:
+        return list(pool.map(lambda case: run_case(case, options, together, turn), cases))
 
 
 # -- the table
@@ -339,7 +373,8 @@ def main() -> int:
     )
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--budget", type=float, default=0.2, help="seconds of an engine's round")
-    parser.add_argument("--limit", type=float, default=300, help="seconds that a case may take")
+    parser.add_argument("--limit", type=float, default=300, help="seconds to prepare a case in")
+    parser.add_argument("--jobs", type=int, default=1, help="cases that prepare at once")
     parser.add_argument("--json", type=Path, metavar="FILE", help="rows, a line each")
     parser.add_argument("--only", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -354,14 +389,16 @@ def main() -> int:
         kept = [json.loads(text) for text in options.json.read_text().splitlines() if text.strip()]
     rows = []
     print(f"{'network':14}{'batch':>5}  {'':8}{'engine':12}{'a call':>13}{'ratio':>8}{'error':>10}")
-    for name in options.networks or names:
-        for batch in options.batch or [1, 64]:
-            case = dict(zip(CASE, (name, batch, options.precision, options.size)))
-            row = next(
-                (r for r in kept if not wrong(r) and all(r[k] == case[k] for k in CASE)), None
-            )
+    pairs = itertools.product(options.networks or names, options.batch or (1, 64))
+    cases = [dict(zip(CASE, (*pair, options.precision, options.size))) for pair in pairs]
+    for start in range(0, len(cases), options.jobs):
+        some = cases[start : start + options.jobs]
+        known = [next((r for r in kept if not wrong(r) and all(r[k] == c[k] for k in CASE)), None)
+                 for c in some]  # fmt: skip
+        made = iter(run_cases([c for c, row in zip(some, known) if row is None], options))
+        for row in known:
             if row is None:
-                row = run_case(case, options)
+                row = next(made)
                 if options.json:
                     with options.json.open("a") as file:
                         file.write(json.dumps(row) + "\n")

@@ -23,6 +23,21 @@ def _f(rng, name, *shape):
     return models.tensor(name, rng.normal(size=shape).astype(np.float32))
 
 
+def _grouped(x, y):
+    """GroupNorm as torch.onnx writes it, from x to y, with the weights of `_groups`."""
+    return [
+        node("Reshape", [x, "groups"], ["parts"]),
+        node("InstanceNormalization", ["parts", "ones", "zeros"], ["normal"], epsilon=1e-3),
+        node("Shape", [x], ["sizes"]), node("Reshape", ["normal", "sizes"], ["whole"]),
+        node("Mul", ["whole", "gamma"], ["scaled"]), node("Add", ["scaled", "beta"], [y]),
+    ]  # fmt: skip
+
+
+def _groups(rng, groups):
+    return [_i("groups", 0, groups, -1), _f(rng, "ones", groups), _f(rng, "zeros", groups),
+            _f(rng, "gamma", 6, 1, 1), _f(rng, "beta", 6, 1, 1)]  # fmt: skip
+
+
 def _cases(rng):
     """Name: nodes from "c" to "y", and initialisers."""
     return {
@@ -99,6 +114,22 @@ def _cases(rng):
             [node("ConvTranspose", ["c", "k"], ["y"], group=2)], [_f(rng, "k", 6, 2, 2, 3)]),
         "instances": ([node("InstanceNormalization", ["c", "s", "b"], ["y"])],
                       [_f(rng, "s", 6), _f(rng, "b", 6)]),
+        "groups": (_grouped("c", "y"), [*_groups(rng, 2)]),
+        "groups of one": (_grouped("c", "y"), [*_groups(rng, 6)]),
+        "one group": (_grouped("c", "y"), [*_groups(rng, 1)]),
+        "groups of pixels in a row": (
+            [node("Reshape", ["c", "n"], ["r"]), *_grouped("r", "t")[:4],
+             node("Reshape", ["whole", "m"], ["y"])],
+            [_i("n", 0, 6, 35), _i("m", 0, 0, 7, 5), *_groups(rng, 3)]),
+        "groups for something else": (
+            [node("Reshape", ["c", "groups"], ["r"]), node("Relu", ["r"], ["p"]),
+             node("ReduceMax", ["r", "a"], ["m"], keepdims=1), node("Sub", ["p", "m"], ["y"])],
+            [_i("a", 1), *_groups(rng, 3)]),
+        "groups that stay": (_grouped("c", "y")[:2] + [node("Neg", ["normal"], ["y"])],
+                             [*_groups(rng, 3)]),
+        "groups in another shape": (
+            [*_grouped("c", "u")[:2], node("Reshape", ["normal", "n"], ["y"])],
+            [_i("n", 2, 3, 14, 5), *_groups(rng, 3)]),
         "branch": ([node("ReduceSum", ["c"], ["t"], keepdims=0), node("Greater", ["t", "z"], ["q"]),
                     node("If", ["q"], ["y"],
                          then_branch=helper.make_graph(
@@ -138,6 +169,91 @@ def test_what_follows_a_convolution_is_the_references(rng, case):
     found = np.asarray(kerascl.onnx.load(made)(x))
     assert found.shape == wanted.shape
     np.testing.assert_allclose(found, wanted, rtol=1e-4, atol=1e-4)
+
+
+def _pattern(rng, dtype=np.float32):
+    """A convolution, GroupNorm as torch.onnx writes it and another convolution; batch is free."""
+    code = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    weights = [_f(rng, "w", 6, 3, 3, 3), *_groups(rng, 3), _f(rng, "v", 4, 6, 1, 1)]
+    for place, given in enumerate(weights):
+        value = onnx.numpy_helper.to_array(given)
+        if value.dtype == np.float32:
+            weights[place] = models.tensor(given.name, value.astype(dtype))
+    nodes = [node("Conv", ["x", "w"], ["c"], pads=[1, 1, 1, 1]), *_grouped("c", "g"),
+             node("Conv", ["g", "v"], ["y"])]  # fmt: skip
+    return models.model(nodes, [models.info("x", ["n", 3, 5, 7], code)],
+                        [models.info("y", ["n", 4, 5, 7], code)], weights, opset=18)  # fmt: skip
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+def test_group_norm_is_not_moved(rng, batch):
+    """No launch but those of a layout at the ends: pixels in, and the result out."""
+    model = kerascl.onnx.load(_pattern(rng))
+    x = kc.array(rng.normal(size=(batch, 3, 5, 7)).astype(np.float32))
+    assert sum("permute" in name for name in _launches(model, x)) <= 2
+
+
+def test_gradients_through_group_norm(rng):
+    """Of all weights, against differences of onnx's reference in float64."""
+    seed = int(rng.integers(1 << 30))
+    model = kerascl.onnx.load(_pattern(np.random.default_rng(seed)))
+    wide = _pattern(np.random.default_rng(seed), np.float64)
+    x = rng.normal(1, 1, size=(2, 3, 5, 7)).astype(np.float32)
+    factor = rng.normal(size=(2, 4, 5, 7)).astype(np.float32)
+    graph = model.get_layer("graph")
+    names = [name for name, held in graph.weight_by_name.items() if held.trainable]
+    assert {"w", "gamma", "beta", "v"} <= set(names)
+    with kc.GradientTape() as tape:
+        loss = kc.sum(model(x, training=True) * factor)
+    found = tape.gradient(loss, [graph.weight_by_name[name].value for name in names])
+
+    def value(name, change):
+        moved = onnx.ModelProto.FromString(wide.SerializeToString())
+        for given in moved.graph.initializer:
+            if given.name == name:
+                given.CopyFrom(models.tensor(name, onnx.numpy_helper.to_array(given) + change))
+        (y,) = ReferenceEvaluator(moved).run(None, {"x": x.astype(np.float64)})
+        return float(np.sum(y * factor))
+
+    for name, gradient in zip(names, found):
+        gradient = np.asarray(graph.as_in_file(name, gradient), np.float64)
+        way = rng.normal(size=gradient.shape)
+        wanted = (value(name, 1e-4 * way) - value(name, -1e-4 * way)) / 2e-4
+        size = np.linalg.norm(gradient) * np.linalg.norm(way)
+        assert abs(np.sum(gradient * way) - wanted) <= 1e-5 * max(size, 1), name
+
+
+def test_a_network_with_group_norm_trains_and_is_saved(rng, tmp_path):
+    model = kerascl.onnx.load(_pattern(rng))
+    x = rng.normal(size=(4, 3, 5, 7)).astype(np.float32)
+    model.compile(keras.optimizers.Adam(0.01), "mse")
+    history = model.fit(x, np.zeros((4, 4, 5, 7), np.float32), batch_size=2, epochs=5, verbose=0)
+    assert history.history["loss"][-1] < history.history["loss"][0]
+    before = model.predict(x, verbose=0)
+    model.save(tmp_path / "net.keras")
+    again = keras.models.load_model(tmp_path / "net.keras")
+    np.testing.assert_allclose(again.predict(x, verbose=0), before, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("after", ["convolution", "input"])
+def test_group_normalisation(rng, after):
+    scale, bias = rng.normal(size=(2, 6)).astype(np.float32)
+    weights = [_f(rng, "w", 6, 6, 1, 1), models.tensor("s", scale), models.tensor("b", bias)]
+    nodes = [node("Conv", ["x", "w"], ["c"]),
+             node("GroupNormalization", ["c" if after == "convolution" else "x", "s", "b"], ["y"],
+                  num_groups=3, epsilon=1e-3)]  # fmt: skip
+    shape = [2, 6, 5, 7]
+    made = models.model(nodes, [models.info("x", shape)], [models.info("y", shape)], weights, 21)
+    x = rng.normal(3, 1, size=(2, 6, 5, 7)).astype(np.float32)
+    c = x.astype(np.float64)
+    if after == "convolution":
+        c = np.einsum("nchw,kc->nkhw", c, onnx.numpy_helper.to_array(weights[0])[:, :, 0, 0])
+    parts = c.reshape(2, 3, -1)
+    parts = parts - parts.mean(2, keepdims=True)
+    parts /= np.sqrt(np.square(parts).mean(2, keepdims=True) + 1e-3)
+    wanted = parts.reshape(c.shape) * scale[:, None, None] + bias[:, None, None]
+    found = np.asarray(kerascl.onnx.load(made)(x))
+    assert np.linalg.norm(found - wanted) <= 2e-6 * np.linalg.norm(wanted)
 
 
 def test_quantised_images(rng):

@@ -1,8 +1,8 @@
 """A graph of operators, and how it runs.
 
 Values on the way are Arrays on the device, NumPy arrays on the host (shapes and what is computed
-from them, constants), `NarrowArray`s, images with `ChannelsLast`, lists (sequences) or None (an
-optional without a value).
+from them, constants), `NarrowArray`s, images with `ChannelsLast` or `Grouped`, lists (sequences) or
+None (an optional without a value).
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from kerascl.core.array import Array
 from kerascl.onnx.importer import types
 from kerascl.onnx.importer.errors import OnnxError
 from kerascl.onnx.importer.functions import versions
-from kerascl.onnx.importer.layout import ChannelsLast, aligned, as_in_graph, elementwise_rank
+from kerascl.onnx.importer.layout import (
+    ChannelsLast,
+    Grouped,
+    aligned,
+    as_in_graph,
+    elementwise_rank,
+)
 from kerascl.onnx.importer.rules import RULES, Rule
 from kerascl.onnx.importer.types import NarrowArray
 from kerascl.ops import host as host_reads
@@ -299,7 +305,7 @@ def device(value: Value) -> Array:
         return value
     if isinstance(value, NarrowArray):
         return value.array
-    if isinstance(value, ChannelsLast):
+    if isinstance(value, ChannelsLast | Grouped):
         return as_in_graph(value)
     if isinstance(value, np.ndarray | np.generic):
         value = np.asarray(value)
@@ -344,9 +350,12 @@ def _carry_out(
 def _results(call: Call, values: list[Value]) -> tuple[Value, ...]:
     """What a node's rule makes of its inputs, each in the layout that the rule takes."""
     rule, node = call.node.rule, call.node
+    if rule.layout != "groups":
+        values = [as_in_graph(v) if isinstance(v, Grouped) else v for v in values]
     if not rule.raw:
         values = [
-            v if v is None or (rule.layout and isinstance(v, ChannelsLast) and p not in rule.host)
+            v if v is None
+            or (rule.layout and isinstance(v, ChannelsLast | Grouped) and p not in rule.host)
             else on_host(v) if p in rule.host
             else device(v)
             for p, v in enumerate(values)
@@ -359,7 +368,7 @@ def _results(call: Call, values: list[Value]) -> tuple[Value, ...]:
         values = [
             v if v is None or p in rule.host else aligned(v, rank) for p, v in enumerate(values)
         ]
-    elif rule.layout != "own":
+    elif rule.layout not in ("own", "groups"):
         values = [_standard(v) for v in values]
     results = rule.function(call, *values)
     results = results if isinstance(results, tuple) else (results,)
@@ -367,7 +376,7 @@ def _results(call: Call, values: list[Value]) -> tuple[Value, ...]:
 
 
 def _standard(value: Value) -> Value:
-    return as_in_graph(value) if isinstance(value, ChannelsLast) else value
+    return as_in_graph(value) if isinstance(value, ChannelsLast | Grouped) else value
 
 
 def _see(run: Run, node: Node, results: Sequence[Value]) -> None:

@@ -3,12 +3,13 @@ as the second: what lies between convolutions never changes its layout."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kerascl.core.array import Array
-from kerascl.ops.movement import transpose
+from kerascl.ops.movement import reshape, transpose
 from kerascl.ops.views import reshape_to
 
 
@@ -30,11 +31,29 @@ class ChannelsLast:
         return (first, channels, *spatial)
 
 
+@dataclass(frozen=True, eq=False)
+class Grouped:
+    """Images that stand for the (N, groups, rest) of a graph, where all that is left of their
+    channels and pixels is the last axis: what is normalised by group, and gets their shape back.
+    """
+
+    images: ChannelsLast
+    groups: int
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """The shape that the graph knows: (N, groups, rest)."""
+        first, channels, *spatial = self.images.shape
+        return (first, self.groups, channels // self.groups * math.prod(spatial))
+
+
 Images = Array | ChannelsLast
 
 
-def as_in_graph(x: Images) -> Array:
-    """(N, C, *spatial)."""
+def as_in_graph(x: Images | Grouped) -> Array:
+    """(N, C, *spatial), or (N, groups, rest)."""
+    if isinstance(x, Grouped):
+        return reshape(as_in_graph(x.images), x.shape)
     if not isinstance(x, ChannelsLast):
         return x
     return transpose(x.array, (0, x.ndim - 1, *range(1, x.ndim - 1)))

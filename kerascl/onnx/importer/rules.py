@@ -21,7 +21,8 @@ class Rule:
         kernels: places of kernels of convolutions, whose variables have filters last.
         raw: whether inputs are given as they are, on host or device, sequences or nothing.
         layout: "elementwise" where inputs may be images with channels last, as long as all are
-            laid out so; "own" where the rule takes a `ChannelsLast` as it is; "" where it does not.
+            laid out so; "own" where the rule takes a `ChannelsLast` as it is, "groups" where a
+            `Grouped`, too; "" where it does not.
     """
 
     function: Callable[..., Any]

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
+from onnx import TensorProto
 
 from kerascl.backend import random
 from kerascl.core.array import Array
 from kerascl.dtypes import BY_NAME
 from kerascl.onnx.importer import types
 from kerascl.onnx.importer.graph import Call, axis_of
-from kerascl.onnx.importer.layout import ChannelsLast, Images
+from kerascl.onnx.importer.layout import ChannelsLast, Grouped, Images, as_in_graph
 from kerascl.onnx.importer.rules import operator
 from kerascl.ops import nn, pointwise, reduction
 from kerascl.ops.creation import full
 from kerascl.ops.declare import cast_to
 from kerascl.ops.movement import pad, strided
-from kerascl.ops.views import reshape_to
+from kerascl.ops.views import expand_to, reshape_to
 
 _FLOAT32 = BY_NAME["float32"]
 
@@ -65,10 +68,41 @@ def _moved(old: Array, new: Array, momentum: float) -> Array:
     return cast_to(old * momentum + cast_to(new, old.dtype) * (1 - momentum), old.dtype)
 
 
-@operator("InstanceNormalization")
-def instance_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Array:
-    axes = tuple(range(2, x.ndim))
-    return _scaled(x, axes, call["epsilon"], _along(scale, x.ndim), _along(bias, x.ndim))
+@operator("InstanceNormalization", layout="groups")
+def instance_normalization(
+    call: Call, x: Images | Grouped, scale: Array, bias: Array
+) -> Images | Grouped:
+    if isinstance(x, Array):
+        axes = tuple(range(2, x.ndim))
+        return _scaled(x, axes, call["epsilon"], _along(scale, x.ndim), _along(bias, x.ndim))
+    images = x.images if isinstance(x, Grouped) else x
+    made = _in_groups(images.array, x.shape[1], call["epsilon"], scale, bias)
+    return Grouped(ChannelsLast(made), x.shape[1]) if isinstance(x, Grouped) else ChannelsLast(made)
+
+
+def _in_groups(x: Array, groups: int, epsilon: float, scale: Array, bias: Array) -> Array:
+    """(N, *spatial, C), each group of channels normalised; scale and bias: (groups,) or (C,).
+
+    Moments of channels, which are read as they lie, are then put together.
+    """
+    n, *pixels, channels = x.shape
+    wide = cast_to(x, _FLOAT32) if x.dtype.itemsize < 4 else x
+    mean, variance = nn.moments(reshape_to(wide, (n, math.prod(pixels), channels)), 1)
+    each = (n, groups, channels // groups)
+    own, variance = reshape_to(mean, each), reshape_to(variance, each)
+    mean = reduction.mean(own, 2, True)
+    variance = reduction.mean(variance + pointwise.square(own - mean), 2, True)
+
+    inverse = pointwise.rsqrt(variance + epsilon)
+
+    def along(v: Array) -> Array:  # (n or 1, groups, 1 or more)
+        shape = (v.shape[0], *[1] * len(pixels), channels)
+        return reshape_to(expand_to(v, (v.shape[0], *each[1:])), shape)
+
+    scale, bias = (
+        reshape_to(cast_to(v, wide.dtype), (1, groups, v.size // groups)) for v in (scale, bias)
+    )
+    return cast_to((wide - along(mean)) * along(inverse * scale) + along(bias), x.dtype)
 
 
 def _along(v: Array, rank: int) -> Array:
@@ -105,12 +139,14 @@ def rms_normalization(call: Call, x: Array, scale: Array) -> Array:
     return cast_to(cast_to(y, x.dtype) * scale, scale.dtype)
 
 
-@operator("GroupNormalization", since=21)
-def group_normalization(call: Call, x: Array, scale: Array, bias: Array) -> Array:
+@operator("GroupNormalization", since=21, layout="own")
+def group_normalization(call: Call, x: Images, scale: Array, bias: Array) -> Images:
     groups = call["num_groups"]
-    n = x.shape[0]
+    if isinstance(x, ChannelsLast) and call.get("stash_type", 1) == TensorProto.FLOAT:
+        return ChannelsLast(_in_groups(x.array, groups, call["epsilon"], scale, bias))
+    x = as_in_graph(x)
     wide = cast_to(x, types.device_type(call.get("stash_type", 1)))
-    grouped = reshape_to(wide, (n, groups, x.size // (n * groups)))
+    grouped = reshape_to(wide, (x.shape[0], groups, math.prod(x.shape[1:]) // groups))
     mean, variance = nn.moments(grouped, (2,), True)
     y = (grouped - mean) * pointwise.rsqrt(variance + call["epsilon"])
     y = cast_to(reshape_to(y, x.shape), x.dtype)

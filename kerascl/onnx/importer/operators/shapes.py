@@ -12,6 +12,7 @@ from kerascl.onnx.importer import types
 from kerascl.onnx.importer.graph import Call, axis_of, device
 from kerascl.onnx.importer.layout import (
     ChannelsLast,
+    Grouped,
     Images,
     as_in_graph,
     channels_last,
@@ -43,21 +44,24 @@ def shape_of(x: Any) -> tuple[int, ...]:
     return tuple(x.shape if isinstance(x, np.ndarray | Array) else device(x).shape)
 
 
-@operator("Reshape", host=(1,), layout="own")
-def reshape(call: Call, x: Images, sizes: np.ndarray | None = None) -> Images:
+@operator("Reshape", host=(1,), layout="groups")
+def reshape(call: Call, x: Images | Grouped, sizes: np.ndarray | None = None) -> Images | Grouped:
     wanted = call.ints("shape", sizes)
     if wanted is None:
         raise ValueError("the shape is missing")
     if not call.get("allowzero"):
         wanted = [x.shape[k] if n == 0 else n for k, n in enumerate(wanted)]
     size = math.prod(x.shape)
-    if -1 in wanted and (not size or isinstance(x, ChannelsLast)):
+    if -1 in wanted and (not size or not isinstance(x, Array)):
         rest = math.prod(n for n in wanted if n != -1)  # nothing is left over of nothing
         wanted = [(0 if not rest else size // rest) if n == -1 else n for n in wanted]
-    pixels = wanted[2:]
-    if isinstance(x, ChannelsLast) and pixels and tuple(wanted[:2]) == x.shape[:2]:
-        last = (x.shape[0], *pixels, x.shape[1])
-        return ChannelsLast(movement.reshape(x.array, last))
+    if not isinstance(x, Array) and size == math.prod(wanted) and len(wanted) > 2:
+        images = x.images if isinstance(x, Grouped) else x
+        (first, channels, *pixels), (n, c) = wanted, images.shape[:2]
+        if (first, channels) == (n, c):
+            return ChannelsLast(movement.reshape(images.array, (n, *pixels, c)))
+        if first == n and len(pixels) == 1 and channels and c % channels == 0:
+            return Grouped(images, channels)
     return movement.reshape(as_in_graph(x), tuple(wanted))
 
 
