@@ -147,6 +147,21 @@ def compare(monkeypatch, function, *given):
         assert relative(ours, theirs.numpy().astype(np.float64)) < 3e-6
 
 
+def test_one_query_against_many_keys(rng, dev, monkeypatch):
+    """As while text is generated: turned logits are then only another shape."""
+    q, k, v, _ = arrays(rng)
+    one, seen = q[:, :, :1], kc.arange(S) < 7
+
+    def result(q, k, v):
+        mask = kc.broadcast_to(seen, (B, H, 1, S))
+        return [written(q, k, v, mask=mask, scale=0.3, turned=True)[0]]
+
+    monkeypatch.setattr(solvers, "preferred", lambda problem, info: problem.usable)
+    found = labels(result, one, k, v)
+    assert "attention" in found and "matmul" not in found
+    compare(monkeypatch, result, one, k, v)
+
+
 def weights_wanted(q, k, v):
     return written(q, k, v)
 

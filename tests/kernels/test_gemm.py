@@ -10,8 +10,9 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.cpu import Micro
 from kerascl.kernels.matmul.panels import PanelMatmul
-from kerascl.kernels.matmul.portable import SkinnyMatmul, TiledMatmul
+from kerascl.kernels.matmul.portable import TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from kerascl.kernels.matmul.tiles import TILES, Tile
 from kerascl.kernels.units.matmul import FragmentMatmul
 from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
@@ -89,7 +90,10 @@ SHAPES = [
     (1, 1, 1), (3, 5, 7), (129, 33, 65), (64, 64, 32), (1, 129, 70), (130, 1, 333), (2, 40, 1),
     (32, 36, 48), (65, 132, 260),
 ]  # fmt: skip
-SKINNY = [(1, 1, 1), (1, 129, 70), (130, 1, 333), (5, 40, 65), (37, 8, 600), (2, 33, 9)]
+SKINNY = [
+    (1, 1, 1), (1, 129, 70), (130, 1, 333), (5, 40, 65), (37, 8, 600), (2, 33, 9),
+    (1, 768, 256), (100, 1, 2052), (3, 36, 1300), (8, 64, 516),  # four neighbours at once
+]  # fmt: skip
 
 
 def rows(solver, m):

@@ -16,8 +16,9 @@ from kerascl.kernels.conv.problem import FORWARD, ConvProblem
 from kerascl.kernels.hopper.matmul import HopperMatmul
 from kerascl.kernels.hopper.tiles import SHAPES
 from kerascl.kernels.matmul import solvers as matmul
-from kerascl.kernels.matmul.portable import DirectMatmul, SkinnyMatmul, TiledMatmul
+from kerascl.kernels.matmul.portable import DirectMatmul, TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from kerascl.kernels.matmul.split_k import reduction_time
 from kerascl.kernels.matmul.tiles import Tile
 from kerascl.kernels.pool.problem import PoolProblem

@@ -204,9 +204,9 @@ class _Finder:
     # -- the backward pass
     def _slope(self, chain: _Chain) -> _Slope:
         slope = _Slope()
-        for turned in self.reading(chain.last, PERMUTE):
+        for turned in filter(_turns, self.readers.get(id(chain.last), ())):
             products = self.reading(turned, MATMUL)
-            _need(turned.attrs == (_TURN,) and len(products) == 1 and slope.of_value is None)
+            _need(len(products) == 1 and slope.of_value is None)
             _need(products[0].inputs[0] is turned)
             slope.of_value, slope.upstream = products[0], products[0].inputs[1]
             slope.inside.append(turned)
@@ -271,7 +271,7 @@ class _Finder:
         _need(masked and scaled and found.dtype is chain.product.dtype)
         if chain.turned:
             readers = self.readers.get(id(found), [])
-            _need(len(readers) == 1 and readers[0].op is PERMUTE and readers[0].attrs == (_TURN,))
+            _need(len(readers) == 1 and _turns(readers[0]))
             found = readers[0]
             slope.inside.append(found)
         left, right = chain.product.inputs
@@ -326,16 +326,25 @@ def _follow_logits(chain: _Chain, x: Node) -> None:
             chain.scale *= factor or 1.0
             x = below
         else:
-            _need(x.op is PERMUTE and x.attrs == (_TURN,) and x.inputs[0].op is MATMUL)
+            _need(_turns(x) and x.inputs[0].op is MATMUL)
             chain.turned = True
             x = x.inputs[0]
     chain.inside.append(x)
     chain.product = x
 
 
+def _turns(x: Node) -> bool:
+    """Whether a node exchanges queries and keys; where either is one, that is only a shape."""
+    if x.op is PERMUTE:
+        return x.attrs == (_TURN,)
+    if x.op is not RESHAPE or len(x.shape) != 4 or 1 not in x.shape[2:]:
+        return False
+    return x.inputs[0].shape == tuple(x.shape[k] for k in _TURN)
+
+
 def _of_product(x: Node) -> bool:
     """Whether a node is a product's result, but for its scale, dtype and order of axes."""
-    while x.op in (CAST, PERMUTE, multiply.op, divide.op):
+    while x.op in (CAST, multiply.op, divide.op) or _turns(x):
         x = x.inputs[1] if x.inputs[0].op is CONST else x.inputs[0]
     return x.op is MATMUL
 

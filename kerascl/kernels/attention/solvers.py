@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from kerascl.dtypes import float32
 from kerascl.kernels.attention import cpu as attention_cpu
+from kerascl.kernels.attention import few as attention_few
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import AttentionProblem
 from kerascl.kernels.contract.epilogue import Epilogue
@@ -23,8 +24,8 @@ from kerascl.kernels.units import attention as unit_attention
 from kerascl.kernels.units import attention16
 
 SOLVERS: tuple[Solver, ...] = (
-    *attention_cpu.SOLVERS, *attention16.SOLVERS, *unit_attention.SOLVERS,
-    *attention_tiled.SOLVERS,
+    *attention_cpu.SOLVERS, *attention_few.SOLVERS, *attention16.SOLVERS,
+    *unit_attention.SOLVERS, *attention_tiled.SOLVERS,
 )  # fmt: skip
 
 
@@ -39,14 +40,17 @@ def preferred(problem: AttentionProblem, info) -> bool:
     """Whether these kernels serve better than the formula with logits in memory; the same for the
     forward and the backward problem.
 
-    Few queries have small logits anyway.  Where products run on matrix units the plain formula was
+    Few queries have small logits anyway, but their launches count on GPUs: one serves instead of
+    three.  Where products run on matrix units the plain formula was
     up to three times as fast as the portable kernels: these serve for large logits.  Kernels on
     matrix units take 0.6 to 0.75 times as long as the formula, with gradients (H200, 128 to 1024
     queries and keys of 32 and 64 features); at 2048 as long, but without its memory.
     """
     p = problem
-    if not p.usable or p.length < LEAST_QUERIES:
+    if not p.usable:
         return False
+    if p.length < LEAST_QUERIES:
+        return info.kind != "cpu" and p.source > p.length
     if not machine.of_facts(info).matrix_rate(p.q.dtype):
         return True
     nbytes = p.batch * p.heads * p.length * p.source * float32.itemsize

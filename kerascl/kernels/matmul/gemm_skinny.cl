@@ -1,50 +1,119 @@
 // Products with one short side (matrix times a few vectors): limited by reading the long operand.
 // Long operand l[r, k], short operand s[j, k] with COUNT <= SHORT rows.  A work-group sums ROWS rows
-// with LANES work-items to each, neighbours along whichever direction is contiguous (L_ALONG_K).
+// with LANES work-items to each.  A load takes V neighbours of l, along k (L_ALONG_K) or along r,
+// whichever is contiguous, as do neighbouring work-items; S_VECTOR: those of s lie together, too.
 #define BATCH_ENTRY(p, Off, s0, s1, s2) \
   ((p) + (Off) + (batch / B2 / B1) * (s0) + (batch / B2 % B1) * (s1) + (batch % B2) * (s2))
+#define THREADS 256
+#if V == 4
+#define ACCV CAT4(ACC_T)
+#define L_READ(p, i) L_LOAD4(p, i)
+#else
+#define ACCV ACC_T
+#define L_READ(p, i) ((ACC_T)L_LOAD(p, i))
+#endif
+#define CAT4(t) CAT4_(t)
+#define CAT4_(t) t##4
+// Local memory holds the sums of TOGETHER rows of s, then some work-items to each result add them up.
+#define PART(j, lane, row) part_[((j) * LANES + (lane)) * ROWS + (row)]
+#define RESULTS (TOGETHER * ROWS)
+#define ADDERS (RESULTS * 2 <= THREADS ? THREADS / RESULTS : 1)
 
-__kernel __attribute__((reqd_work_group_size(ROWS * LANES, 1, 1))) void gemm_skinny(
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void gemm_skinny(
     __global const L_T* restrict pL, __global const S_T* restrict pS, const int R, const int COUNT,
     const int K, const int SPLITS, const int KSLICE, const int B1, const int B2, const INDEX_T lOff,
     const INDEX_T sOff, const INDEX_T lR, const INDEX_T lK, const INDEX_T sJ, const INDEX_T sK,
     const INDEX_T l0, const INDEX_T l1, const INDEX_T l2, const INDEX_T s0, const INDEX_T s1,
-    const INDEX_T s2, const INDEX_T oR, const INDEX_T oJ EPILOGUE_PARAMS) {
-  __local ACC_T part_[SHORT][ROWS * LANES];
+    const INDEX_T s2, const INDEX_T oR, const INDEX_T oJ SLICES_PARAMS EPILOGUE_PARAMS) {
+  __local ACC_T part_[RESULTS * LANES] __attribute__((aligned(32)));
   const int tid = get_local_id(0);
 #if L_ALONG_K
-  const int lane = tid % LANES, row = tid / LANES, next = 1;
+  const int lane = tid % LANES, row = tid / LANES;
 #else
-  const int row = tid % ROWS, lane = tid / ROWS, next = ROWS;
+  const int row = tid % (ROWS / V) * V, lane = tid / (ROWS / V);
 #endif
   const int blocks = (R + ROWS - 1) / ROWS;
   int g_ = get_group_id(0);
-  const int r = g_ % blocks * ROWS + row; g_ /= blocks;
+  const int first = g_ % blocks * ROWS; g_ /= blocks;
   const int split = g_ % SPLITS, batch = g_ / SPLITS;
   const int kfrom = split * KSLICE, kto = min(K, kfrom + KSLICE);
-  __global const L_T* l = BATCH_ENTRY(pL, lOff, l0, l1, l2) + min(r, R - 1) * lR;
   __global const S_T* s = BATCH_ENTRY(pS, sOff, s0, s1, s2);
-  ACC_T sum[SHORT];
+  ACCV sum[SHORT];
 #pragma unroll
   for (int j = 0; j < SHORT; ++j) sum[j] = 0;
-#pragma unroll 4
+#if L_ALONG_K
+  __global const L_T* l = BATCH_ENTRY(pL, lOff, l0, l1, l2) + min(first + row, R - 1) * lR;
+  _Pragma(UNROLL)
+  for (int k = kfrom + lane * V; k < kto; k += LANES * V) {
+    const ACCV x = L_READ(l, k * lK);
+#pragma unroll
+    for (int j = 0; j < SHORT; ++j) {
+      __global const S_T* from = s + min(j, COUNT - 1) * sJ;
+#if V == 1
+      sum[j] += x * (ACC_T)S_LOAD(from, k * sK);
+#elif S_VECTOR
+      sum[j] += x * S_LOAD4(from, k);
+#else
+      sum[j] += x * (ACCV)((ACC_T)S_LOAD(from, k * sK), (ACC_T)S_LOAD(from, (k + 1) * sK),
+                           (ACC_T)S_LOAD(from, (k + 2) * sK), (ACC_T)S_LOAD(from, (k + 3) * sK));
+#endif
+    }
+  }
+#else
+  __global const L_T* l = BATCH_ENTRY(pL, lOff, l0, l1, l2) + min(first + row, R - V) * lR;
+  _Pragma(UNROLL)
   for (int k = kfrom + lane; k < kto; k += LANES) {
-    const ACC_T x = (ACC_T)L_LOAD(l, k * lK);
+    const ACCV x = L_READ(l, k * lK);
 #pragma unroll
     for (int j = 0; j < SHORT; ++j) sum[j] += x * (ACC_T)S_LOAD(s, min(j, COUNT - 1) * sJ + k * sK);
   }
+#endif
 #pragma unroll
-  for (int j = 0; j < SHORT; ++j) part_[j][tid] = sum[j];
-  for (int half_ = LANES / 2; half_ > 0; half_ /= 2) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    if (lane < half_)
-      for (int j = 0; j < SHORT; ++j) part_[j][tid] += part_[j][tid + half_ * next];
-  }
-  barrier(CLK_LOCAL_MEM_FENCE);
-  // The first lanes of a row store one result each.
-  if (r < R)
-    for (int j = lane; j < COUNT; j += LANES) {
-      const INDEX_T at = (INDEX_T)batch * R * COUNT + r * oR + j * oJ;
-      EPILOGUE(part_[j][tid - lane * next], at)
+  for (int j0 = 0; j0 < SHORT; j0 += TOGETHER) {
+    if (j0) barrier(CLK_LOCAL_MEM_FENCE);
+#pragma unroll
+    for (int j = 0; j < TOGETHER; ++j) {
+#if V == 1
+      PART(j, lane, row) = sum[j0 + j];
+#elif L_ALONG_K
+      PART(j, lane, row) = (sum[j0 + j].s0 + sum[j0 + j].s1) + (sum[j0 + j].s2 + sum[j0 + j].s3);
+#else
+      vstore4(sum[j0 + j], 0, &PART(j, lane, row));
+#endif
     }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int e = tid; e < RESULTS * ADDERS; e += THREADS) {
+      const int to = e / RESULTS, j = e % RESULTS / ROWS, at = e % ROWS;
+      ACC_T total = 0;
+      for (int from = to; from < LANES; from += ADDERS) total += PART(j, from, at);
+      PART(j, to, at) = total;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (int e = tid; e < RESULTS; e += THREADS) {
+      const int j = e / ROWS, r = first + e % ROWS;
+      ACC_T total = 0;
+      for (int from = 0; from < ADDERS; ++from) total += PART(j, from, e % ROWS);
+      if (r < R && j0 + j < COUNT) {
+        const INDEX_T at = (INDEX_T)batch * R * COUNT + r * oR + (j0 + j) * oJ;
+#if ARRIVES
+        slices[split * TOTAL + at] = total;
+#else
+        EPILOGUE(total, at)
+#endif
+      }
+    }
+  }
+#if ARRIVES
+  __local int last_;
+  if (kcl_last_group(arrivals + arrival + batch * blocks + first / ROWS, SPLITS, &last_))
+    for (int e = tid; e < COUNT * ROWS; e += THREADS) {
+      const int r = first + e % ROWS;
+      if (r < R) {
+        const INDEX_T at = (INDEX_T)batch * R * COUNT + r * oR + e / ROWS * oJ;
+        ACC_T total = 0;
+        for (int other = 0; other < SPLITS; ++other) total += slices[other * TOTAL + at];
+        EPILOGUE(total, at)
+      }
+    }
+#endif
 }

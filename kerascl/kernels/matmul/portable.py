@@ -9,7 +9,6 @@ from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, narrow, prelude
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, stride_args, usable
 from kerascl.kernels.matmul.split_k import (
-    most_slices,
     partial_epilogue,
     slice_counts,
     vector_reduction_launch,
@@ -140,70 +139,3 @@ def _loads(strides, offset: int, rows: int, k: int, row_axis: int, k_axis: int) 
     unit, other, length = (depth, row, k) if along_k else (row, depth, rows)
     whole = all(s % 4 == 0 for s in (*strides[:-2], offset, other, length))
     return along_k, 4 if unit == 1 and whole else 1
-
-
-class SkinnyMatmul(Solver):
-    """One side of at most eight (matrix times vector): lanes sum along the depth."""
-
-    name = "skinny"
-    MOST = 8
-    LEAST = 10_000  # elements that keep a compute unit busy
-    ON_GPU, ON_CPU = 0.36, 0.008  # shares of the rates that products reach
-
-    def __init__(self, split: int | None = None):
-        self.split = split
-        if split:
-            self.name = f"skinny_s{split}"
-
-    def applies(self, problem: MatmulProblem, info) -> bool:
-        p = problem
-        small = usable(p, info) and min(p.m, p.n) <= self.MOST
-        room = 256 * self.MOST * p.acc.itemsize <= info.local_mem_bytes
-        return small and room and info.max_work_group_size >= 256
-
-    def cost(self, problem: MatmulProblem, info) -> float:
-        p, rates = problem, machine.of(info)
-        long = max(p.m, p.n) * p.k * p.batches
-        if info.kind == "cpu":
-            return rates.launch + rates.multiplying(long * min(p.m, p.n), p.acc, self.ON_CPU)
-        # The long operand is read once, by as many compute units as have enough of it.
-        busy = min(1.0, max(1, long // self.LEAST) / info.compute_units)
-        products = rates.multiplying(long * min(p.m, p.n), p.acc, self.ON_GPU)
-        work = rates.moving(long * p.a.itemsize) + products
-        return rates.launch + rates.latency + work / busy
-
-    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
-        p, index = problem, problem_index(problem)
-        a = ("a", p.a, p.a_offset, p.a_strides[-2], p.a_strides[-1], p.a_strides[:3])
-        b = ("b", p.b, p.b_offset, p.b_strides[-1], p.b_strides[-2], p.b_strides[:3])
-        if p.n <= p.m:
-            long, short, rows, count, steps = a, b, p.m, p.n, (p.n, 1)
-        else:
-            long, short, rows, count, steps = b, a, p.n, p.m, (1, p.n)
-        along_k = long[4] == 1 or (long[3] != 1 and abs(long[4]) < abs(long[3]))
-        group_rows, lanes = (8, 32) if along_k else (32, 8)
-        groups = ceil_div(rows, group_rows) * p.batches
-        room = most_slices(p.total, p.acc)
-        wanted = self.split or min(ceil_div(info.compute_units * 4, groups), p.k // 512)
-        slice_ = ceil_div(p.k, max(1, min(wanted, room, p.k)))
-        splits = ceil_div(p.k, slice_)
-        inner = epilogue if splits == 1 else partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
-        short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
-        source = (
-            prelude(index, L=long[1], S=short[1], ACC=p.acc)
-            + f"#define ROWS {group_rows}\n#define LANES {lanes}\n#define SHORT {short_rows}\n"
-            + f"#define L_ALONG_K {int(along_k)}\n"
-            + inner.defines
-            + cl_source("matmul/gemm_skinny.cl")
-        )
-        ints = (rows, count, p.k, splits, slice_, p.batch[1], p.batch[2])
-        longs = (long[2], short[2], *long[3:5], *short[3:5], *long[5], *short[5], *steps)
-        args = (
-            Ref(long[0]), Ref(short[0]), *(Scalar("int", v) for v in ints),
-            *(Scalar(index, v) for v in longs), *inner.args,
-        )  # fmt: skip
-        launch = Launch(source, "gemm_skinny", args, (groups * splits * 256,), (256,))
-        if splits == 1:
-            return Plan([launch])
-        reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
-        return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])

@@ -13,8 +13,9 @@ from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import transposed
 from kerascl.kernels.matmul.panels import PanelMatmul
-from kerascl.kernels.matmul.portable import DirectMatmul, SkinnyMatmul, TiledMatmul
+from kerascl.kernels.matmul.portable import DirectMatmul, TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from kerascl.kernels.matmul.split_k import zero_plan
 from kerascl.kernels.matmul.tiles import SHALLOW, TILES
 from kerascl.kernels.tuning import database

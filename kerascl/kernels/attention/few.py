@@ -1,0 +1,101 @@
+"""Attention of few queries over many keys, as where text is generated, in portable OpenCL C."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kerascl.dtypes import float32
+from kerascl.kernels.attention.problem import LOG2_E, AttentionProblem, extra_refs, extra_scalars
+from kerascl.kernels.attention.tiled import head, strides
+from kerascl.kernels.contract import arrival
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Role, Scalar
+from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.tuning import machine
+
+MOST_QUERIES = 8
+THREADS = 128
+CHUNK = 512  # keys whose logits lie in local memory at once
+LEAST_KEYS = 256  # of a slice
+
+
+class Slices(NamedTuple):
+    """The keys are cut into `count` slices of `size`; `arrives`: one launch joins them, too."""
+
+    count: int
+    size: int
+    arrives: bool
+
+
+class FewQueries(Solver):
+    """A work-group owns a query and a slice of its keys; the slices' results are then joined
+    (Flash-Decoding: Dao, Haziza, Massa and Sizov, 2023)."""
+
+    name = "few"
+    ON_GPU, ON_CPU = 0.35, 0.005  # shares of the rate of multiply-adds
+
+    def applies(self, problem: AttentionProblem, info) -> bool:
+        p = problem
+        room = 4 * (p.width + THREADS + CHUNK + 8 * THREADS) + 512 <= info.local_mem_bytes
+        few = p.length <= MOST_QUERIES and p.grad is None
+        return p.usable and few and room and info.max_work_group_size >= THREADS
+
+    def cost(self, problem: AttentionProblem, info) -> float:
+        p, efficiency = problem, self.ON_CPU if info.kind == "cpu" else self.ON_GPU
+        return machine.of(info).roofline(p.products, p.nbytes, float32, efficiency)
+
+    def plan(self, problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
+        p = problem
+        slices = self._slices(p, info)
+        rows = p.batch * p.heads * p.length
+        lanes = next(n for n in (8, 16, 32, 64) if 4 * n >= p.depth)
+        names = dict(
+            FORWARD=1, THREADS=THREADS, CHUNK=CHUNK, LANES=lanes, SPLITS=slices.count,
+            SLICE=slices.size, ARRIVES=int(slices.arrives),
+        )  # fmt: skip
+        first: tuple[Arg, ...] = ()
+        params, helper = "", ""
+        if slices.count > 1:
+            params, first = "__global float* slices, ", (Ref("ws0"),)
+        if slices.arrives:
+            params += "volatile __global uint* arrivals, const int arrival, "
+            first += (Counters(rows), Scalar("int", 0))
+            helper = arrival.helper(info)
+        helper += f"#define SLICES_PARAMS {params}\n"
+        args = (
+            *first, Ref("a"), Ref("b"), Ref("c"), *extra_refs(p, "d"), Ref("stat"),
+            Scalar("int", p.length), Scalar("int", p.source), Scalar("int", p.heads // p.groups),
+            Scalar("float", p.scale * LOG2_E), *strides(p, p.q, p.k, p.v), *extra_scalars(p),
+            *epilogue.args,
+        )  # fmt: skip
+        text = cl_source("attention/attention_few.cl")
+        size = (p.length * slices.count * THREADS, p.heads, p.batch)
+        options = arrival.options(info) if slices.arrives else ()
+        source = head(p, epilogue, helper, **names) + text
+        launches = [Launch(source, "attention_few", args, size, (THREADS, 1, 1), options)]
+        if slices.count > 1 and not slices.arrives:
+            factor = 1.0 if p.dropout is None else p.dropout.factor
+            args = (
+                Ref("ws0"), Ref("stat"), Scalar("int", p.length), Scalar("float", factor),
+                *epilogue.args,
+            )  # fmt: skip
+            size = (p.length * THREADS, p.heads, p.batch)
+            source = head(p, epilogue, "", JOIN=1, **names) + text
+            join = Launch(
+                source, "attention_join", args, size, (THREADS, 1, 1), role=Role.REDUCE
+            )
+            launches.append(join)
+        place = 4 * (4 * lanes + 2)
+        return Plan(launches, [rows * slices.count * place] if slices.count > 1 else [])
+
+    def _slices(self, p: AttentionProblem, info) -> Slices:
+        """As many as keep the compute units busy, of no fewer than LEAST_KEYS keys."""
+        wanted = ceil_div(2 * info.compute_units, p.batch * p.heads * p.length)
+        size = ceil_div(p.source, max(1, min(wanted, p.source // LEAST_KEYS)))
+        count = ceil_div(p.source, size)
+        return Slices(count, size, count > 1 and arrival.supported(info))
+
+
+SOLVERS: tuple[Solver, ...] = (FewQueries(),)

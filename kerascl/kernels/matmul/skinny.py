@@ -1,0 +1,156 @@
+"""Products with one short side, a matrix times a few vectors: what generating text consists of."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from kerascl.dtypes import DType
+from kerascl.kernels.contract import arrival
+from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, usable
+from kerascl.kernels.matmul.split_k import most_slices, partial_epilogue, vector_reduction_launch
+from kerascl.kernels.matmul.tiles import load4
+from kerascl.kernels.tuning import machine
+
+THREADS = 256
+SEGMENT = 64  # bytes side by side that a work-group reads at least, where the memory has them
+LOADS = 16  # of a work-item, from which on slices pay
+LOCAL_BYTES = 16 * 1024
+
+
+class Side(NamedTuple):
+    """An operand as rows of `k`: its slot, dtype, start and steps in elements."""
+
+    slot: str
+    dtype: DType
+    offset: int
+    row: int
+    depth: int
+    batch: tuple[int, ...]
+
+    def in_fours(self, along: int, across: int, count: int) -> bool:
+        """Whether four neighbours by step `along`, of `count`, may be read at once."""
+        steps = (self.offset, across, count, *self.batch)
+        return along == 1 and all(n % 4 == 0 for n in steps) and not self.dtype.is_complex
+
+
+class SkinnyMatmul(Solver):
+    """One side of at most eight (matrix times vector): lanes sum along the depth."""
+
+    name = "skinny"
+    MOST = 8
+    LEAST = 10_000  # elements that keep a compute unit busy
+    ON_GPU, ON_CPU = 0.36, 0.008  # shares of the rates that products reach
+
+    def __init__(self, split: int | None = None):
+        self.split = split
+        if split:
+            self.name = f"skinny_s{split}"
+
+    def applies(self, problem: MatmulProblem, info) -> bool:
+        p = problem
+        small = usable(p, info) and min(p.m, p.n) <= self.MOST
+        room = THREADS * self.MOST * p.acc.itemsize <= info.local_mem_bytes
+        return small and room and info.max_work_group_size >= THREADS
+
+    def cost(self, problem: MatmulProblem, info) -> float:
+        p, rates = problem, machine.of(info)
+        long = max(p.m, p.n) * p.k * p.batches
+        if info.kind == "cpu":
+            return rates.launch + rates.multiplying(long * min(p.m, p.n), p.acc, self.ON_CPU)
+        # The long operand is read once, by as many compute units as have enough of it.
+        busy = min(1.0, max(1, long // self.LEAST) / info.compute_units)
+        products = rates.multiplying(long * min(p.m, p.n), p.acc, self.ON_GPU)
+        work = rates.moving(long * p.a.itemsize) + products
+        return rates.launch + rates.latency + work / busy
+
+    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+        p, index = problem, problem_index(problem)
+        a = Side("a", p.a, p.a_offset, p.a_strides[-2], p.a_strides[-1], p.a_strides[:3])
+        b = Side("b", p.b, p.b_offset, p.b_strides[-1], p.b_strides[-2], p.b_strides[:3])
+        if p.n <= p.m:
+            long, short, rows, count, steps = a, b, p.m, p.n, (p.n, 1)
+        else:
+            long, short, rows, count, steps = b, a, p.n, p.m, (1, p.n)
+        along_k = long.depth == 1 or (long.row != 1 and abs(long.depth) < abs(long.row))
+        if along_k:
+            width = 4 if long.in_fours(long.depth, long.row, p.k) else 1
+        else:
+            width = 4 if long.in_fours(long.row, long.depth, rows) else 1
+        group_rows = self._rows(p, info, long, rows, along_k, width)
+        lanes = THREADS // group_rows * (1 if along_k else width)
+        groups = ceil_div(rows, group_rows) * p.batches
+        step = lanes * (width if along_k else 1)  # of the depth, that a work-group takes at once
+        wanted = self.split or min(ceil_div(info.compute_units * 4, groups), p.k // (LOADS * step))
+        wanted = max(1, min(wanted, most_slices(p.total, p.acc), p.k))
+        slice_ = round_up(ceil_div(p.k, wanted), width if along_k else 1)
+        splits = ceil_div(p.k, slice_)
+        arrives = splits > 1 and arrival.supported(info)
+        separate = splits > 1 and not arrives
+        part = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
+        inner = part if separate else epilogue
+        short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
+        room = min(LOCAL_BYTES, info.local_mem_bytes) // (lanes * group_rows * p.acc.itemsize)
+        names = dict(
+            ROWS=group_rows, LANES=lanes, SHORT=short_rows, V=width, L_ALONG_K=int(along_k),
+            S_VECTOR=int(short.in_fours(short.depth, short.row, p.k)), ARRIVES=int(arrives),
+            TOGETHER=next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room))),
+            UNROLL=_unroll(short_rows, width, info),
+            TOTAL=f"((INDEX_T){p.total})",
+        )  # fmt: skip
+        slices, helper = _slices(p, groups, info) if arrives else ((), "#define SLICES_PARAMS\n")
+        source = (
+            prelude(index, L=long.dtype, S=short.dtype, ACC=p.acc)
+            + load4("L", long.dtype, p.acc)
+            + load4("S", short.dtype, p.acc)
+            + "".join(f"#define {k} {v}\n" for k, v in names.items())
+            + helper
+            + inner.defines
+            + cl_source("matmul/gemm_skinny.cl")
+        )
+        ints = (rows, count, p.k, splits, slice_, p.batch[1], p.batch[2])
+        longs = (
+            long.offset, short.offset, long.row, long.depth, short.row, short.depth,
+            *long.batch, *short.batch, *steps,
+        )  # fmt: skip
+        args = (
+            Ref(long.slot), Ref(short.slot), *(Scalar("int", v) for v in ints),
+            *(Scalar(index, v) for v in longs), *slices, *inner.args,
+        )  # fmt: skip
+        options = arrival.options(info) if arrives else ()
+        size = (groups * splits * THREADS,)
+        launches = [Launch(source, "gemm_skinny", args, size, (THREADS,), options)]
+        if separate:
+            launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue))
+        return Plan(launches, [splits * p.total * p.acc.itemsize] if splits > 1 else [])
+
+    def _rows(
+        self, p: MatmulProblem, info, long: Side, rows: int, along_k: bool, width: int
+    ) -> int:
+        """Of a work-group: fewer where few groups would leave compute units without work, so many
+        at least that what lies side by side is read together."""
+        if along_k:
+            return 8
+        least = max(width, SEGMENT // long.dtype.itemsize)
+        counts = [n for n in (32, 16, 8) if n >= min(least, 32)]
+        busy = (n for n in counts if ceil_div(rows, n) * p.batches >= info.compute_units)
+        return next(busy, counts[-1])
+
+
+def _unroll(short_rows: int, width: int, info) -> str:
+    """The pragma's text for the loop along the depth: so many reads are under way at once."""
+    if info.kind == "cpu":
+        return '"nounroll"'  # takes long to compile, and gains nothing
+    return '"unroll 4"' if short_rows > 2 or width == 1 else '"unroll 8"'
+
+
+def _slices(p: MatmulProblem, groups: int, info) -> tuple[tuple[Arg, ...], str]:
+    """Arguments and text for slices whose last work-group adds them up."""
+    params = f", volatile __global {p.acc.compute}* slices"
+    params += ", volatile __global uint* arrivals, const int arrival"
+    text = arrival.helper(info) + f"#define SLICES_PARAMS {params}\n"
+    return (Ref("ws0"), Counters(groups), Scalar("int", 0)), text

@@ -1,0 +1,82 @@
+"""Attention of few queries against the plain formula in float64."""
+
+import dataclasses
+
+import pytest
+
+from kerascl import dtypes
+from kerascl.kernels.attention import solvers as attention
+from kerascl.kernels.attention.few import FewQueries
+from kerascl.kernels.attention.tiled import TiledAttentionGradient
+from kerascl.kernels.contract import arrival
+from kerascl.kernels.contract import solver as contract
+from kerascl.kernels.contract.epilogue import store_epilogue
+from tests import profiles
+from tests.kernels.test_attention import DROPPED, WAYS, Case
+
+
+class Sliced(FewQueries):
+    """As on a device of many compute units, which joins slices in a way of choice."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way = way
+
+    def plan(self, problem, info, epilogue):
+        if self.way == "whole":
+            return super().plan(problem, dataclasses.replace(info, compute_units=1), epilogue)
+        many = dataclasses.replace(info, compute_units=64)
+        if self.way == "launch":
+            many = dataclasses.replace(many, device_atomics=False, nvidia_capability=None)
+        plan = super().plan(problem, many, epilogue)
+        names = [launch.name for launch in plan.launches]
+        assert names == ["attention_few", "attention_join"][: 2 if self.way == "launch" else 1]
+        assert plan.workspace
+        return plan
+
+
+def check(sizes, rng, dev, way="whole", **more):
+    if way == "arrives" and not arrival.supported(dev.info):
+        pytest.skip("work-groups of one launch cannot hand memory to each other here")
+    Case(sizes, rng, **more).check((Sliced(way), TiledAttentionGradient()), dev)
+
+
+# (batch, length, source, heads, groups, width, depth)
+@pytest.mark.parametrize(
+    "sizes",
+    [(1, 1, 1, 1, 1, 1, 1), (2, 1, 70, 4, 2, 64, 64), (1, 7, 9, 2, 1, 33, 40), (1, 8, 5, 1, 1, 6, 250)],
+    ids=str,
+)  # fmt: skip
+def test_sizes(sizes, dev, rng):
+    check(sizes, rng, dev)
+
+
+@pytest.mark.parametrize("way", ["whole", "arrives", "launch"])
+@pytest.mark.parametrize("what", list(WAYS))
+def test_ways(what, way, dev, rng):
+    check((2, 3, 1025, 4, 2, 16, 20), rng, dev, way, **WAYS[what])
+
+
+@pytest.mark.parametrize("way", ["whole", "arrives", "launch"])
+@pytest.mark.parametrize("what", ["mask", "halves"])
+def test_dropout(what, way, dev, rng):
+    check((1, 2, 530, 2, 1, 10, 13), rng, dev, way, **DROPPED[what])
+
+
+@pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
+def test_halves(dtype, dev, rng):
+    check((1, 1, 600, 2, 1, 24, 12), rng, dev, "launch", dtype=dtype)
+
+
+def test_strides(dev, rng):
+    check((2, 5, 21, 4, 2, 12, 20), rng, dev, swapped=True)
+
+
+def test_gpus_take_it_for_few_queries(rng):
+    info = profiles.load()["rtx4090"].info
+    case = Case((1, 1, 300, 12, 12, 64, 64), rng)
+    assert attention.preferred(case.forward, info)
+    assert contract.choose(attention.SOLVERS, case.forward, info).name == "few"
+    assert not FewQueries().applies(Case((1, 9, 20, 1, 1, 8, 8), rng).forward, info)
+    plan = attention.plan(case.forward, info, store_epilogue(dtypes.float32))
+    assert len(plan.launches) == 1
