@@ -44,7 +44,10 @@ def check(sizes, rng, dev, way="whole", **more):
 # (batch, length, source, heads, groups, width, depth)
 @pytest.mark.parametrize(
     "sizes",
-    [(1, 1, 1, 1, 1, 1, 1), (2, 1, 70, 4, 2, 64, 64), (1, 7, 9, 2, 1, 33, 40), (1, 8, 5, 1, 1, 6, 250)],
+    [
+        (1, 1, 1, 1, 1, 1, 1), (2, 1, 70, 4, 2, 64, 64), (1, 7, 9, 2, 1, 33, 40),
+        (1, 8, 5, 1, 1, 6, 250),
+    ],
     ids=str,
 )  # fmt: skip
 def test_sizes(sizes, dev, rng):
