@@ -17,7 +17,7 @@
 #define TALL (GROUP / 16 * 4)  // rows and columns of a tile: a work-item has 4 x 4 of it
 #define WIDE 64
 #define LANES 16
-#if HELD <= 8
+#if IN_REGISTERS
 #define EACH_HELD UNROLL for (int q = 0; q < HELD; q++)
 #else
 #define EACH_HELD _Pragma("nounroll") for (int q = 0; q < HELD; q++)
@@ -32,7 +32,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void lu_step(
     const __global A_T* restrict k_a, const __global A_T* restrict k_b, __global A_T* k_rest,
     __global A_T* k_upper, __global A_T* k_lower, __global int* k_order, INDEX_T n, INDEX_T columns,
     INDEX_T start, INDEX_T parts, INDEX_T across) {
-  __local A_T upper_tile[NB * WIDE], lower_tile[TALL * (NB + 1)], corner[NB * (NB + 1)];
+  __local A_T upper_tile[NB * WIDE], lower_tile[TALL * (NB + 1)], corner[NB * NB];
   __local A_T sizes[GROUP], most[LANES], row_of_pivot[NB];
   __local INDEX_T places[GROUP], most_at[LANES];
   const INDEX_T id = (INDEX_T)get_group_id(0), matrix = id / parts, part = id - matrix * parts;
@@ -54,16 +54,19 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void lu_step(
       const INDEX_T place = done + e / WIDE, c = left + e % WIDE;
       upper_tile[e] = place < n && c < right ? GIVEN((INDEX_T)order[place], c) : (A_T)0;
     }
-    for (int e = me; e < NB * NB; e += GROUP)
-      corner[e / NB * (NB + 1) + e % NB] = done + e / NB < n ? lower[(done + e / NB) * NB + e % NB] : (A_T)0;
+    for (int e = me; e < NB * NB; e += GROUP) {  // column by column, each from its diagonal on
+      const int c = e / NB, r = c + e % NB;
+      corner[e] = r < NB && done + r < n ? lower[(done + r) * NB + c] : (A_T)0;
+    }
     barrier(CLK_LOCAL_MEM_FENCE);
     for (int c = me; c < WIDE; c += GROUP) {
       A_T y[NB];
       UNROLL for (int r = 0; r < NB; r++) y[r] = upper_tile[r * WIDE + c];
-      UNROLL for (int s = 0; s < NB; s++) {
-        UNROLL for (int r = s + 1; r < NB; r++) y[r] -= corner[r * (NB + 1) + s] * y[s];
+      for (int s = 0; s < NB; s++) {  // the first is known, the others move up
+        const A_T known = y[0];
+        upper_tile[s * WIDE + c] = known;
+        UNROLL for (int r = 1; r < NB; r++) y[r - 1] = y[r] - corner[s * NB + r] * known;
       }
-      UNROLL for (int r = 0; r < NB; r++) upper_tile[r * WIDE + c] = y[r];
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     if (down == 0)
@@ -123,6 +126,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void lu_step(
   }
   for (int step = 0; step < NB; step++) {
     const INDEX_T at = start + step;
+    INDEX_T pivot = at;
     if (at < n) {
       A_T best = 0;
       INDEX_T found = -1;
@@ -162,17 +166,17 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void lu_step(
       }
       EACH_HELD {
         if (place[q] == found) {
-          place[q] = at;
           UNROLL for (int c = 0; c < NB; c++) row_of_pivot[c] = c < NB - step ? p[q][c] : (A_T)0;
-        } else if (place[q] == at) {
-          place[q] = found;
         }
       }
+      pivot = found;
       barrier(CLK_LOCAL_MEM_FENCE);
       for (int c = me; c < NB - step; c += GROUP)
         if (at + c < n) upper[at * width + at + c] = row_of_pivot[c];
     }
     EACH_HELD {
+      const INDEX_T stood = place[q];
+      place[q] = stood == pivot ? at : stood == at ? pivot : stood;
       A_T factor = 0;
       if (at < n && place[q] > at && place[q] < n) factor = p[q][0] / row_of_pivot[0];
       UNROLL for (int c = 1; c < NB; c++) p[q][c - 1] = p[q][c] - factor * row_of_pivot[c];
@@ -194,7 +198,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void lu_step(
 
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void lu_back(
     __global A_T* k_upper, INDEX_T n, INDEX_T columns, INDEX_T strips EPILOGUE_PARAMS) {
-  __local A_T sums[GROUP], corner[ROWS * (ROWS + 1)];
+  __local A_T sums[GROUP], corner[ROWS * ROWS];
   const INDEX_T id = (INDEX_T)get_group_id(0), matrix = id / strips, width = n + columns;
   const int me = (int)get_local_id(0), share = me % SHARES, r = me / 16;
   const INDEX_T first = (id - matrix * strips) * ACROSS, mine = first + me / SHARES % ACROSS;
@@ -203,11 +207,14 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void lu_back(
     const INDEX_T from = max(end - ROWS, (INDEX_T)0), row = from + r;
     A_T sum = 0;
     if (row < end && mine < columns)
-      for (INDEX_T c = end + share; c < n; c += SHARES) sum += upper[row * width + c] * x[c * width + mine];
+      for (INDEX_T c = end + share; c < n; c += SHARES)
+        sum += upper[row * width + c] * x[c * width + mine];
     sums[me] = sum;
     for (int e = me; e < ROWS * ROWS; e += GROUP) {
-      const INDEX_T down = from + e / ROWS, right = from + e % ROWS;
-      corner[e / ROWS * (ROWS + 1) + e % ROWS] = down < end && right < end ? upper[down * width + right] : (A_T)1;
+      // column by column, each down to its diagonal; behind the last row those of the identity
+      const int c = e / ROWS, up = ROWS - 1 - e % ROWS;
+      const A_T one = up ? 0 : 1;
+      corner[e] = c >= up && from + c < end ? upper[(from + c - up) * width + from + c] : one;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     if (share == 0) {
@@ -218,12 +225,12 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void lu_back(
     if (me < ACROSS && first + me < columns) {
       A_T y[ROWS];
       UNROLL for (int s = 0; s < ROWS; s++) y[s] = sums[s * 16 + me * SHARES];
-      UNROLL for (int s = ROWS - 1; s >= 0; s--) {
+      for (int s = ROWS - 1; s >= 0; s--) {  // the last is known, the others move down
+        const A_T known = y[ROWS - 1] / corner[s * ROWS + ROWS - 1];
+        UNROLL for (int t = ROWS - 1; t > 0; t--) y[t] = y[t - 1] - corner[s * ROWS + t - 1] * known;
         if (from + s < end) {
-          y[s] /= corner[s * (ROWS + 1) + s];
-          UNROLL for (int t = 0; t < s; t++) y[t] -= corner[t * (ROWS + 1) + s] * y[s];
-          x[(from + s) * width + first + me] = y[s];
-          EPILOGUE(y[s], (matrix * n + from + s) * columns + first + me)
+          x[(from + s) * width + first + me] = known;
+          EPILOGUE(known, (matrix * n + from + s) * columns + first + me)
         }
       }
     }

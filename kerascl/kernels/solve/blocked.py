@@ -23,6 +23,7 @@ class Blocked(Solver):
     NB = 16  # columns of a panel
     WIDE = 64  # columns of a tile
     HELD = 64  # most rows of a panel that a work-item holds
+    KEPT = 512  # bytes of them that registers hold
     STEP = 900  # clocks of a column: barriers and the search of its pivot
     BACK = 150  # clocks of a row of the last launch
     SHARE = 0.2  # of the rate of multiply-adds
@@ -36,7 +37,7 @@ class Blocked(Solver):
 
     def _local_bytes(self, problem: SolveProblem, info: DeviceInfo) -> int:
         nb, group = self.NB, self._group(info)
-        elements = nb * self.WIDE + (self._tall(info) + nb) * (nb + 1) + group + 16 + nb
+        elements = nb * self.WIDE + self._tall(info) * (nb + 1) + nb * nb + group + 16 + nb
         return elements * problem.dtype.itemsize + (group + 16) * 8
 
     def applies(self, problem: SolveProblem, info: DeviceInfo) -> bool:
@@ -65,7 +66,8 @@ class Blocked(Solver):
         head = prelude(index, A=problem.dtype, ACC=problem.dtype) + defines(GROUP=group)
         text = cl_source("solve/blocked.cl")
         held = next_power(ceil_div(n, group))
-        step = head + defines(LU_STEP=1, NB=nb, HELD=held) + text
+        kept = int(held * nb * size <= self.KEPT)
+        step = head + defines(LU_STEP=1, NB=nb, HELD=held, IN_REGISTERS=kept) + text
         launches = []
         for start in range(0, n + nb, nb):
             across = ceil_div(width - min(start + nb, n), self.WIDE)

@@ -37,7 +37,7 @@ class Local(Solver):
     the matrix anew, which takes no longer where compute units are idle else."""
 
     name = "solve.local"
-    GROUP = 256  # work-items
+    GROUP = 512  # work-items
     SIDE = 32  # work-items along a row
     LEAST = 16  # right sides that are worth a work-group
     ASIDE = 1024  # bytes of local memory for all but matrix and order
