@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from kerascl.kernels.contract.epilogue import Epilogue
-from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar, Workspace
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, Scalar, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power, next_power
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
@@ -74,7 +74,7 @@ class Blocked(Solver):
             down = max(1, ceil_div(n - start, self._tall(info)))
             parts = (across * down if start else 0) + (start < n)
             numbers = (Scalar(index, x) for x in (n, columns, start, parts, across))
-            args = (Ref("a"), Ref("b"), rest, upper, lower, order, *numbers)
+            args: tuple[Arg, ...] = (Ref("a"), Ref("b"), rest, upper, lower, order, *numbers)
             launches.append(Launch(step, "lu_step", args, (count * parts * group,), (group,)))
         each = self._across(problem, info)
         strips = ceil_div(columns, each)
