@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
+from kerascl.runtime.device import DeviceInfo
 
 
 @dataclass(frozen=True)
@@ -16,3 +17,9 @@ class SolveProblem:
     n: int
     columns: int
     dtype: DType
+
+
+def real(problem: SolveProblem, info: DeviceInfo) -> bool:
+    """Whether the dtype is one that kernels take and the device has."""
+    name = problem.dtype.name
+    return name == "float32" or (name == "float64" and info.fp64)

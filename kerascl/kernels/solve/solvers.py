@@ -1,4 +1,5 @@
-"""Linear systems by LU factors with exchanges of rows."""
+"""Linear systems by LU factors with exchanges of rows: one work-item's for CPUs, work-groups' for
+GPUs."""
 
 from __future__ import annotations
 
@@ -7,7 +8,9 @@ from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, Scalar, 
 from kerascl.kernels.contract.sizes import ceil_div, index_type
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
-from kerascl.kernels.solve.problem import SolveProblem
+from kerascl.kernels.solve.blocked import Blocked
+from kerascl.kernels.solve.local import Local
+from kerascl.kernels.solve.problem import SolveProblem, real
 from kerascl.kernels.tuning import database
 
 _LANES = 16  # right sides that a work-item finds together
@@ -19,7 +22,7 @@ class SerialSolve(Solver):
     name = "solve.serial"
 
     def applies(self, problem: SolveProblem, info) -> bool:
-        return info.kind == "cpu" and problem.dtype.name in ("float32", "float64")
+        return info.kind == "cpu" and real(problem, info)
 
     def plan(self, problem: SolveProblem, info, epilogue: Epilogue) -> Plan:
         count, n, columns = problem.count, problem.n, problem.columns
@@ -54,7 +57,7 @@ class SerialSolve(Solver):
         return Plan([factor, substitute], workspace)
 
 
-SOLVERS: tuple[Solver, ...] = (SerialSolve(),)
+SOLVERS: tuple[Solver, ...] = (SerialSolve(), Local(), Blocked())
 
 
 def plan(problem: SolveProblem, info, epilogue: Epilogue) -> Plan:
