@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("model", help="the file")
     parser.add_argument("--check", action="store_true", help="compare with onnx's reference")
-    parser.add_argument("--compare", action="store_true", help="compare with onnxruntime")
+    parser.add_argument("--compare", action="store_true", help="compare with onnxruntime (CPU)")
     parser.add_argument("--bench", action="store_true", help="time and memory for each batch size")
     parser.add_argument("--batches", type=int, nargs="+", default=[1, 8], help="for --bench (1 8)")
     parser.add_argument("--size", type=int, default=32, help="of dimensions left open (32)")

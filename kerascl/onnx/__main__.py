@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
 import statistics
 import sys
@@ -56,7 +57,8 @@ def main() -> int:
         found = flat(model(inputs if len(inputs) != 1 else inputs[0]))
         seen, graph.seen = graph.seen, None
     except (OnnxError, ValueError) as error:
-        out.print(f"onnx: random inputs do not fit the model: {error}", style="red", markup=False)
+        text = f"onnx: the model does not take random inputs (--size {options.size}): {error}"
+        out.print(text, style="red", markup=False)
         return 2
     describe(proto, model, graph, seen, out)
     status = 0
@@ -67,7 +69,7 @@ def main() -> int:
     if options.compare:
         status |= against_runtime(options.model, found, feeds, out)
     if options.bench:
-        bench(model, graph, options, out)
+        status |= bench(model, graph, options, out)
     return status
 
 
@@ -118,9 +120,9 @@ def describe(
     rest = sum(int(np.prod(v.shape)) for v in held if not v.trainable)
     out.print(f"{trained:,} numbers to train and {rest:,} others in {len(held)} weights")
     counts = Counter((node.op, where) for node, where in seen)
-    rows = table(None, ["operator", "runs on"], ["how many"])
-    for (op, where), count in sorted(counts.items()):
-        rows.add_row(op, "host" if where else "device", str(count))
+    rows = table(None, ["operator"], ["on device", "on host"])
+    for op in sorted({op for op, _ in counts}):
+        rows.add_row(op, *(str(counts[op, where] or "") for where in (False, True)))
     out.print(rows)
 
 
@@ -143,15 +145,24 @@ def against_runtime(
     path: str, found: list[np.ndarray], feeds: dict[str, np.ndarray], out: Console
 ) -> int:
     """Compare with onnxruntime on the CPU, where it is installed."""
-    if importlib.util.find_spec("onnxruntime") is None:
+    try:
+        session = runtime_session(path)
+    except Exception as error:  # of onnxruntime's own classes
+        out.print(f"onnxruntime cannot run the file: {error}", style="red", markup=False)
+        return 2
+    if session is None:
         out.print("onnxruntime is not installed: pip install onnxruntime", style="red")
         return 2
+    return report("onnxruntime", found, session.run(None, feeds), out)
+
+
+def runtime_session(path: str) -> Any:
+    """The file in onnxruntime on the CPU; None where that is not installed."""
+    if importlib.util.find_spec("onnxruntime") is None:
+        return None
     import onnxruntime  # type: ignore[import-untyped,import-not-found,unused-ignore]
 
-    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
-    status = report("onnxruntime", found, session.run(None, feeds), out)
-    out.print(f"onnxruntime, CPU: {milliseconds(lambda: session.run(None, feeds)):.2f} ms")
-    return status
+    return onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
 
 
 def milliseconds(function: Any) -> float:
@@ -165,10 +176,16 @@ def milliseconds(function: Any) -> float:
     return 1e3 * statistics.median(times)
 
 
-def bench(model: keras.Model, graph: OnnxGraph, options: argparse.Namespace, out: Console) -> None:
-    """Print time and device memory of predictions."""
-    rows = table(None, ["batch"], ["ms", "images/s", "MiB"])
+def bench(model: keras.Model, graph: OnnxGraph, options: argparse.Namespace, out: Console) -> int:
+    """Print time and device memory of predictions, with --compare beside onnxruntime's time on the
+    CPU; 2 where a batch does not fit the model."""
+    session = None
+    if options.compare:
+        with contextlib.suppress(Exception):  # `against_runtime` said why
+            session = runtime_session(options.model)
+    rows = table(None, ["batch"], ["ms", "inputs/s", "MiB"] + ["onnxruntime, ms"] * bool(session))
     buffers = device.default().buffers
+    status = 0
     for batch in options.batches:
         inputs = random_inputs(graph, batch, options.size)
         size = inputs[0].shape[0] if inputs[0].ndim else 1
@@ -176,13 +193,26 @@ def bench(model: keras.Model, graph: OnnxGraph, options: argparse.Namespace, out
             out.print(f"the file has a batch size of {size}", style="yellow")
         given = inputs if len(inputs) != 1 else inputs[0]
         buffers.reset_peak()
-        took = milliseconds(lambda given=given: model.predict_on_batch(given))
+        try:
+            took = milliseconds(lambda given=given: model.predict_on_batch(given))
+        except (OnnxError, ValueError) as error:
+            out.print(f"onnx: batch {size}: {error}", style="red", markup=False)
+            status = 2
+            continue
         memory = buffers.stats().peak / 2**20
-        rows.add_row(str(size), f"{took:.2f}", f"{size / took * 1e3:.0f}", f"{memory:.0f}")
+        cells = [str(size), f"{took:.2f}", f"{size / took * 1e3:.0f}", f"{memory:.0f}"]
+        if session:
+            feeds = dict(zip(graph.input_names, inputs))
+            theirs = milliseconds(lambda feeds=feeds: session.run(None, feeds))
+            cells.append(f"{theirs:.2f}")
+        rows.add_row(*cells)
         if size != batch:
             break
-    out.print(rows)
+    if rows.row_count:
+        out.print(rows)
+    return status
 
 
 if __name__ == "__main__":
+    keras.config.disable_traceback_filtering()  # errors say what is wrong, not where in Keras
     sys.exit(main())

@@ -11,6 +11,7 @@ one passes that has a reason.
 import argparse
 import os
 import sys
+import time
 from collections import Counter
 
 os.environ.setdefault("KERAS_BACKEND", "kerascl")
@@ -21,6 +22,8 @@ from rich.table import Table
 
 from tests.onnx import cases
 from tests.selection import part_of
+
+_SHOWN = 200  # tests between two lines that say how far it is, where nobody sees a bar
 
 
 def main() -> int:
@@ -40,7 +43,11 @@ def main() -> int:
     passed: Counter = Counter()
     expected: Counter = Counter()
     wrong = []
-    for case in track(chosen, console=console, disable=not console.is_terminal):
+    begin = time.perf_counter()
+    for place, case in enumerate(track(chosen, console=console, disable=not console.is_terminal)):
+        if not console.is_terminal and place % _SHOWN == 0:
+            seconds = time.perf_counter() - begin
+            print(f"{place} of {len(chosen)} in {seconds:.0f} s", file=sys.stderr, flush=True)
         error, why = cases.run(case), cases.reason(case, known)
         passed[case.kind] += not error
         expected[case.kind] += bool(error and why)

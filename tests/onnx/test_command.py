@@ -2,6 +2,7 @@
 
 import sys
 
+import numpy as np
 import onnx
 import pytest
 
@@ -22,7 +23,7 @@ def test_shows_and_checks_a_model(rng, tmp_path, monkeypatch, capsys):
     assert status == 0
     assert "net: opset ai.onnx 17" in text and "input x ? x 3 x 8 x 8 FLOAT" in text
     assert "208 numbers to train and 12 others in 8 weights" in text
-    assert "Conv device 1" in text and "Concat host 1" in text
+    assert "operator on device on host" in text and "Conv 1 " in text
     assert float(text.split("onnx's reference: ")[1].split()[0]) < 1e-5
 
 
@@ -42,3 +43,16 @@ def test_wrong_files(tmp_path, monkeypatch, capsys, content):
         path.write_bytes(content)
     status, text = run(monkeypatch, capsys, path)
     assert status == 2 and text.startswith("onnx: ")
+
+
+def test_a_batch_that_does_not_fit(tmp_path, monkeypatch, capsys):
+    """Two rows of 25 numbers are one of 50; three are none."""
+    weights = [models.tensor("s", np.array([-1, 50], np.int64))]
+    nodes = [onnx.helper.make_node("Reshape", ["x", "s"], ["y"])]
+    ends = [models.info("x", ["n", 25])], [models.info("y", ["m", 50])]
+    path = tmp_path / "pairs.onnx"
+    onnx.save(models.model(nodes, *ends, weights), path)
+    status, text = run(monkeypatch, capsys, path, "--bench", "--batches", "3", "2")
+    assert status == 2
+    assert "onnx: batch 3: " in text and "(3, 25) to (-1, 50)" in text
+    assert " 2 " in text.split("inputs/s MiB")[1]
