@@ -54,6 +54,7 @@ def test_sizes(sizes, dev, rng):
     check(sizes, rng, dev)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("way", ["whole", "arrives", "launch"])
 @pytest.mark.parametrize("what", list(WAYS))
 def test_ways(what, way, dev, rng):
