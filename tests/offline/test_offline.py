@@ -147,7 +147,7 @@ def test_each_problem_keeps_a_tile(profile):
             tiled = [s for s in solvers if s.name.startswith("tiled")]
             fitting = [s.tile for s in tiled if s.applies(problem, info)]
             assert fitting
-            shapes = [(tile.bm, tile.bn) for tile in fitting]
+            shapes = [(tile.bm, tile.bn, tile.tm, tile.tn) for tile in fitting]
             assert len(set(shapes)) == len(shapes)
 
 
