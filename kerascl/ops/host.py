@@ -11,6 +11,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from kerascl.core.array import Array
+from kerascl.core.context import current
+
 HOST_OPERATIONS = {
     "nonzero": "how many elements are not 0",
     "unique": "how many values differ, and of integers the smallest and the largest, unless `size` "
@@ -43,3 +46,14 @@ def count(name: str) -> None:
     """
     HOST_OPERATIONS[name]
     calls[name] += 1
+
+
+def integers(*scalars: Array) -> tuple[int, ...]:
+    """Values of integer arrays of shape (), which are evaluated together and waited for once.
+
+    Raises:
+        CaptureError: inside a captured function.
+    """
+    for x in scalars:
+        x._check_known()
+    return tuple(int(y) for y in current.engine.to_hosts([x._node for x in scalars]))

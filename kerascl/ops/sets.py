@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Literal, NamedTuple, overload
 
 from kerascl.core import rules
-from kerascl.core.array import Array, ArrayLike
+from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.dtypes import DType, as_dtype, int32
 from kerascl.ops import host
 from kerascl.ops.choosing import compress, flatnonzero
 from kerascl.ops.declare import as_array, cast_to, convert, scalar
 from kerascl.ops.gather import scatter_rows, take
-from kerascl.ops.histograms import bincount
+from kerascl.ops.histograms import COUNTS, bincount
 from kerascl.ops.indexing import selected
 from kerascl.ops.movement import concatenate, iota, moveaxis, ravel
 from kerascl.ops.pointwise import equal, imag, logical_and, logical_or, not_equal, real, where
@@ -91,10 +91,10 @@ def unique(
     count = rows.shape[0]
     if rows.shape[1] == 1 and size is None and not return_index:
         keys = reshape_to(rows, (count,))
-        found_here = _by_counts(keys, shape if axis is None else (count,))
-        if found_here is not None:
-            wanted = (True, return_inverse, return_counts)
-            results = [y for y, asked in zip(found_here, wanted, strict=True) if asked]
+        results = _by_counts(
+            keys, shape if axis is None else (count,), return_inverse, return_counts
+        )
+        if results is not None:
             return results[0] if len(results) == 1 else tuple(results)
     has_nan = x.dtype.is_float or x.dtype.is_complex
     one_nan = equal_nan and has_nan and (axis is None or x.ndim == 1)
@@ -140,9 +140,12 @@ def unique(
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def _by_counts(keys: Array, shape: tuple[int, ...]) -> tuple[Array, ...] | None:
-    """The different values of integers (n,), the number of each element's in `shape`, and how often
-    each occurs, from counts of all values in between; None where those are not few beside n."""
+def _by_counts(
+    keys: Array, shape: tuple[int, ...], inverse: bool, often: bool
+) -> list[Array] | None:
+    """The different values of integers (n,) and, where asked for, the number of each element's in
+    `shape` and how often each occurs, from counts of all values in between; None where those are
+    not few beside n."""
     dtype, n = keys.dtype, keys.size
     if not (dtype.is_integer or dtype.is_bool) or n < _COUNTED_FROM:
         return None
@@ -151,9 +154,8 @@ def _by_counts(keys: Array, shape: tuple[int, ...]) -> tuple[Array, ...] | None:
     elif dtype.itemsize == 1:
         low, high = (0, 255) if dtype.kind == "u" else (-128, 127)
     else:
-        ends = concatenate([reshape_to(f(keys), (1,)) for f in (smallest, largest)])
         host.count("unique")
-        low, high = ends.tolist()
+        low, high = host.integers(smallest(keys), largest(keys))
     most = n // _PER_VALUE
     if high - low >= most:
         return None
@@ -162,15 +164,26 @@ def _by_counts(keys: Array, shape: tuple[int, ...]) -> tuple[Array, ...] | None:
         places = places - scalar(low, places.dtype)
     else:
         low = 0
-    counts = bincount(places, length=high - low + 1)
-    present = counts > 0
-    values = selected(present, "unique")
-    inverse = take(cumsum(present, 0, int32) - 1, places)
-    return _shifted(values, low, dtype), reshape_to(inverse, shape), take(counts, values)
+    length = high - low + 1
+    counts = apply(COUNTS, (places,), (length,), (length,), int32)
+    number = cumsum(counts > 0, 0, int32)
+    # All in one evaluation, of shapes that do not depend on how many values there are: as many as
+    # are possible, of which the first are the result.
+    values = places_of(number, length)
+    results = [_shifted(values, low, dtype)]
+    if often:
+        results.append(take(counts, values))
+    back = reshape_to(take(number - 1, places), shape) if inverse else None
+    host.count("unique")
+    found = int(number._element(length - 1))
+    results = [window(y, 0, 0, found) for y in results]
+    return results if back is None else [results[0], back, *results[1:]]
 
 
 def _shifted(values: Array, low: int, dtype: DType) -> Array:
     """Non-negative int32 `values` + `low` as `dtype`, which holds the sums."""
+    if not low:
+        return cast_to(values, dtype)
     wide = int32 if dtype.itemsize < 4 or dtype.is_bool else dtype
     return cast_to(cast_to(values, wide) + scalar(low, wide), dtype)
 
