@@ -22,9 +22,9 @@ LEAST_KEYS = 256  # of a slice
 
 
 class Slices(NamedTuple):
-    """The keys are cut into `count` slices of `size`; `arrives`: one launch joins them, too."""
+    """The keys are cut into `number` slices of `size`; `arrives`: one launch joins them, too."""
 
-    count: int
+    number: int
     size: int
     arrives: bool
 
@@ -52,12 +52,12 @@ class FewQueries(Solver):
         rows = p.batch * p.heads * p.length
         lanes = next(n for n in (8, 16, 32, 64) if 4 * n >= p.depth)
         names = dict(
-            FORWARD=1, THREADS=THREADS, CHUNK=CHUNK, LANES=lanes, SPLITS=slices.count,
+            FORWARD=1, THREADS=THREADS, CHUNK=CHUNK, LANES=lanes, SPLITS=slices.number,
             SLICE=slices.size, ARRIVES=int(slices.arrives),
         )  # fmt: skip
         first: tuple[Arg, ...] = ()
         params, helper = "", ""
-        if slices.count > 1:
+        if slices.number > 1:
             params, first = "__global float* slices, ", (Ref("ws0"),)
         if slices.arrives:
             params += "volatile __global uint* arrivals, const int arrival, "
@@ -71,11 +71,11 @@ class FewQueries(Solver):
             *epilogue.args,
         )  # fmt: skip
         text = cl_source("attention/attention_few.cl")
-        size = (p.length * slices.count * THREADS, p.heads, p.batch)
+        size = (p.length * slices.number * THREADS, p.heads, p.batch)
         options = arrival.options(info) if slices.arrives else ()
         source = head(p, epilogue, helper, **names) + text
         launches = [Launch(source, "attention_few", args, size, (THREADS, 1, 1), options)]
-        if slices.count > 1 and not slices.arrives:
+        if slices.number > 1 and not slices.arrives:
             factor = 1.0 if p.dropout is None else p.dropout.factor
             args = (
                 Ref("ws0"), Ref("stat"), Scalar("int", p.length), Scalar("float", factor),
@@ -88,7 +88,7 @@ class FewQueries(Solver):
             )
             launches.append(join)
         place = 4 * (4 * lanes + 2)
-        return Plan(launches, [rows * slices.count * place] if slices.count > 1 else [])
+        return Plan(launches, [rows * slices.number * place] if slices.number > 1 else [])
 
     def _slices(self, p: AttentionProblem, info) -> Slices:
         """As many as keep the compute units busy, of no fewer than LEAST_KEYS keys."""
