@@ -61,6 +61,7 @@ def test_ways(what, way, dev, rng):
     check((2, 3, 1025, 4, 2, 16, 20), rng, dev, way, **WAYS[what])
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("way", ["whole", "arrives", "launch"])
 @pytest.mark.parametrize("what", ["mask", "halves"])
 def test_dropout(what, way, dev, rng):

@@ -230,6 +230,7 @@ def test_each_tile(dev, solver, kind, rng):
     check(force(solver), *make(rng, kind, **CASES["wide"]), dev)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(

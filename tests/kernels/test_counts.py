@@ -59,6 +59,7 @@ def test_sizes(size, count, solver, dev, info, rng):
     check_places(values, size, dtypes.int32, solver, dev, info)
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("name", [d.name for d in dtypes.ALL if d.is_integer])
 def test_places_of_every_dtype(name, solver, dev, info, rng):
     dtype = dtypes.as_dtype(name)
@@ -85,6 +86,7 @@ def test_more_places_than_local_memory_holds(dev, info, rng):
     check_places(values, size, dtypes.int32, solver, dev, info)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize("name", [d.name for d in dtypes.ALL if d.is_float])
 def test_bins(name, solver, dev, info, rng):
     dtype = dtypes.as_dtype(name)

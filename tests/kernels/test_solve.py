@@ -88,6 +88,7 @@ def residual(a, x, b):
     return (np.linalg.norm(a @ x - b, axis=(1, 2)) / sizes).max()
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("n", [1, 2, 3, 7, 16, 31, 32, 33, 64, 100, 105, 106, 200, 317])
 @pytest.mark.parametrize("name", GROUPS)
 def test_by_groups(name, n, dev, rng):
