@@ -27,7 +27,7 @@ def solver(request):
 def run(problem, values, edges, solver, dev, info):
     if not solver.applies(problem, info):
         assert solver.name == "counts.private" and (info.kind == "gpu" or problem.edges == "any")
-        pytest.skip("for CPUs")
+        pytest.skip("this solver is for CPUs")
     inputs = {"a": values} if edges is None else {"a": values, "b": edges}
     plan = solver.plan(problem, info, store_epilogue(dtypes.int32))
     return run_plan(plan, inputs, poisoned((problem.size,), dtypes.int32), dev)

@@ -38,7 +38,7 @@ class FewQueries(Solver):
 
     def applies(self, problem: AttentionProblem, info) -> bool:
         p = problem
-        room = 4 * (p.width + THREADS + CHUNK + 8 * THREADS) + 512 <= info.local_mem_bytes
+        room = 4 * (p.width + 5 * THREADS + CHUNK) + 512 <= info.local_mem_bytes
         few = p.length <= MOST_QUERIES and p.grad is None
         return p.usable and few and room and info.max_work_group_size >= THREADS
 

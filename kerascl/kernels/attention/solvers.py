@@ -11,6 +11,8 @@ negative logit for hidden keys; their queries and keys get no gradient.
 
 from __future__ import annotations
 
+import dataclasses
+
 from kerascl.dtypes import float32
 from kerascl.kernels.attention import cpu as attention_cpu
 from kerascl.kernels.attention import few as attention_few
@@ -54,7 +56,9 @@ def preferred(problem: AttentionProblem, info) -> bool:
     if not p.usable:
         return False
     if p.length < LEAST_QUERIES:
-        return info.kind != "cpu" and p.source > p.length
+        forward = dataclasses.replace(p, grad=None)
+        serves = any(solver.applies(forward, info) for solver in attention_few.SOLVERS)
+        return info.kind != "cpu" and p.source > p.length and serves
     if not machine.of_facts(info).matrix_rate(p.q.dtype):
         return True
     nbytes = p.batch * p.heads * p.length * p.source * float32.itemsize
