@@ -10,9 +10,12 @@ them), and small ones of fixed sizes: of transformers BERT, GPT-2, Llama and Whi
 U-Net of diffusion, LSTM and GRU. Each network gets random weights, no dropout, and is exported by
 torch.onnx as it trains. Its outputs, its loss, the gradient of each parameter and the losses of
 some steps of SGD are compared with PyTorch's in float64 (on the CPU, unless --torch says cuda), by
-relative norm. Beside each difference stands that of PyTorch in true float32: a network fails where
-kerascl's is more than four times as large, and exits with 1. The column "worst" is of the parameter
-that differs most, by the larger of its gradient's norm and a thousandth of the largest.
+relative norm. Beside each difference stands that of PyTorch in true float32; where kerascl's is
+more than four times as large the network is tried again, with other weights and inputs, up to three
+times: where rounding turns the sign of an input of ReLU, the gradient jumps in one of the two, by
+chance, but what is wrong is wrong each time. A network fails with what was too large each time, and
+the program exits with 1. The column "worst" is of the parameter that differs most, by the larger of
+its gradient's norm and a thousandth of the largest.
 """
 
 import argparse
@@ -46,6 +49,7 @@ from benchmarks.torch_networks import OTHERS, VISION, build, example, images_of
 NETWORKS = VISION + OTHERS
 COLUMNS = ("outputs", "loss", "gradient", "worst", "steps")
 _WORSE = 4  # times PyTorch's own difference in float32
+_DRAWS = 3  # of weights and inputs, of which one must do
 _FLOOR = 2e-6  # float32's rounding after a network: no difference is asked to be smaller
 
 
@@ -134,20 +138,32 @@ def differences(found: dict, wanted: dict) -> dict[str, float]:
 
 
 def validate(name: str, size: int, batch: int, steps: int, rate: float, place: str) -> dict:
+    """What `compared` finds, of the first draw with nothing bad, or else of the last, whose "bad"
+    then holds what was bad in all."""
+    begin = time.perf_counter()
+    bad = set(COLUMNS)
+    draws = 0
+    while bad and draws < _DRAWS:
+        draws += 1
+        found = compared(name, size, batch, steps, rate, place)
+        bad &= set(found["bad"])
+    bad_ones = [c for c in COLUMNS if c in bad]
+    return found | {"bad": bad_ones, "draws": draws, "seconds": time.perf_counter() - begin}
+
+
+def compared(name: str, size: int, batch: int, steps: int, rate: float, place: str) -> dict:
     """kerascl's differences from PyTorch in float64, and those of PyTorch in float32."""
     rng = np.random.default_rng()
     network = build(name, images_of(name, size))
     x = example(name, size, batch, rng)
     y = rng.integers(0, 10, len(x))
-    start = time.perf_counter()
     ours = of_kerascl(exported(network, x), x, y, steps, rate)
-    seconds = time.perf_counter() - start
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     wanted = of_torch(network, x, y, torch.float64, steps, rate, place)
     theirs = of_torch(network, x, y, torch.float32, steps, rate, place)
     found, known = differences(ours, wanted), differences(theirs, wanted)
     return {
-        "found": found, "known": known, "seconds": seconds,
+        "found": found, "known": known,
         "bad": [k for k in found if not found[k] <= _WORSE * max(known[k], _FLOOR)],
     }  # fmt: skip
 
@@ -174,16 +190,16 @@ def main() -> int:
     if unknown:
         parser.error(f"{', '.join(sorted(unknown))}: not among {', '.join(NETWORKS)}")
     console = Console(soft_wrap=True)
-    table = Table("network", *COLUMNS, "s", "wrong")
+    table = Table("network", *COLUMNS, "draws", "s", "wrong")
     failed = False
     for row in rows(options):
         if options.json:
             with options.json.open("a") as file:
                 file.write(json.dumps(row) + "\n")
-        cells = [row["network"], *[""] * (len(COLUMNS) + 1), row.get("error")]
+        cells = [row["network"], *[""] * (len(COLUMNS) + 2), row.get("error")]
         if "error" not in row:
-            cells[1:-2] = [f"{row['found'][c]:.1e} ({row['known'][c]:.1e})" for c in COLUMNS]
-            cells[-2:] = f"{row['seconds']:.0f}", ", ".join(row["bad"])
+            cells[1:-3] = [f"{row['found'][c]:.1e} ({row['known'][c]:.1e})" for c in COLUMNS]
+            cells[-3:] = str(row["draws"]), f"{row['seconds']:.0f}", ", ".join(row["bad"])
         console.print("  ".join(cells), highlight=False, markup=False)
         table.add_row(*map(escape, cells))
         failed |= bool(cells[-1])
@@ -198,7 +214,9 @@ def row_of(name: str, options) -> dict:
             name, options.size, options.batch, options.steps, options.rate, options.torch
         )
     except (Exception, SystemExit) as error:  # shown in the table
-        found = {"error": f"{type(error).__name__}: {error}".split("\n")[0]}
+        # What Keras puts around a layer's error stands around bold type.
+        said = str(error).split("\x1b[1m")[-1].split("\x1b[0m")[0]
+        found = {"error": " ".join(f"{type(error).__name__}: {said}".split())[:300]}
     return {"network": name} | found
 
 
