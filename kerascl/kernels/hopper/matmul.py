@@ -179,7 +179,7 @@ class HopperMatmul(MomentsSolver):
                 )  # fmt: skip
                 stages = ceil_div(ceil_div(p.k, splits), deep)
                 fetching = rates.clocks(tiles * splits * stages * fetch / info.compute_units)
-                time = max(time, fetching)
+                time = max(time, fetching, rates.moving(p.nbytes))
                 time += reduction_time(p.total, splits, info) + packing
                 choices.append((time, shape, splits))
         return min(choices, key=lambda c: c[0])

@@ -35,7 +35,8 @@ class DirectMatmul(Solver):
         products = ceil_div(p.total, width) * width * (p.k + 16)
         # A work-item waits for its reads, some of which are under way together.
         waits = rates.rounds(p.total) * p.k * rates.latency / 4
-        return rates.launch + max(rates.multiplying(products, p.acc, self.ON_GPU), waits)
+        multiplying = rates.multiplying(products, p.acc, self.ON_GPU)
+        return rates.launch + max(multiplying, waits, rates.moving(p.nbytes))
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p = problem

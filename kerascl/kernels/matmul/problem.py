@@ -55,9 +55,13 @@ class MatmulProblem:
 
     @property
     def nbytes(self) -> int:
-        """Of both operands and the result, each moved once."""
-        operands = self.m * self.k * self.a.itemsize + self.k * self.n * self.b.itemsize
-        return self.batches * operands + self.total * self.a.itemsize
+        """Of both operands and the result, each moved once, also where batches share an operand."""
+        a, b = (
+            math.prod(n for n, step in zip(self.batch, strides[:-2], strict=True) if step)
+            for strides in (self.a_strides, self.b_strides)
+        )
+        operands = a * self.m * self.k * self.a.itemsize + b * self.k * self.n * self.b.itemsize
+        return operands + self.total * self.a.itemsize
 
 
 def normalise_matmul(p: MatmulProblem) -> MatmulProblem:

@@ -107,6 +107,9 @@ class Tile:
         step = rates.multiplying(products, acc, efficiency)
         step += rates.clocks((self.bm + self.bn) * copy)
         work = ceil_div(groups, units) * step * (depth + LEAD)
+        if info.kind == "gpu":
+            held = min(ceil_div(groups, units) * self.threads, HIDING)
+            work *= 1 + ALONE * (1 - held / HIDING)
         waits = rates.latency * WAITS * ceil_div(depth, self.bk(acc))
         return max(work, waits, rates.moving(nbytes)) + reduction_time(m * n * batch, splits, info)
 
@@ -115,6 +118,9 @@ class Tile:
 PRODUCT, READ = 1.19, 0.82
 LEAD = 15  # steps along k that a group's first loads and its stores take as long as
 WAITS = 3  # times a read of memory that a tile takes to be in local memory
+# Work-items of a GPU's compute unit that hide each other's waits, and the share by which steps take
+# longer the fewer there are.
+HIDING, ALONE = 256, 0.56
 # Of the rate on a CPU: work-items wait for each other at barriers, and local memory is a copy.
 ON_CPU = 0.084
 

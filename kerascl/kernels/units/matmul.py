@@ -52,7 +52,9 @@ class FragmentMatmul(FragmentSolver):
         groups = ceil_div(p.m, tile.bm) * ceil_div(p.n, tile.bn) * p.batches * splits
         rounds = ceil_div(groups, 2 * units) * ceil_div(ceil_div(p.k, splits), bk)
         gathering = GATHER * rounds * alone * bk / tile.threads
-        return time * (1 + 0.08 * narrow) + machine.of(info).clocks(gathering)
+        rates = machine.of(info)
+        time = time * (1 + 0.08 * narrow) + rates.clocks(gathering)
+        return max(time, rates.moving(p.nbytes))
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p, tile, index = problem, self.tile, problem_index(problem)
