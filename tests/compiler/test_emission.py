@@ -1,6 +1,7 @@
 """The text of generated kernels: what is read, computed and stored; no device."""
 
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,12 +15,12 @@ from kerascl.dtypes import bfloat16, bool_, float32, int32, int64
 from tests.compiler.graphs import CPU, argument, epilogues_only, nodes_of
 
 
-def kernels(*arrays, generic=False):
+def kernels(*arrays, generic=False, info=CPU):
     """The generated kernels of a graph in one cluster."""
     roots = [x._node for x in arrays]
     (cluster,), stored = group(nodes_of(*arrays), roots, epilogues_only)
     make = map_kernel if cluster.kind == "map" else reduction_kernels
-    return make(cluster, stored, CPU, generic)
+    return make(cluster, stored, info, generic)
 
 
 def text(*arrays, generic=False) -> str:
@@ -87,6 +88,18 @@ def test_a_reductions_result_stays_in_registers_for_its_row():
     body = text(x / total)
     assert len(re.findall(r"buf\d\[[^]]*\] = ", body)) == 1  # the quotient alone is stored
     assert len(re.findall(r"buf\d\[[^]]*\] = ", text(x / total, total))) == 2
+
+
+@pytest.mark.parametrize("axis", (0, 1))
+def test_large_work_groups_are_promised_to_the_compiler(axis):
+    # A kernel of 160 registers, say, cannot be launched with 512 work-items on 65,536 registers.
+    facts = vars(CPU) | {"kind": "gpu", "max_work_group_size": 1024}
+    launches = kernels(kc.sum(argument(4096, 4096), axis), info=SimpleNamespace(**facts)).launches
+    sizes = [launch.local_size[0] for launch in launches]
+    assert (max(sizes) > 256) == (axis == 0)
+    for size, launch in zip(sizes, launches):
+        promise = f"reqd_work_group_size({size}, 1, 1)"
+        assert (promise in launch.source.text) == (size > 256)
 
 
 def test_16_bit_values_are_rounded_where_they_are_fused():

@@ -195,10 +195,12 @@ class Writer:
         """Have the kernel's text begin with these C functions, once."""
         self.helpers.setdefault(text)
 
-    def source(self, name: str, body: str) -> Source:
-        """The kernel and all that it needs."""
-        helpers = tuple(self.helpers)
-        return Source(name, tuple(self.params), body, helpers, self.uses_double, self.options)
+    def source(self, name: str, body: str, group: int = 0) -> Source:
+        """The kernel and all that it needs; see there for `group`."""
+        return Source(
+            name, tuple(self.params), body, tuple(self.helpers), self.uses_double, self.options,
+            group,
+        )  # fmt: skip
 
 
 def literal(value: Any, dtype: DType) -> str:

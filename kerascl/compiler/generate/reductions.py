@@ -25,6 +25,7 @@ TOGETHER = 4
 # Elements of a short row that a work-item keeps in registers (a power of two), and of all that it
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
+ANY_KERNEL = 256  # work-items of a group that GPUs have registers for, whatever a kernel takes
 STATEMENTS = 1024  # of all elements that are written out one after the other
 _CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kcl_)")  # a comparison, in the text of a kernel
 
@@ -194,7 +195,7 @@ class _Reduction:
         size = layout.group_rows * layout.row_threads
         groups = -(-self.rows // layout.group_rows)
         launch = Generated(
-            writer.source(self.build.name, body),
+            writer.source(self.build.name, body, self._promised(size)),
             writer.args,
             (groups * size, layout.splits),
             (size, 1),
@@ -587,8 +588,13 @@ class _Reduction:
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.group_rows * layout.row_threads
         groups = -(-rows // layout.group_rows)
-        source = writer.source(build.name + "_2", body)
+        source = writer.source(build.name + "_2", body, self._promised(size))
         return Generated(source, writer.args, (groups * size, 1), (size, 1)), writer.indices
+
+    def _promised(self, size: int) -> int:
+        """The size of work-groups, where a compiler must know it: else a kernel may take more
+        registers than there are for so many work-items, and cannot be launched."""
+        return size if self.info.kind == "gpu" and size > ANY_KERNEL else 0
 
 
 def _sizeof(ctype: str) -> int:

@@ -17,7 +17,8 @@ FP64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
 @dataclass(frozen=True)
 class Source:
     """One kernel whose text can stand beside others: its parameters and body, the C functions
-    that it calls, and the build options it needs."""
+    that it calls, and the build options it needs.  Where `group` is not 0, all work-groups have so
+    many work-items along their first dimension, which the compiler then leaves registers for."""
 
     name: str
     params: tuple[str, ...]
@@ -25,11 +26,13 @@ class Source:
     helpers: tuple[str, ...]
     uses_double: bool
     options: tuple[str, ...] = ()
+    group: int = 0
 
     @property
     def text(self) -> str:
-        """The whole translation unit, with this one kernel."""
-        return f"__kernel void {self.name}({', '.join(self.params)}) {{\n{self.body}}}\n"
+        """The kernel, without its helpers."""
+        sized = f"__attribute__((reqd_work_group_size({self.group}, 1, 1))) " if self.group else ""
+        return f"__kernel {sized}void {self.name}({', '.join(self.params)}) {{\n{self.body}}}\n"
 
 
 def unit(sources: Iterable[Source]) -> str:
