@@ -13,7 +13,7 @@ from kerascl.kernels.matmul.panels import PanelMatmul
 from kerascl.kernels.matmul.portable import TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.skinny import SkinnyMatmul
-from kerascl.kernels.matmul.tiles import TILES, Tile
+from kerascl.kernels.matmul.tiles import TILES
 from kerascl.kernels.units.matmul import FragmentMatmul
 from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
 
@@ -112,21 +112,6 @@ def test_each_solver(dev, solver, rng):
         return
     for shape in SHAPES[1:4] if "Portable" in dev.info.platform else SHAPES:
         check(force(solver), *make(rng, *shape), dev)
-
-
-@pytest.mark.parametrize("order", ["normal", "transposed"])
-@pytest.mark.parametrize(
-    "tile", [Tile(128, 128, 16, 8), Tile(64, 64, 16, 8, 8)], ids=lambda t: t.name
-)
-def test_tiles_read_a_step_ahead(dev, tile, order, rng):
-    """As where the compiler's unrolled loops keep to the registers: sums, slices, a ragged edge."""
-    info = dataclasses.replace(
-        dev.info, kind="gpu", quirks=dev.info.quirks | {"schedules_for_registers"}, registers=0
-    )
-    for split, (m, n, k) in ((1, (130, 132, 70)), (3, (65, 70, 333))):
-        solver = TiledMatmul(tile, split)
-        made = make(rng, m, n, k, a=order, b=order)
-        check(lambda p, _, e, s=solver: s.plan(normalise_matmul(p), info, e), *made, dev)
 
 
 @pytest.mark.parametrize("solver", KINDS, ids=lambda s: s.name)

@@ -71,6 +71,15 @@ def _shapes(cluster: Cluster, stored: set[int]) -> list[tuple[int, ...]]:
     return list(found)
 
 
+ANY_KERNEL = 256  # work-items of a group that GPUs have registers for, whatever a kernel takes
+
+
+def promised(size: int, info: DeviceInfo) -> int:
+    """The size of work-groups where the compiler must know it, else 0: a kernel might take more
+    registers than there are for so many work-items, and could not be launched."""
+    return size if info.kind == "gpu" and size > ANY_KERNEL else 0
+
+
 def power_of_two(n: int) -> int:
     """The smallest power of two that is at least `n`."""
     return 1 << max(0, math.ceil(n) - 1).bit_length()

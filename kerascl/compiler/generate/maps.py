@@ -8,7 +8,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from kerascl.compiler.generate import moments, space, transposed
-from kerascl.compiler.generate.builder import Builder, Generated, Kernels, power_of_two
+from kerascl.compiler.generate.builder import (
+    Builder,
+    Generated,
+    Kernels,
+    power_of_two,
+    promised,
+)
 from kerascl.compiler.generate.emit import BufferArg, Scope, Writer, rounded
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, Var, linear, unravel, variable
@@ -72,7 +78,7 @@ def map_kernel(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bo
             return Kernels([_grid(build, dims, len(dims) - 2, _row_tile(dims[-1], limit))])
     body = "".join(f"  {line}\n" for line in laid.lines)
     groups = -(-total // (laid.count * laid.stride)) * (laid.stride // laid.local)
-    source = laid.writer.source(build.name, body)
+    source = laid.writer.source(build.name, body, promised(laid.local, info))
     return Kernels([Generated(source, laid.writer.args, (groups * laid.local,), (laid.local,))])
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from kerascl.compiler.generate import blocked, space
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
-from kerascl.compiler.generate.builder import Builder, Generated, Kernels
+from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
 from kerascl.compiler.generate.emit import Scope, Writer, rounded
 from kerascl.compiler.generate.rows import Layout, layout_of
 from kerascl.compiler.graph.cluster import Cluster
@@ -25,7 +25,6 @@ TOGETHER = 4
 # Elements of a short row that a work-item keeps in registers (a power of two), and of all that it
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
-ANY_KERNEL = 256  # work-items of a group that GPUs have registers for, whatever a kernel takes
 STATEMENTS = 1024  # of all elements that are written out one after the other
 _CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kcl_)")  # a comparison, in the text of a kernel
 
@@ -195,7 +194,7 @@ class _Reduction:
         size = layout.group_rows * layout.row_threads
         groups = -(-self.rows // layout.group_rows)
         launch = Generated(
-            writer.source(self.build.name, body, self._promised(size)),
+            writer.source(self.build.name, body, promised(size, self.info)),
             writer.args,
             (groups * size, layout.splits),
             (size, 1),
@@ -588,13 +587,8 @@ class _Reduction:
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.group_rows * layout.row_threads
         groups = -(-rows // layout.group_rows)
-        source = writer.source(build.name + "_2", body, self._promised(size))
+        source = writer.source(build.name + "_2", body, promised(size, self.info))
         return Generated(source, writer.args, (groups * size, 1), (size, 1)), writer.indices
-
-    def _promised(self, size: int) -> int:
-        """The size of work-groups, where a compiler must know it: else a kernel may take more
-        registers than there are for so many work-items, and cannot be launched."""
-        return size if self.info.kind == "gpu" and size > ANY_KERNEL else 0
 
 
 def _sizeof(ctype: str) -> int:

@@ -15,6 +15,7 @@ from kerascl.kernels.hopper.pack import Matrix, pack_launch, pack_time, packed_s
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import MomentsSolver
 from kerascl.kernels.hopper.tiles import (
+    ALONE,
     PROMOTED,
     SHAPES,
     STORE_CLOCKS,
@@ -166,6 +167,7 @@ class HopperMatmul(MomentsSolver):
                 passes_over = 3 if layout == "pack" and low else 2
                 nbytes = side.batches * side.rows * side.k * p.a.itemsize
                 packing += pack_time(nbytes * passes_over // 2, info)
+        store = self.store_clocks * (ALONE if p.n % 4 else 1.0)
         choices = []
         shapes = (self.tile,) if self.tile else PROMOTED if low else self.shapes
         for shape in shapes:
@@ -175,7 +177,7 @@ class HopperMatmul(MomentsSolver):
             for splits in slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
                 time = tiles_time(
                     shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
-                    self.store_clocks, self.more,
+                    store, self.more,
                 )  # fmt: skip
                 stages = ceil_div(ceil_div(p.k, splits), deep)
                 fetching = rates.clocks(tiles * splits * stages * fetch / info.compute_units)

@@ -4,8 +4,6 @@
 //   BM BN BK TM TN        tile and per-work-item sizes (TM, TN multiples of 4; BK of 4)
 //   NARROW                attributes of the kernel
 //   KK_UNROLL             the pragma text for the loop over a tile's depth
-//   PIPELINED             whether that loop is unrolled whole, and what it reads from local memory
-//                         is read a step ahead, across the barrier too
 //   AV BV                 elements of one global load (1 or 4)
 //   A_ALONG_K B_ALONG_K   whether neighbouring work-items load along k (else along m or n)
 //   PARAMS                kernel parameters after pA and pB, each with a leading comma
@@ -160,10 +158,6 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
   STORE_TILES(0)
   barrier(CLK_LOCAL_MEM_FENCE);
   int cur = 0;
-#if PIPELINED
-  ACC_T fa[2][TM], fb[2][TN];
-  FRAGMENTS(fa[0], fb[0], 0, 0)
-#endif
   for (int k0 = kfrom; k0 < kto; k0 += BK) {
     const int nxt = cur ^ 1;
     const bool more = k0 + BK < kto;
@@ -174,20 +168,12 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
 #if !TABLE_LAST
     K_TABLE(cur)
 #endif
-#if PIPELINED
-    _Pragma("unroll")
-    for (int kk = 0; kk < BK - 1; ++kk) {
-      FRAGMENTS(fa[(kk + 1) & 1], fb[(kk + 1) & 1], cur, kk + 1)
-      MULTIPLY(fa[kk & 1], fb[kk & 1])
-    }
-#else
     _Pragma(KK_UNROLL)
     for (int kk = 0; kk < BK; ++kk) {
       ACC_T fa[TM], fb[TN];
       FRAGMENTS(fa, fb, cur, kk)
       MULTIPLY(fa, fb)
     }
-#endif
     if (more) {
       STORE_TILES(nxt)
     }
@@ -196,10 +182,6 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
     cur = nxt;
-#if PIPELINED
-    FRAGMENTS(fa[0], fb[0], cur, 0)  // BK is even
-    MULTIPLY(fa[1], fb[1])
-#endif
   }
 #pragma unroll
   for (int u = 0; u < TM; ++u) {

@@ -22,16 +22,13 @@ from kerascl.kernels.tuning import database
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
 
-# Tall tiles are for convolutions, whose addresses they share: of 4096 cubed an H100 computes 39.0
-# TFLOP/s with 16 x 8 results a work-item, 41.4 with 8 x 8.
-SQUARE = tuple(tile for tile in TILES if tile.tm <= 8)
 SOLVERS: tuple[Solver, ...] = (
     DirectMatmul(),
     SkinnyMatmul(),
     PanelMatmul(),
     hopper_matmul.HopperMatmul(),
     transposed.TransposedMatmul(),
-    *(TiledMatmul(tile) for tile in (*SQUARE, *SHALLOW)),
+    *(TiledMatmul(tile) for tile in (*TILES, *SHALLOW)),
     *GEMM_SOLVERS,
 )
 

@@ -27,13 +27,15 @@ class Loads(NamedTuple):
 @dataclass(frozen=True)
 class Tile:
     """One tile shape of gemm_tile.cl: a work-group computes bm x bn in steps of bk along k, each
-    work-item tm x tn.  `depth` is bk of accumulators of four bytes."""
+    work-item tm x tn.  `depth` is bk of accumulators of four bytes, `speed` how many times as fast
+    as counted large products were where all tiles were timed."""
 
     bm: int
     bn: int
     tm: int
     tn: int
     depth: int = DEEP
+    speed: float = 1.0
 
     @property
     def name(self) -> str:
@@ -79,13 +81,10 @@ class Tile:
         # compilers put all its loads in front until registers spill.
         whole = '"unroll"' if "schedules_for_registers" in info.quirks else '"unroll 2"'
         unroll = whole if info.kind == "gpu" else '"nounroll"'
-        # What is read a step ahead takes registers, of which small tiles' many work-items have few;
-        # they hide each other's waits.
-        pipelined = "schedules_for_registers" in info.quirks and self.tm * self.tn > 64
         names = dict(
             BM=self.bm, BN=self.bn, BK=self.bk(acc), TM=self.tm, TN=self.tn, AV=av, BV=bv,
             A_ALONG_K=int(a_along_k), B_ALONG_K=int(b_along_k), KK_UNROLL=unroll,
-            PIPELINED=int(pipelined), TABLE_LAST=int(info.registers > 0),
+            TABLE_LAST=int(info.registers > 0),
         )  # fmt: skip
         return "".join(f"#define {k} {v}\n" for k, v in names.items())
 
@@ -107,6 +106,7 @@ class Tile:
         step = rates.multiplying(products, acc, efficiency)
         step += rates.clocks((self.bm + self.bn) * copy)
         work = ceil_div(groups, units) * step * (depth + LEAD)
+        work /= 1.0 if info.kind == "cpu" else self.speed
         if info.kind == "gpu":
             held = min(ceil_div(groups, units) * self.threads, HIDING)
             work *= 1 + ALONE * (1 - held / HIDING)
@@ -125,19 +125,17 @@ HIDING, ALONE = 256, 0.56
 ON_CPU = 0.084
 
 TILES = (
-    Tile(128, 128, 16, 8),
-    Tile(128, 128, 8, 8),
+    Tile(128, 128, 8, 8, speed=1.1),
     Tile(128, 64, 8, 8),
     Tile(64, 128, 8, 8),
-    Tile(64, 64, 8, 4),
+    Tile(64, 64, 8, 4, speed=1.22),
     Tile(64, 64, 4, 4),
     Tile(128, 32, 8, 4),
     Tile(32, 128, 4, 8),
     Tile(32, 32, 4, 4),
 )
 
-# The first one's sums alone are more than such devices have registers.
-SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES[1:])
+SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)
 
 
 def load4(name: str, dtype: DType, acc: DType) -> str:
