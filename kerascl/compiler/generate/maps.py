@@ -249,8 +249,8 @@ class _Beside(Scope):
         self.fours: dict[str, str] = {}
 
     def together(self, index: Expr) -> bool:
-        """Whether four neighbours of the last dimension have four neighbouring indices, the first of
-        which is a multiple of four."""
+        """Whether four neighbours of the last dimension have four neighbouring indices, the first
+        a multiple of four."""
         before = index - self.last
         names = {var.name for var, _ in variables(self.last)}
         apart = before.const % 4 or any(k % 4 for _, k in before.terms)
@@ -273,9 +273,10 @@ class _Beside(Scope):
 
     def written(self, first: str, number: str) -> list[str]:
         """The lines, with whether it is the first of four neighbours, and its number."""
-        text = "\n".join(self.lines)
-        text = text.replace("FIRST_OF_FOUR", first).replace("NUMBER_OF_FOUR", number)
-        return text.split("\n") if text else []
+        return [
+            line.replace("FIRST_OF_FOUR", first).replace("NUMBER_OF_FOUR", number)
+            for line in self.lines
+        ]
 
     def element(self, node: Node, index: Expr, guards: tuple[Any, ...]) -> str:
         apart = guards or index != self.index or node.dtype.itemsize > 8

@@ -30,9 +30,9 @@ class Tensor:
 class Dropout:
     """Probabilities that are dropped at random between the softmax and the values.
 
-    Those that are kept, times `factor`, are those that kerascl/threefry.py says of an array (batch,
-    heads, length, source) and `limit`: what `kerascl.ops.random.dropout` draws for all probabilities
-    lying in memory.  Both passes draw the numbers again.
+    Those that are kept, times `factor`, are those that kerascl/threefry.py says of an array
+    (batch, heads, length, source) and `limit`: what `kerascl.ops.random.dropout` draws for all
+    probabilities lying in memory.  Both passes draw the numbers again.
 
     Attributes:
         limit: of the word; limit / 2**32 is the chance of being kept.
