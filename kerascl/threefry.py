@@ -7,8 +7,8 @@ stream) under the key (k0, k1); beyond 2**32 places, every 2**32 of them have a 
 Which elements of an array are kept at random (dropout, `bernoulli`) is defined here.  Rows, along
 the last axis, begin at multiples of four places: the element at `column` of row `r` of `n` columns
 has the place p = 4 * ceil(n / 4) * r + column.  It is kept where its number is below a limit of 32
-bits: where the limit is a multiple of 2**16 (`coarse`), 16 bits decide, number p % 4 of the block of
-counter p // 4 (low and high half of the first word, then of the second); else the first word at
+bits: where the limit is a multiple of 2**16 (`coarse`), 16 bits decide, number p % 4 of the block
+of counter p // 4 (low and high half of the first word, then of the second); else the first word at
 counter p.  So a block serves four neighbours wherever a work-item has them at hand.
 """
 
