@@ -1,6 +1,7 @@
 """Random numbers, generated where they are needed.
 
-Element i of an array is a pure function of a key (uint32[2]) and i, so numbers need no memory and
+Element i of an array is a pure function of a key (uint32[2]) and i (what is kept at random, of the
+place that kerascl/threefry.py says), so numbers need no memory and
 no state, fuse with what uses them, and are the same on every device (up to rounding in log, cos …).
 The function is Threefry2x32-20 of J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel
 random numbers: as easy as 1, 2, 3", SC'11: counter (i mod 2**32, stream), the key as its key;
@@ -332,7 +333,12 @@ _POISSONS = {
         500,
     ),
 }
+# Which elements are kept, by their places; kerascl/threefry.py says why there are two.
 KEEP = _draw("keep", f"({_BLOCK}.x < {{3}})")
+KEEP_COARSE = _draw(
+    "keep_coarse",
+    "(kcl_quarter(kcl_threefry({0}, {1}, {2} / 4u, {a0}u), (uint){2}) < {3})",
+)
 _INTEGER = _draw("integer", f"({{T}})({{4}} + mul_hi(kcl_word64({_BLOCK}), {{3}}))", (_WORDS,), 70)
 
 
@@ -370,9 +376,15 @@ def _apply(
     params: tuple[Array, ...] = (),
 ) -> Array:
     shape = rules.normalize_shape(shape)
-    words = [expand_to(reshape_to(k, ()), shape) for k in _parts(key)]
-    rest = [expand_to(x, shape) for x in params]
-    return apply(op, (*words, places(shape), *rest), (stream,), shape, dtype)
+    return _drawn_at(op, key, places(shape), dtype, stream, params)
+
+
+def _drawn_at(
+    op: Op, key: ArrayLike, where: Array, dtype: DType, stream: int, params: tuple[Array, ...]
+) -> Array:
+    words = [expand_to(reshape_to(k, ()), where.shape) for k in _parts(key)]
+    rest = [expand_to(x, where.shape) for x in params]
+    return apply(op, (*words, where, *rest), (stream,), where.shape, dtype)
 
 
 def places(shape: tuple[int, ...]) -> Array:
@@ -380,6 +392,20 @@ def places(shape: tuple[int, ...]) -> Array:
     count = math.prod(shape)
     counter = reshape_to(iota((count,), 0), shape)
     return cast_to(counter, uint32 if count <= 2**32 else uint64)
+
+
+def row_places(shape: tuple[int, ...]) -> int:
+    """The places of a row, along the last axis, where rows begin at multiples of four."""
+    return threefry.FOUR * threefry.groups(shape[-1] if shape else 1)
+
+
+def places_in_fours(shape: tuple[int, ...]) -> Array:
+    """The place of each element where rows begin at multiples of four."""
+    columns, wide = shape[-1] if shape else 1, row_places(shape)
+    if columns == wide or not math.prod(shape):
+        return places(shape)
+    table = places((math.prod(shape[:-1]), wide))
+    return reshape_to(strided(table, (0, 0), (table.shape[0], columns), (1, 1)), shape)
 
 
 def _float_dtype(dtype: DTypeLike) -> DType:
@@ -505,7 +531,7 @@ def randint(
 
 
 def bernoulli(key: ArrayLike, shape: ShapeLike, p: float) -> Array:
-    """bool: true with probability `p` (to 2**-32)."""
+    """bool: true with probability `p` (to 1e-5 of it, or to 2**-32)."""
     shape = rules.normalize_shape(shape)
     if is_scalar(p):
         if p >= 1 or p <= 0:
@@ -515,13 +541,19 @@ def bernoulli(key: ArrayLike, shape: ShapeLike, p: float) -> Array:
 
 
 def keep_limit(p: float) -> int:
-    """What 32 random bits must be below, which happens with probability `p` < 1."""
+    """What random bits must be below, which happens with probability `p` < 1: 16 bits where they
+    come near enough that no mean is off by more than 1e-5 of it, else 32."""
+    few = round(p * 2.0**16)
+    if few < 2**16 and abs(few * 2.0**-16 - p) <= 1e-5 * p:
+        return few * threefry.COARSE
     return min(round(p * 2.0**32), 2**32 - 1)
 
 
 def kept(key: ArrayLike, shape: ShapeLike, limit: int) -> Array:
-    """bool: whether 32 random bits of each element are below `limit`."""
-    return _apply(KEEP, key, shape, bool_, 0, (scalar(limit, uint32),))
+    """bool: which elements are kept; kerascl/threefry.py says which."""
+    where = places_in_fours(rules.normalize_shape(shape))
+    op = KEEP_COARSE if threefry.coarse(limit) else KEEP
+    return _drawn_at(op, key, where, bool_, 0, (scalar(limit, uint32),))
 
 
 def dropout(

@@ -11,7 +11,7 @@ import pytest
 
 import kerascl as kc
 from kerascl.ops import random
-from tests.threefry import threefry
+from tests.threefry import kept, threefry
 
 COUNT = 50_000
 
@@ -192,6 +192,68 @@ def test_bernoulli_and_dropout():
     np.testing.assert_array_equal(random.dropout(key, x, 0.4).numpy(), values)
     assert random.dropout(key, x, 0) is x
     np.testing.assert_array_equal(random.dropout(key, x, 1).numpy(), 0)
+
+
+@pytest.mark.parametrize("rate, few", [
+    (0.1, True), (0.2, True), (0.5, True), (1 / 3, True), (0.75, True), (0.95, False),
+    (2.0**-19, False), (1 - 2.0**-18, False),
+])  # fmt: skip
+def test_sixteen_bits_decide_where_they_are_enough(rate, few):
+    """The chance is right to 1e-5 of itself either way, and never 0 or 1."""
+    limit = random.keep_limit(1 - rate)
+    assert (limit % 2**16 == 0) == few and 0 < limit < 2**32
+    assert abs(limit / 2**32 - (1 - rate)) <= max(1e-5 * (1 - rate), 2.0**-32)
+
+
+# Rows of whole fours and others, a single number, and dimensions that a kernel does not keep apart.
+SHAPES = [(), (4,), (1001,), (16, 64), (3, 5, 7), (40, 1), (2, 3, 197), (2, 3, 6, 8)]
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+@pytest.mark.parametrize("rate", [0.1, 0.9], ids=["16", "32"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_what_dropout_keeps(shape, rate, captured, rng):
+    """The definition in kerascl/threefry.py, in NumPy; and so where it is fused with what comes
+    before and after, of other types and from beside."""
+    key = random.key(int(rng.integers(2**63)))
+    wanted = kept(key.numpy(), shape or (1,), random.keep_limit(1 - rate)).reshape(shape)
+    x = rng.standard_normal(shape).astype(np.float32)
+    beside = rng.standard_normal(shape[-1:]).astype(np.float32)
+
+    def run(key, x, beside):
+        y = random.dropout(key, kc.exp(x) + beside, rate)
+        return y, kc.array(y * 2, "float16"), random.dropout(key, x, rate) != 0
+
+    run = kc.jit(run) if captured else run
+    y, half, mask = (z.numpy() for z in run(key, *map(kc.array, (x, beside))))
+    right = np.where(wanted, (np.exp(x.astype(float)) + beside) / (1 - rate), 0)
+    np.testing.assert_array_equal(mask, wanted)
+    np.testing.assert_allclose(y, right, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(half, 2 * right, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("columns", [64, 50])
+def test_dropout_after_a_product(columns, rng):
+    """In a product's epilogue, vectors of which share blocks of random bits."""
+    key = random.key(int(rng.integers(2**63)))
+    a, b = rng.standard_normal((37, 20)), rng.standard_normal((20, columns))
+    run = kc.jit(lambda k, a, b: random.dropout(k, a @ b + 9, 0.25))
+    y = run(key, kc.array(a, "float32"), kc.array(b, "float32")).numpy()
+    wanted = kept(key.numpy(), y.shape, random.keep_limit(0.75))
+    np.testing.assert_allclose(y, np.where(wanted, (a @ b + 9) / 0.75, 0), rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_of_a_block_are_independent():
+    """A million draws: the chance of each of four neighbours, and of each two of them together."""
+    p, key = 0.3, random.key(0x5EED)
+    hits = random.bernoulli(key, (1000, 1000), p).numpy().reshape(-1, 4).astype(float)
+    spread = math.sqrt(p * (1 - p) / len(hits))
+    assert (abs(hits.mean(0) - p) < 5 * spread).all()
+    assert abs(hits.mean() - p) < 5 * spread / 2
+    centred = (hits - p) / math.sqrt(p * (1 - p))
+    neighbours = np.concatenate([centred[:-1], centred[1:]], 1)  # and with those of the next block
+    correlation = neighbours.T @ neighbours / len(neighbours)
+    assert abs(correlation - np.eye(8)).max() < 6 / math.sqrt(len(neighbours))
 
 
 def test_dropout_that_shares_decisions():

@@ -26,6 +26,7 @@ from kerascl.kernels.contract.plan import Counters, Scalar
 from kerascl.kernels.contract.source import Source
 from kerascl.ops.declare import CAST
 from kerascl.ops.movement import IOTA
+from kerascl.ops.random import KEEP_COARSE
 from kerascl.ops.views import CONCAT, PAD
 from kerascl.runtime.device import DeviceInfo
 
@@ -453,6 +454,10 @@ class Scope:
             writer.helper(helper.replace("@U", node.dtype.wrapping))
         if op is CAST:
             return self.define(ctype, self._cast(args[0], node.inputs[0].dtype, node.dtype))
+        if op is KEEP_COARSE:
+            four = self._four_of(node, coords, args)
+            if four is not None:
+                return self.define(ctype, f"{four} < {args[3]}")
         names = {"T": ctype, "U": node.dtype.wrapping}
         if op is IOTA:
             names["coordinate"] = writer.index(coords[node.attrs[0]])
@@ -462,6 +467,26 @@ class Scope:
         if self.rounds and not op.exact:
             text = rounded(text, node.dtype)
         return self.define(ctype, text)
+
+    def four(self, keys: list[str], place: Expr, ctype: str) -> str | None:
+        """The word that decides whether the element at a place is kept, of a block that neighbours
+        share; None where nothing is known of neighbours."""
+        return None
+
+    def _four_of(self, node: Node, coords: tuple[Expr, ...], args: list[str]) -> str | None:
+        """`four` at the place that a node's third input counts."""
+        counter = node.inputs[2]
+        while counter.op is not IOTA:
+            extra: tuple[Any, ...] = ()
+            if counter.op.kind is Kind.VIEW and counter.op is not CONCAT:
+                coords, extra = views.source(counter, coords)
+            elif counter.op is not CAST:
+                return None
+            if extra:
+                return None
+            counter = counter.inputs[0]
+        # in the type of the counter: of 32 bits, all have one key
+        return self.four(args[:2], coords[counter.attrs[0]], node.inputs[2].dtype.compute)
 
     def _cast(self, value: str, old: DType, new: DType) -> str:
         if new.is_bool:

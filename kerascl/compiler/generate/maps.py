@@ -17,11 +17,20 @@ from kerascl.compiler.generate.builder import (
 )
 from kerascl.compiler.generate.emit import BufferArg, Scope, Writer, rounded
 from kerascl.compiler.graph.cluster import Cluster
-from kerascl.compiler.graph.symbolic import Expr, Var, linear, unravel, variable
+from kerascl.compiler.graph.symbolic import Expr, Var, linear, unravel, variable, variables
 from kerascl.core.node import Node
-from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
+from kerascl.core.op import Kind
+from kerascl.kernels.contract.epilogue import (
+    LOAD_VECTOR,
+    STORE_VECTOR,
+    WORDS,
+    Epilogue,
+    VectorLoad,
+    VectorStore,
+)
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.ops.random import KEEP_COARSE
 from kerascl.runtime.device import DeviceInfo
 
 # Elements of a map that a work-item of a GPU reads at once, of 16 bits and of more: the memory is
@@ -59,6 +68,8 @@ def map_kernel(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bo
         return Kernels()
     limit = 1024 if info.kind == "cpu" else 256
     local = min(limit, info.max_work_group_size, power_of_two(total))
+    if _draws(build) and (found := _fours(build, limit)):
+        return Kernels([found])
     count = _together(build, local)
     dims = space.refine(cluster.shape, build.shapes) or (1,)
     for _ in range(2):
@@ -228,12 +239,50 @@ def _matching(columns: int, local: int, most: int) -> int:
 
 
 class _Beside(Scope):
-    """An epilogue's statements; what they read at the result's own index is listed instead."""
+    """Statements of an element that may be written out for neighbours; what they read at the
+    element's own index is listed instead.
 
-    def __init__(self, writer: Writer, index: Expr) -> None:
+    Attributes:
+        fours: blocks of random bits that four neighbours share: the variables, and their values.
+    """
+
+    def __init__(self, writer: Writer, dims: tuple[int, ...]) -> None:
         super().__init__(writer)
-        self.index = index
+        axes = space.axes(dims)
+        self.index = linear(axes, dims)
+        self.last, self.columns = axes[-1], dims[-1]
         self.loads: list[VectorLoad] = []
+        self.fours: dict[str, str] = {}
+
+    def together(self, index: Expr) -> bool:
+        """Whether four neighbours of the last dimension have four neighbouring indices, the first
+        a multiple of four."""
+        before = index - self.last
+        names = {var.name for var, _ in variables(self.last)}
+        apart = before.const % 4 or any(k % 4 for _, k in before.terms)
+        apart = apart or any(var.name in names for var, _ in variables(before))
+        return not (self.columns % 4 or apart)
+
+    def four(self, keys: list[str], place: Expr, ctype: str) -> str | None:
+        if not self.together(place):
+            return None
+        # Compilers do not see that the coordinates of neighbours lead to neighbours.
+        index = self.writer.index(place)
+        at = f"({ctype}){'i' if place == self.index else index} / 4u"
+        value = f"kcl_threefry({', '.join(keys)}, {at}, 0u)"
+        known = [name for name, text in self.fours.items() if text == value]
+        name = known[0] if known else self.writer.name("four")
+        self.fours[name] = value
+        if not known:
+            self.lines.append(f"if (FIRST_OF_FOUR) {name} = {value};")
+        return f"kcl_quarter({name}, NUMBER_OF_FOUR)"
+
+    def written(self, first: str, number: str) -> list[str]:
+        """The lines, with whether it is the first of four neighbours, and its number."""
+        return [
+            line.replace("FIRST_OF_FOUR", first).replace("NUMBER_OF_FOUR", number)
+            for line in self.lines
+        ]
 
     def element(self, node: Node, index: Expr, guards: tuple[Any, ...]) -> str:
         apart = guards or index != self.index or node.dtype.itemsize > 8
@@ -244,6 +293,115 @@ class _Beside(Scope):
         self.loads.append(VectorLoad(self.writer.buffer(node), node.dtype, name))
         self.know(node, index, name)
         return name
+
+
+class _Four(_Beside):
+    """Statements of four neighbours, and whatever they read that lies beside each other."""
+
+    def __init__(self, writer: Writer, dims: tuple[int, ...]) -> None:
+        super().__init__(writer, dims)
+        self.places: list[str] = []
+
+    def element(self, node: Node, index: Expr, guards: tuple[Any, ...]) -> str:
+        apart = guards or node.dtype.itemsize > 8 or not self.together(index)
+        if apart or self.find((id(node), index, ())):
+            return Scope.element(self, node, index, guards)
+        self.writer.ctype(node.dtype)
+        name = self.writer.name()
+        self.loads.append(VectorLoad(self.writer.buffer(node), node.dtype, name))
+        place = self.writer.index(index)
+        self.places.append("i" if index == self.index else place)
+        self.know(node, index, name)
+        return name
+
+
+def _draws(build: Builder) -> bool:
+    """Whether the map decides at random, by bits that neighbours share, what is kept."""
+    seen: set[int] = set()
+    stack = list(build.cluster.members)
+    while stack:
+        node = stack.pop()
+        if node.op is KEEP_COARSE:
+            return True
+        if id(node) not in seen and id(node) not in build.outside:
+            seen.add(id(node))
+            stack.extend(() if node.op.kind is Kind.LIBRARY else node.inputs)
+    return False
+
+
+def _fours(build: Builder, limit: int) -> Generated | None:
+    """Four neighbours a work-item, which share a block of random bits; None where they do not."""
+    cluster = build.cluster
+    widest = max(node.dtype.itemsize for node in cluster.stores)
+    if cluster.size % 4 or cluster.streamed or widest > 8:
+        return None
+    dims = space.refine(cluster.shape, build.shapes) or (1,)
+    for _ in range(2):
+        # With ints Intel's compiler for CPUs takes twice the time.
+        writer = build.writer(wide=build.info.kind == "cpu")
+        scope = _Four(writer, dims)
+        stores = []
+        for node in cluster.members:
+            coords = unravel(scope.index, node.shape)
+            value = scope.compute(node, coords, (), build.outside)
+            if id(node) in build.writes:
+                stores.append(VectorStore(writer.buffer(node), node.dtype, value, True))
+        writer.index(scope.index)
+        if not scope.fours:
+            return None
+        merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
+        if merged == dims:
+            break
+        dims = merged
+    if len(scope.lines) > LONGEST:
+        return None
+    items = cluster.size // 4
+    local = min(limit, build.info.max_work_group_size, power_of_two(items))
+    lines = _written_out(writer, scope, stores, dims)
+    source = writer.source(build.name, "".join(f"  {line}\n" for line in lines))
+    return Generated(source, writer.args, (round_up(items, local),), (local,))
+
+
+def _written_out(
+    writer: Writer, scope: _Four, stores: list[VectorStore], dims: tuple[int, ...]
+) -> list[str]:
+    """An element's statements for four neighbours, between vector loads and stores.
+
+    Without a loop and with literal indices: Intel's compiler for CPUs takes half the time then.
+    """
+    writer.helper(STORE_VECTOR)
+    writer.helper(LOAD_VECTOR)
+    ctype, names = writer.index_type, space.names(len(dims))
+    first = f"const {ctype} {names[-1]} = column"
+    lines = [
+        f"const {ctype} i = ({ctype})get_global_id(0) * 4;",
+        f"if (i >= {writer.number(math.prod(dims))}) return;",
+        *space.decode("i", dims, [*names[:-1], "column"], writer.number, ctype),
+        f"{first};",
+        *(f"uint2 {name};" for name in scope.fours),
+    ]
+    for k, (load, at) in enumerate(zip(scope.loads, scope.places, strict=True)):
+        word = WORDS[load.dtype.itemsize]
+        place = f"(__global const {word}*)({load.pointer}) + {at}"
+        lines += [f"{word} read{k}[4];", f"KCL_LOAD_VECTOR4_{word}(read{k}, ({place}))"]
+    lines += [f"{WORDS[store.dtype.itemsize]} kept{k}[4];" for k, store in enumerate(stores)]
+    for j in range(4):
+        lines += ["{", f"  {first} + {j};"]
+        lines += [
+            "  " + load.line(f"((const {load.dtype.storage}*)read{k})", str(j))
+            for k, load in enumerate(scope.loads)
+        ]
+        lines += [f"  {line}" for line in scope.written(str(int(j == 0)), str(j))]
+        lines += [
+            "  " + store.line(f"(({store.dtype.storage}*)kept{k})", str(j))
+            for k, store in enumerate(stores)
+        ]
+        lines.append("}")
+    for k, store in enumerate(stores):
+        word = WORDS[store.dtype.itemsize]
+        place = f"(__global {word}*)({store.pointer}) + i"
+        lines.append(f"KCL_STORE_VECTOR4({word}, {place}, kept{k})")
+    return lines
 
 
 def epilogue(
@@ -263,8 +421,8 @@ def epilogue(
     for _ in range(2):
         writer = build.writer()
         writer.members = {id(head), *cluster.row}
-        index = linear(space.axes(dims), dims)
-        scope = _Beside(writer, index)
+        scope = _Beside(writer, dims)
+        index = scope.index
         value, alone = f"({head.dtype.compute})acc", len(cluster.members) == 1
         if not alone:  # else the store rounds
             value = rounded(value, head.dtype)
@@ -290,16 +448,17 @@ def epilogue(
             break
         dims = merged
     lines = space.decode("i", dims, space.names(len(dims)), writer.number, writer.index_type)
-    compute = lines + scope.lines[:computed]
-    # Compilers do not see that the coordinates of neighbours lead to neighbours.
-    lines = [load.line(load.pointer, "i") for load in scope.loads] + compute
+    compute = lines + scope.written("j_ % 4 == 0", "j_ % 4")[:computed]
+    alone_lines = scope.written("1", "(uint)i")
+    lines = [f"uint2 {name};" for name in scope.fours] + lines + alone_lines[:computed]
+    lines = [load.line(load.pointer, "i") for load in scope.loads] + lines
     if cluster.streamed:  # what each step of a loop stores may begin anywhere
-        lines += scope.lines[computed:]
+        lines += alone_lines[computed:]
         stores = []
     lines += [s.line(s.pointer, "i") for s in stores]
     args = tuple(Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args)
     params = "".join(f", {p}" for p in writer.params)
     return Epilogue(
         params, args, "\n".join(lines), tuple(writer.helpers), tuple(scope.loads),
-        "\n".join(compute), tuple(stores), writer.uses_double, folded,
+        "\n".join(compute), tuple(stores), writer.uses_double, folded, tuple(scope.fours),
     )  # fmt: skip

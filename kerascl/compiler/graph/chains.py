@@ -31,7 +31,7 @@ from kerascl.ops.contraction import MATMUL
 from kerascl.ops.declare import CAST
 from kerascl.ops.movement import IOTA, transpose
 from kerascl.ops.pointwise import WHERE, add, divide, exp, greater_equal, multiply, subtract, where
-from kerascl.ops.random import KEEP
+from kerascl.ops.random import KEEP, KEEP_COARSE, row_places
 from kerascl.ops.reduction import MAX
 from kerascl.ops.reduction import any as some
 from kerascl.ops.scan import SCAN
@@ -196,7 +196,7 @@ class _Finder:
                 continue
             for x in self.reading(scaled, WHERE):
                 kept = x.inputs[0]
-                if kept.op is KEEP and _is_choice(x, kept) and x.inputs[1] is scaled:
+                if kept.op in (KEEP, KEEP_COARSE) and _is_choice(x, kept) and x.inputs[1] is scaled:
                     chain.kept, chain.key, chain.factor = kept, _key_of(kept), factor
                     chain.inside += [scaled, x]
                     return
@@ -374,7 +374,13 @@ def _key_of(kept: Node) -> Node:
     places = kept.inputs[2]
     while places.op in (CAST, RESHAPE):
         places = places.inputs[0]
-    _need(kept.attrs == (0,) and places.op is IOTA and places.shape == (kept.size,))
+    if places.op is SLICE:  # rows that begin at multiples of four places
+        _need(places.attrs == ((0, 0), (1, 1)) and places.shape[1] == kept.shape[-1])
+        places = places.inputs[0]
+    while places.op in (CAST, RESHAPE):
+        places = places.inputs[0]
+    count = kept.size // kept.shape[-1] * row_places(kept.shape)
+    _need(kept.attrs == (0,) and places.op is IOTA and places.shape == (count,))
     first, second = map(_behind, kept.inputs[:2])
     _need(first.op is SLICE and second.op is SLICE and first.size == second.size == 1)
     _need(first.inputs[0] is second.inputs[0] and first.inputs[0].shape == (2,))

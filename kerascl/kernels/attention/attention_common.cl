@@ -22,22 +22,31 @@
 // Dropout's numbers are drawn where they are needed, in both passes.
 #if HAS_DROPOUT
 #define KEY_PARAM , __global const uint* restrict pKey
-#define KEY_SIZES , const int keyOff, const int keyStep, const ulong firstPlace, \
+#define KEY_SIZES , const int keyOff, const int keyStep, const ulong firstFour, \
     const uint keepLimit, const float keepFactor
 #define DRAW_KEY const uint key0 = pKey[keyOff], key1 = pKey[keyOff + keyStep];
-#define PLACE_OF(t, s) (firstPlace + ((ulong)(b * HEADS + h) * T + (t)) * S + (s))
 #if FAR
-#define WORD(t, s) kcl_threefry(key0, key1, PLACE_OF(t, s), 0u).x
+#define COUNTER ulong
+#define DRAW(counter) kcl_threefry(key0, key1, counter, 0u)
 #else
-#define WORD(t, s) kcl_threefry_block(key0, key1, (uint)PLACE_OF(t, s), 0u).x
+#define COUNTER uint
+#define DRAW(counter) kcl_threefry_block(key0, key1, counter, 0u)
 #endif
-#define KEPT(x, t, s) (WORD(t, s) < keepLimit ? (x) : 0.0f)
+// Which four of a row of weights that of key s is of; see kerascl/threefry.py.
+#define FOUR_OF(t, s) ((COUNTER)firstFour + \
+    ((COUNTER)(b * HEADS + h) * (uint)T + (uint)(t)) * ((uint)(S + 3) / 4u) + (uint)(s) / 4u)
+#if COARSE
+#define WORD(t, s) kcl_quarter(DRAW(FOUR_OF(t, s)), s)
+#else
+#define WORD(t, s) DRAW(4u * FOUR_OF(t, s) + (uint)(s) % 4u).x
+#endif
+#define KEPT(x, word) ((word) < keepLimit ? (x) : 0.0f)
 #define SHARE(x, sum) ((x) / (sum) * keepFactor)
 #else
 #define KEY_PARAM
 #define KEY_SIZES
 #define DRAW_KEY
-#define KEPT(x, t, s) (x)
+#define KEPT(x, word) (x)
 #define SHARE(x, sum) ((x) / (sum))
 #endif
 
@@ -162,22 +171,22 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
   }
 // From products of queries and keys and of gradients and values: the probability w, and back, the
 // gradient of the logit.  In a row that sees nothing all keys weigh the same.  What dropout leaves of
-// w meets the values.
-#define WEIGH(x, y, row, column) \
+// w meets the values; `word` decides, which may read t and s.
+#define WEIGH(x, y, row, column, word) \
   LOGIT_AT(row, column) \
   FINISH_LOGIT(x, t, s) \
   float w = s < S ? exp2(x - stat[at]) : 0.0f; \
-  DROP_VALUE(y, t, s) \
+  DROP_VALUE(y, word) \
   float back = w * (y - delta[at]) * scale; \
   if (HAS_MASK && stat[at] <= NEGATIVE) { w *= weight; back = 0; } \
   DROP_WEIGHT(w)
 #if HAS_DROPOUT
-#define DROP_VALUE(y, t, s) \
-  const float kept_ = KEPT(keepFactor, t, s); \
+#define DROP_VALUE(y, word) \
+  const float kept_ = KEPT(keepFactor, word); \
   y *= kept_;
 #define DROP_WEIGHT(w) w *= kept_;
 #else
-#define DROP_VALUE(y, t, s)
+#define DROP_VALUE(y, word)
 #define DROP_WEIGHT(w)
 #endif
 #endif

@@ -50,34 +50,55 @@ inline V power2(V x) {
 #define MASK_SIZES
 #endif
 // Dropout's numbers are drawn where they are needed, in both passes: what a lane's query keeps of x.
+// A block of the generator serves four keys, one after the other.
 #if HAS_DROPOUT
 #define VU CAT(uint, VL)
 #define KEY_PARAM , __global const uint* restrict pKey
-#define KEY_SIZES , const int keyOff, const int keyStep, const ulong firstPlace, \
+#define KEY_SIZES , const int keyOff, const int keyStep, const ulong firstFour, \
     const uint keepLimit, const float keepFactor
 #define DRAW_KEY const uint key0 = pKey[keyOff], key1 = pKey[keyOff + keyStep];
-#define ROW_PLACE(t) (firstPlace + ((ulong)(b * HEADS + h) * T + (t)) * S)
+#define ROW_FOUR(t) (firstFour + ((ulong)(b * HEADS + h) * T + (t)) * ((S + 3) / 4))
+#define LANES \
+  COUNTER lanes_[QB]; \
+  VU first_[NV], second_[NV]; \
+  for (int j = 0; j < QB; ++j) lanes_[j] = (COUNTER)ROW_FOUR(t0 + j);
 #if FAR
-#define LANES ulong lanes_[QB]; for (int j = 0; j < QB; ++j) lanes_[j] = ROW_PLACE(t0 + j);
-inline VU words(const uint key0, const uint key1, const ulong* lanes, const int s) {
-  uint found[VL];
-  for (int j = 0; j < VL; ++j) found[j] = kcl_threefry(key0, key1, lanes[j] + s, 0u).x;
-  return CAT(vload, VL)(0, found);
+#define COUNTER ulong
+inline VU words(const uint key0, const uint key1, const ulong* lanes, const ulong factor,
+    const ulong more, VU* second) {
+  uint x[VL], y[VL];
+  for (int j = 0; j < VL; ++j) {
+    const uint2 block = kcl_threefry(key0, key1, factor * lanes[j] + more, 0u);
+    x[j] = block.x;
+    y[j] = block.y;
+  }
+  *second = CAT(vload, VL)(0, y);
+  return CAT(vload, VL)(0, x);
 }
 #else
-#define LANES uint lanes_[QB]; for (int j = 0; j < QB; ++j) lanes_[j] = (uint)ROW_PLACE(t0 + j);
-inline VU words(const uint key0, const uint key1, const uint* lanes, const int s) {
-  return kcl_threefry_lanes(key0, key1, CAT(vload, VL)(0, lanes) + (uint)s);
+#define COUNTER uint
+inline VU words(const uint key0, const uint key1, const uint* lanes, const uint factor,
+    const uint more, VU* second) {
+  return kcl_threefry_lanes(key0, key1, factor * CAT(vload, VL)(0, lanes) + more, second);
 }
 #endif
-#define KEPT(x, i, s) \
-  select((V)(0), x, words(key0, key1, lanes_ + (i) * VL, s) < (VU)(keepLimit))
+#if COARSE
+#define DRAW(i, s) \
+  if ((s) % 4 == 0) \
+    first_[i] = words(key0, key1, lanes_ + (i) * VL, 1, (s) / 4, second_ + (i));
+#define WORD(i, s) (((s) % 4 / 2 ? second_[i] : first_[i]) << (VU)(16 * (1 - (s) % 2)))
+#else
+#define DRAW(i, s) first_[i] = words(key0, key1, lanes_ + (i) * VL, 4, s, second_ + (i));
+#define WORD(i, s) first_[i]
+#endif
+#define KEPT(x, i, s) select((V)(0), x, WORD(i, s) < (VU)(keepLimit))
 #define FACTOR keepFactor
 #else
 #define KEY_PARAM
 #define KEY_SIZES
 #define DRAW_KEY
 #define LANES
+#define DRAW(i, s)
 #define KEPT(x, i, s) (x)
 #define FACTOR 1.0f
 #endif
@@ -202,6 +223,7 @@ __kernel ONE_THREAD void attention_cpu(__global const ACC_T* restrict pQ,
         for (int s = 0; s < kn; ++s) {
           const V p = power2(VLOAD(i, tile + s * QB) - most);
           total += p;
+          DRAW(i, s0 + s)
           VSTORE(KEPT(p, i, s0 + s), i, tile + s * QB);
         }
         top[i] = most;
@@ -317,6 +339,7 @@ __kernel ONE_THREAD void attention_cpu_grad(__global const ACC_T* restrict pQ,
             x *= VLOAD(i, even);
 #endif
 #if HAS_DROPOUT
+            DRAW(i, s0 + s)
             const V kept = KEPT((V)(FACTOR), i, s0 + s);
             VSTORE(x * kept, i, p + s * QB);
             x *= (VLOAD(i, ds + s * QB) * kept - VLOAD(i, deltas)) * VLOAD(i, live);

@@ -89,7 +89,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
     for (int s = c0 + lid; s < c1; s += THREADS) {
       const float x = exp2(w[s - c0] - most);
       sum += x;
-      w[s - c0] = KEPT(x, t, s);
+      w[s - c0] = KEPT(x, WORD(t, s));
     }
     barrier(CLK_LOCAL_MEM_FENCE);
     o *= keep;

@@ -90,7 +90,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
       EACH(j, RC) {
         const float w = exp2(x[i][j] - most);
         sum[i] += w;
-        p[row * PS + tx + j * TX] = KEPT(w, t0 + row, s0 + tx + j * TX);
+        p[row * PS + tx + j * TX] = KEPT(w, WORD(t0 + row, s0 + tx + j * TX));
       }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -160,7 +160,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
     PRODUCTS(y, ownV, otherV, DS, DP)
     EACH(i, RR) EACH(j, RC) {
       const int row = ty + i * TY, column = tx + j * TX;
-      WEIGH(x[i][j], y[i][j], row, column)
+      WEIGH(x[i][j], y[i][j], row, column, WORD(t, s))
       ds[row * PS + column] = back;
 #if KEYS
       p[row * PS + column] = w;

@@ -30,16 +30,15 @@ class Tensor:
 class Dropout:
     """Probabilities that are dropped at random between the softmax and the values.
 
-    That of query t and key s is kept, times `factor`, where `kcl_threefry` at its place (((batch *
-    heads + head) * length) + t) * source + s, stream 0, gives a first word below `limit`: the
-    numbers that `kerascl.ops.random.dropout` draws for all probabilities lying in memory.  Both
-    passes draw them again.
+    Those that are kept, times `factor`, are those that kerascl/threefry.py says of an array
+    (batch, heads, length, source) and `limit`: what `kerascl.ops.random.dropout` draws for all
+    probabilities lying in memory.  Both passes draw the numbers again.
 
     Attributes:
         limit: of the word; limit / 2**32 is the chance of being kept.
         factor: of the probabilities that are kept.
         step, offset: of the memory of the key's two words (uint32), in elements.
-        first: the place of the first probability.
+        first: the number of the first four probabilities, in fours.
     """
 
     limit: int
@@ -89,9 +88,12 @@ class AttentionProblem:
 
     @property
     def far(self) -> bool:
-        """Whether places of probabilities need more than 32 bits."""
-        logits = self.batch * self.heads * self.length * self.source
-        return self.dropout is not None and self.dropout.first + logits > 2**32
+        """Whether counters of dropout's numbers need more than 32 bits."""
+        if (drop := self.dropout) is None:
+            return False
+        rows = self.batch * self.heads * self.length
+        counters = drop.first + rows * threefry.groups(self.source)
+        return counters * (1 if threefry.coarse(drop.limit) else threefry.FOUR) > 2**32
 
     @property
     def index(self) -> str:
@@ -157,7 +159,10 @@ def shared_defines(p: AttentionProblem) -> str:
         HAS_MASK=int(p.mask is not None), NEGATIVE=NEGATIVE, LOWEST="-3.4028235e38f",
         LOG2E=f"{LOG2_E:.9g}f", HAS_DROPOUT=int(p.dropout is not None), FAR=int(p.far),
     )  # fmt: skip
-    generator = "" if p.dropout is None else threefry.SOURCE
+    generator = ""
+    if p.dropout is not None:
+        names |= dict(COARSE=int(threefry.coarse(p.dropout.limit)))
+        generator = threefry.SOURCE
     return "".join(f"#define {k} {v}\n" for k, v in names.items()) + generator
 
 

@@ -51,7 +51,7 @@ class VectorLoad:
         return f"const {self.dtype.compute} {self.name} = {value};"
 
 
-_WORDS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+WORDS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 # KCL_STORE_VECTOR<W>(word, to, from): W words from a private array to global memory at once.
 STORE_VECTOR = """\
@@ -75,7 +75,7 @@ def _load_vector(count: int, word: str, nbytes: int) -> str:
     return f"#define KCL_LOAD_VECTOR{count}_{word}(to, from) {' '.join(parts)}\n"
 
 
-LOAD_VECTOR = "".join(_load_vector(w, word, n) for w in (4, 8) for n, word in _WORDS.items())
+LOAD_VECTOR = "".join(_load_vector(w, word, n) for w in (4, 8) for n, word in WORDS.items())
 
 
 @dataclass(frozen=True)
@@ -93,6 +93,8 @@ class Epilogue:
         loads, compute, stores: the same in three parts, where every store is at index `i`: what
             is read there, statements that store nothing, and what is stored.  Without `stores`
             there is no vector form.
+        fours: variables of type uint2 that `compute` sets where `j_`, the number of a neighbour, is
+            a multiple of four, and reads for that and the next three.
         uses_double: whether `body` or `helpers` need fp64.
         moments: C statements over `col`, a column of the output (the last dimension), and of all
             accumulators of that column `mean` and `squares`, the sum of squared distances from
@@ -108,6 +110,7 @@ class Epilogue:
     stores: tuple[VectorStore, ...] = ()
     uses_double: bool = False
     moments: str = ""
+    fours: tuple[str, ...] = ()
 
     @property
     def defines(self) -> str:
@@ -155,7 +158,7 @@ class Epilogue:
     @property
     def has_vectors(self) -> bool:
         """Whether there is a vector form."""
-        return bool(self.stores) and all(s.dtype.itemsize in _WORDS for s in self.stores)
+        return bool(self.stores) and all(s.dtype.itemsize in WORDS for s in self.stores)
 
     @property
     def vector_helpers(self) -> tuple[str, ...]:
@@ -168,16 +171,17 @@ class Epilogue:
         """The block of EPILOGUE_VECTORS(n, w, accs, at, step), in one line, for C types `acc` and
         `index`; it calls STORE_VECTOR's and LOAD_VECTOR's macros with `suffix`, which is W."""
         arrays = f"const {index} given_i_ = ({at}), given_step_ = ({step}); "
+        arrays += "".join(f"uint2 {name}; " for name in self.fours)
         before = known = inside = after = ""
         for k, load in enumerate(self.loads):
-            word = _WORDS[load.dtype.itemsize]
+            word = WORDS[load.dtype.itemsize]
             arrays += f"{word} read{k}_[({n}) * {w}]; "
             source = f"(__global const {word}*)({load.pointer}) + given_i_ + n_ * given_step_"
             end = f"##_{word}" if suffix.startswith("#") else f"_{word}"
             before += f"KCL_LOAD_VECTOR{suffix}{end}((read{k}_ + n_ * {w}), ({source})) "
             known += load.line(f"((const {load.dtype.storage}*)read{k}_)", f"n_ * {w} + j_") + " "
         for k, store in enumerate(self.stores):
-            word = _WORDS[store.dtype.itemsize]
+            word = WORDS[store.dtype.itemsize]
             arrays += f"{word} vec{k}_[({n}) * {w}]; "
             place = f"(({store.dtype.storage}*)vec{k}_)"
             inside += store.line(place, f"n_ * {w} + j_") + " "

@@ -85,10 +85,13 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
         sum[i][r] *= keep;
         EACH(n, DP / 8) { o[i][n][2 * r] *= keep; o[i][n][2 * r + 1] *= keep; }
       }
-      EACH(j, NC) EACH(e, 4) {
-        x[i][j][e] = exp2(x[i][j][e] - most[e >> 1]);
-        sum[i][e >> 1] += x[i][j][e];
-        x[i][j][e] = KEPT(x[i][j][e], row0 + ROW(i, e), s0 + COLUMN(j, e));
+      EACH(j, NC) {
+        DRAWS_ALONG(words, row0 + ROW(i, 0), s0 + 8 * j)
+        EACH(e, 4) {
+          x[i][j][e] = exp2(x[i][j][e] - most[e >> 1]);
+          sum[i][e >> 1] += x[i][j][e];
+          x[i][j][e] = KEPT(x[i][j][e], words[e]);
+        }
       }
     }
     ADD_PRODUCT(o, x, tileV, DS, DP)
@@ -151,11 +154,18 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
     barrier(CLK_LOCAL_MEM_FENCE);
     PRODUCTS(x, own, other, WS, WP)
     PRODUCTS(y, ownV, otherV, DS, DP)
-    EACH(i, MI) EACH(j, NC) EACH(e, 4) {
-      const int row = own0 + ROW(i, e), column = COLUMN(j, e);
-      WEIGH(x[i][j][e], y[i][j][e], row, column)
-      x[i][j][e] = w;
-      y[i][j][e] = back;
+    EACH(i, MI) EACH(j, NC) {
+#if KEYS
+      DRAWS_ACROSS(words, t0 + COLUMN(j, 0), row0 + ROW(i, 0))
+#else
+      DRAWS_ALONG(words, row0 + ROW(i, 0), c0 + 8 * j)
+#endif
+      EACH(e, 4) {
+        const int row = own0 + ROW(i, e), column = COLUMN(j, e);
+        WEIGH(x[i][j][e], y[i][j][e], row, column, words[e])
+        x[i][j][e] = w;
+        y[i][j][e] = back;
+      }
     }
     ADD_PRODUCT(sum, y, other, WS, WP)
 #if KEYS

@@ -200,9 +200,15 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
         float w;
         EXP2(w, x[i][j][2 * r + e] * factor - most);
         sum[i][r] += w;
-        x[i][j][2 * r + e] = KEPT(w, row0 + ROW(i, 2 * r), s0 + COLUMN(j, e));
+        x[i][j][2 * r + e] = w;
       }
     }
+#if HAS_DROPOUT
+    EACH(i, MI) EACH(j, NC) {
+      DRAWS_ALONG(words, row0 + ROW(i, 0), s0 + 8 * j)
+      EACH(e, 4) x[i][j][e] = KEPT(x[i][j][e], words[e]);
+    }
+#endif
     ADD_PRODUCT(o, x, tileV, DP)
     stage = stage == STAGES - 1 ? 0 : stage + 1;
   }
@@ -375,21 +381,27 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
       GET_FLOATS(stat_[0], stat_[1], otherV + BC * DS + 4 * COLUMN(j, 0));
       GET_FLOATS(delta_[0], delta_[1], otherV + BC * DS + 4 * BC + 4 * COLUMN(j, 0));
 #endif
-      EACH(i, MI) EACH(e, 4) {
+      EACH(i, MI) {
 #if KEYS
-        const float top = stat_[e & 1], less = delta_[e & 1];
+        DRAWS_ACROSS(words, c0 + COLUMN(j, 0), row0 + ROW(i, 0))
 #else
-        const float top = stat[i][e >> 1], less = delta[i][e >> 1];
+        DRAWS_ALONG(words, row0 + ROW(i, 0), c0 + 8 * j)
 #endif
-        AT(i, j, e)
-        float w;
-        EXP2(w, x[i][j][e] * factor - top);
-        DROP_VALUE(y[i][j][e], t, s)
-        float back = w * (y[i][j][e] - less);
-        if (HAS_MASK && top <= NEGATIVE) { w *= weight; back = 0; }
-        DROP_WEIGHT(w)
-        x[i][j][e] = w;
-        y[i][j][e] = back;
+        EACH(e, 4) {
+#if KEYS
+          const float top = stat_[e & 1], less = delta_[e & 1];
+#else
+          const float top = stat[i][e >> 1], less = delta[i][e >> 1];
+#endif
+          float w;
+          EXP2(w, x[i][j][e] * factor - top);
+          DROP_VALUE(y[i][j][e], words[e])
+          float back = w * (y[i][j][e] - less);
+          if (HAS_MASK && top <= NEGATIVE) { w *= weight; back = 0; }
+          DROP_WEIGHT(w)
+          x[i][j][e] = w;
+          y[i][j][e] = back;
+        }
       }
     }
     ADD_PRODUCT(sum, y, other, WP)
