@@ -1,10 +1,11 @@
 """Which tests run when: the parts, by what their marks and numbers of cases say."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
 
-from tests.selection import chosen, part_of
+from tests.selection import chosen, one_part, part_of
 
 
 def cases(name: str, count: int, **marks):
@@ -75,6 +76,24 @@ def test_marks_of_a_case_are_its_own():
     assert whole == ["some[0]", "some[1]", "some[2]", "some[4]"]
     quick = {item.name for seed in range(12) for item in chosen(items, "quick", seed)}
     assert quick == {"some[0]", "some[1]", "some[2]"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_parts_of_items_are_the_whole(count):
+    parts = [
+        [item.name for item in one_part(ITEMS, part_of(f"{k}/{count}"))]
+        for k in range(1, count + 1)
+    ]
+    assert sorted(itertools.chain(*parts)) == sorted(item.name for item in ITEMS)
+    for part in parts:  # each has its share of the cases of each test, and what any period shows
+        many = [int(name[5:-1]) for name in part if name.startswith("many")]
+        assert 23 // count - 1 <= len(many) <= 23 // count + 1
+        assert {k % count for k in many} == set(range(count))
+
+
+def test_parts_share_out_tests_of_one_case():
+    items = [item for k in range(40) for item in cases(f"single{k}", 1)]
+    assert 10 <= len(one_part(items, part_of("1/2"))) <= 30
 
 
 def test_parts_are_the_whole():
