@@ -14,15 +14,16 @@ def chosen(items: Iterable[Any], part: str, seed: int) -> list[Any]:
     """Of pytest's items those of a part: "quick", "rest" (the whole without it) or "whole".
 
     The whole leaves out tests marked `long` and, of those marked `every(n)`, all cases but each
-    nth, from the first. Quick are a share of each test's cases and of the tests that have but one,
-    others for other seeds, and no test marked `slow`. Cases count through their parameters as
+    nth. Quick are a share of each test's cases and of the tests that have but one, and no test
+    marked `slow`. Both take others for other seeds. Cases count through their parameters as
     through the digits of a number: where n shares no factor with the numbers of values, each nth
     meets all values of all of them.
     """
     whole, quick = [], []
     for cases in _by_test(items):
         every = cases[0].get_closest_marker("every")
-        cases = cases[:: every.args[0]] if every is not None else cases
+        if every is not None:
+            cases = cases[seed % min(every.args[0], len(cases)) :: every.args[0]]
         cases = [case for case in cases if case.get_closest_marker("long") is None]
         whole += cases
         cases = [case for case in cases if case.get_closest_marker("slow") is None]

@@ -45,13 +45,20 @@ def names(part, seed):
 def test_whole():
     wanted = [f"many[{k}]" for k in range(23)] + [f"few[{k}]" for k in range(3)] + ["one[0]"]
     wanted += ["other[0]", "slow[0]", "slow[1]"] + [f"dozens[{k}]" for k in range(0, 40, 3)]
-    assert names("whole", 8) == wanted
+    assert names("whole", 9) == wanted
+
+
+def test_each_nth_is_others_for_other_seeds():
+    kept = [[item.name for item in chosen(cases("few", 4, every=7), "whole", s)] for s in range(4)]
+    assert kept == [[f"few[{k}]"] for k in range(4)]
+    whole = [name for seed in range(3) for name in names("whole", seed) if "dozens" in name]
+    assert sorted(whole) == sorted(f"dozens[{k}]" for k in range(40))
 
 
 @pytest.mark.parametrize("seed", range(16))
 def test_quick_and_rest_are_the_whole(seed):
     quick, rest = names("quick", seed), names("rest", seed)
-    assert sorted(quick + rest) == sorted(names("whole", 0))
+    assert sorted(quick + rest) == sorted(names("whole", seed))
     assert not set(quick) & set(rest)
     counts = [
         sum(name.startswith(test) for name in quick) for test in ("many", "few", "one", "slow")
@@ -67,7 +74,18 @@ def test_single_cases_take_turns():
 
 def test_all_cases_are_quick_for_some_seed():
     met = {name for seed in range(60) for name in names("quick", seed)}
-    assert met == {name for name in names("whole", 0) if not name.startswith("slow")}
+    alike = [item.name for item in ITEMS if item.name.startswith("dozens")]
+    assert met - set(alike) == set(names("whole", 0)) - {"slow[0]", "slow[1]", *alike}
+
+
+def test_ci_meets_all_cases_in_turn():
+    """Of a seed's quick cases and the part of the rest that .ci/run takes of it."""
+    items = [item for n in range(2, 12) for item in cases(f"each{n}", 80, every=n)] + ITEMS[:29]
+    met = set()
+    for seed in range(400):
+        half = one_part(chosen(items, "whole", seed), part_of(f"{seed // 6 % 2 + 1}/2"))
+        met |= {x.name for x in chosen(items, "quick", seed)} | {x.name for x in half}
+    assert met == {item.name for item in items if item.get_closest_marker("long") is None}
 
 
 def test_marks_of_a_case_are_its_own():
