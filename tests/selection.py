@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Iterable
 from typing import Any
 
-SHARE = 6  # of a test's cases one in so many is quick
+SHARE = 8  # of a test's cases one in so many is quick
 ALONE = 2  # of tests of one case one in so many
 
 
