@@ -20,7 +20,7 @@ os.environ.setdefault("KERASCL_CHECK", "0")  # tests/checks asks for it
 os.environ.setdefault("KERASCL_CACHE_DIR", tempfile.mkdtemp(prefix="kerascl-test-"))
 
 from kerascl.runtime import device  # (the environment comes first)
-from tests.selection import chosen, part_of
+from tests.selection import chosen, one_part, part_of
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # tests send it
@@ -56,11 +56,11 @@ def pytest_addoption(parser):
 
 def pytest_collection_modifyitems(config, items):
     """Leave out what --long, --whole or --rest would run, and other parts than --part."""
-    option, kept = config.option, list(items)
-    if not option.long:
-        part = "rest" if option.rest else "whole" if _named(config) else "quick"
-        kept = chosen(items, part, int(SEED or 0))
-    kept = set(kept[option.part])
+    option, seed = config.option, int(SEED or 0)
+    which = "rest" if option.rest else "whole" if _named(config) else "quick"
+    whole = list(items) if option.long else chosen(items, "whole", seed)
+    kept = set(whole if option.long else chosen(items, which, seed))
+    kept &= set(one_part(whole, option.part))
     if left := [item for item in items if item not in kept]:
         config.hook.pytest_deselected(items=left)
     items[:] = [item for item in items if item in kept]

@@ -1,11 +1,10 @@
 """The import rules of docs/architecture.md, held by reading the sources; nothing is imported."""
 
 import ast
+import functools
 import re
 from collections.abc import Iterator
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "kerascl"
@@ -38,8 +37,15 @@ IMPORTERS = {
 MOST_LINES = 700
 
 FILES = sorted(PACKAGE.rglob("*.py"))
-NAMES = [str(file.relative_to(ROOT)) for file in FILES]
-TREES = {file: ast.parse(file.read_text(encoding="utf-8"), str(file)) for file in FILES}
+
+
+@functools.cache
+def tree_of(file: Path) -> ast.AST:
+    return ast.parse(file.read_text(encoding="utf-8"), str(file))
+
+
+def name_of(file: Path) -> str:
+    return str(file.relative_to(ROOT))
 
 
 def parts_of(file: Path) -> tuple[str, ...]:
@@ -82,66 +88,65 @@ def ours(name: str) -> tuple[str, ...] | None:
     return parts
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_every_file_has_a_room(file):
-    assert room_of(parts_of(file)) in ROOMS
+# Each test reads all files: a case for each would take pytest longer than the reading.
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_imports_run_downward(file):
-    here = room_of(parts_of(file))
+def test_every_file_has_a_room():
+    assert [name_of(file) for file in FILES if room_of(parts_of(file)) not in ROOMS] == []
+
+
+def test_imports_run_downward():
     wrong = []
-    for line, name in imports(file, TREES[file]):
-        parts = ours(name)
-        if parts is None or (here != "" and room_of(parts) == here):
-            continue
-        allowed = ROOMS[here]
-        if room_of(parts) not in allowed and ".".join(parts[:2]) not in allowed:
-            wrong.append(f"line {line}: {here or 'kerascl/__init__'} may not import {name}")
+    for file in FILES:
+        here = room_of(parts_of(file))
+        for line, name in imports(file, tree_of(file)):
+            parts = ours(name)
+            if parts is None or (here != "" and room_of(parts) == here):
+                continue
+            allowed = ROOMS[here]
+            if room_of(parts) not in allowed and ".".join(parts[:2]) not in allowed:
+                wrong.append(f"{name_of(file)}:{line}: {here or 'kerascl/__init__'} imports {name}")
     assert not wrong
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_one_room_owns_each_outside_library(file):
-    here = room_of(parts_of(file))
-    wrong = [
-        f"line {line}: only {IMPORTERS[name.split('.')[0]]} may import {name}"
-        for line, name in imports(file, TREES[file])
-        if here not in IMPORTERS.get(name.split(".")[0], {here})
-    ]
+def test_one_room_owns_each_outside_library():
+    wrong = []
+    for file in FILES:
+        here = room_of(parts_of(file))
+        for line, name in imports(file, tree_of(file)):
+            owners = IMPORTERS.get(name.split(".")[0], {here})
+            if here not in owners:
+                wrong.append(f"{name_of(file)}:{line}: only {owners} may import {name}")
     assert not wrong
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_no_imports_of_ours_inside_functions(file):
+def test_no_imports_of_ours_inside_functions():
     """A function-level import hides a cycle; importlib would hide it better."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     wrong = []
-    for function in (n for n in ast.walk(TREES[file]) if isinstance(n, functions)):
-        wrong += [
-            f"line {line}: {name}"
-            for line, name in imports(file, function)
-            if ours(name) is not None
-        ]
-    for node in ast.walk(TREES[file]):
-        match node:
-            case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="__import__")):
-                wrong.append(f"line {node.lineno}: a dynamic import")
+    for file in FILES:
+        for node in ast.walk(tree_of(file)):
+            if isinstance(node, functions):
+                wrong += [
+                    f"{name_of(file)}:{line}: {name}"
+                    for line, name in imports(file, node)
+                    if ours(name) is not None
+                ]
+            match node:
+                case ast.Call(func=ast.Attribute(attr="import_module") | ast.Name(id="__import__")):
+                    wrong.append(f"{name_of(file)}:{node.lineno}: a dynamic import")
     assert not wrong
 
 
-@pytest.mark.parametrize(
-    "file",
-    [
+def test_files_stay_short():
+    files = [
         file
         for folder in ("kerascl", "tests", "examples", "benchmarks")
-        for file in sorted((ROOT / folder).rglob("*"))
+        for file in (ROOT / folder).rglob("*")
         if file.suffix in {".py", ".cl", ".h"}
-    ],
-    ids=lambda file: str(file.relative_to(ROOT)),
-)
-def test_files_stay_short(file):
-    assert len(file.read_text(encoding="utf-8").splitlines()) <= MOST_LINES
+    ]
+    lines = {name_of(file): len(file.read_text(encoding="utf-8").splitlines()) for file in files}
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
 
 
 def environment_reads(tree: ast.AST) -> Iterator[tuple[int, str | None]]:
@@ -173,13 +178,12 @@ def environment_reads(tree: ast.AST) -> Iterator[tuple[int, str | None]]:
                         yield node.lineno, None
 
 
-@pytest.mark.parametrize("file", FILES, ids=NAMES)
-def test_only_config_reads_our_environment(file):
-    if file == PACKAGE / "config.py":
-        return
+def test_only_config_reads_our_environment():
     wrong = [
-        f"line {line}: {name or 'a computed name'}"
-        for line, name in environment_reads(TREES[file])
+        f"{name_of(file)}:{line}: {name or 'a computed name'}"
+        for file in FILES
+        if file != PACKAGE / "config.py"
+        for line, name in environment_reads(tree_of(file))
         if name is None or name.startswith("KERASCL_")
     ]
     assert not wrong
@@ -192,7 +196,7 @@ def table(text: str) -> dict[str, tuple[str, str]]:
 
 
 def test_config_documents_what_it_reads():
-    tree = TREES[PACKAGE / "config.py"]
+    tree = tree_of(PACKAGE / "config.py")
     literals = {
         node.value
         for node in ast.walk(tree)
@@ -204,7 +208,7 @@ def test_config_documents_what_it_reads():
 
 
 def test_readme_shows_the_table_of_config():
-    documented = table(ast.get_docstring(TREES[PACKAGE / "config.py"]))
+    documented = table(ast.get_docstring(tree_of(PACKAGE / "config.py")))
     assert table((ROOT / "README.md").read_text(encoding="utf-8")) == documented
 
 

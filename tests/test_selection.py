@@ -1,10 +1,11 @@
 """Which tests run when: the parts, by what their marks and numbers of cases say."""
 
+import itertools
 from types import SimpleNamespace
 
 import pytest
 
-from tests.selection import chosen, part_of
+from tests.selection import SHARE, chosen, one_part, part_of
 
 
 def cases(name: str, count: int, **marks):
@@ -44,18 +45,25 @@ def names(part, seed):
 def test_whole():
     wanted = [f"many[{k}]" for k in range(23)] + [f"few[{k}]" for k in range(3)] + ["one[0]"]
     wanted += ["other[0]", "slow[0]", "slow[1]"] + [f"dozens[{k}]" for k in range(0, 40, 3)]
-    assert names("whole", 8) == wanted
+    assert names("whole", 9) == wanted
+
+
+def test_each_nth_is_others_for_other_seeds():
+    kept = [[item.name for item in chosen(cases("few", 4, every=7), "whole", s)] for s in range(4)]
+    assert kept == [[f"few[{k}]"] for k in range(4)]
+    whole = [name for seed in range(3) for name in names("whole", seed) if "dozens" in name]
+    assert sorted(whole) == sorted(f"dozens[{k}]" for k in range(40))
 
 
 @pytest.mark.parametrize("seed", range(16))
 def test_quick_and_rest_are_the_whole(seed):
     quick, rest = names("quick", seed), names("rest", seed)
-    assert sorted(quick + rest) == sorted(names("whole", 0))
+    assert sorted(quick + rest) == sorted(names("whole", seed))
     assert not set(quick) & set(rest)
     counts = [
         sum(name.startswith(test) for name in quick) for test in ("many", "few", "one", "slow")
     ]
-    assert counts[0] in (3, 4) and counts[1:] == [1, names("quick", seed + 2).count("one[0]"), 0]
+    assert counts[0] in (2, 3) and counts[1:] == [1, names("quick", seed + 2).count("one[0]"), 0]
 
 
 def test_single_cases_take_turns():
@@ -66,7 +74,18 @@ def test_single_cases_take_turns():
 
 def test_all_cases_are_quick_for_some_seed():
     met = {name for seed in range(60) for name in names("quick", seed)}
-    assert met == {name for name in names("whole", 0) if not name.startswith("slow")}
+    alike = [item.name for item in ITEMS if item.name.startswith("dozens")]
+    assert met - set(alike) == set(names("whole", 0)) - {"slow[0]", "slow[1]", *alike}
+
+
+def test_ci_meets_all_cases_in_turn():
+    """Of a seed's quick cases and the part of the rest that .ci/run takes of it."""
+    items = [item for n in range(2, 12) for item in cases(f"each{n}", 80, every=n)] + ITEMS[:29]
+    met = set()
+    for seed in range(400):
+        half = one_part(chosen(items, "whole", seed), part_of(f"{seed // SHARE % 2 + 1}/2"))
+        met |= {x.name for x in chosen(items, "quick", seed)} | {x.name for x in half}
+    assert met == {item.name for item in items if item.get_closest_marker("long") is None}
 
 
 def test_marks_of_a_case_are_its_own():
@@ -75,6 +94,24 @@ def test_marks_of_a_case_are_its_own():
     assert whole == ["some[0]", "some[1]", "some[2]", "some[4]"]
     quick = {item.name for seed in range(12) for item in chosen(items, "quick", seed)}
     assert quick == {"some[0]", "some[1]", "some[2]"}
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_parts_of_items_are_the_whole(count):
+    parts = [
+        [item.name for item in one_part(ITEMS, part_of(f"{k}/{count}"))]
+        for k in range(1, count + 1)
+    ]
+    assert sorted(itertools.chain(*parts)) == sorted(item.name for item in ITEMS)
+    for part in parts:  # each has its share of the cases of each test, and what any period shows
+        many = [int(name[5:-1]) for name in part if name.startswith("many")]
+        assert 23 // count - 1 <= len(many) <= 23 // count + 1
+        assert {k % count for k in many} == set(range(count))
+
+
+def test_parts_share_out_tests_of_one_case():
+    items = [item for k in range(40) for item in cases(f"single{k}", 1)]
+    assert 10 <= len(one_part(items, part_of("1/2"))) <= 30
 
 
 def test_parts_are_the_whole():

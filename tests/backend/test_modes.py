@@ -45,6 +45,7 @@ def own_step(rng):
 MODES = {"captured": {}, "uncaptured": {"jit_compile": False}, "eager": {"run_eagerly": True}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [images, characters, attention, own_step])
 def test_modes_agree(make):
     losses = {}

@@ -152,7 +152,7 @@ SETTINGS = [  # arguments of the layer, whether masked, whether with initial sta
 ]
 
 
-@pytest.mark.every(3)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("kind", ["LSTM", "GRU"])
 @pytest.mark.parametrize("arguments, masked, started", SETTINGS, ids=str)
 def test_whole_layers_agree_with_the_iterated_cell(rng, kind, arguments, masked, started, dev):

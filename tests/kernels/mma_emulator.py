@@ -265,4 +265,7 @@ def emulated_class(solver: type[unit_attention._FragmentSolver]) -> type:
             assert cl_source("units/mma_units.cl") in text
             return text.replace(cl_source("units/mma_units.cl"), UNITS)
 
+        def options(self, p, block, keys):
+            return ("-cl-opt-disable",)  # building takes longer than running
+
     return Emulated

@@ -110,7 +110,7 @@ def test_radix(dtype, outputs, dev, rng):
     check(same, dtype, False, None, dev, dev.info, outputs, solver)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("local", [8192, 65536])
 @pytest.mark.parametrize("outputs", [BOTH, ("values",), ("indices",)], ids=len)
 @pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL if not d.is_complex])

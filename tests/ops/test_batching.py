@@ -88,7 +88,7 @@ def pick(x, batched, k):
 WHICH = [(True, True), (True, False), (False, True)]
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("which", WHICH, ids=["both", "first", "second"])
 @pytest.mark.parametrize("name", CASES)
 def test_vmap_equals_a_loop(rng, name, which):
@@ -101,7 +101,7 @@ def test_vmap_equals_a_loop(rng, name, which):
         np.testing.assert_allclose(row, y.numpy(), rtol=2e-5, atol=2e-6)
 
 
-@pytest.mark.every(2)
+@pytest.mark.every(5)
 @pytest.mark.parametrize("which", WHICH, ids=["both", "first", "second"])
 @pytest.mark.parametrize("name", [n for n in CASES if n not in ROUNDED])
 def test_gradients_inside_and_outside(rng, name, which):

@@ -19,7 +19,7 @@ for group in {p.group for p in PROGRAMS.values()}:
 
 
 def quick(program, form) -> bool:
-    """Whether pytest runs the form; `python -m tests.parity` runs all of them."""
+    """Whether pytest runs the form, in half of the trees; `python -m tests.parity` runs all."""
     turn = zlib.crc32(program.name.encode()) % 8
     return form == "captured" or (form, turn) in {("eager", 0), ("several", 1)}
 
@@ -32,6 +32,7 @@ def clean_session():
     keras.utils.clear_session(free_memory=False)
 
 
+@pytest.mark.every(2)
 @pytest.mark.parametrize(
     ("program", "form"),
     [
