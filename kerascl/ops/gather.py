@@ -194,6 +194,15 @@ def take_rows(x: Array, indices: Array) -> Array:
     return take(x, indices, 0)
 
 
+def take_from_start(x: Array, places: Array) -> Array:
+    """Elements or slices of `x` (n, …) at integers (m,) that are known not to be negative."""
+    shape = (*places.shape, *x.shape[1:])
+    if x.ndim > 1:
+        places = expand_to(reshape_to(places, (places.size, *[1] * (x.ndim - 1))), shape)
+    spec = (("i", 0), *(("d", a) for a in range(1, x.ndim)))
+    return apply(GATHER, (x, places), (spec,), shape, x.dtype)
+
+
 def wrap_negative(index: Array, size: int) -> Array:
     """Indices counted from the end when negative."""
     if not index.dtype.is_integer or index.dtype.kind == "u":

@@ -6,11 +6,11 @@ from typing import Literal, NamedTuple, overload
 
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, apply
-from kerascl.dtypes import DType, as_dtype, int32
+from kerascl.dtypes import DType, as_dtype, int32, positions
 from kerascl.ops import host
 from kerascl.ops.choosing import compress, flatnonzero
 from kerascl.ops.declare import as_array, cast_to, convert, scalar
-from kerascl.ops.gather import scatter_rows, take
+from kerascl.ops.gather import scatter_rows, take, take_from_start
 from kerascl.ops.histograms import COUNTS, bincount
 from kerascl.ops.indexing import selected
 from kerascl.ops.movement import concatenate, iota, moveaxis, ravel
@@ -99,28 +99,41 @@ def unique(
     has_nan = x.dtype.is_float or x.dtype.is_complex
     one_nan = equal_nan and has_nan and (axis is None or x.ndim == 1)
     order = iota((count,), 0)
-    if rows.shape[1] == 1 and not rows.dtype.is_complex and not (return_index or return_inverse):
+    if rows.shape[1] == 1:
+        rows = reshape_to(rows, (count,))
+    if rows.ndim == 1 and not rows.dtype.is_complex and not (return_index or return_inverse):
         ordered = sort(rows, 0)  # nobody asks for the order itself
+    elif rows.ndim == 1 and not rows.dtype.is_complex:
+        order = argsort(rows, 0)
+        ordered = take_from_start(rows, order)
     else:
-        for column in reversed(range(rows.shape[1])):  # stable sorts, the last column first
-            keys = reshape_to(window(rows, 1, column, column + 1), (count,))
-            for part in _sorted_by(keys):
-                order = take(order, argsort(take(part, order)))
-        ordered = take(rows, order, 0)
+        columns = 1 if rows.ndim == 1 else rows.shape[1]
+        for column in reversed(range(columns)):  # stable sorts, the last column first
+            keys = rows if rows.ndim == 1 else window(rows, 1, column, column + 1)
+            for part in _sorted_by(reshape_to(keys, (count,))):
+                order = take_from_start(order, argsort(take_from_start(part, order)))
+        ordered = take_from_start(rows, order)
     if count:
         # a view: nothing is copied; what lies before the first does not matter
-        before = pad_with(ordered, (1, 0), (-1, 0), (0, 0), 0)
+        ends = (0,) * (rows.ndim - 1)
+        before = pad_with(ordered, (1, *ends), (-1, *ends), (0, *ends), 0)
         differs = not_equal(ordered, before)
         if one_nan:
-            numbers = logical_or(equal(ordered, ordered), equal(before, before))
-            differs = logical_and(differs, numbers)
-        differs = reshape_to(differs, (count,)) if rows.shape[1] == 1 else some(differs, 1)
+            differs = logical_and(differs, equal(before, before))  # all NaN are sorted to the end
+        differs = differs if rows.ndim == 1 else some(differs, 1)
         new = logical_or(equal(iota((count,), 0), 0), differs)
     else:
         new = expand_to(scalar(False, as_dtype(bool)), (0,))
-    number = cumsum(new, 0, int32) - 1
-    starts = selected(new, "unique") if size is None else _first_places(number, size)
-    results = [_slices(take(ordered, starts, 0), shape, axis)]
+    upto = cumsum(new, 0, int32)
+    number = upto - 1
+    if size is not None:
+        starts = _first_places(number, size)
+    elif count and positions(count) is int32:  # `upto` is read, and stays for what else is asked
+        host.count("unique")
+        starts = places_of(upto, int(upto._element(count - 1)))
+    else:
+        starts = selected(new, "unique")
+    results = [_slices(take_from_start(ordered, starts), shape, axis)]
     found = starts.shape[0]
     if size is not None and count:
         live = iota((size,), 0) <= number[-1]
@@ -130,7 +143,7 @@ def unique(
         first = window(results[0], place, 0, 1)
         results[0] = where(live, results[0], first if fill_value is None else fill_value)
     if return_index:
-        results.append(take(order, starts))
+        results.append(take_from_start(order, starts))
     if return_inverse:
         base = expand_to(scalar(0, int32), (count, 1))
         back = scatter_rows(base, order, reshape_to(number, (count, 1)), "set") if count else base
@@ -204,6 +217,8 @@ def _first_places(number: Array, size: int) -> Array:
 
 
 def _slices(rows: Array, shape: tuple[int, ...], axis: int | None) -> Array:
+    if rows.ndim == 1 and (axis is None or len(shape) == 1):
+        return rows
     if axis is None:
         return reshape_to(rows, (rows.shape[0],))
     rest = (*shape[:axis], *shape[axis + 1 :])
