@@ -15,7 +15,6 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.units import attention as unit_attention
 from kerascl.kernels.units import attention16, attention_selftest
 from kerascl.runtime.errors import DeviceError
-from tests import profiles
 from tests.kernels import mma_emulator, ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
 from tests.kernels.mma_emulator import emulated_class
@@ -324,20 +323,6 @@ def test_matrix_units_compile(card, features, dtype):
         for launch in solver.plan(problem, card, store_epilogue(dtype)).launches:
             used = ptx.resources(launch.source, threads=launch.local_size[0])
             assert used["spills"] == 0 and used["registers"] > 60
-
-
-def test_dropout_on_tf32_units(rng, monkeypatch):
-    """The formula draws each number once, the kernels three times: it serves where many are."""
-    info = dataclasses.replace(profiles.load()["rtx4090"].info, matrix="mma80")
-    monkeypatch.setattr(unit_attention, "available", lambda info: True)
-    x = Tensor(dtypes.float32, (256 * 768, 768, 64, 1))
-    many = AttentionProblem(
-        batch=8, length=256, source=256, heads=12, groups=12, width=64, depth=64, scale=0.125,
-        causal=False, dtype=dtypes.float32, q=x, k=x, v=x, dropout=Dropout(2**31, 2.0),
-    )  # fmt: skip
-    assert not attention.preferred(many, info)
-    for change in ({"dropout": None}, {"batch": 2}, {"causal": True}):
-        assert attention.preferred(dataclasses.replace(many, **change), info)
 
 
 def test_self_test_of_matrix_units(dev, monkeypatch):

@@ -131,11 +131,11 @@ def near(info, monkeypatch):
 
 def test_products_of_matrix_units_move_their_operands(info):
     p = product(64, 50_000, 64)
-    moved = 4 * (64 * 64 + 64 * 50_000 + 64 * 50_000) / (500 * 0.94)
+    moved = 4 * (64 * 64 + 64 * 50_000 + 64 * 50_000) / 500
     fragments = FragmentMatmul(FragmentTile(64, 64, 32, 32, 0.5), 1)
     wgmma = HopperMatmul(SHAPES[0], 1)
-    assert fragments.cost(p, info) == pytest.approx(7 + moved)
-    assert wgmma.best(p, info)[0] >= moved
+    assert fragments.cost(p, info) == pytest.approx(7 + moved / 0.8)
+    assert wgmma.best(p, info)[0] >= moved / 0.94
     # an operand that all batches share is moved once
     shared = dataclasses.replace(p, batch=(1, 1, 10), b_strides=(0, 0, 0, *p.b_strides[-2:]))
     shared = dataclasses.replace(shared, a_strides=(0, 0, 64 * 64, *p.a_strides[-2:]))

@@ -182,8 +182,9 @@ def test_where_they_are_chosen(rng):
         ("rx7900xtx", 2048, False), ("a770", 2048, False),
     ):  # fmt: skip
         problem, info = product(rng, 8, 8, 8)[0], CARDS[card].info
+        strides = (0, 0, 0, size, 1)
         problem = dataclasses.replace(
-            problem, m=size, n=size, k=size, a_strides=(size, 1), b_strides=(size, 1)
+            problem, m=size, n=size, k=size, a_strides=strides, b_strides=strides
         )
         chosen = choose(matmul.SOLVERS, problem, info)
         assert bool(getattr(chosen, "unit", None)) == wins, card

@@ -275,7 +275,7 @@ case("matmul", np.matmul, ((4,), -1, 1), ((2, 4, 3), -1, 1))
 case("dot", np.dot, ((2, 3, 4), -1, 1), ((5, 4, 2), -1, 1))
 case("inner", np.inner, (M, -1, 1), ((2, 4), -1, 1))
 case("outer", np.outer, ((3,), -1, 1), ((2, 2), -1, 1))
-case("vdot", np.vdot, (M, -1, 1), (M, -1, 1))
+case("vdot", np.vdot, (M, 0.1, 1), (M, 0.1, 1))  # one number, whose terms do not cancel
 case("vecdot", lambda a, b, axis: np.sum(a * b, axis), ((3, 4), -1, 1), ((3, 1), -1, 1), axis=0)
 case("kron", np.kron, ((2, 3), -1, 1), ((2,), -1, 1))
 case("tensordot", np.tensordot, (R, -1, 1), ((4, 2, 5), -1, 1), axes=([2, 0], [0, 1]))

@@ -33,9 +33,6 @@ SOLVERS: tuple[Solver, ...] = (
 
 LEAST_QUERIES = 8
 MOST_LOGITS = 1 / 256  # of the memory; a training step keeps those of all layers
-# From so many logits, of so many features, kernels of TF32 units with dropout lose to the formula:
-# they draw each number three times, the formula once, in more launches.
-DRAWN_LOGITS, DRAWN_FEATURES = 2**22, 64
 # Of one head, up to which kernels on matrix units beat the formula: those of attention_mma.cl, and
 # those of attention_mma16.cl.
 MATRIX_FEATURES, MATRIX_FEATURES16 = 64, 128
@@ -49,8 +46,8 @@ def preferred(problem: AttentionProblem, info) -> bool:
     three.  Where products run on matrix units the plain formula was up to three times as fast as
     the portable kernels: these serve for large logits.  Kernels on matrix units take 0.6 to 0.75
     times as long as the formula, with gradients (H200, 128 to 1024 queries and keys of 32 and 64
-    features); at 2048 as long, but without its memory.  With dropout those of TF32 take 1.2 times
-    as long (H100, ViT-B/16 at batch 16).
+    features); at 2048 as long, but without its memory.  With dropout those of TF32 take as long
+    (H100, ViT-B/16), without its memory.
     """
     p = problem
     if not p.usable:
@@ -66,9 +63,6 @@ def preferred(problem: AttentionProblem, info) -> bool:
         return True
     exact = p.q.dtype is float32 and p.precision == "highest"
     features = max(p.width, p.depth)
-    draws = p.dropout is not None and p.q.dtype is float32 and not p.causal
-    if draws and p.logits > DRAWN_LOGITS and features >= DRAWN_FEATURES:
-        return False
     if features <= MATRIX_FEATURES16 and attention16.takes(p) and attention16.available(info):
         return True
     return features <= MATRIX_FEATURES and not exact and unit_attention.available(info)

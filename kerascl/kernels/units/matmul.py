@@ -8,6 +8,7 @@ from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, stride_args
+from kerascl.kernels.matmul.split_k import reduction_time
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units.tile import GATHER, FragmentSolver, Side, solvers, widest_copy
 
@@ -24,6 +25,9 @@ def gemm_side(
     if length % copy:
         return Side(along_k, copy, "PART")
     return Side(along_k, copy, "SOME" if k % bk else "FULL")
+
+
+STREAMS = 0.8  # of the memory's rate, that copies by work-items are taken to reach
 
 
 class FragmentMatmul(FragmentSolver):
@@ -54,7 +58,8 @@ class FragmentMatmul(FragmentSolver):
         gathering = GATHER * rounds * alone * bk / tile.threads
         rates = machine.of(info)
         time = time * (1 + 0.08 * narrow) + rates.clocks(gathering)
-        return max(time, rates.moving(p.nbytes))
+        moving = rates.moving(p.nbytes, STREAMS) + reduction_time(p.total, splits, info)
+        return max(time, moving)
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p, tile, index = problem, self.tile, problem_index(problem)
