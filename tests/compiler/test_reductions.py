@@ -218,3 +218,12 @@ def test_the_slope_of_an_extreme_goes_where_it_lies(count, dtype, rng):
                 for gradient in (kc.grad(total), kc.jit(kc.grad(total))):
                     found = gradient(kc.array(x)).numpy()
                     np.testing.assert_allclose(found, wanted, 0, 1e-6)
+
+
+@pytest.mark.parametrize("length", [3, 9, 32, 65])
+@pytest.mark.parametrize("dtype", ["int32", "int64", "uint32"])
+def test_integers_padded_at_both_ends_are_summed(dtype, length, rng):
+    """Intel's runtime crashes where a loop of odd length compares twice for that."""
+    x = rng.integers(0, 1000, length).astype(dtype)
+    found = kc.jit(lambda x: kc.sum(kc.pad(x, 1)))(kc.array(x))
+    assert int(found) == int(x.sum())
