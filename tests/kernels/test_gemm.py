@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+import kerascl as kc
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.matmul import solvers as matmul
@@ -227,3 +228,21 @@ def test_mixed_dtypes(dev, rng):
     want = inputs["a"].astype(np.float64) @ half.astype(np.float64)
     for solver in KINDS:
         check(force(solver), problem, {"a": inputs["a"], "b": half}, want, dev)
+
+
+@pytest.mark.parametrize("depth, widths", [(96, (64, 64, 64)), (4096, (64, 32, 32))])
+def test_products_of_a_few_rows_share_a_launch(depth, widths, rng, monkeypatch):
+    """As queries, keys and values of one token do; also where slices are added up."""
+    monkeypatch.setenv("KERASCL_SOLVERS", "skinny")
+    x = rng.standard_normal((1, depth), np.float32)
+    weights = [rng.standard_normal((depth, n), np.float32) for n in widths]
+    biases = [rng.standard_normal(n).astype(np.float32) for n in widths]
+    function = kc.jit(lambda x, w, b: [x @ w + b for w, b in zip(w, b)])
+    args = kc.array(x), [kc.array(w) for w in weights], [kc.array(b) for b in biases]
+    for _ in range(2):  # counters are zero again for the second call
+        for found, w, b in zip(function(*args), weights, biases):
+            wanted = x.astype(np.float64) @ w + b
+            assert np.linalg.norm(found.numpy() - wanted) < 2e-6 * np.linalg.norm(wanted)
+    names = [step.name for step in function.captured(*args).program.steps]
+    several = len(set(widths))
+    assert len(names) == several and sum("multi_gemm_skinny" in name for name in names) == 1

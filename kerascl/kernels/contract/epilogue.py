@@ -122,15 +122,11 @@ class Epilogue:
         for N such vectors at i, i + step, ... (a multiple of W): so many reads are under way at
         once, which memory-bound kernels need.
         """
-        body = " ".join(line.strip() for line in self.body.splitlines())
         text = (
             (FP64 if self.uses_double else "")
             + "".join(self.helpers)
             + f"#define EPILOGUE_PARAMS {self.params}\n"
-            # A kernel's own `acc` or `i` in the arguments must not read what is declared here.
-            "#define EPILOGUE(acc_, i_) "
-            "{ const ACC_T given_acc_ = (acc_); const INDEX_T given_i_ = (i_); "
-            f"{{ const ACC_T acc = given_acc_; const INDEX_T i = given_i_; {body} }} }}\n"
+            + self.macro
         )
         if self.moments:
             body = " ".join(line.strip() for line in self.moments.splitlines())
@@ -148,6 +144,17 @@ class Epilogue:
             + "".join(self.vector_helpers)
             + f"#define EPILOGUE_VECTORS(N_, W_, acc_, i_, step_) {vectors}\n"
             "#define EPILOGUE_VECTOR(W_, acc_, i_) EPILOGUE_VECTORS(1, W_, acc_, i_, 0)\n"
+        )
+
+    @property
+    def macro(self) -> str:
+        """The macro EPILOGUE(acc, i) alone."""
+        body = " ".join(line.strip() for line in self.body.splitlines())
+        # A kernel's own `acc` or `i` in the arguments must not read what is declared here.
+        return (
+            "#define EPILOGUE(acc_, i_) "
+            "{ const ACC_T given_acc_ = (acc_); const INDEX_T given_i_ = (i_); "
+            f"{{ const ACC_T acc = given_acc_; const INDEX_T i = given_i_; {body} }} }}\n"
         )
 
     @property

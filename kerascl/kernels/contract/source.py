@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,10 +63,13 @@ def prelude(index: str = "int", **types: DType) -> str:
     type), A_LOAD(p, i), A_STORE(p, i, v) and so on for each name; ACC_T is the
     compute type of ACC, INDEX_T is `index` ("int" or "long").
     """
+    extension = FP64 if any(t.is_double for t in types.values()) else ""
+    return extension + dtypes.PRELUDE + "\n" + type_macros(index, **types)
+
+
+def type_macros(index: str = "int", **types: DType) -> str:
+    """The macros of `prelude` without what they call."""
     lines = [f"#define INDEX_T {index}"]
-    if any(t.is_double for t in types.values()):
-        lines.append("#pragma OPENCL EXTENSION cl_khr_fp64 : enable")
-    lines.append(dtypes.PRELUDE)
     for name, dtype in types.items():
         if name == "ACC":
             lines.append(f"#define ACC_T {dtype.compute}")
@@ -76,6 +80,12 @@ def prelude(index: str = "int", **types: DType) -> str:
         store = dtype.store.format(p="(p)", i="(i)", v=f"(({dtype.compute})(v))")
         lines.append(f"#define {name}_STORE(p, i, v) {store}")
     return "\n".join(lines) + "\n"
+
+
+def within(text: str) -> str:
+    """Text for a kernel's body whose macros end with it, as another kernel may stand behind it."""
+    names = dict.fromkeys(re.findall(r"^ *#define +(\w+)", text, re.MULTILINE))
+    return text + "".join(f"#undef {name}\n" for name in names)
 
 
 def narrow(info: DeviceInfo) -> str:

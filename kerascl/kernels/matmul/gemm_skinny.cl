@@ -2,6 +2,7 @@
 // Long operand l[r, k], short operand s[j, k] with COUNT <= SHORT rows.  A work-group sums ROWS rows
 // with LANES work-items to each.  A load takes V neighbours of l, along k (L_ALONG_K) or along r,
 // whichever is contiguous, as do neighbouring work-items; S_VECTOR: those of s lie together, too.
+// This is the body of a kernel whose parameters the planner lists, so that several may share a launch.
 #define BATCH_ENTRY(p, Off, s0, s1, s2) \
   ((p) + (Off) + (batch / B2 / B1) * (s0) + (batch / B2 % B1) * (s1) + (batch % B2) * (s2))
 #define THREADS 256
@@ -19,12 +20,6 @@
 #define RESULTS (TOGETHER * ROWS)
 #define ADDERS (RESULTS * 2 <= THREADS ? THREADS / RESULTS : 1)
 
-__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void gemm_skinny(
-    __global const L_T* restrict pL, __global const S_T* restrict pS, const int R, const int COUNT,
-    const int K, const int SPLITS, const int KSLICE, const int B1, const int B2, const INDEX_T lOff,
-    const INDEX_T sOff, const INDEX_T lR, const INDEX_T lK, const INDEX_T sJ, const INDEX_T sK,
-    const INDEX_T l0, const INDEX_T l1, const INDEX_T l2, const INDEX_T s0, const INDEX_T s1,
-    const INDEX_T s2, const INDEX_T oR, const INDEX_T oJ SLICES_PARAMS EPILOGUE_PARAMS) {
   __local ACC_T part_[RESULTS * LANES] __attribute__((aligned(32)));
   const int tid = get_local_id(0);
 #if L_ALONG_K
@@ -116,4 +111,3 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void gemm_skinny(
       }
     }
 #endif
-}

@@ -10,7 +10,14 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.contract.source import (
+    Source,
+    cl_source,
+    defines,
+    type_macros,
+    unit,
+    within,
+)
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, usable
 from kerascl.kernels.matmul.split_k import most_slices, partial_epilogue, vector_reduction_launch
 from kerascl.kernels.matmul.tiles import load4
@@ -20,6 +27,10 @@ THREADS = 256
 SEGMENT = 64  # bytes side by side that a work-group reads at least, where the memory has them
 LOADS = 16  # of a work-item, from which on slices pay
 LOCAL_BYTES = 16 * 1024
+INTS = ("R", "COUNT", "K", "SPLITS", "KSLICE", "B1", "B2")
+STEPS = (
+    "lOff", "sOff", "lR", "lK", "sJ", "sK", "l0", "l1", "l2", "s0", "s1", "s2", "oR", "oJ",
+)  # fmt: skip
 
 
 class Side(NamedTuple):
@@ -99,17 +110,14 @@ class SkinnyMatmul(Solver):
             ROWS=group_rows, LANES=lanes, SHORT=short_rows, V=width, L_ALONG_K=int(along_k),
             S_VECTOR=int(short.in_fours(short.depth, short.row, p.k)), ARRIVES=int(arrives),
             TOGETHER=next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room))),
-            UNROLL=_unroll(short_rows, width, info),
-            TOTAL=f"((INDEX_T){p.total})",
+            UNROLL=_unroll(short_rows, width, info), TOTAL=f"((INDEX_T){p.total})",
         )  # fmt: skip
-        slices, helper = _slices(p, groups, info) if arrives else ((), "#define SLICES_PARAMS\n")
-        source = (
-            prelude(index, L=long.dtype, S=short.dtype, ACC=p.acc)
+        body = within(
+            type_macros(index, L=long.dtype, S=short.dtype, ACC=p.acc)
             + load4("L", long.dtype, p.acc)
             + load4("S", short.dtype, p.acc)
-            + "".join(f"#define {k} {v}\n" for k, v in names.items())
-            + helper
-            + inner.defines
+            + defines(**names)
+            + inner.macro
             + cl_source("matmul/gemm_skinny.cl")
         )
         ints = (rows, count, p.k, splits, slice_, p.batch[1], p.batch[2])
@@ -117,13 +125,26 @@ class SkinnyMatmul(Solver):
             long.offset, short.offset, long.row, long.depth, short.row, short.depth,
             *long.batch, *short.batch, *steps,
         )  # fmt: skip
+        slices, slice_params = _slices(p, groups) if arrives else ((), ())
         args = (
             Ref(long.slot), Ref(short.slot), *(Scalar("int", v) for v in ints),
             *(Scalar(index, v) for v in longs), *slices, *inner.args,
         )  # fmt: skip
-        options = arrival.options(info) if arrives else ()
+        params = (
+            f"__global const {long.dtype.storage}* restrict pL",
+            f"__global const {short.dtype.storage}* restrict pS",
+            *(f"const int {name}" for name in INTS), *(f"const {index} {name}" for name in STEPS),
+            *slice_params, *inner.param_list,
+        )  # fmt: skip
+        text = Source(
+            "gemm_skinny", params, body,
+            ((arrival.helper(info),) if arrives else ()) + inner.helpers,
+            any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double,
+            arrival.options(info) if arrives else (), THREADS,
+        )  # fmt: skip
         size = (groups * splits * THREADS,)
-        launches = [Launch(source, "gemm_skinny", args, size, (THREADS,), options)]
+        main = Launch(unit([text]), text.name, args, size, (THREADS,), text.options, text)
+        launches = [main]
         if separate:
             launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue))
         return Plan(launches, [splits * p.total * p.acc.itemsize] if splits > 1 else [])
@@ -148,9 +169,8 @@ def _unroll(short_rows: int, width: int, info) -> str:
     return '"unroll 4"' if short_rows > 2 or width == 1 else '"unroll 8"'
 
 
-def _slices(p: MatmulProblem, groups: int, info) -> tuple[tuple[Arg, ...], str]:
-    """Arguments and text for slices whose last work-group adds them up."""
-    params = f", volatile __global {p.acc.compute}* slices"
-    params += ", volatile __global uint* arrivals, const int arrival"
-    text = arrival.helper(info) + f"#define SLICES_PARAMS {params}\n"
-    return (Ref("ws0"), Counters(groups), Scalar("int", 0)), text
+def _slices(p: MatmulProblem, groups: int) -> tuple[tuple[Arg, ...], tuple[str, ...]]:
+    """Arguments and parameters for slices whose last work-group adds them up."""
+    slices = f"volatile __global {p.acc.compute}* slices"
+    params = (slices, "volatile __global uint* arrivals", "const int arrival")
+    return (Ref("ws0"), Counters(groups), Scalar("int", 0)), params
