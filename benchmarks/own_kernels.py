@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 import kerascl as kc
+from benchmarks.onnx_speed import seconds
 from examples.own_kernels import norm, row_sums, softsign
 from kerascl.runtime import device as devices
 
@@ -72,20 +73,8 @@ def network(function: Callable, columns: int, seed: int) -> keras.Model:
 def in_turns(calls: list[Callable], rounds: int) -> list[float]:
     """Median microseconds of a call of each."""
     finish = devices.default().queue.finish
-
-    def seconds(call: Callable, count: int) -> float:
-        finish()
-        begin = time.perf_counter()
-        for _ in range(count):
-            call()
-        finish()
-        return (time.perf_counter() - begin) / count
-
-    for call in calls:
-        seconds(call, 3)
-    counts = [max(2, min(2000, int(0.03 / max(seconds(c, 3), 1e-7)))) for c in calls]
-    times = [[seconds(c, n) for c, n in zip(calls, counts)] for _ in range(rounds)]
-    return [statistics.median(t) * 1e6 for t in zip(*times)]
+    engines = {str(k): (call, finish, call) for k, call in enumerate(calls)}
+    return [median * 1e6 for median in seconds(engines, rounds, 0.03).values()]
 
 
 def eager(function: Callable, x: kc.Array) -> Callable:

@@ -46,8 +46,8 @@ def preferred(problem: AttentionProblem, info) -> bool:
     three.  Where products run on matrix units the plain formula was up to three times as fast as
     the portable kernels: these serve for large logits.  Kernels on matrix units take 0.6 to 0.75
     times as long as the formula, with gradients (H200, 128 to 1024 queries and keys of 32 and 64
-    features); at 2048 as long, but without its memory.  With dropout those of TF32 take as long
-    (H100, ViT-B/16), without its memory.
+    features); at 2048 as long, but without its memory.  With dropout those of TF32 should
+    take as long (their own times on an H100, added up), without its memory.
     """
     p = problem
     if not p.usable:

@@ -15,7 +15,7 @@ from kerascl.kernels.hopper.pack import Matrix, pack_launch, pack_time, packed_s
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import MomentsSolver
 from kerascl.kernels.hopper.tiles import (
-    ALONE,
+    ONE_BY_ONE,
     PROMOTED,
     SHAPES,
     STORE_CLOCKS,
@@ -167,7 +167,7 @@ class HopperMatmul(MomentsSolver):
                 passes_over = 3 if layout == "pack" and low else 2
                 nbytes = side.batches * side.rows * side.k * p.a.itemsize
                 packing += pack_time(nbytes * passes_over // 2, info)
-        store = self.store_clocks * (ALONE if p.n % 4 else 1.0)
+        store = self.store_clocks * (ONE_BY_ONE if p.n % 4 else 1.0)
         choices = []
         shapes = (self.tile,) if self.tile else PROMOTED if low else self.shapes
         for shape in shapes:

@@ -78,7 +78,7 @@ PROMOTED = (
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 TILE_CLOCKS = 594  # to begin a tile
 STORE_CLOCKS = 0.139  # to store one result of a tile
-ALONE = 6.0  # times of that where results are stored one by one, as rows are not whole vectors
+ONE_BY_ONE = 6.0  # times of that where results are stored one by one, as rows are not whole vectors
 READ, MOMENTS = 3.0, 2.0  # times of that to read what a result is combined with, for moments
 PROMOTE_DEPTH = 256  # products between promotions, which bound the tensor cores' truncated sums
 

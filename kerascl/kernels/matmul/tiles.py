@@ -106,10 +106,9 @@ class Tile:
         step = rates.multiplying(products, acc, efficiency)
         step += rates.clocks((self.bm + self.bn) * copy)
         work = ceil_div(groups, units) * step * (depth + LEAD)
-        work /= 1.0 if info.kind == "cpu" else self.speed
         if info.kind == "gpu":
             held = min(ceil_div(groups, units) * self.threads, HIDING)
-            work *= 1 + ALONE * (1 - held / HIDING)
+            work *= (1 + ALONE * (1 - held / HIDING)) / self.speed
         waits = rates.latency * WAITS * ceil_div(depth, self.bk(acc))
         return max(work, waits, rates.moving(nbytes)) + reduction_time(m * n * batch, splits, info)
 
