@@ -1,8 +1,8 @@
 """Random numbers, generated where they are needed.
 
-Element i of an array is a pure function of a key (uint32[2]) and i (whether it is kept, of the place
-that kerascl/threefry.py says), so numbers need no memory and no state, fuse with what uses them, and
-are the same on every device (up to rounding in log, cos …).
+Element i of an array is a pure function of a key (uint32[2]) and i (whether it is kept, of the
+place that kerascl/threefry.py says), so numbers need no memory and no state, fuse with what uses
+them, and are the same on every device (up to rounding in log, cos …).
 The function is Threefry2x32-20 of J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel
 random numbers: as easy as 1, 2, 3", SC'11: counter (i mod 2**32, stream), the key as its key;
 beyond 2**32 elements, every 2**32 of them have a key of their own.  A call that needs several
