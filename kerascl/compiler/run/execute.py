@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 import numpy as np
 
 from kerascl.compiler.graph import views
 from kerascl.compiler.program.lower import lower
+from kerascl.compiler.run.prepared import PreparedGraph
 from kerascl.compiler.run.ready import ReadyProgram
 from kerascl.core import context
 from kerascl.core.errors import CaptureError
 from kerascl.core.lease import FIXED, LENT, Lease
 from kerascl.core.lock import LOCK
-from kerascl.core.node import BY_SERIAL, Node, identity, topological
+from kerascl.core.node import BY_SERIAL, Node, data, identity, topological
 from kerascl.core.op import ARGUMENT, BATCHED, CONST, DATA, Kind
 from kerascl.kernels.tuning import choices
 from kerascl.runtime import device as devices
@@ -218,6 +219,40 @@ class Engine:
             self.compiled += 1
             self.programs.setdefault(key, ready)
         return ready
+
+    def prepared(
+        self, key: Hashable, inputs: list[Node], build: Callable[[list[Node]], list[Node]]
+    ) -> list[Node]:
+        """The values of a graph of `inputs`, computed now, as new nodes.
+
+        Args:
+            key: what the graph depends on besides its inputs' shapes and dtypes; for equal ones
+                `build` runs once.
+            inputs: with values on one device; what is not computed yet is.
+            build: gives the graph's results from nodes of data.
+        """
+        with LOCK:
+            self.evaluate(inputs)
+            device = _device_of_graph(inputs)
+            own = (key, device, *[(node.shape, node.dtype.name) for node in inputs])
+            made: PreparedGraph | None = self.programs.get(own)
+            if made is None:
+                given = [data(Lease(None), n.shape, n.dtype, device) for n in inputs]
+                wanted = build(given)
+                graph = topological(wanted)
+                program = lower(graph, wanted, device.info, generic=True)
+                ready = ReadyProgram(program, graph, wanted, device)
+                made = PreparedGraph(ready, graph, given, wanted)
+                self.compiled += 1
+                self.programs.setdefault(own, made)
+            results = made.run(inputs)
+            self.launches += made.ready.steps
+            return results
+
+    def shorten(self, node: Node, count: int) -> None:
+        """Leave the first `count` slices alone of a result of `prepared` that nobody else has."""
+        node.shape = (count, *node.shape[1:])
+        node.buffer.nbytes = node.nbytes  # the memory behind it stays as large
 
     def forget_programs(self) -> None:
         """Compile graphs anew, as where other kernels are taken."""
