@@ -34,7 +34,10 @@ def prepared(function: Callable[..., tuple[Array, ...]]) -> Callable[..., tuple[
     @functools.wraps(function)
     def wrapped(*args: Array | Hashable) -> tuple[Array, ...]:
         nodes = [x._node for x in args if type(x) is Array]
-        if not _is_plain() or not all(node.size and node.op is not CONST for node in nodes):
+        on = nodes[0].device
+        if not _is_plain() or not all(
+            node.size and node.op is not CONST and node.device is on for node in nodes
+        ):
             return function(*args)
 
         def build(given: list[Any]) -> list[Any]:

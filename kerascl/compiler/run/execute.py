@@ -16,7 +16,7 @@ from kerascl.core import context
 from kerascl.core.errors import CaptureError
 from kerascl.core.lease import FIXED, LENT, Lease
 from kerascl.core.lock import LOCK
-from kerascl.core.node import BY_SERIAL, Node, data, identity, topological
+from kerascl.core.node import BY_SERIAL, Node, identity, topological
 from kerascl.core.op import ARGUMENT, BATCHED, CONST, DATA, Kind
 from kerascl.kernels.tuning import choices
 from kerascl.runtime import device as devices
@@ -30,6 +30,7 @@ from kerascl.runtime.sharing import Borrowed
 # Kernels of all compiled graphs that are kept for the next evaluation of an equal graph.  Eager
 # steps of a large network take some hundreds; a CPU driver takes about a MiB for one.
 MOST_KERNELS = 2048
+_MOST_BEFORE = 32  # nodes of inputs not computed yet that a prepared graph may begin with
 
 
 def structure(nodes: list[Node], roots: list[Node]) -> tuple[Any, ...]:
@@ -209,11 +210,7 @@ class Engine:
         key = (structure(graph, roots), device)
         ready: ReadyProgram | None = self.programs.get(key)
         if ready is None:
-            if any(n.op is ARGUMENT or n.op is BATCHED for n in graph):
-                raise CaptureError(
-                    "an array from inside a captured function, a loop or a vectorized map is used "
-                    "outside of it; return it as a result instead"
-                )
+            _refuse_foreign(graph)
             program = lower(graph, roots, device.info, generic=True)
             ready = ReadyProgram(program, graph, roots, device)
             self.compiled += 1
@@ -228,25 +225,32 @@ class Engine:
         Args:
             key: what the graph depends on besides its inputs' shapes and dtypes; for equal ones
                 `build` runs once.
-            inputs: with values on one device; what is not computed yet is.
-            build: gives the graph's results from nodes of data.
+            inputs: on one device; what computes them becomes part of the graph.
+            build: gives the graph's results, values of their own, from nodes that stand for the
+                inputs.
         """
         with LOCK:
-            self.evaluate(inputs)
-            device = _device_of_graph(inputs)
-            own = (key, device, *[(node.shape, node.dtype.name) for node in inputs])
+            graph = inputs
+            if len(set(inputs)) < len(inputs) or any(node.op is not DATA for node in inputs):
+                graph = topological(inputs)
+                if len(graph) > _MOST_BEFORE:
+                    self.evaluate(inputs)
+                    graph = topological(inputs)
+            device = _device_of_graph(graph)
+            live = [] if graph is inputs else _live_roots(graph, [])
+            own: Hashable
+            if graph is inputs:
+                own = (key, device, *[(node.shape, node.dtype.name) for node in inputs])
+            else:
+                own = (key, device, structure(graph, inputs + live))
             made: PreparedGraph | None = self.programs.get(own)
             if made is None:
-                given = [data(Lease(None), n.shape, n.dtype, device) for n in inputs]
-                wanted = build(given)
-                graph = topological(wanted)
-                program = lower(graph, wanted, device.info, generic=True)
-                ready = ReadyProgram(program, graph, wanted, device)
-                made = PreparedGraph(ready, graph, given, wanted)
+                _refuse_foreign(graph)
+                made = PreparedGraph.of(graph, inputs, live, build, device)
                 self.compiled += 1
                 self.programs.setdefault(own, made)
-            results = made.run(inputs)
-            self.launches += made.ready.steps
+            results = made.run(graph, live)
+            self.launches += made.steps
             return results
 
     def shorten(self, node: Node, count: int) -> None:
@@ -266,6 +270,14 @@ class Engine:
             device.buffers.trim()
 
 
+def _refuse_foreign(graph: list[Node]) -> None:
+    if any(n.op is ARGUMENT or n.op is BATCHED for n in graph):
+        raise CaptureError(
+            "an array from inside a captured function, a loop or a vectorized map is used "
+            "outside of it; return it as a result instead"
+        )
+
+
 def _live_roots(graph: list[Node], wanted: list[Node]) -> list[Node]:
     """What to keep: the values asked for, and those that somebody still holds an Array of."""
     roots = dict.fromkeys(wanted)
@@ -279,7 +291,7 @@ def _live_roots(graph: list[Node], wanted: list[Node]) -> list[Node]:
             continue
         roots[node] = None
     if len(roots) == 1:
-        return wanted[:1]
+        return list(roots)
     return sorted(roots, key=BY_SERIAL)
 
 
