@@ -13,7 +13,7 @@ from kerascl.kernels.contract.plan import Arg, Counters, Launch, Ref, Scalar, Wo
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, prelude
 from kerascl.kernels.hopper.ptx import CONVERSIONS, KINDS, REWRITE, instruction
-from kerascl.kernels.hopper.tiles import PROMOTE_DEPTH, Shape
+from kerascl.kernels.hopper.tiles import PROMOTE_DEPTH, SHARED_LIMIT, Shape
 from kerascl.kernels.hopper.tma import depth_of
 from kerascl.kernels.matmul.split_k import vector_reduction_launch
 
@@ -89,8 +89,8 @@ class Run:
             STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
             LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),
-            VECTORS=self._vectors(epilogue), READS=len(epilogue.loads), RESIDENT=self.resident,
-            ONE_COLUMN=int(self._one_column(epilogue)),
+            VECTORS=self._vectors(epilogue), READS=len(epilogue.reads), RESIDENT=self.resident,
+            ONE_COLUMN=int(self._one_column(epilogue)), STAGED=int(self._staged(epilogue)),
         ) | dict(self.flags)  # fmt: skip
         if self.wide:
             names["MANY_REGISTERS"] = 1
@@ -143,6 +143,17 @@ class Run:
         slot = workspace.room(16 * groups // tiles_n * self.columns)
         return Ref(slot), Counters(tiles_n), Scalar("int", 0)
 
+    def _staged(self, epilogue: Epilogue) -> bool:
+        """Whether results go through shared memory, 2 KiB a warp, so that a loop stores them."""
+        import os
+        if os.environ.get("KERASCL_STAGED") == "0": return False
+        shape = self.shape
+        rows = shape.bm + (round_up(shape.bn, 64) if self.b_mn else shape.bn)
+        ring = shape.stages * 128 * rows * (2 if self.a_low else 1)
+        room = SHARED_LIMIT // shape.groups - ring - 256
+        fits = shape.bn % 32 == 0 and shape.consumers * 4 * 2048 <= room
+        return self.kernel == "wgmma" and fits and not epilogue.moments
+
     def _vector(self, epilogue: Epilogue) -> int:
         """Neighbouring results that a lane stores at once: 16 bytes where the columns allow it."""
         small = all(store.dtype.itemsize <= 2 for store in epilogue.stores)
@@ -153,12 +164,12 @@ class Run:
         """Vectors of a row that a lane computes at once: as many as there are registers for what
         the epilogue reads, where a tile's columns are whole groups of them."""
         vector = self._vector(epilogue)
-        if not vector or not epilogue.loads:
+        if not vector or not epilogue.reads:
             return 1
         results = self.shape.blocks * self.shape.bn // 2 * (2 if self.a_low else 1)
         # ptxas counts warps in fours.
         free = min(65536 // (round_up(self.threads, 128) * self.shape.groups), 255) - results
-        read = sum(ceil_div(vector * load.dtype.itemsize, 4) for load in epilogue.loads)
+        read = sum(ceil_div(vector * load.dtype.itemsize, 4) for load in epilogue.reads)
         # Columns that the lanes of a row take together.
         columns, own = 4 * vector, (self.columns, self.shape.bn)
         fit = (n for n in (4, 2) if n * (read + 3 * vector) <= free)

@@ -51,7 +51,7 @@ class MomentsSolver(HopperSolver):
 
     def choice(self, problem, info, epilogue: Epilogue) -> tuple:
         """`best` for the epilogue."""
-        more = READ * len(epilogue.loads) + (MOMENTS if epilogue.moments else 0.0)
+        more = READ * len(epilogue.reads) + (MOMENTS if epilogue.moments else 0.0)
         # Moments are those of whole sums.
         splits = 1 if epilogue.moments else self.splits
         return type(self)(self.tile, splits, more).best(problem, info)
