@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, ParamSpec, Protocol, TypeVar
 
 import numpy as np
@@ -63,6 +63,14 @@ class Engine(Protocol):
 
     def borrow(self, x: Any) -> Any:
         """What pyopencl's array or buffer says of itself (`runtime.sharing.Borrowed`)."""
+
+    def prepared(
+        self, key: Hashable, inputs: list[Node], build: Callable[[list[Node]], list[Node]]
+    ) -> list[Node]:
+        """The values of a graph that `build` makes once for a key; see `ops.prepared`."""
+
+    def shorten(self, node: Node, count: int) -> None:
+        """Leave the first `count` slices alone of a result of `prepared` that nobody else has."""
 
     def forget_programs(self) -> None:
         """Compile graphs anew, as where other kernels are taken."""

@@ -13,7 +13,7 @@ from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike
 from kerascl.core.holders import rebind
 from kerascl.core.tape import distinct
-from kerascl.dtypes import bool_, positions
+from kerascl.dtypes import bool_, int32, positions
 from kerascl.ops import indexing, pointwise
 from kerascl.ops.assignment import setitem
 from kerascl.ops.declare import as_array, cast_to, convert
@@ -64,6 +64,8 @@ def compress(condition: ArrayLike, x: ArrayLike, axis: int | None = None) -> Arr
         raise IndexError(
             f"compress: {condition.size} conditions for axis {axis} of size {x.shape[axis]}"
         )
+    if axis == 0 and condition.size and positions(condition.size) is int32:
+        return indexing.of_nonzero(condition, "nonzero", indexing.rows_at, x, 1)[0]
     return take(x, nonzero(condition)[0], axis)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import math
 import operator
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, overload
 
@@ -23,9 +23,10 @@ from kerascl.ops.declare import (
     is_scalar,
     scalar,
 )
-from kerascl.ops.gather import FILLED, GATHER, scatter_rows, wrap_negative
+from kerascl.ops.gather import FILLED, GATHER, scatter_rows, take_from_start, wrap_negative
 from kerascl.ops.movement import flip, iota, strided
 from kerascl.ops.pointwise import not_equal
+from kerascl.ops.prepared import first, prepared, room_for
 from kerascl.ops.scan import cumsum, places_of
 from kerascl.ops.views import SLICE, concat, expand_to, reshape_to, window
 
@@ -60,21 +61,64 @@ def take_along_axis(x: ArrayLike, indices: ArrayLike, axis: int | None = -1) -> 
 
 # -- where something holds ---------------------------------------------------
 def selected(mask: Array, name: str = "nonzero") -> Array:
-    """Flat positions of the true elements, int32 where that is enough; their number is read on the
-    host."""
+    """Flat positions of the elements that are not 0, int32 where that is enough; their number is
+    read on the host."""
+    if _is_narrow(mask):
+        return of_nonzero(mask, name, _places)[0]
     flat = reshape_to(mask, (mask.size,))
-    if positions(flat.size) is not int32:  # in parts, whose positions are narrow
-        half = (dtypes.NARROW_POSITIONS + 1) // 2
-        starts = range(0, flat.size, half)
-        parts = [window(flat, 0, start, min(start + half, flat.size)) for start in starts]
-        found = [cast_to(selected(part, name), int64) for part in parts]
-        return concat([x + start for x, start in zip(found, starts, strict=True)], 0)
-    flat = pointwise.where(reshape_to(mask, (mask.size,)), 1, 0)
     if not flat.size:
         return expand_to(scalar(0, int32), (0,))
-    counts = cumsum(flat, 0, int32)
+    # in parts, whose positions are narrow
+    half = (dtypes.NARROW_POSITIONS + 1) // 2
+    starts = range(0, flat.size, half)
+    parts = [window(flat, 0, start, min(start + half, flat.size)) for start in starts]
+    found = [cast_to(selected(part, name), int64) for part in parts]
+    return concat([x + start for x, start in zip(found, starts, strict=True)], 0)
+
+
+def of_nonzero(
+    x: Array, name: str, give: Callable[..., tuple[Array, ...]], *args: Any
+) -> tuple[Array, ...]:
+    """What a prepared function has of the elements of `x` that are not 0, whose number is read.
+
+    Args:
+        x: of one element at least, and as many as int32 counts.
+        name: in `host.HOST_OPERATIONS`.
+        give: gives arrays of `room` slices from how many of the first 1, 2, … elements of `x` are
+            not 0, the `room` and `args`.
+    """
+    (counts,) = _counts_up_to(x)
     host.count(name)
-    return places_of(counts, int(counts._element(counts.size - 1)))
+    found = int(counts._element(x.size - 1))
+    return tuple(first(y, found) for y in give(counts, room_for(found, x.size), *args))
+
+
+def _is_narrow(x: Array) -> bool:
+    return bool(x.size) and positions(x.size) is int32
+
+
+@prepared
+def _counts_up_to(x: Array) -> tuple[Array]:
+    flat = reshape_to(x, (x.size,))
+    flags = flat if x.dtype.is_bool else not_equal(flat, 0)
+    return (cumsum(pointwise.where(flags, 1, 0), 0, int32),)
+
+
+@prepared
+def _places(counts: Array, room: int) -> tuple[Array]:
+    return (places_of(counts, room),)
+
+
+@prepared
+def _coordinates_of(counts: Array, room: int, shape: tuple[int, ...]) -> tuple[Array, ...]:
+    return _coordinates(places_of(counts, room), shape)
+
+
+@prepared
+def rows_at(counts: Array, room: int, x: Array, axes: int) -> tuple[Array]:
+    """Slices of `x` along its first `axes` axes, as `of_nonzero` asks for them."""
+    rows = reshape_to(x, (math.prod(x.shape[:axes]), *x.shape[axes:]))
+    return (take_from_start(rows, places_of(counts, room)),)
 
 
 def unravel_index(indices: ArrayLike, shape: ShapeLike) -> tuple[Array, ...]:
@@ -109,7 +153,9 @@ def nonzero(x: ArrayLike) -> tuple[Array, ...]:
     x = as_array(x)
     if not x.ndim:
         raise ValueError("nonzero: an array of shape () has no axes; use x != 0")
-    return _coordinates(selected(not_equal(x, 0)), x.shape)
+    if _is_narrow(x):
+        return of_nonzero(x, "nonzero", _coordinates_of, x.shape)
+    return _coordinates(selected(x), x.shape)
 
 
 @overload
@@ -135,10 +181,19 @@ def argwhere(x: ArrayLike) -> Array:
     """int32 coordinates of the elements that are not 0, one row for each."""
     x = as_array(x)
     if not x.ndim:
-        return expand_to(scalar(0, int32), (selected(not_equal(x, 0)).size, 0))
-    found = nonzero(x)
-    columns = [reshape_to(c, (c.size, 1)) for c in found]
-    return concat(columns, 1)
+        return expand_to(scalar(0, int32), (selected(x).size, 0))
+    if _is_narrow(x):
+        return of_nonzero(x, "nonzero", _coordinate_rows, x.shape)[0]
+    return _as_columns(nonzero(x))
+
+
+def _as_columns(vectors: tuple[Array, ...]) -> Array:
+    return concat([reshape_to(c, (c.size, 1)) for c in vectors], 1)
+
+
+@prepared
+def _coordinate_rows(counts: Array, room: int, shape: tuple[int, ...]) -> tuple[Array]:
+    return (_as_columns(_coordinates(places_of(counts, room), shape)),)
 
 
 # -- x[key] -------------------------------------------------------------------
@@ -322,10 +377,11 @@ def getitem(x: Array, key: Any) -> Array:
         if isinstance(key, Array):
             host.count("boolean index")
         return window(reshape_to(x, (1, *x.shape)), 0, 0, int(bool(key)))
-    if type(key) is Array and key.dtype.is_bool and key.shape == x.shape:
-        chosen = selected(key, "boolean index")  # in range: nothing to wrap or to check
-        flat = reshape_to(x, (x.size,))
-        return apply(GATHER, (flat, chosen), ((("i", 0),),), chosen.shape, x.dtype)
+    if type(key) is Array and key.dtype.is_bool and key.shape == x.shape[: key.ndim]:
+        if _is_narrow(key):  # what is chosen is in range: nothing to wrap or to check
+            return of_nonzero(key, "boolean index", rows_at, x, key.ndim)[0]
+        rows = reshape_to(x, (key.size, *x.shape[key.ndim :]))
+        return take_from_start(rows, selected(key, "boolean index"))
     parts = Key(x.shape, key).parts
     found = basic(x.shape, parts)
     y = found.of(x)

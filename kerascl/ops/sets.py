@@ -6,15 +6,15 @@ from typing import Literal, NamedTuple, overload
 
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, apply
-from kerascl.dtypes import DType, as_dtype, int32, positions
+from kerascl.dtypes import as_dtype, int32
 from kerascl.ops import host
 from kerascl.ops.choosing import compress, flatnonzero
 from kerascl.ops.declare import as_array, cast_to, convert, scalar
 from kerascl.ops.gather import scatter_rows, take, take_from_start
-from kerascl.ops.histograms import COUNTS, bincount
-from kerascl.ops.indexing import selected
+from kerascl.ops.histograms import COUNTS
 from kerascl.ops.movement import concatenate, iota, moveaxis, ravel
 from kerascl.ops.pointwise import equal, imag, logical_and, logical_or, not_equal, real, where
+from kerascl.ops.prepared import first, prepared, room_for
 from kerascl.ops.reduction import any as some
 from kerascl.ops.reduction import max as largest
 from kerascl.ops.reduction import min as smallest
@@ -81,27 +81,56 @@ def unique(
         An Array, or a tuple with what was asked for, in this order.
     """
     x = as_array(x)
-    shape = x.shape
-    if axis is None:
-        rows = reshape_to(x, (x.size, 1))
-    else:
+    if axis is not None:
         axis = rules.axis_index(axis, x.ndim)
-        rows = moveaxis(x, axis, 0)
-        rows = reshape_to(rows, (shape[axis], rows.size // max(1, shape[axis])))
-    count = rows.shape[0]
-    if rows.shape[1] == 1 and size is None and not return_index:
-        keys = reshape_to(rows, (count,))
-        results = _by_counts(
-            keys, shape if axis is None else (count,), return_inverse, return_counts
-        )
+    count = x.size if axis is None else x.shape[axis]
+    if size is None and not return_index and (axis is None or x.ndim == 1):
+        results = _by_counts(x, return_inverse, return_counts)
         if results is not None:
             return results[0] if len(results) == 1 else tuple(results)
     has_nan = x.dtype.is_float or x.dtype.is_complex
     one_nan = equal_nan and has_nan and (axis is None or x.ndim == 1)
+    ordered, upto, *more = _in_order(x, axis, one_nan, return_index, return_inverse)
+    if size is not None:
+        found = room = size
+    elif count:
+        host.count("unique")
+        found = int(upto._element(count - 1))
+        room = room_for(found, count)
+    else:
+        found = room = 0
+    wanted = (ordered, more[0]) if return_index else (ordered,)
+    values, *rest = (first(y, found) for y in _first_of_each(upto, room, return_counts, *wanted))
+    values = _slices(values, x.shape, axis)
+    if size is not None and count:
+        live = iota((size,), 0) < upto[-1]
+        place = axis or 0
+        wide = tuple(size if a == place else 1 for a in range(values.ndim))
+        least = window(values, place, 0, 1) if fill_value is None else fill_value
+        values = where(reshape_to(live, wide), values, least)
+    results = [values, *rest]
+    if return_inverse:  # the counts, if any, come last
+        results.insert(1 + return_index, more[-1])
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+@prepared
+def _in_order(
+    x: Array, axis: int | None, one_nan: bool, wants_order: bool, wants_inverse: bool
+) -> tuple[Array, ...]:
+    """Slices or elements sorted (n, …); how many different ones there are up to each, int32 (n,);
+    where wanted, the position of each and the number of each of those of `x`."""
+    shape = x.shape
+    if axis is None:
+        rows = reshape_to(x, (x.size, 1))
+    else:
+        rows = moveaxis(x, axis, 0)
+        rows = reshape_to(rows, (shape[axis], rows.size // max(1, shape[axis])))
+    count = rows.shape[0]
     order = iota((count,), 0)
     if rows.shape[1] == 1:
         rows = reshape_to(rows, (count,))
-    if rows.ndim == 1 and not rows.dtype.is_complex and not (return_index or return_inverse):
+    if rows.ndim == 1 and not rows.dtype.is_complex and not (wants_order or wants_inverse):
         ordered = sort(rows, 0)  # nobody asks for the order itself
     elif rows.ndim == 1 and not rows.dtype.is_complex:
         order = argsort(rows, 0)
@@ -125,80 +154,94 @@ def unique(
     else:
         new = expand_to(scalar(False, as_dtype(bool)), (0,))
     upto = cumsum(new, 0, int32)
-    number = upto - 1
-    if size is not None:
-        starts = _first_places(number, size)
-    elif count and positions(count) is int32:  # `upto` is read, and stays for what else is asked
-        host.count("unique")
-        starts = places_of(upto, int(upto._element(count - 1)))
-    else:
-        starts = selected(new, "unique")
-    results = [_slices(take_from_start(ordered, starts), shape, axis)]
-    found = starts.shape[0]
-    if size is not None and count:
-        live = iota((size,), 0) <= number[-1]
-        place = axis or 0
-        wide = tuple(size if a == place else 1 for a in range(results[0].ndim))
-        live = reshape_to(live, wide)
-        first = window(results[0], place, 0, 1)
-        results[0] = where(live, results[0], first if fill_value is None else fill_value)
-    if return_index:
-        results.append(take_from_start(order, starts))
-    if return_inverse:
+    results = [ordered, upto]
+    if wants_order:
+        results.append(order)
+    if wants_inverse:
         base = expand_to(scalar(0, int32), (count, 1))
-        back = scatter_rows(base, order, reshape_to(number, (count, 1)), "set") if count else base
+        numbers = reshape_to(upto - 1, (count, 1))
+        back = scatter_rows(base, order, numbers, "set") if count else base
         results.append(reshape_to(back, shape if axis is None else (count,)))
-    if return_counts:
-        results.append(bincount(number, length=found))
-    return results[0] if len(results) == 1 else tuple(results)
+    return tuple(results)
 
 
-def _by_counts(
-    keys: Array, shape: tuple[int, ...], inverse: bool, often: bool
-) -> list[Array] | None:
-    """The different values of integers (n,) and, where asked for, the number of each element's in
-    `shape` and how often each occurs, from counts of all values in between; None where those are
-    not few beside n."""
-    dtype, n = keys.dtype, keys.size
+@prepared
+def _first_of_each(upto: Array, room: int, often: bool, *arrays: Array) -> tuple[Array, ...]:
+    """The slices of arrays where each of the first `room` groups starts, those at 0 for groups that
+    do not exist; and, where wanted, how many elements each group has."""
+    count = upto.size
+    ends = places_of(upto, room + 1 if often else room)
+    starts = window(ends, 0, 0, room) if often else ends
+    places = where(starts < count, starts, 0)
+    results = [take_from_start(y, places) for y in arrays]
+    return (*results, window(ends, 0, 1, room + 1) - starts) if often else tuple(results)
+
+
+def _by_counts(x: Array, inverse: bool, often: bool) -> list[Array] | None:
+    """The different values of integers and, where asked for, the number of each element's and how
+    often each occurs, from counts of all values in between; None where those are not few beside the
+    number of elements."""
+    dtype, n = x.dtype, x.size
     if not (dtype.is_integer or dtype.is_bool) or n < _COUNTED_FROM:
         return None
+    least: Array | int
     if dtype.is_bool:
         low, high = 0, 1
     elif dtype.itemsize == 1:
         low, high = (0, 255) if dtype.kind == "u" else (-128, 127)
     else:
         host.count("unique")
-        low, high = host.integers(smallest(keys), largest(keys))
+        least, greatest = _extremes(x)
+        low, high = host.integers(least, greatest)
     most = n // _PER_VALUE
     if high - low >= most:
         return None
-    places = cast_to(keys, int32) if dtype.itemsize < 4 else keys  # which holds the differences
-    if low < 0 or high >= most:
-        places = places - scalar(low, places.dtype)
-    else:
-        low = 0
-    length = high - low + 1
-    counts = apply(COUNTS, (places,), (length,), (length,), int32)
-    number = cumsum(counts > 0, 0, int32)
-    # All in one evaluation, of shapes that do not depend on how many values there are: as many as
-    # are possible, of which the first are the result.
-    values = places_of(number, length)
-    results = [_shifted(values, low, dtype)]
-    if often:
-        results.append(take(counts, values))
-    back = reshape_to(take(number - 1, places), shape) if inverse else None
+    if low >= 0 and high < most:
+        low = least = 0
+    elif dtype.itemsize == 1:
+        least = low
+    room = room_for(high - low + 1, most)
+    number, *rest = _values_counted(x, least, room, often, inverse)
     host.count("unique")
-    found = int(number._element(length - 1))
-    results = [window(y, 0, 0, found) for y in results]
-    return results if back is None else [results[0], back, *results[1:]]
+    found = int(number._element(room - 1))
+    results = [first(y, found) for y in (rest[:-1] if inverse else rest)]
+    if inverse:
+        results.insert(1, rest[-1])
+    return results
 
 
-def _shifted(values: Array, low: int, dtype: DType) -> Array:
-    """Non-negative int32 `values` + `low` as `dtype`, which holds the sums."""
-    if not low:
-        return cast_to(values, dtype)
-    wide = int32 if dtype.itemsize < 4 or dtype.is_bool else dtype
-    return cast_to(cast_to(values, wide) + scalar(low, wide), dtype)
+@prepared
+def _extremes(x: Array) -> tuple[Array, Array]:
+    return smallest(x), largest(x)
+
+
+@prepared
+def _values_counted(
+    x: Array, low: Array | int, room: int, often: bool, inverse: bool
+) -> tuple[Array, ...]:
+    """Of integers from `low` to less than `low` + `room`: how many of the first 1, 2, … of these
+    there are in `x`, (room,); those that are, first, (room,); where wanted, how often each is
+    there, (room,), and the number of each of those of `x`."""
+    dtype = x.dtype
+    keys = reshape_to(x, (x.size,))
+    places = cast_to(keys, int32) if dtype.itemsize < 4 else keys  # which holds the differences
+    shifted = isinstance(low, Array) or low != 0
+    if shifted:
+        places = places - cast_to(as_array(low), places.dtype)
+    counts = apply(COUNTS, (places,), (room,), (room,), int32)
+    number = cumsum(counts > 0, 0, int32)
+    present = places_of(number, room)
+    values = present
+    if shifted:
+        wide = int32 if dtype.itemsize < 4 else dtype
+        values = cast_to(present, wide) + cast_to(as_array(low), wide)
+    results = [number, cast_to(values, dtype)]
+    if often:
+        results.append(take_from_start(counts, present))
+    if inverse:
+        back = take_from_start(number - 1, places)
+        results.append(back if x.ndim == 1 else reshape_to(back, x.shape))
+    return tuple(results)
 
 
 def _sorted_by(keys: Array) -> tuple[Array, ...]:
@@ -208,19 +251,9 @@ def _sorted_by(keys: Array) -> tuple[Array, ...]:
     return imag(keys), real(keys), cast_to(not_equal(keys, keys), int32)
 
 
-def _first_places(number: Array, size: int) -> Array:
-    """Where each of the first `size` groups starts; 0 for those that do not exist."""
-    if not number.size:
-        return expand_to(scalar(0, int32), (size,))
-    places = places_of(number + 1, size)
-    return cast_to(where(places < number.size, places, 0), int32)
-
-
 def _slices(rows: Array, shape: tuple[int, ...], axis: int | None) -> Array:
-    if rows.ndim == 1 and (axis is None or len(shape) == 1):
+    if axis is None or len(shape) == 1:
         return rows
-    if axis is None:
-        return reshape_to(rows, (rows.shape[0],))
     rest = (*shape[:axis], *shape[axis + 1 :])
     return moveaxis(reshape_to(rows, (rows.shape[0], *rest)), 0, axis)
 

@@ -14,6 +14,7 @@ from tests.fuzz.moves import listed
 from tests.fuzz.rules import RULES, SCANS, _float, apply, rule
 from tests.fuzz.values import (
     EPS,
+    INTEGERS,
     TINY,
     Draw,
     Unfit,
@@ -351,6 +352,57 @@ def cumsum_reversed(draw, x):
     dtype = SCANS[x.dtype]
     value = np.flip(np.cumsum(np.flip(x.array, axis), axis, dtype=dtype), axis)
     return Value(dtype, value), f"kc.cumsum({{0}}, {axis}, reverse=True)"
+
+
+# -- reductions of padded and shifted arrays ------------------------------------------------------
+_REDUCTIONS = ["sum", "sum", "sum", "max", "min", "prod", "any", "all", "count_nonzero", "argmax",
+               "argmin", "mean", "cumsum"]  # fmt: skip
+
+
+def _padded(draw, shape) -> str:
+    """Both ends of the last axis and some of the others, by unlike widths."""
+    *others, last = [(draw.randint(0, 2), draw.randint(0, 2)) for _ in shape]
+    others = [width if draw.boolean(0.3) else (0, 0) for width in others]
+    last = draw.choice([last, (1, 1), (draw.randint(1, 3), draw.randint(1, 3))])
+    fill = draw.choice([0, 0, 1, 5])
+    return f"xp.pad({{0}}, {[*others, last]}, 'constant', constant_values={fill})"
+
+
+def _shifted(draw, shape) -> str:
+    """The last axis from an element on, and up to one, sometimes with a step or backwards."""
+    n = shape[-1]
+    first, end = draw.randint(0, min(3, n - 1)), draw.randint(0, min(3, n - 1))
+    stop = n - end if first < n - end else n
+    back = f"{stop - 1}:{first - 1 if first else ''}:-1"
+    part = draw.choice([f"{first}:{stop}", f"{first}:{stop}", f"{first}:{stop}:2", back])
+    return f"{{0}}[..., {part}]"
+
+
+def _neighbours(draw, shape) -> str:
+    """Each element beside the next one, or that beyond it."""
+    require(shape[-1] > 2)
+    by = draw.choice([1, 2])
+    return f"({{0}}[..., {by}:] {draw.choice(['^', '|', '&'])} {{0}}[..., :-{by}])"
+
+
+@rule(1, weight=8)
+def shifted_reduction(draw, x):
+    """Integers and bools of an odd length mostly, padded and cut, then reduced."""
+    require(x.shape and x.array.size and not x.is_float)
+    text, array = "{0}", x.array
+    moves = [_padded, _padded, _shifted, _neighbours]
+    for move in draw.choices(moves, k=draw.choice([1, 1, 2, 3])):
+        own = move(draw, array.shape)
+        array = eval(own.format("x"), {"xp": np, "x": array})
+        text = own.replace("{0}", text)
+    if array.shape[-1] % 2 == 0 and draw.boolean(0.8):
+        text, array = f"{text}[..., 1:]", array[..., 1:]
+    moved = Value(x.dtype, array)
+    if x.dtype != "bool" and draw.boolean(0.25):
+        moved = converted(moved, draw.choice(INTEGERS))
+        text = f"kc.cast({text}, '{moved.dtype}')"
+    value, reduced = apply(draw.choice(_REDUCTIONS), draw, moved)
+    return value, reduced.replace("{0}", text)
 
 
 _INNER = sorted(name for name, one in RULES.items() if one.count <= 2)

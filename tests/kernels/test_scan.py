@@ -167,7 +167,9 @@ def test_search(dtype, side, dev, info, rng):
 @pytest.mark.parametrize("dtype", ["int32", "int64", "uint8"])
 def test_places(dtype, dev, info, rng):
     dtype = dtypes.as_dtype(dtype)
-    for rows, length, size in [(1, 100, 57), (3, 40, 9), (1, 20000, 8000), (2, 7, 70), (1, 1, 5)]:
+    sizes = [(1, 100, 57), (3, 40, 9), (1, 20000, 8000), (2, 7, 70), (1, 1, 5)]
+    sizes += [(1, 20000, 19999), (2, 9000, 8900), (3, 50, 200)]  # more than any count
+    for rows, length, size in sizes:
         steps = rng.integers(0, 2 if length > 40 else 4, (rows, length))
         counts = np.minimum(steps.cumsum(1), np.iinfo(dtype.numpy).max).astype(dtype.numpy)
         problem = PlacesProblem(length, size, dtype, rows)

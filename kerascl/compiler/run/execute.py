@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from typing import Any, cast
 
 import numpy as np
 
 from kerascl.compiler.graph import views
 from kerascl.compiler.program.lower import lower
+from kerascl.compiler.run.prepared import PreparedGraph
 from kerascl.compiler.run.ready import ReadyProgram
 from kerascl.core import context
 from kerascl.core.errors import CaptureError
@@ -29,6 +30,7 @@ from kerascl.runtime.sharing import Borrowed
 # Kernels of all compiled graphs that are kept for the next evaluation of an equal graph.  Eager
 # steps of a large network take some hundreds; a CPU driver takes about a MiB for one.
 MOST_KERNELS = 2048
+_MOST_BEFORE = 32  # nodes of inputs not computed yet that a prepared graph may begin with
 
 
 def structure(nodes: list[Node], roots: list[Node]) -> tuple[Any, ...]:
@@ -208,16 +210,53 @@ class Engine:
         key = (structure(graph, roots), device)
         ready: ReadyProgram | None = self.programs.get(key)
         if ready is None:
-            if any(n.op is ARGUMENT or n.op is BATCHED for n in graph):
-                raise CaptureError(
-                    "an array from inside a captured function, a loop or a vectorized map is used "
-                    "outside of it; return it as a result instead"
-                )
+            _refuse_foreign(graph)
             program = lower(graph, roots, device.info, generic=True)
             ready = ReadyProgram(program, graph, roots, device)
             self.compiled += 1
             self.programs.setdefault(key, ready)
         return ready
+
+    def prepared(
+        self, key: Hashable, inputs: list[Node], build: Callable[[list[Node]], list[Node]]
+    ) -> list[Node]:
+        """The values of a graph of `inputs`, computed now, as new nodes.
+
+        Args:
+            key: what the graph depends on besides its inputs' shapes and dtypes; for equal ones
+                `build` runs once.
+            inputs: on one device; what computes them becomes part of the graph.
+            build: gives the graph's results, values of their own, from nodes that stand for the
+                inputs.
+        """
+        with LOCK:
+            graph = inputs
+            if len(set(inputs)) < len(inputs) or any(node.op is not DATA for node in inputs):
+                graph = topological(inputs)
+                if len(graph) > _MOST_BEFORE:
+                    self.evaluate(inputs)
+                    graph = topological(inputs)
+            device = _device_of_graph(graph)
+            live = [] if graph is inputs else _live_roots(graph, [])
+            own: Hashable
+            if graph is inputs:
+                own = (key, device, *[(node.shape, node.dtype.name) for node in inputs])
+            else:
+                own = (key, device, structure(graph, inputs + live))
+            made: PreparedGraph | None = self.programs.get(own)
+            if made is None:
+                _refuse_foreign(graph)
+                made = PreparedGraph.of(graph, inputs, live, build, device)
+                self.compiled += 1
+                self.programs.setdefault(own, made)
+            results = made.run(graph, live)
+            self.launches += made.steps
+            return results
+
+    def shorten(self, node: Node, count: int) -> None:
+        """Leave the first `count` slices alone of a result of `prepared` that nobody else has."""
+        node.shape = (count, *node.shape[1:])
+        node.buffer.nbytes = node.nbytes  # the memory behind it stays as large
 
     def forget_programs(self) -> None:
         """Compile graphs anew, as where other kernels are taken."""
@@ -229,6 +268,14 @@ class Engine:
         for device in devices.opened():
             device.programs.let_go()
             device.buffers.trim()
+
+
+def _refuse_foreign(graph: list[Node]) -> None:
+    if any(n.op is ARGUMENT or n.op is BATCHED for n in graph):
+        raise CaptureError(
+            "an array from inside a captured function, a loop or a vectorized map is used "
+            "outside of it; return it as a result instead"
+        )
 
 
 def _live_roots(graph: list[Node], wanted: list[Node]) -> list[Node]:
@@ -244,7 +291,7 @@ def _live_roots(graph: list[Node], wanted: list[Node]) -> list[Node]:
             continue
         roots[node] = None
     if len(roots) == 1:
-        return wanted[:1]
+        return list(roots)
     return sorted(roots, key=BY_SERIAL)
 
 

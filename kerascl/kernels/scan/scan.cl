@@ -262,13 +262,15 @@ __kernel void search_sorted(const __global A_T* restrict k_a, const __global A_T
 #endif
 
 #if PLACES
-// k_a: rows of counts that never fall.  The first count over k is at the place of result k.
+// k_a: rows of counts that never fall.  The first count over k is at the place of result k.  The
+// results that no count is over are shared out as the counts are.
 __kernel void places(const __global A_T* restrict k_a, INDEX_T counts, INDEX_T run, INDEX_T length,
                      INDEX_T size EPILOGUE_PARAMS) {
   const INDEX_T first = (INDEX_T)get_global_id(0) * run, last = min(first + run, counts);
   for (INDEX_T at = first; at < last;) {
     const INDEX_T row = at / length, end = min(last, (row + 1) * length);
     INDEX_T p = at - row * length;
+    INDEX_T none = max(p, min((INDEX_T)A_LOAD(k_a, (row + 1) * length - 1), size));
     INDEX_T k = p ? min((INDEX_T)A_LOAD(k_a, at - 1), size) : 0;
 #if TOGETHER
     // Where counts grow at random, a branch for each is mispredicted: places are noted without any,
@@ -293,8 +295,8 @@ __kernel void places(const __global A_T* restrict k_a, INDEX_T counts, INDEX_T r
     for (; at < end; at++, p++)
       for (const INDEX_T over = min((INDEX_T)A_LOAD(k_a, at), size); k < over; k++)
         EPILOGUE((ACC_T)p, row * size + k)
-    if (p == length)
-      for (; k < size; k++) EPILOGUE((ACC_T)length, row * size + k)
+    for (const INDEX_T stop = p == length ? size : min(p, size); none < stop; none++)
+      EPILOGUE((ACC_T)length, row * size + none)
   }
 }
 #endif
