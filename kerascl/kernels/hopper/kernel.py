@@ -146,6 +146,7 @@ class Run:
     def _staged(self, epilogue: Epilogue) -> bool:
         """Whether results go through shared memory, 2 KiB a warp, so that a loop stores them."""
         import os
+        if self._vector(epilogue) and os.environ.get("KERASCL_STAGED") != "1": return False
         if os.environ.get("KERASCL_STAGED") == "0": return False
         shape = self.shape
         rows = shape.bm + (round_up(shape.bn, 64) if self.b_mn else shape.bn)

@@ -144,28 +144,20 @@
 #define GET_PASS(d, p) { \
           const int row_ = lane / (32 / WIDE) + WIDE * (p); \
           GET_WIDE(d, STAGED_AT(row_, right / 8) + right % 8 * 4) }
+// All that a lane takes comes before the first is stored: each read takes 30 clocks.
 #define STORE_EACH \
-        UNROLL for (int p = 0; p < PASSES; ++p) { \
-          float d[WIDE]; \
-          GET_PASS(d, p) \
-          if (live[p] && inside) STORE_WIDE(1, d, at[p] + col, 0) \
-        }
-#if READS && WIDE > 1  // what is read takes long to come: all passes ask at once
-#define STORE_PART \
-        if (whole && inside) { \
-          float d[PASSES * WIDE]; \
-          UNROLL for (int p = 0; p < PASSES; ++p) GET_PASS(d + WIDE * p, p) \
-          STORE_WIDE(PASSES, d, at[0] + col, at[1] - at[0]) \
-        } else { \
-          STORE_EACH \
-        }
+          UNROLL for (int p = 0; p < PASSES; ++p) \
+            if (live[p] && inside) STORE_WIDE(1, d + WIDE * p, at[p] + col, 0)
+#if READS && WIDE > 1  // as does what the epilogue reads, where rows are as far apart
 #define WHOLE \
       int whole = live[0]; \
       UNROLL for (int p = 1; p < PASSES; ++p) \
         whole = whole && live[p] && at[p] - at[p - 1] == at[1] - at[0];
+#define STORE_PIECE \
+          if (whole && inside) STORE_WIDE(PASSES, d, at[0] + col, at[1] - at[0]) else { STORE_EACH }
 #else
-#define STORE_PART STORE_EACH
 #define WHOLE
+#define STORE_PIECE STORE_EACH
 #endif
 #define STORE_RESULT \
     _Pragma("unroll 1") for (int i = 0; i < MI; ++i) { \
@@ -184,8 +176,10 @@
           if (i == q && piece == k) PUT_PART(q, k) \
         WARP_SYNC; \
         const int col = piece * 32 + right, inside = n0 + col < COLUMNS; \
-        STORE_PART \
+        float d[PASSES * WIDE]; \
+        UNROLL for (int p = 0; p < PASSES; ++p) GET_PASS(d + WIDE * p, p) \
         WARP_SYNC; \
+        STORE_PIECE \
       } \
     }
 #endif
