@@ -11,6 +11,7 @@ from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scal
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import (
+    SPACE,
     Source,
     cl_source,
     defines,
@@ -115,7 +116,8 @@ class SkinnyMatmul(Solver):
         body = within(
             type_macros(index, L=long.dtype, S=short.dtype, ACC=p.acc)
             + load4("L", long.dtype, p.acc)
-            + load4("S", short.dtype, p.acc)
+            + load4("S", short.dtype, p.acc, "INNER_SPACE")
+            + SPACE.format("__global")
             + defines(**names)
             + inner.macro
             + cl_source("matmul/gemm_skinny.cl")
@@ -140,7 +142,7 @@ class SkinnyMatmul(Solver):
             "gemm_skinny", params, body,
             ((arrival.helper(info),) if arrives else ()) + inner.helpers,
             any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double,
-            arrival.options(info) if arrives else (), THREADS,
+            arrival.options(info) if arrives else (), THREADS, params[1],
         )  # fmt: skip
         size = (groups * splits * THREADS,)
         main = Launch(unit([text]), text.name, args, size, (THREADS,), text.options, text)
