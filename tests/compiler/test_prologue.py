@@ -99,11 +99,11 @@ def test_a_carried_value_is_not_replaced_while_other_groups_normalise_it(card, r
 
 
 # -- without a device ----------------------------------------------------------
-INFO = SimpleNamespace(compute_units=4)
+INFO = SimpleNamespace(compute_units=4, local_mem_bytes=49152)
 MAP = "  const int i = get_global_id(0);\n  if (i >= 64) return;\n  buf1[i] = buf0[i];\n"
 
 
-def made(body=MAP, size=64, nbytes=256, kind="temporary", between=(), aliases=(), groups=1):
+def made(body=MAP, size=64, nbytes=256, kind="temporary", between=(), aliases=(), groups=1, own=0):
     """What becomes of a map from slot 0 to 1, and a product from 1 to 2."""
     params = "__global float* buf0", "__global float* buf1"
     inner = "__global const float* restrict pS"
@@ -112,7 +112,7 @@ def made(body=MAP, size=64, nbytes=256, kind="temporary", between=(), aliases=()
     space = SPACE.format("__global")
     texts = (
         Source("map", params, body, (), False),
-        Source("dot", (inner, "__global float* y"), space, (), False, inner=inner),
+        Source("dot", (inner, "__global float* y"), space, (), False, inner=inner, local_bytes=own),
     )
     kinds = ("input", kind, "output", "temporary")
     slots = [Slot(k, nbytes, n) for n, k in enumerate(kinds)]
@@ -136,6 +136,7 @@ def test_the_products_step_has_the_arguments_of_both():
         {"kind": "output"},
         {"size": 2 * prologue.MOST_ITEMS},
         {"nbytes": 2 * prologue.MOST_BYTES},
+        {"own": INFO.local_mem_bytes - 256},
         {"groups": 4 * prologue.MOST_GROUPS + 1},
         {"body": MAP.replace("get_global_id(0)", "get_global_id(1)")},
         {"body": MAP + "  if (!i) return;\n  barrier(CLK_LOCAL_MEM_FENCE);\n"},

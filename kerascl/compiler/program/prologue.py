@@ -14,16 +14,19 @@ from typing import NamedTuple
 
 import numpy as np
 
+from kerascl import dtypes
 from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.kernels.contract.source import SPACE, Source
 from kerascl.runtime.device import DeviceInfo
 
 MOST_ROWS = 2  # that a work-group reduces, one after the other
 MOST_ITEMS = 1 << 13  # of a map
-MOST_BYTES = 16 << 10  # of local memory for the values
+MOST_BYTES = 24 << 10  # of local memory for the values
+SPARE_BYTES = 64  # of local memory for what texts have beside arrays
 # Work-groups of a product to a compute unit: more come after each other, and each does the work.
 MOST_GROUPS = 8
-_LOCAL = re.compile(r"^ *__local [^=;]*;\n", re.MULTILINE)
+_LOCAL = re.compile(r"^ *__local (\w+) \w+\[(\d+)\];\n", re.MULTILINE)
+_BYTES = {dtype.storage: dtype.itemsize for dtype in dtypes.ALL}
 _GUARD = re.compile(r"^(  if \([^\n]*\)) return;$", re.MULTILINE)
 # What the text of a step may not have: it would see the product's work-group, or memory that its
 # result is not in.
@@ -67,6 +70,7 @@ def absorb(
         text = _prologue(step, source, slots[slot].nbytes)
         if not readers or text is None:
             continue
+        text = text._replace(nbytes=text.nbytes + slots[slot].nbytes)
         if not all(_takes(x, sources.get(id(x)), slot, text, info) for x in readers):
             continue
         read = _used(step) - {slot}
@@ -115,17 +119,19 @@ def _takes(
     places = [k for k, a in enumerate(step.args) if type(a) is Use and a.index == slot]
     groups = math.prod(step.global_size) // math.prod(step.local_size)
     fits = groups <= MOST_GROUPS * info.compute_units
+    fits = fits and prologue.nbytes + source.local_bytes + SPARE_BYTES <= info.local_mem_bytes
     alike = prologue.threads in (0, step.local_size[0]) and len(step.local_size) == 1
     return fits and alike and places == [source.params.index(source.inner)]
 
 
 class _Prologue(NamedTuple):
     """What computes a step's result in any work-group: declarations of local memory, statements,
-    and the work-items that the group must have, 0 for any number."""
+    how many work-items the group must have, 0 for any number, and bytes of local memory."""
 
     declared: str
     text: str
     threads: int
+    nbytes: int
 
 
 def _prologue(step: Step, source: Source, nbytes: int) -> _Prologue | None:
@@ -137,16 +143,20 @@ def _prologue(step: Step, source: Source, nbytes: int) -> _Prologue | None:
         rows = size[0] // local[0]
         if rows > MOST_ROWS or size[0] % local[0] or _ROWS_WITHOUT.search(body):
             return None
+        declared = list(_LOCAL.finditer(body))
         text = _LOCAL.sub("", body).replace("get_group_id(0)", "group_")
+        if "__local" in text or any(found[1] not in _BYTES for found in declared):
+            return None
         head = f"for (int group_ = 0; group_ < {rows}; ++group_)"
         text = f"  {head} {{\n{text}  barrier(CLK_LOCAL_MEM_FENCE);\n  }}\n"
-        return _Prologue("".join(_LOCAL.findall(body)), text, local[0])
+        own = sum(_BYTES[found[1]] * int(found[2]) for found in declared)
+        return _Prologue("".join(found[0] for found in declared), text, local[0], own)
     text = _GUARD.sub(r"\1 continue;", body)
     if size[0] > MOST_ITEMS or _MAP_WITHOUT.search(text):
         return None
     text = text.replace("get_global_id(0)", "item_")
     head = f"for (int item_ = get_local_id(0); item_ < {size[0]}; item_ += get_local_size(0))"
-    return _Prologue("", f"  {head} {{\n{text}  }}\n  barrier(CLK_LOCAL_MEM_FENCE);\n", 0)
+    return _Prologue("", f"  {head} {{\n{text}  }}\n  barrier(CLK_LOCAL_MEM_FENCE);\n", 0, 0)
 
 
 def _joined(

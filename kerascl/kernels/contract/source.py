@@ -22,7 +22,8 @@ class Source:
     that it calls, and the build options it needs.  Where `group` is not 0, all work-groups have so
     many work-items along their first dimension, which the compiler then leaves registers for.
     `inner` is a parameter whose memory may also be the work-group's own: the body names its address
-    space INNER_SPACE, by a line as SPACE, and reads it only."""
+    space INNER_SPACE, by a line as SPACE, and reads it only. `local_bytes` are what such a body
+    declares."""
 
     name: str
     params: tuple[str, ...]
@@ -32,6 +33,7 @@ class Source:
     options: tuple[str, ...] = ()
     group: int = 0
     inner: str = ""
+    local_bytes: int = 0
 
     @property
     def text(self) -> str:

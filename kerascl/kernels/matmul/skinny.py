@@ -107,10 +107,11 @@ class SkinnyMatmul(Solver):
         inner = part if separate else epilogue
         short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
         room = min(LOCAL_BYTES, info.local_mem_bytes) // (lanes * group_rows * p.acc.itemsize)
+        together = next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room)))
         names = dict(
             ROWS=group_rows, LANES=lanes, SHORT=short_rows, V=width, L_ALONG_K=int(along_k),
             S_VECTOR=int(short.in_fours(short.depth, short.row, p.k)), ARRIVES=int(arrives),
-            TOGETHER=next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room))),
+            TOGETHER=together,
             UNROLL=_unroll(short_rows, width, info), TOTAL=f"((INDEX_T){p.total})",
         )  # fmt: skip
         body = within(
@@ -143,6 +144,7 @@ class SkinnyMatmul(Solver):
             ((arrival.helper(info),) if arrives else ()) + inner.helpers,
             any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double,
             arrival.options(info) if arrives else (), THREADS, params[1],
+            together * lanes * group_rows * p.acc.itemsize,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
         main = Launch(unit([text]), text.name, args, size, (THREADS,), text.options, text)
