@@ -138,9 +138,9 @@ TILES = (
 SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)
 
 
-def load4(name: str, dtype: DType, acc: DType) -> str:
+def load4(name: str, dtype: DType, acc: DType, space: str = "__global") -> str:
     """The macro <name>_LOAD4(p, i): four elements at element i (a multiple of four) as ACC_T4."""
-    vector = f"*(__global const {dtype.storage}4*)((p) + (i))"
+    vector = f"*({space} const {dtype.storage}4*)((p) + (i))"
     if dtype is dtypes.float16:
         value = f"convert_{acc.compute}4(vload_half4(0, (p) + (i)))"
     elif dtype is dtypes.bfloat16:
