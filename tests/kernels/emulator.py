@@ -86,7 +86,6 @@ typedef struct {
   volatile __global int* state;
   __local uint* lanes;
   __local float* side;
-  __local float* staged;
   ulong from[4], to[4];  // the operands
   ulong acquired, maps, maps_end;
   uint generations, tid, committed, done, fenced;
@@ -337,30 +336,6 @@ inline uint emu_side(emu_t* emu, uint at) {
 }
 #define SHARED_PUT(at, v) emu->side[emu_side(emu, at)] = (v)
 #define SHARED_GET(v, at) v = emu->side[emu_side(emu, at)]
-// wgmma_store.cl: memory of each warp behind that.
-inline __local float* emu_staged(emu_t* emu, uint at, uint count) {
-#if STAGED
-  const uint i = (at - EMU_BASE - RING - BEHIND) / 4;
-  EMU_MUST(i / 512 == emu->tid / 32 && i % 512 + count <= 512 && at % (4 * count) == 0, SHARED)
-  return emu->staged + min(i, NWG * 4 * 512 - count);
-#else
-  return 0;
-#endif
-}
-#define SHARED_PUT2(at, v, w) { \
-    const uint at_ = at; \
-    emu->lanes[emu->tid] = at_; \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    for (uint i_ = emu->tid & ~15u; i_ < (emu->tid | 15u) + 1; ++i_) \
-      EMU_MUST(emu->lanes[i_] == at_ || (emu->lanes[i_] ^ at_) & 0x78u, BANKS) \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    __local float* const to_ = emu_staged(emu, at_, 2); \
-    to_[0] = (v); \
-    to_[1] = (w); }
-#define SHARED_GET4(to, at) { \
-    __local const float* const from_ = emu_staged(emu, at, 4); \
-    for (int i_ = 0; i_ < 4; ++i_) (to)[i_] = from_[i_]; }
-#define SHARED_GET1(to, at) to = *emu_staged(emu, at, 1)
 #define TEAMS_SYNC barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE)
 #define FENCE_GPU
 // These are good to three digits on some CPUs.
@@ -382,11 +357,7 @@ inline __local float* emu_staged(emu_t* emu, uint at, uint count) {
 #define STS4(at, v) \
     for (int i_ = 0; i_ < 4; ++i_) *(__global uint*)emu_at(emu, (at) + 4 * i_) = (v)[i_]
 #define REGISTERS(change, n)
-#if STAGED  // all warps come to each
-#define WARP_SYNC barrier(CLK_LOCAL_MEM_FENCE)
-#else
 #define WARP_SYNC
-#endif
 #if EMU_SIZE == 4
 // Registers 0 to 3 of lane t: rows g and g + 8 at k = t, then at k = t + 4.
 #define WGMMA_A(d, x0, x1, b, add) { \
@@ -449,17 +420,11 @@ inline float emu_half(uint pair, int high) {
 _BEGIN = """
   __local uint emu_lanes[EMU_LANES * 4];
   __local float emu_sides[SIDE / 4 + 1];
-#if STAGED
-  __local float emu_staging[NWG * 4 * 512];
-#endif
   emu_t emu_, *const emu = &emu_;
   emu->ring = emu_ring + get_group_id(0) * emu_n.s5 * EMU_GENERATION;
   emu->state = emu_state + get_group_id(0) * (1 + EMU_BARRIERS * EMU_COUNTS);
   emu->lanes = emu_lanes;
   emu->side = emu_sides;
-#if STAGED
-  emu->staged = emu_staging;
-#endif
   emu->tid = get_local_id(0) + emu_n.s4;
   emu->generations = emu_n.s5;
   for (int i_ = 0; i_ < 4; ++i_) emu->from[i_] = emu->to[i_] = 0;

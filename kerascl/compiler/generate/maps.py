@@ -251,16 +251,16 @@ class _Beside(Scope):
         axes = space.axes(dims)
         self.index = linear(axes, dims)
         self.last, self.columns = axes[-1], dims[-1]
+        self.others = {var.name for axis in axes[:-1] for var, _ in variables(axis)}
         self.loads: list[VectorLoad] = []
         self.fours: dict[str, str] = {}
 
     def together(self, index: Expr, count: int = 4) -> bool:
         """Whether so many neighbours of the last dimension have neighbouring indices, the first a
-        multiple of that."""
+        multiple of that, which the other coordinates alone decide: not what is read, as by a gather."""
         before = index - self.last
-        names = {var.name for var, _ in variables(self.last)}
         apart = before.const % count or any(k % count for _, k in before.terms)
-        apart = apart or any(var.name in names for var, _ in variables(before))
+        apart = apart or any(var.name not in self.others for var, _ in variables(before))
         return not (self.columns % count or apart)
 
     def four(self, keys: list[str], place: Expr, ctype: str) -> str | None:

@@ -13,7 +13,7 @@ from kerascl.kernels.contract.plan import Arg, Counters, Launch, Ref, Scalar, Wo
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, prelude
 from kerascl.kernels.hopper.ptx import CONVERSIONS, KINDS, REWRITE, instruction
-from kerascl.kernels.hopper.tiles import PROMOTE_DEPTH, SHARED_LIMIT, Shape
+from kerascl.kernels.hopper.tiles import PROMOTE_DEPTH, Shape
 from kerascl.kernels.hopper.tma import depth_of
 from kerascl.kernels.matmul.split_k import vector_reduction_launch
 
@@ -90,7 +90,7 @@ class Run:
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
             LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),
             VECTORS=self._vectors(epilogue), READS=len(epilogue.reads), RESIDENT=self.resident,
-            ONE_COLUMN=int(self._one_column(epilogue)), STAGED=int(self._staged(epilogue)),
+            ONE_COLUMN=int(self._one_column(epilogue)),
         ) | dict(self.flags)  # fmt: skip
         if self.wide:
             names["MANY_REGISTERS"] = 1
@@ -142,18 +142,6 @@ class Run:
         tiles_n = ceil_div(self.columns, self.shape.bn)
         slot = workspace.room(16 * groups // tiles_n * self.columns)
         return Ref(slot), Counters(tiles_n), Scalar("int", 0)
-
-    def _staged(self, epilogue: Epilogue) -> bool:
-        """Whether results go through shared memory, 2 KiB a warp, so that a loop stores them."""
-        import os
-        if self._vector(epilogue) and os.environ.get("KERASCL_STAGED") != "1": return False
-        if os.environ.get("KERASCL_STAGED") == "0": return False
-        shape = self.shape
-        rows = shape.bm + (round_up(shape.bn, 64) if self.b_mn else shape.bn)
-        ring = shape.stages * 128 * rows * (2 if self.a_low else 1)
-        room = SHARED_LIMIT // shape.groups - ring - 256
-        fits = shape.bn % 32 == 0 and shape.consumers * 4 * 2048 <= room
-        return self.kernel == "wgmma" and fits and not epilogue.moments
 
     def _vector(self, epilogue: Epilogue) -> int:
         """Neighbouring results that a lane stores at once: 16 bytes where the columns allow it."""

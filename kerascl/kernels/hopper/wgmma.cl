@@ -19,8 +19,6 @@
 #define PAIR (A_BYTES + B_BYTES)
 #define STAGE (LOW ? 2 * PAIR : PAIR)
 #define RING (STAGES * STAGE)
-// Barriers and moments' shared memory behind the ring; then come results on their way, of each warp.
-#define BEHIND ((16 * STAGES + SIDE + 127) / 128 * 128)
 #define LOW_MAPS (8 * MAPS)  // from an operand's tensor map to that of its low part
 
 #ifndef CONV
@@ -37,7 +35,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
   SAME_IN_WARP(consumer, tid >> 7);
-  RING_AT(base, RING + BEHIND + STAGED * (NWG * 4 * 2048));
+  RING_AT(base, RING + 16 * STAGES + SIDE);
   RING_BARRIERS(4 * NWG)
   const int groups = get_num_groups(0);
 #if defined(MOMENTS) || !READS  // with reads more registers help more than another work-group
@@ -251,9 +249,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   float products[MI][BN / 2];
   UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) products[i][j] = 0;
   const int lane = tid & 31, quad = lane >> 2, pair = lane & 3;
-#if STAGED
-  const uint staging = base + RING + BEHIND + (tid >> 5) * 2048;
-#endif
   const ulong desc_a = DESCRIPTOR(A_MN) + (ulong)((base >> 4) + consumer * (MI * A_BLOCK));
   const ulong desc_b = DESCRIPTOR(B_MN) + (ulong)((base + A_BYTES) >> 4);
   BEGIN_MOMENTS

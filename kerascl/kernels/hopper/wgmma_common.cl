@@ -64,7 +64,6 @@
 #define BARRIERS_READY \
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); \
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
-#define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 #define GROUP_SYNC asm volatile("bar.sync 0;" ::: "memory")
 // Behind the ring: a stage has come; so many consumers have handed it back.
 #define RING_BARRIERS(consumers) \
@@ -149,12 +148,6 @@ inline void write_map(__global ulong* to, ulong address, ulong8 w) {
 #define LDS2(to0, to1, at) \
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to0), "=r"(to1) : "r"(at) : "memory")
 #define SHARED_PUT(at, v) asm volatile("st.shared.f32 [%0], %1;" :: "r"(at), "f"(v) : "memory")
-#define SHARED_PUT2(at, v, w) \
-  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" :: "r"(at), "f"(v), "f"(w) : "memory")
-#define SHARED_GET4(to, at) \
-  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" : "=f"((to)[0]), "=f"((to)[1]), \
-               "=f"((to)[2]), "=f"((to)[3]) : "r"(at) : "memory");
-#define SHARED_GET1(v, at) SHARED_GET(v, at)
 #define SHARED_GET(v, at) asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory")
 
 // A barrier of the consumers alone, as the producer goes its own way.

@@ -102,7 +102,6 @@
         if (live1 && inside1) EPILOGUE(RESULT[i][4 * j + 3], at1 + col + 1) \
       }
 #endif
-#if !STAGED
 #define STORE_RESULT \
     UNROLL for (int i = 0; i < MI; ++i) { \
       const int row = ROW(i); \
@@ -110,76 +109,3 @@
       PLACE(row + 8, live1, at1) \
       STORE_ROWS \
     }
-#else
-// A warp's 16 rows go through shared memory, 32 columns at a time, so that one loop stores them: a
-// large epilogue that is written out for a whole tile does not fit the instruction cache.  Lanes
-// take WIDE neighbours of a row each, PASSES times.  Eight columns lie where their row says, so
-// that rows do not share banks.
-#if defined(EPILOGUE_VECTOR) && VECTOR == 8
-#define WIDE 8
-#define STORE_WIDE(count, d, at, step) EPILOGUE_VECTORS(count, 8, d, at, step)
-#elif defined(EPILOGUE_VECTOR) && VECTOR == 4
-#define WIDE 4
-#define STORE_WIDE(count, d, at, step) EPILOGUE_VECTORS(count, 4, d, at, step)
-#else
-#define WIDE 1
-#define STORE_WIDE(count, d, at, step) EPILOGUE((d)[0], at)
-#endif
-#define PASSES (16 / WIDE)
-#define STAGED_AT(row, eight) (staging + (row) * 128 + (((eight) ^ ((row) & 3)) * 32))
-#define PUT_PART(i, part) \
-      UNROLL for (int v = 0; v < 4; ++v) { \
-        const uint to_ = STAGED_AT(quad, v) + pair * 8; \
-        SHARED_PUT2(to_, RESULT[i][16 * (part) + 4 * v], RESULT[i][16 * (part) + 4 * v + 1]); \
-        SHARED_PUT2(to_ + 1024, RESULT[i][16 * (part) + 4 * v + 2], \
-                    RESULT[i][16 * (part) + 4 * v + 3]); \
-      }
-#if WIDE == 8
-#define GET_WIDE(d, from) { SHARED_GET4(d, from) SHARED_GET4((d) + 4, (from) + 16) }
-#elif WIDE == 4
-#define GET_WIDE(d, from) { SHARED_GET4(d, from) }
-#else
-#define GET_WIDE(d, from) SHARED_GET1((d)[0], from);
-#endif
-#define GET_PASS(d, p) { \
-          const int row_ = lane / (32 / WIDE) + WIDE * (p); \
-          GET_WIDE(d, STAGED_AT(row_, right / 8) + right % 8 * 4) }
-// All that a lane takes comes before the first is stored: each read takes 30 clocks.
-#define STORE_EACH \
-          UNROLL for (int p = 0; p < PASSES; ++p) \
-            if (live[p] && inside) STORE_WIDE(1, d + WIDE * p, at[p] + col, 0)
-#if READS && WIDE > 1  // as does what the epilogue reads, where rows are as far apart
-#define WHOLE \
-      int whole = live[0]; \
-      UNROLL for (int p = 1; p < PASSES; ++p) \
-        whole = whole && live[p] && at[p] - at[p - 1] == at[1] - at[0];
-#define STORE_PIECE \
-          if (whole && inside) STORE_WIDE(PASSES, d, at[0] + col, at[1] - at[0]) else { STORE_EACH }
-#else
-#define WHOLE
-#define STORE_PIECE STORE_EACH
-#endif
-#define STORE_RESULT \
-    _Pragma("unroll 1") for (int i = 0; i < MI; ++i) { \
-      const int right = lane % (32 / WIDE) * WIDE; \
-      const int row = IN_TILE * (64 * MI) + i * 64 + ((tid >> 5) & 3) * 16 + lane / (32 / WIDE); \
-      int live[PASSES]; \
-      INDEX_T at[PASSES]; \
-      UNROLL for (int p = 0; p < PASSES; ++p) { \
-        PLACE(row + WIDE * p, live_, at_) \
-        live[p] = live_; \
-        at[p] = at_; \
-      } \
-      WHOLE \
-      _Pragma("unroll 1") for (int piece = 0; piece < BN / 32; ++piece) { \
-        UNROLL for (int q = 0; q < MI; ++q) UNROLL for (int k = 0; k < BN / 32; ++k) \
-          if (i == q && piece == k) PUT_PART(q, k) \
-        WARP_SYNC; \
-        const int col = piece * 32 + right, inside = n0 + col < COLUMNS; \
-        float d[PASSES * WIDE]; \
-        UNROLL for (int p = 0; p < PASSES; ++p) GET_PASS(d + WIDE * p, p) \
-        WARP_SYNC; \
-        STORE_PIECE \
-      } \
-    }
-#endif
