@@ -27,9 +27,11 @@ from kerascl.runtime import device as devices
 from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
 
-# Numbers that a lane may hold, of 256 registers: the rest are operands, addresses and statistics.
-MOST_HELD = 144
+# Of the registers of a lane, as `FragmentBlock.registers` counts them: with more, compilers for AMD's
+# and Intel's GPUs began to spill.
+MOST_REGISTERS = 250
 LOGIT = 30  # ordinary instructions that a logit takes, counted
+BUSY = 256  # work-items that a compute unit should hold, as each waits at barriers
 # Bytes of local memory that may be in use beside the tiles.
 SPARE = 256
 
@@ -80,18 +82,21 @@ class FragmentBlock:
         hands = self.subgroups * max(self.tile(a, self.rows, self.bc), facts)
         return tiles + hands + 8 * (self.bc if keys else self.br)
 
-    def held(self, p: AttentionProblem, keys: bool) -> int:
-        """Numbers that a lane keeps: its sums, and the logits of a block."""
-        width, depth = self.padded(p.width), self.padded(p.depth)
+    def registers(self, p: AttentionProblem, keys: bool) -> float:
+        """About those of a lane: its sums, the logits of a block with their addresses, operands of two
+        steps, and what it knows of rows."""
+        f, width, depth = self.f, self.padded(p.width), self.padded(p.depth)
         sums = depth if p.grad is None else width + depth if keys else width
-        logits = self.bc * (1 if p.grad is None else 2)
-        return self.rows * (sums + logits) // self.f.lanes
+        logits = 2.5 * self.bc * (1 if p.grad is None else 2)
+        facts = f.n * (4 if p.grad is None else 0)
+        operands = 2 * (self.blocks * len(f.a.elements) + len(f.b.elements)) / f.wide
+        return self.rows * (sums + logits + facts) / f.lanes + operands
 
     def fits(self, p: AttentionProblem, info: DeviceInfo, keys: bool) -> bool:
         room = self.local_bytes(p, keys) <= info.local_mem_bytes - SPARE
         whole = self.bc % max(self.f.k, self.f.n) == 0
-        held = self.held(p, keys) <= MOST_HELD and self.threads <= info.max_work_group_size
-        return room and whole and held
+        held = self.registers(p, keys) <= MOST_REGISTERS
+        return room and whole and held and self.threads <= info.max_work_group_size
 
     def time(self, p: AttentionProblem, info: DeviceInfo, keys: bool, rate: float) -> float:
         """Microseconds of one kernel, without its launch, where the units do `rate` multiply-adds in
@@ -116,7 +121,8 @@ class FragmentBlock:
         turned = 2 * self.bc * (width + depth) * f.dtype.itemsize
         logits = self.br * self.bc * LOGIT
         one = products * f.products / rate + (nbytes + turned) / rates.local_bandwidth
-        return blocks * (one + logits / rates.rate(float32))
+        resident = self.threads * (info.local_mem_bytes // self.local_bytes(p, keys))
+        return blocks * (one + logits / rates.rate(float32)) * max(1, BUSY / resident)
 
 
 @functools.cache
@@ -146,13 +152,13 @@ class _FragmentSolver(attention_tiled.TiledSolver):
     """What differs from the portable kernels, on one unit.
 
     Args:
-        block: instead of the one that is counted to be fastest, for tests and tuning.
+        blocks: of each kernel, instead of those that are counted to be fastest, for tests and tuning.
     """
 
     kernel = "attention_fragment"
 
-    def __init__(self, unit: Unit, block: tuple[int, int, int] | None = None):
-        self.unit, self.given = unit, block
+    def __init__(self, unit: Unit, blocks: tuple[FragmentBlock, ...] | None = None):
+        self.unit, self.given = unit, blocks
         self.name = unit.name.rstrip("_") + ("_grad" if self.backward else "")
 
     def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
@@ -169,10 +175,9 @@ class _FragmentSolver(attention_tiled.TiledSolver):
 
     def block(self, p: AttentionProblem, info: DeviceInfo) -> Any:
         """What a work-group of each kernel takes, None where the device has no room for one."""
-        f, rate = self.unit.fragments[p.q.dtype], self._rate(p, info)
-        every = (FragmentBlock(f, *self.given),) if self.given else _blocks(f)
-        found = []
+        f, rate, found = self.unit.fragments[p.q.dtype], self._rate(p, info), []
         for keys in (False, True)[: 1 + self.backward]:
+            every = self.given[keys : keys + 1] if self.given else _blocks(f)
             fitting = [b for b in every if b.fits(p, info, keys)]
             if not fitting:
                 return None

@@ -86,9 +86,10 @@
   (to)[0] = v_.x, (to)[1] = v_.y, (to)[2] = v_.z, (to)[3] = v_.w; }
 
 // sums += rows of tile a from `a_row` on times rows of tile b.  Of three products the first takes a's
-// rests, the second b's.
+// rests, the second b's.  Compilers would bring operands of all steps first, until registers spill.
+#define STEP_BY_STEP _Pragma("unroll 1")
 #define ADD_PRODUCTS(sums, a, a_rows, a_row, b, b_rows, depth) \
-  EACH(s_, PRODUCTS * ((depth) / FRAGMENT_K)) { \
+  STEP_BY_STEP for (int s_ = 0; s_ < PRODUCTS * ((depth) / FRAGMENT_K); ++s_) { \
     const int at_ = s_ % ((depth) / FRAGMENT_K) * FRAGMENT_K, part_ = s_ / ((depth) / FRAGMENT_K); \
     const uint rest_a_ = PRODUCTS > 1 && part_ == 0 ? PART(A, a_rows, depth) : 0; \
     const uint rest_b_ = PRODUCTS > 1 && part_ == 1 ? PART(B, b_rows, depth) : 0; \
