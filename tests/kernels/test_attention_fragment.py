@@ -156,8 +156,8 @@ SMALL, WHOLE = (1, 70, 37, 2, 20, 12, True, 0.75), attention_fragment_selftest.C
 
 
 def self_test(dev, monkeypatch, name, change=lambda text: text, broken=lambda f: f, dtype=None):
-    """Runs the self-test of a unit, emulated, with a change of its kernels' text or of what is known
-    of an instruction: a small case of one dtype."""
+    """Runs the self-test of a unit, emulated, with a change of its kernels' text or of what is
+    known of an instruction: a small case of one dtype."""
     unit, card, _ = UNITS[name]
     dtype = dtype or next(iter(unit.fragments))
     unit = dataclasses.replace(unit, fragments={dtype: broken(unit.fragments[dtype])})
@@ -213,7 +213,7 @@ def test_faults_of_a_layout_are_seen(dev, name, fault, faults, monkeypatch):
     def broken(f):
         return dataclasses.replace(f, **faults[fault](f))
 
-    with pytest.raises(DeviceError, match="attention.* is wrong"):
+    with pytest.raises(DeviceError, match=r"attention.* is wrong"):
         self_test(dev, monkeypatch, name, broken=broken)
 
 
@@ -239,14 +239,14 @@ def test_faults_of_the_kernel_are_seen(dev, fault, monkeypatch):
         found.append(old in text)
         return text.replace(old, new)
 
-    with pytest.raises(DeviceError, match="attention.* is wrong"):
+    with pytest.raises(DeviceError, match=r"attention.* is wrong"):
         self_test(dev, monkeypatch, "xmx16", change)
     assert any(found)
 
 
 def test_second_halves_of_pairs_are_needed(dev, monkeypatch):
     """The self-test's bound is tight enough to see that float32 lost 16 bits."""
-    with pytest.raises(DeviceError, match="attention.* is wrong"):
+    with pytest.raises(DeviceError, match=r"attention.* is wrong"):
         self_test(
             dev, monkeypatch, "gfx12", lambda text: text.replace("= parts_.s1;", "= 0;")
             .replace("(s0_.s1, s1_.s1, s2_.s1, s3_.s1)", "(0)"), dtype=dtypes.float32,

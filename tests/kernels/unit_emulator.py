@@ -1,6 +1,6 @@
-"""Runs kernels for matrix units, those whose data move in OpenCL C (mma_plain.cl, and attention's in
-attention_fragment_tiles.cl), where there are none: the lanes of a sub-group exchange what they hold
-in local memory.
+"""Runs kernels for matrix units, those whose data move in OpenCL C (mma_plain.cl, and attention's
+in attention_fragment_tiles.cl), where there are none: the lanes of a sub-group exchange what they
+hold in local memory.
 
 Each instruction is written out from its vendor's manual, and knows nothing of kerascl's own
 description.  What this cannot see: time, registers, and how matrix units round sums.

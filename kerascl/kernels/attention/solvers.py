@@ -37,8 +37,8 @@ MOST_LOGITS = 1 / 256  # of the memory; a training step keeps those of all layer
 # Of one head, up to which kernels on matrix units beat the formula: those of attention_mma.cl, and
 # those of attention_mma16.cl.
 MATRIX_FEATURES, MATRIX_FEATURES16 = 64, 128
-# Of the formula with its gradients: launches, how often a logit is read or written, and the share of
-# the matrix units' rate that its products are taken to reach.
+# Of the formula with its gradients: launches, how often a logit is read or written, and the share
+# of the matrix units' rate that its products are taken to reach.
 FORMULA_LAUNCHES, FORMULA_MOVES, FORMULA_SHARE = 8, 12, 0.25
 
 
@@ -76,7 +76,8 @@ def preferred(problem: AttentionProblem, info) -> bool:
 
 
 def _beats_formula(p: AttentionProblem, info) -> bool:
-    """Whether attention_fragment.cl is counted to take less time than the formula, with gradients."""
+    """Whether attention_fragment.cl is counted to take less time than the formula, both with
+    gradients."""
     steps = (p.length * p.heads * p.depth, p.heads * p.depth, p.depth, 1)
     time = 0.0
     for grad in (None, Tensor(p.q.dtype, steps)):

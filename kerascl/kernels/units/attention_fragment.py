@@ -27,8 +27,8 @@ from kerascl.runtime import device as devices
 from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
 
-# Of the registers of a lane, as `FragmentBlock.registers` counts them: with more, compilers for AMD's
-# and Intel's GPUs began to spill.
+# Of the registers of a lane, as `FragmentBlock.registers` counts them: with more, compilers for
+# AMD's and Intel's GPUs began to spill.
 MOST_REGISTERS = 250
 LOGIT = 30  # ordinary instructions that a logit takes, counted
 BUSY = 256  # work-items that a compute unit should hold, as each waits at barriers
@@ -38,8 +38,8 @@ SPARE = 256
 
 @dataclass(frozen=True)
 class FragmentBlock:
-    """A work-group of `subgroups`, each of which owns `blocks` fragments of rows, takes `bc` columns
-    at a time, by instructions on `f`."""
+    """A work-group of `subgroups`, each of which owns `blocks` fragments of rows, takes `bc`
+    columns at a time, by instructions on `f`."""
 
     f: Fragment = field(repr=False)
     subgroups: int
@@ -83,8 +83,8 @@ class FragmentBlock:
         return tiles + hands + 8 * (self.bc if keys else self.br)
 
     def registers(self, p: AttentionProblem, keys: bool) -> float:
-        """About those of a lane: its sums, the logits of a block with their addresses, operands of two
-        steps, and what it knows of rows."""
+        """About those of a lane: its sums, the logits of a block with their addresses, operands of
+        two steps, and what it knows of rows."""
         f, width, depth = self.f, self.padded(p.width), self.padded(p.depth)
         sums = depth if p.grad is None else width + depth if keys else width
         logits = 2.5 * self.bc * (1 if p.grad is None else 2)
@@ -99,9 +99,9 @@ class FragmentBlock:
         return room and whole and held and self.threads <= info.max_work_group_size
 
     def time(self, p: AttentionProblem, info: DeviceInfo, keys: bool, rate: float) -> float:
-        """Microseconds of one kernel, without its launch, where the units do `rate` multiply-adds in
-        one: products, reads of local memory and what each logit takes, one after the other; rows and
-        columns count in whole blocks, work-groups in whole rounds of all compute units."""
+        """Microseconds of one kernel, without its launch, where the units do `rate` multiply-adds
+        in one: products, reads of local memory and what each logit takes, one after the other; rows
+        and columns count in whole blocks, work-groups in whole rounds of all compute units."""
         rates, f = machine.of(info), self.f
         owned, owners = (p.source, p.groups) if keys else (p.length, p.heads)
         others = (p.length if keys else p.source) * (p.heads // owners)
@@ -152,7 +152,8 @@ class _FragmentSolver(attention_tiled.TiledSolver):
     """What differs from the portable kernels, on one unit.
 
     Args:
-        blocks: of each kernel, instead of those that are counted to be fastest, for tests and tuning.
+        blocks: of each kernel, instead of those that are counted to be fastest, for tests and
+            tuning.
     """
 
     kernel = "attention_fragment"

@@ -1,7 +1,7 @@
 """Computes attention with attention_fragment.cl on one device, in a process of its own.
 
-`python -m kerascl.kernels.units.attention_fragment_selftest <index>` exits 0 and prints OK, or fails
-in whatever way the driver fails.
+`python -m kerascl.kernels.units.attention_fragment_selftest <index>` exits 0 and prints OK, or
+fails in whatever way the driver fails.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from kerascl.runtime import device, selftest_child
 CASES = (
     (1, 150, 170, 2, 36, 64, True, 0.75), (2, 140, 75, 1, 64, 20, False, 1.0),
 )  # fmt: skip
-LARGE = dict(batch=64, length=2048, source=2048)
 BOUNDS = {dtypes.bfloat16: 1e-2, dtypes.float16: 2e-3}
 
 
@@ -38,7 +37,10 @@ def _bound(unit: Unit, dtype: DType) -> float:
 def _solvers(unit: Unit, dtype: DType, case: tuple, info: device.DeviceInfo) -> tuple:
     """Both, with the blocks that large problems have."""
     kinds = attention_fragment.FragmentAttention, attention_fragment.FragmentAttentionGradient
-    large = [dataclasses.replace(p, **LARGE) for p in attention_selftest.problems(case, dtype)]
+    large = [
+        dataclasses.replace(p, batch=64, length=2048, source=2048)
+        for p in attention_selftest.problems(case, dtype)
+    ]
     return tuple(
         kind(unit, kind(unit).block(p, info)) for kind, p in zip(kinds, large, strict=True)
     )
