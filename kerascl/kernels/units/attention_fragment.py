@@ -28,8 +28,9 @@ from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
 
 # Of the registers of a lane, as `FragmentBlock.registers` counts them: with more, compilers for
-# AMD's and Intel's GPUs began to spill.
-MOST_REGISTERS = 250
+# AMD's and Intel's GPUs began to spill; and those that masks, biases, dropout and numbers as pairs
+# take, where a smaller block leaves them.
+MOST_REGISTERS, SPARE_REGISTERS = 275, 70
 LOGIT = 30  # ordinary instructions that a logit takes, counted
 BUSY = 256  # work-items that a compute unit should hold, as each waits at barriers
 # Bytes of local memory that may be in use beside the tiles.
@@ -87,7 +88,7 @@ class FragmentBlock:
         two steps, and what it knows of rows."""
         f, width, depth = self.f, self.padded(p.width), self.padded(p.depth)
         sums = depth if p.grad is None else width + depth if keys else width
-        logits = 2.5 * self.bc * (1 if p.grad is None else 2)
+        logits = 3.5 * self.bc * (1 if p.grad is None else 2)
         facts = f.n * (4 if p.grad is None else 0)
         operands = 2 * (self.blocks * len(f.a.elements) + len(f.b.elements)) / f.wide
         return self.rows * (sums + logits + facts) / f.lanes + operands
@@ -182,7 +183,10 @@ class _FragmentSolver(attention_tiled.TiledSolver):
             fitting = [b for b in every if b.fits(p, info, keys)]
             if not fitting:
                 return None
-            found.append(min(fitting, key=lambda b: b.time(p, info, keys, rate)))
+            more = f.products > 1 or any(x is not None for x in (p.bias, p.mask, p.dropout))
+            most = MOST_REGISTERS - SPARE_REGISTERS * more
+            roomy = [b for b in fitting if b.registers(p, keys) <= most]
+            found.append(min(roomy or fitting, key=lambda b: b.time(p, info, keys, rate)))
         return tuple(found)
 
     def _rate(self, p: AttentionProblem, info: DeviceInfo) -> float:
