@@ -340,8 +340,8 @@ def test_blocks_fit_small_local_memory(name, dtype):
 
 
 def launches(name, dtype, features, **more):
-    """Launches of both passes for a card, where these kernels are chosen, each with its block and how
-    often the instruction is in it: once for each fragment of results, in a loop over the depth."""
+    """Launches of both passes for a card, where these kernels are chosen, each with its bytes of
+    local memory and how often the instruction is in it: for each fragment of results."""
     unit, card, _ = UNITS[name]
     info = CARDS[card].info
     problem = problem_of(features, dtype, precision="highest" if unit.exact else "high", **more)
