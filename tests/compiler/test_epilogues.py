@@ -48,7 +48,7 @@ def test_neighbours_are_read_and_stored_as_such(epilogues, rng, captured):
 
 @pytest.mark.parametrize("solver", ["", "tiled32x32", "tiled64x64"])
 def test_a_bias_is_read_as_a_vector_and_gathered_rows_are_not(epilogues, rng, monkeypatch, solver):
-    """Where a vector's first lies says where the others do, but not of what an index array picks."""
+    """A vector's first says where the others lie, but not of what an index array picks."""
     monkeypatch.setenv("KERASCL_SOLVERS", solver)
     x, w, b, table, more = (
         rng.normal(size=s).astype(np.float32) for s in ((45, 8), (8, 32), 32, (7, 32), (5, 9, 32))

@@ -257,7 +257,7 @@ class _Beside(Scope):
 
     def together(self, index: Expr, count: int = 4) -> bool:
         """Whether so many neighbours of the last dimension have neighbouring indices, the first a
-        multiple of that, which the other coordinates alone decide: not what is read, as by a gather."""
+        multiple of that and known by the other coordinates (a gather's is read from memory)."""
         before = index - self.last
         apart = before.const % count or any(k % count for _, k in before.terms)
         apart = apart or any(var.name not in self.others for var, _ in variables(before))
