@@ -68,7 +68,8 @@ def map_kernel(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bo
         return Kernels()
     limit = 1024 if info.kind == "cpu" else 256
     local = min(limit, info.max_work_group_size, power_of_two(total))
-    if _draws(build) and (found := _fours(build, limit)):
+    draws = any(node.op is KEEP_COARSE for node in build.computed())
+    if draws and (found := _fours(build, limit)):
         return Kernels([found])
     count = _together(build, local)
     dims = space.refine(cluster.shape, build.shapes) or (1,)
@@ -317,20 +318,6 @@ class _Four(_Beside):
         return name
 
 
-def _draws(build: Builder) -> bool:
-    """Whether the map decides at random, by bits that neighbours share, what is kept."""
-    seen: set[int] = set()
-    stack = list(build.cluster.members)
-    while stack:
-        node = stack.pop()
-        if node.op is KEEP_COARSE:
-            return True
-        if id(node) not in seen and id(node) not in build.outside:
-            seen.add(id(node))
-            stack.extend(() if node.op.kind is Kind.LIBRARY else node.inputs)
-    return False
-
-
 def _fours(build: Builder, limit: int) -> Generated | None:
     """Four neighbours a work-item, which share a block of random bits; None where they do not."""
     cluster = build.cluster
@@ -460,6 +447,7 @@ def epilogue(
     alone_lines = scope.written("1", "(uint)i")
     lines += [load.line(load.pointer, load.at or "i") for load in scope.loads]
     lines = [f"uint2 {name};" for name in scope.fours] + lines + alone_lines[:computed]
+    work = sum(node.op.cost for node in build.computed() if node.op.kind is Kind.POINTWISE)
     if cluster.streamed:  # what each step of a loop stores may begin anywhere
         lines += alone_lines[computed:]
         stores = []
@@ -469,5 +457,5 @@ def epilogue(
     return Epilogue(
         params, args, "\n".join(lines), tuple(writer.helpers), tuple(scope.loads),
         "\n".join(compute), tuple(stores), writer.uses_double, folded, tuple(scope.fours),
-        "\n".join(decode),
+        "\n".join(decode), work,
     )  # fmt: skip

@@ -102,6 +102,7 @@ class Epilogue:
             eight do not cross rows; `compute` then takes the last from `column` and `j_`.
         fours: variables of type uint2 that `compute` sets where `j_`, the number of a neighbour, is
             a multiple of four, and reads for that and the next three.
+        work: the costs of its pointwise operations together (1 is an addition).
         uses_double: whether `body` or `helpers` need fp64.
         moments: C statements over `col`, a column of the output (the last dimension), and of all
             accumulators of that column `mean` and `squares`, the sum of squared distances from
@@ -119,6 +120,7 @@ class Epilogue:
     moments: str = ""
     fours: tuple[str, ...] = ()
     decode: str = ""
+    work: int = 0
 
     @property
     def reads(self) -> tuple[VectorLoad, ...]:
