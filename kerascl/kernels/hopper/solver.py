@@ -55,11 +55,13 @@ class MomentsSolver(HopperSolver):
 
     def choice(self, problem, info, epilogue: Epilogue) -> tuple:
         """`best` for the epilogue."""
-        more = READ * len(epilogue.reads) + WORK * max(epilogue.work - LIGHT, 0)
-        more += MOMENTS if epilogue.moments else 0.0
+        more = READ * len(epilogue.reads) + (MOMENTS if epilogue.moments else 0.0)
+        short = problem.a.itemsize == 2  # for others the rest is not measured
+        more += WORK * max(epilogue.work - LIGHT, 0) if short else 0.0
+        reads = short and bool(epilogue.reads)
         # Moments are those of whole sums.
         splits = 1 if epilogue.moments else self.splits
-        return type(self)(self.tile, splits, more, bool(epilogue.reads)).best(problem, info)
+        return type(self)(self.tile, splits, more, reads).best(problem, info)
 
     def takes_moments(self, problem, info) -> bool:
         if not self.moments(problem) or not hopper_probe.available(info, "wgmma_moments"):
