@@ -88,10 +88,10 @@ VARIANTS: tuple[Solver, ...] = (
 
 def candidates(problem: ConvProblem, info) -> tuple[tuple[Solver, ...], tuple[Solver, ...]]:
     """Whose costs are compared, and who is taken only where a record names it: a convolution that
-    is a product is solved as one, whose kernels need not find out where each pixel lies.  Not so
-    its filter's gradient, a long sum over pixels, whose order is free."""
-    alone = problem.kind != FILTER_GRAD and not avoided(POINTWISE)
-    if alone and POINTWISE.applies(problem, info):
+    is a product is solved as one, whose kernels need not find out where each pixel lies.  Not so on
+    GPUs its filter's gradient, a long sum over pixels, where their estimates are good enough."""
+    alone = info.kind == "cpu" or problem.kind != FILTER_GRAD
+    if alone and POINTWISE.applies(problem, info) and not avoided(POINTWISE):
         return (POINTWISE,), (*SOLVERS, *VARIANTS)
     return SOLVERS, VARIANTS
 
