@@ -28,14 +28,18 @@ def force(monkeypatch):
         emulated.install(monkeypatch.setattr)
         monkeypatch.setenv("KERASCL_SOLVERS", name)
         forget()
-        planned, plan = [], emulated.Emulated.plan
+        planned = []
 
-        def noted(self, problem, info, epilogue):
-            made = plan(self, problem, info, epilogue)
-            planned.append(f"{self.name} moments" if epilogue.moments else self.name)
-            return made
+        def note(kind, plan):
+            def noted(self, problem, info, epilogue):
+                made = plan(self, problem, info, epilogue)
+                planned.append(f"{self.name} moments" if epilogue.moments else self.name)
+                return made
 
-        monkeypatch.setattr(emulated.Emulated, "plan", noted)
+            monkeypatch.setattr(kind, "plan", noted)
+
+        for kind in (emulated.Emulated, emulated.EmulatedAttention):
+            note(kind, kind.plan)
         return planned
 
     yield change
@@ -63,16 +67,29 @@ def network() -> keras.Model:
     return keras.Model(image, x)
 
 
-def trained(policy: str) -> np.ndarray:
+def transformer() -> keras.Model:
+    """Two blocks of attention, the second with grouped heads, as layers of a decoder have it."""
+    tokens = x = keras.Input((20, 24))
+    for attention in (
+        layers.MultiHeadAttention(2, 16), layers.GroupQueryAttention(8, 4, 2),
+    ):  # fmt: skip
+        inside = layers.LayerNormalization()(x)
+        x = layers.Add()([x, attention(inside, inside, use_causal_mask=True)])
+        inside = layers.Dense(48, "gelu")(layers.LayerNormalization()(x))
+        x = layers.Add()([x, layers.Dense(24)(inside)])
+    return keras.Model(tokens, layers.Dense(8)(layers.GlobalAveragePooling1D()(x)))
+
+
+def trained(policy: str, make=network) -> np.ndarray:
     """How far three steps move the weights."""
     keras.config.set_floatx("float64" if policy == "float64" else "float32")
     keras.config.set_dtype_policy(policy)
     keras.utils.set_random_seed(5)
-    model, rng = network(), np.random.default_rng(5)
+    model, rng = make(), np.random.default_rng(5)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=keras.optimizers.SGD(0.02, momentum=0.9), loss=loss)
     begun = [np.asarray(w, np.float64) for w in model.get_weights()]
-    x, y = rng.standard_normal((8, 24, 24, 3)).astype("f"), rng.integers(0, 8, 8)
+    x, y = rng.standard_normal((8, *model.input_shape[1:])).astype("f"), rng.integers(0, 8, 8)
     for _ in range(3):
         model.train_on_batch(x, y)
     return np.concatenate(
@@ -104,6 +121,27 @@ def test_training_of_others(name, policy, force, monkeypatch):
     if policy == "float32" and "f32" not in name:
         bound = 2.0**-15  # each number as two bfloat16
     check(name, policy, reference, bound, force, monkeypatch)
+
+
+@pytest.mark.slow
+@pytest.mark.every(4)
+@pytest.mark.parametrize("name, policy", [
+    *((n, "mixed_bfloat16") for n in ("wmma", "rdna4wmma", "cdna3mfma", "xmx8", "xmx16")),
+    *((n, "float32") for n in ("cdna2f32mfma", "rdna4wmma", "xmx16")),
+    ("cdna2f32mfma", "mixed_float16"),
+])  # fmt: skip
+def test_training_of_a_transformer(name, policy, force, monkeypatch):
+    """Attention and its gradients by units, in both kinds of heads, and products beside them."""
+    monkeypatch.setenv("KERASCL_PRECISION", "high")
+    reference, bound = ("float64", 5e-6) if policy == "float32" else (policy, 1e-2)
+    if policy == "float32" and "f32" not in name:
+        bound = 2.0**-14  # each number as two bfloat16, in attention three times over
+    expected = trained(reference, transformer)
+    planned = force(name)
+    found = trained(policy, transformer)
+    assert {name, f"{name}_grad"} < set(planned)
+    error = np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    assert error < bound, f"relative error {error:.1e}"
 
 
 def check(name, policy, reference, bound, force, monkeypatch):

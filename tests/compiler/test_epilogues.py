@@ -46,6 +46,30 @@ def test_neighbours_are_read_and_stored_as_such(epilogues, rng, captured):
     assert len(epilogue.param_list) >= 4  # the residual, the bias, what is turned and the result
 
 
+@pytest.mark.parametrize("solver", ["", "tiled32x32", "tiled64x64"])
+def test_a_bias_is_read_as_a_vector_and_gathered_rows_are_not(epilogues, rng, monkeypatch, solver):
+    """A vector's first says where the others lie, but not of what an index array picks."""
+    monkeypatch.setenv("KERASCL_SOLVERS", solver)
+    x, w, b, table, more = (
+        rng.normal(size=s).astype(np.float32) for s in ((45, 8), (8, 32), 32, (7, 32), (5, 9, 32))
+    )
+    ids = rng.integers(0, 7, 45).astype(np.int32)
+
+    @kc.jit
+    def run(x, w, b, table, ids, more):
+        y = kc.matmul(x, w) + b + kc.take(table, ids, axis=0)
+        return y.reshape(5, 9, 32) * b + more + more[:, :1]
+
+    found = run(*map(kc.array, (x, w, b, table, ids, more))).numpy()
+    wide = (x.astype(np.float64) @ w + b + table[ids]).reshape(5, 9, 32)
+    expected = wide * b + more + more[:, :1]
+    assert np.linalg.norm(found - expected) <= 1e-6 * np.linalg.norm(expected)
+    (epilogue,) = epilogues
+    # the bias, the first of nine rows (by its coordinates), and what lies where the result does
+    assert sorted(bool(load.at) for load in epilogue.loads) == [False, True, True]
+    assert len(epilogue.reads) == 1 and "column" in epilogue.decode
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float8_e4m3fn", "int8", "float64"])
 def test_residuals_of_other_dtypes(dev, rng, dtype):
     if dtype == "float64" and not dev.info.fp64:

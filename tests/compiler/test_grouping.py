@@ -5,6 +5,7 @@ import pytest
 import kerascl as kc
 from kerascl.compiler.fuse.rules import Part
 from kerascl.compiler.fuse.targets import RECOMPUTE_ONE_LIMIT, choose_targets, reads_of
+from kerascl.dtypes import int32
 from kerascl.ops.nn import moments
 from tests.compiler.graphs import argument, epilogues_only, grouped, names, nodes_of
 
@@ -138,6 +139,15 @@ def test_elementwise_operations_follow_a_product():
     assert names(grouped(kc.tanh(x @ w + b))) == [["library", "matmul", "tanh"]]
     turned = kc.transpose(x @ w, (1, 0))
     assert names(grouped(turned + 1)) == [["library", "matmul"], ["map", "add"]]
+
+
+def test_a_products_bias_is_added_in_its_epilogue_before_rows_are_repeated():
+    """As that of keys and values before they are put into a cache."""
+    x, w, bias, rows = argument(1, 8), argument(8, 6), argument(6), argument(9, dtype=int32)
+    ended = x @ w + bias
+    assert names(grouped(kc.take(ended, rows, axis=0)))[0] == ["library", "matmul", "add"]
+    alone = argument(1, 6) + bias
+    assert len(grouped(kc.take(alone, rows, axis=0))) == 1
 
 
 def test_unless_its_record_takes_none():

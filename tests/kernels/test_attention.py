@@ -122,7 +122,7 @@ class Case:
         self.dk = shared(np.einsum("bhts,bthd->bshd", slope, q))
         self.dv = shared(np.einsum("bhts,bthd->bshd", weights * self.factors, g))
 
-    def check(self, solvers, dev):
+    def check(self, solvers, dev, bound=None):
         p = self.forward
         forward, backward = solvers
         extras = dict(zip("def", self.extra.values(), strict=False))
@@ -132,20 +132,20 @@ class Case:
         }
         plan = forward.plan(p, dev.info, store_epilogue(p.dtype))
         got = run_outputs(plan, self.inputs | extras, outs, dev)
-        close(got["out"], self.y)
+        close(got["out"], self.y, bound)
         inputs = self.inputs | {"d": self.g, "e": got["stat"], "f": self.delta}
         inputs |= dict(zip("ghi", self.extra.values(), strict=False))
         outs = {"out": self.dq, "dk": self.dk, "dv": self.dv}
         outs = {name: poisoned(x.shape, p.dtype) for name, x in outs.items()}
         plan = backward.plan(self.backward, dev.info, store_epilogue(p.dtype))
         got = run_outputs(plan, inputs, outs, dev)
-        close(got["out"], self.dq)
-        close(got["dk"], self.dk)
-        close(got["dv"], self.dv)
+        close(got["out"], self.dq, bound)
+        close(got["dk"], self.dk, bound)
+        close(got["dv"], self.dv, bound)
 
 
-def close(got, want):
-    bound = {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[got.dtype.name]
+def close(got, want, bound=None):
+    bound = bound or {"float32": 2e-6, "float16": 1e-3, "bfloat16": 8e-3}[got.dtype.name]
     got = got.astype(np.float64)
     assert np.isfinite(got).all(), "poison or overflow in the output"
     norm = np.linalg.norm(want)

@@ -21,7 +21,7 @@ from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.tuning import database
 from kerascl.kernels.units import attention as unit_attention
-from kerascl.kernels.units import attention16, known
+from kerascl.kernels.units import attention16, attention_fragment, known
 from tests.kernels.test_conv import make
 from tests.solvers.emulated import card
 
@@ -67,7 +67,8 @@ def units(monkeypatch):
     monkeypatch.setattr(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
     for module in (unit_attention, attention16):
         monkeypatch.setattr(module, "available", lambda info, *_: bool(info.matrix))
-    monkeypatch.setattr(known, "available", lambda unit, info: info.matrix in unit.matrix)
+    for module in (known, attention_fragment):
+        monkeypatch.setattr(module, "available", lambda unit, info: info.matrix in unit.matrix)
 
 
 def check(plan) -> None:
@@ -107,11 +108,21 @@ def test_attention(dev, units):
         scale=1.0, causal=False, dtype=dtypes.float32, q=tensor, k=tensor, v=tensor, bias=None,
         mask=None, grad=None, precision="high",
     )  # fmt: skip
-    for problem in (forward, dataclasses.replace(forward, grad=tensor)):
-        for info in (dev.info, gpu(dev.info, ""), gpu(dev.info, "mma80")):
-            for solver in attention.SOLVERS:
-                if solver.applies(problem, info):
-                    check(solver.plan(problem, info, store_epilogue(dtypes.float32)))
+    matrices = ("", "mma80", *(m for unit in attention_fragment.UNITS for m in unit.matrix))
+    infos, seen = (dev.info, *(gpu(dev.info, m) for m in dict.fromkeys(matrices))), set()
+    for dtype in (dtypes.float32, dtypes.bfloat16):
+        x = dataclasses.replace(tensor, dtype=dtype)
+        like = dict(dtype=dtype, q=x, k=x, v=x)
+        for problem in (
+            dataclasses.replace(forward, **like, precision=precision, grad=grad)
+            for precision in ("high", "highest") for grad in (None, x)
+        ):  # fmt: skip
+            for info in infos:
+                for solver in attention.SOLVERS:
+                    if solver.applies(problem, info):
+                        check(solver.plan(problem, info, store_epilogue(dtype)))
+                        seen.add(solver.name)
+    assert not {solver.name for solver in attention.SOLVERS} - seen - {"few"}
 
 
 @pytest.mark.parametrize("solver", ["winograd2", "winograd4", "cpu", ""])

@@ -23,9 +23,12 @@ UNITS = "kerascl.kernels.units"
         *MODULES, f"{UNITS}.attention_selftest", f"{UNITS}.attention16_selftest",
         f"{UNITS}.attention16_large_selftest",
     )),
-    *((f"{UNITS}.product_selftest", matrix) for matrix in (
-        "mma80", "wmma11", "wmma12", "mfma90a", "mfma942", "xmx8", "xmx16",
-    )),
+    (f"{UNITS}.product_selftest", "mma80"),
+    *(
+        (f"{UNITS}.{kind}_selftest", matrix)
+        for kind in ("product", "attention_fragment")
+        for matrix in ("wmma11", "wmma12", "mfma90a", "mfma942", "xmx8", "xmx16")
+    ),
 ])  # fmt: skip
 def test_self_tests_reach_their_end(module, matrix, hopper_info, monkeypatch):
     tests, runs, checks = [], [], []

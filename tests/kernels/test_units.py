@@ -138,7 +138,7 @@ def test_products(dev, unit, dtype, i, rng):
 def test_split_depth(dev, unit, rng):
     described, card, instructions = UNITS[unit]
     dtype = next(iter(instructions))
-    tile = of(GEMM_SOLVERS, described)[-1].tile
+    tile = of(GEMM_SOLVERS, described)[0].tile
     problem, inputs, want = test_gemm.make(rng, 40, 36, 520, dtype=dtype)
     problem, bound = case(normalise_matmul(problem), described, dtype)
     got = run(FragmentMatmul(tile, 3, described), problem, inputs, want, dev, card)
@@ -169,7 +169,7 @@ def test_subnormal_numbers_of_float16_are_kept(dev, rng):
     problem, inputs, want = test_gemm.make(rng, 32, 36, 64, dtype="float16")
     inputs["a"] = (inputs["a"].astype(np.float64) * 2.0**-20).astype(np.float16)
     want = inputs["a"].astype(np.float64) @ inputs["b"].astype(np.float64)
-    plan = of(GEMM_SOLVERS, amd_mfma.CDNA2_TRUE32)[-1].plan(
+    plan = of(GEMM_SOLVERS, amd_mfma.CDNA2_TRUE32)[0].plan(
         normalise_matmul(problem), CARDS["mi210"].info, store_epilogue(dtypes.float32)
     )
     got = run_plan(unit_emulator.emulated(plan), inputs, poisoned(want.shape, dtypes.float32), dev)
@@ -224,7 +224,7 @@ def test_faults_of_a_layout_are_seen(dev, unit, fault, rng):
     plain = described.fragments[dtypes.as_dtype(dtype)]
     wrong = dataclasses.replace(plain, **FAULTS[fault](plain))
     broken = dataclasses.replace(described, fragments={plain.dtype: wrong})
-    tile = of(GEMM_SOLVERS, described)[-1].tile
+    tile = of(GEMM_SOLVERS, described)[0].tile
     problem, inputs, want = test_gemm.make(rng, 32, 32, 64, dtype=dtype)
     problem, bound = case(normalise_matmul(problem), described, dtype)
     for unit, right in ((described, True), (broken, False)):
@@ -276,10 +276,10 @@ def test_compiled_for_amd(unit, dtype, rng):
     unit, card, instructions = UNITS[unit]
     info, plans = CARDS[card].info, []
     problem, _, _ = test_gemm.make(rng, 256, 256, 256, b="transposed", dtype=dtype)
-    plans.append((of(GEMM_SOLVERS, unit)[0], case(normalise_matmul(problem), unit, dtype)[0]))
+    plans.append((of(GEMM_SOLVERS, unit)[-1], case(normalise_matmul(problem), unit, dtype)[0]))
     kind = FORWARD if dtype == "float16" else DATA_GRAD
     problem, _, _ = test_conv.make(rng, kind, **test_conv.CASES["3x3"], dtype=dtype)
-    plans.append((of(CONV_SOLVERS, unit)[0], case(normalise_conv(problem), unit, dtype)[0]))
+    plans.append((of(CONV_SOLVERS, unit)[-1], case(normalise_conv(problem), unit, dtype)[0]))
     for solver, problem in plans:
         assert solver.applies(problem, info)
         launch = solver.plan(problem, info, store_epilogue(problem.a)).launches[0]

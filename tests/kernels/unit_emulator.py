@@ -1,5 +1,6 @@
-"""Runs kernels for matrix units, those whose data move in OpenCL C (mma_plain.cl), where there are
-none: the lanes of a sub-group exchange what they hold in local memory.
+"""Runs kernels for matrix units, those whose data move in OpenCL C (mma_plain.cl, and attention's
+in attention_fragment_tiles.cl), where there are none: the lanes of a sub-group exchange what they
+hold in local memory.
 
 Each instruction is written out from its vendor's manual, and knows nothing of kerascl's own
 description.  What this cannot see: time, registers, and how matrix units round sums.
@@ -13,11 +14,20 @@ import re
 from kerascl.kernels.contract.plan import Launch, Plan
 from kerascl.kernels.contract.source import cl_source
 
+# Memory of products' kernels, and of attention's.
+_PRODUCT = r"""
+#undef LOCAL_ADDRESS
+#define LOCAL_ADDRESS(s, p) s = 0; EMU_MEMORY
+"""
+_ATTENTION = r"""
+#define NT THREADS
+#undef MATRIX_UNITS
+#define MATRIX_UNITS EMU_MEMORY
+"""
 _HEAD = r"""
 #undef UNROLL
 #define UNROLL
-#undef LOCAL_ADDRESS
-#define LOCAL_ADDRESS(s, p) s = 0; \
+#define EMU_MEMORY \
   __local uint emu_a[NT][EMU_A], emu_b[NT][EMU_B]; \
   const int emu_tid = get_local_id(0), emu_lane = emu_tid % EMU_LANES, \
       emu_first = emu_tid - emu_lane;
@@ -149,7 +159,8 @@ def emulated(plan: Plan, exact: bool = False) -> Plan:
 
 def is_emulated(launch: Launch) -> bool:
     """Whether a launch is one that this file emulates."""
-    return launch.name == "mma_tile" and cl_source("units/mma_plain.cl") in launch.source
+    plain = launch.name == "mma_tile" and cl_source("units/mma_plain.cl") in launch.source
+    return plain or launch.name.startswith("attention_fragment")
 
 
 # A macro of several lines of which the second calls an instruction; and its name.
@@ -169,9 +180,13 @@ def _launch(launch: Launch, exact: bool) -> Launch:
     instruction = instruction.replace("XF32_BITS", f"0x{_XF32_BITS[exact]:x}u")
     source = re.sub(r"(?m)^#pragma OPENCL EXTENSION cl_khr_fp16.*\n", "", source)
     source = re.sub(r"(?m)^#define UNIT_ATTRIBUTES .*$", "#define UNIT_ATTRIBUTES", source)
-    macros, kernel = source.split("__kernel ")
+    attention = launch.name.startswith("attention")
+    source = source.replace('_Pragma("unroll") for', "for")
+    begin = "#ifdef FORWARD\n__kernel " if attention else "__kernel "
+    macros, kernel = source.split(begin)
+    head = _HEAD + (_ATTENTION if attention else _PRODUCT)
     return dataclasses.replace(
         launch,
-        source=macros + _VALUES[kind] + instruction + _HEAD + "__kernel " + kernel,
+        source=macros + _VALUES[kind] + instruction + head + begin + kernel,
         options=("-cl-opt-disable",),  # building takes longer than running
     )

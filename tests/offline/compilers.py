@@ -175,7 +175,8 @@ class Intel(Compiler):
         """What `compile` finds, and the text of the instructions of the last kernel."""
         with tempfile.TemporaryDirectory(prefix="kerascl-assembly-") as folder:
             outcome = self.compile(source, options, target, dump=folder)
-            texts = sorted(Path(folder).glob("*.asm"))
+            found = sorted(Path(folder).glob("*.asm"))
+            texts = [path for path in found if "Symbol_Table" not in path.name]
             return outcome, texts[-1].read_text() if texts else ""
 
     def compile(

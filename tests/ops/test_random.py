@@ -243,6 +243,18 @@ def test_dropout_after_a_product(columns, rng):
     np.testing.assert_allclose(y, np.where(wanted, (a @ b + 9) / 0.75, 0), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_dropout_of_gathered_rows(captured, rng):
+    """An embedding's rows: where neighbours lie is read from memory."""
+    key = random.key(int(rng.integers(2**63)))
+    table, ids = rng.standard_normal((50, 16)).astype(np.float32), rng.integers(0, 50, 30)
+    run = lambda k, t, i: random.dropout(k, kc.take(t, i, axis=0), 0.25)  # noqa: E731
+    run = kc.jit(run) if captured else run
+    y = run(key, kc.array(table), kc.array(ids.astype(np.int32))).numpy()
+    wanted = kept(key.numpy(), y.shape, random.keep_limit(0.75))
+    np.testing.assert_allclose(y, np.where(wanted, table[ids] / 0.75, 0), rtol=1e-6)
+
+
 def test_numbers_of_a_block_are_independent():
     """A million draws: the chance of each of four neighbours, and of each two of them together."""
     p, key = 0.3, random.key(0x5EED)

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import math
 
+from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.conv import solvers as conv
@@ -19,7 +20,7 @@ from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvPr
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import reach
-from kerascl.kernels.units import known
+from kerascl.kernels.units import attention_fragment, known
 from kerascl.kernels.units.tile import FragmentSolver
 from tests import profiles
 from tests.kernels import emulator, mma_emulator, unit_emulator
@@ -82,7 +83,8 @@ class Emulated(Solver):
 
     def __init__(self, solver: Solver, pairs: bool):
         self.solver, self.name, self.pairs = solver, solver.name, pairs
-        units = solver.unit.matrix if isinstance(solver, FragmentSolver) else ()
+        unit = getattr(solver, "unit", None)
+        units = unit.matrix if unit else ()
         name = next((OTHERS[matrix] for matrix in units if matrix in OTHERS), None)
         self.card = functools.partial(other_card, name) if name else card
 
@@ -90,10 +92,13 @@ class Emulated(Solver):
         if not self.solver.applies(problem, self.card(info)):
             return False
         unit = getattr(self.solver, "unit", None)
-        return self.pairs or unit is None or unit.fragments[problem.a].products == 1
+        return self.pairs or unit is None or unit.fragments[self._dtype(problem)].products == 1
 
     def cost(self, problem, info) -> float:
         return FAR + self.solver.cost(problem, self.card(info))
+
+    def _dtype(self, problem):
+        return problem.a
 
     def takes_moments(self, problem, info) -> bool:
         return self.solver.takes_moments(problem, self.card(info))
@@ -119,6 +124,17 @@ class Emulated(Solver):
             judges.append(_judge(state, e, results))
             workspace += [e.ring, 4 * math.prod(e.state)]
         return Plan(launches + judges, workspace)
+
+
+class EmulatedAttention(Emulated):
+    """The same of attention, on AMD's and Intel's units."""
+
+    def _dtype(self, problem):
+        return problem.q.dtype
+
+    def plan(self, problem, info, epilogue) -> Plan:
+        plan = self.solver.plan(problem, self.card(info), epilogue)
+        return unit_emulator.emulated(plan, problem.precision == "high")
 
 
 def operand_bytes(p) -> tuple[int, int]:
@@ -155,19 +171,23 @@ def _judge(state: str, e: emulator.Emulation, results: tuple[Ref, ...]) -> Launc
 
 
 def install(put=setattr, pairs: bool = True) -> None:
-    """Put those solvers among those of products and convolutions; `put` sets attributes.
+    """Put those solvers among those of products, convolutions and attention; `put` sets attributes.
 
     Args:
         pairs: let float32 become pairs of bfloat16 where units take no more.
     """
-    put(known, "available", lambda unit, info: info.matrix in unit.matrix)
+    for module in (known, attention_fragment):
+        put(module, "available", lambda unit, info: info.matrix in unit.matrix)
     put(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
-    for module in (matmul, conv):
+    for module in (matmul, conv, attention):
         for name in ("SOLVERS", "VARIANTS"):
-            put(module, name, tuple(_emulated(s, pairs) for s in getattr(module, name)))
+            if found := getattr(module, name, None):
+                put(module, name, tuple(_emulated(s, pairs) for s in found))
 
 
 def _emulated(solver: Solver, pairs: bool) -> Solver:
+    if solver in attention_fragment.SOLVERS:
+        return EmulatedAttention(solver, pairs)
     other = isinstance(solver, FragmentSolver) or solver.name.startswith("wgmma")
     return Emulated(solver, pairs) if other else solver
 

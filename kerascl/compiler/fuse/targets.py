@@ -210,9 +210,11 @@ class _Walk:
                     self._demand(x)
                 if broadcast:  # computed once for a row, or nearly so
                     own, reads = 0, frozenset()
-            elif kind is Kind.GATHER and own > GATHER_LIMIT and x is node.inputs[0]:
-                self._demand(x)
-                own, reads = 0, self.whole[id(x)]
+            elif kind is Kind.GATHER and x is node.inputs[0]:
+                if own > GATHER_LIMIT or (own and node.size > x.size and _ends_product(x)):
+                    x = views.storage(x)
+                    self._demand(x)
+                    own, reads = 0, self.whole[id(x)]
             inline += own
             sources |= reads
         if kind is Kind.POINTWISE and len(node.inputs) > 1:
@@ -250,6 +252,16 @@ class _Walk:
             self.target.add(id(x))
             self.stored.add(id(x))
             self.cost[id(x)] = 0
+
+
+def _ends_product(node: Node) -> bool:
+    """Whether a value follows from a heavy kernel's result, whose epilogue computes it once."""
+    node = views.storage(node)
+    for x in map(views.storage, node.inputs if node.op.kind is Kind.POINTWISE else ()):
+        record = library.record(x.op)
+        if record is not None and record.takes_epilogue and x.size == node.size:
+            return True
+    return False
 
 
 def _base(node: Node) -> Node:

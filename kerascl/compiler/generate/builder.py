@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -103,6 +104,19 @@ class Builder:
         """A writer for one kernel of the cluster, whose indices are long where they must or
         `wide`."""
         return Writer(self.generic, self.wide or wide)
+
+    def computed(self) -> Iterator[Node]:
+        """The members, and all that they compute on the way."""
+        seen: set[int] = set()
+        stack = list(self.cluster.members)
+        while stack:
+            node = stack.pop()
+            if id(node) in seen or id(node) in self.outside:
+                continue
+            seen.add(id(node))
+            yield node
+            if node.op.kind is not Kind.LIBRARY:
+                stack.extend(node.inputs)
 
     def store(
         self,

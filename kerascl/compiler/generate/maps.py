@@ -68,7 +68,8 @@ def map_kernel(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bo
         return Kernels()
     limit = 1024 if info.kind == "cpu" else 256
     local = min(limit, info.max_work_group_size, power_of_two(total))
-    if _draws(build) and (found := _fours(build, limit)):
+    draws = any(node.op is KEEP_COARSE for node in build.computed())
+    if draws and (found := _fours(build, limit)):
         return Kernels([found])
     count = _together(build, local)
     dims = space.refine(cluster.shape, build.shapes) or (1,)
@@ -251,17 +252,17 @@ class _Beside(Scope):
         axes = space.axes(dims)
         self.index = linear(axes, dims)
         self.last, self.columns = axes[-1], dims[-1]
+        self.others = {var.name for axis in axes[:-1] for var, _ in variables(axis)}
         self.loads: list[VectorLoad] = []
         self.fours: dict[str, str] = {}
 
-    def together(self, index: Expr) -> bool:
-        """Whether four neighbours of the last dimension have four neighbouring indices, the first
-        a multiple of four."""
+    def together(self, index: Expr, count: int = 4) -> bool:
+        """Whether so many neighbours of the last dimension have neighbouring indices, the first a
+        multiple of that and known by the other coordinates (a gather's is read from memory)."""
         before = index - self.last
-        names = {var.name for var, _ in variables(self.last)}
-        apart = before.const % 4 or any(k % 4 for _, k in before.terms)
-        apart = apart or any(var.name in names for var, _ in variables(before))
-        return not (self.columns % 4 or apart)
+        apart = before.const % count or any(k % count for _, k in before.terms)
+        apart = apart or any(var.name not in self.others for var, _ in variables(before))
+        return not (self.columns % count or apart)
 
     def four(self, keys: list[str], place: Expr, ctype: str) -> str | None:
         if not self.together(place):
@@ -285,12 +286,14 @@ class _Beside(Scope):
         ]
 
     def element(self, node: Node, index: Expr, guards: tuple[Any, ...]) -> str:
-        apart = guards or index != self.index or node.dtype.itemsize > 8
+        own = index == self.index
+        apart = guards or node.dtype.itemsize > 8 or not (own or self.together(index, 8))
         if apart or id(node) in self.writer.members or self.find((id(node), index, ())):
             return super().element(node, index, guards)
         self.writer.ctype(node.dtype)
         name = self.writer.name()
-        self.loads.append(VectorLoad(self.writer.buffer(node), node.dtype, name))
+        at = "" if own else self.writer.index(index)
+        self.loads.append(VectorLoad(self.writer.buffer(node), node.dtype, name, at))
         self.know(node, index, name)
         return name
 
@@ -313,20 +316,6 @@ class _Four(_Beside):
         self.places.append("i" if index == self.index else place)
         self.know(node, index, name)
         return name
-
-
-def _draws(build: Builder) -> bool:
-    """Whether the map decides at random, by bits that neighbours share, what is kept."""
-    seen: set[int] = set()
-    stack = list(build.cluster.members)
-    while stack:
-        node = stack.pop()
-        if node.op is KEEP_COARSE:
-            return True
-        if id(node) not in seen and id(node) not in build.outside:
-            seen.add(id(node))
-            stack.extend(() if node.op.kind is Kind.LIBRARY else node.inputs)
-    return False
 
 
 def _fours(build: Builder, limit: int) -> Generated | None:
@@ -447,11 +436,18 @@ def epilogue(
         if merged == dims:
             break
         dims = merged
-    lines = space.decode("i", dims, space.names(len(dims)), writer.number, writer.index_type)
-    compute = lines + scope.written("j_ % 4 == 0", "j_ % 4")[:computed]
+    names, ctype = space.names(len(dims)), writer.index_type
+    lines = space.decode("i", dims, names, writer.number, ctype)
+    compute, decode = lines, []
+    if dims[-1] % 8 == 0:  # coordinates of eight results at once
+        decode = space.decode("first", dims, [*names[:-1], "column"], writer.number, ctype)
+        decode.append(f"const {ctype} {names[-1]} = column;")
+        compute = [f"const {ctype} {names[-1]} = column + j_;"]
+    compute = compute + scope.written("j_ % 4 == 0", "j_ % 4")[:computed]
     alone_lines = scope.written("1", "(uint)i")
+    lines += [load.line(load.pointer, load.at or "i") for load in scope.loads]
     lines = [f"uint2 {name};" for name in scope.fours] + lines + alone_lines[:computed]
-    lines = [load.line(load.pointer, "i") for load in scope.loads] + lines
+    work = sum(node.op.cost for node in build.computed() if node.op.kind is Kind.POINTWISE)
     if cluster.streamed:  # what each step of a loop stores may begin anywhere
         lines += alone_lines[computed:]
         stores = []
@@ -461,4 +457,5 @@ def epilogue(
     return Epilogue(
         params, args, "\n".join(lines), tuple(writer.helpers), tuple(scope.loads),
         "\n".join(compute), tuple(stores), writer.uses_double, folded, tuple(scope.fours),
+        "\n".join(decode), work,
     )  # fmt: skip

@@ -23,6 +23,7 @@ from kerascl.core.traced import BARRIER
 from kerascl.core.types import Attrs, Shape
 from kerascl.dtypes import DType
 from kerascl.ops.declare import CAST
+from kerascl.ops.pointwise import multiply
 from kerascl.ops.views import EXPAND, PAD, PERMUTE, RESHAPE, SLICE
 from kerascl.runtime.device import DeviceInfo
 
@@ -159,7 +160,29 @@ class _Rewriter:
             if inputs[0].op is PAD:
                 inputs, attrs = _without_padding(op, inputs, attrs)
             inputs = _without_zeros(op, inputs)
+            inputs, attrs = self._without_scale(op, inputs, attrs)
         return self.make(op, inputs, attrs, shape, dtype)
+
+    def _without_scale(self, op: Op, inputs: tuple[Node, ...], attrs: Attrs) -> tuple[Any, ...]:
+        """The inputs and attributes of a library operation whose kernels multiply its first input
+        by a number themselves, where nobody else reads the product."""
+        x, through = inputs[0], []
+        while id(x) in self.single and x.op in (PERMUTE, RESHAPE):
+            through.append(x)
+            x = x.inputs[0]
+        record = library.record(op)
+        if not record or id(x) not in self.single or x.op is not multiply.op:
+            return inputs, attrs
+        a, b = x.inputs
+        number, rest = (a, b) if a.op is CONST else (b, a)
+        if number.op is not CONST or not x.dtype.is_float or rest.dtype is not x.dtype:
+            return inputs, attrs
+        own = record.scaled(attrs, float(number.attrs[0]))
+        if own is None or rest.shape != x.shape:
+            return inputs, attrs
+        for view in reversed(through):
+            rest = self._view(view.op, rest, view.attrs, view.shape, view.dtype)
+        return (rest, *inputs[1:]), own
 
     def _view(self, op: Op, x: Node, attrs: Attrs, shape: Shape, dtype: DType) -> Node:
         if op is ALIAS:

@@ -52,6 +52,8 @@ class LibraryOperation:
             padding, or None.
         cropped: from a node and the start, step and size of a part of its result to the attributes
             that give this part only, or None.
+        scaled: from attributes and a number to the attributes that multiply the first input by it,
+            or None.
         zeros: the last inputs, which may be left out where they are known to be 0.
         formula: the operation as array code of others, `formula(*inputs, *attrs)` with all results;
             None where there is none.
@@ -68,6 +70,7 @@ class LibraryOperation:
     flops: Callable[[Node], int] = lambda node: 0
     padded: Callable[[tuple[Any, ...], Node], tuple[Any, ...] | None] = lambda *_: None
     cropped: Callable[..., tuple[Any, ...] | None] = lambda *_: None
+    scaled: Callable[[tuple[Any, ...], float], tuple[Any, ...] | None] = lambda *_: None
     zeros: frozenset[int] = frozenset()
     formula: Callable[..., Sequence[Array]] | None = None
     preferred: Callable[[Node, DeviceInfo], bool] = lambda node, info: True

@@ -19,7 +19,7 @@ from kerascl.compiler.generate.emit import BufferArg, LoopStep, WorkArg
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.rewrite import rewrite
-from kerascl.compiler.program import memory, multi, packing, schedule
+from kerascl.compiler.program import memory, multi, packing, prologue, schedule
 from kerascl.compiler.program.program import Program, Slot, Step, Use, copy_step, value_of
 from kerascl.compiler.program.repeat import advance_step, predicated, repeat_step, start_step
 from kerascl.core.labels import Labels
@@ -395,6 +395,10 @@ class _Lowering:
     def finish(self) -> Program:
         if not self.generic:
             self.steps = packing.gather(self.steps, self.slots, self.info)
+            if self.info.kind == "gpu":  # elsewhere a launch costs no more than the work again
+                self.steps, self.generated = prologue.absorb(
+                    self.steps, self.generated, self.slots, self.aliases, self.info
+                )
             self.steps, self.generated = multi.merge(
                 self.steps, self.generated, self.slots, self.aliases, self.info
             )

@@ -1,6 +1,9 @@
-// What attention_tile.cl and attention_mma.cl share.  Logits are kept times log2(e).
+// What attention_tile.cl, attention_mma.cl and attention_fragment.cl share.  Logits are kept times log2(e).
 #ifndef ROUNDED  // what is kept for products
 #define ROUNDED(x) (x)
+#endif
+#ifndef SLOPE_SCALE  // what the gradients of logits are kept times
+#define SLOPE_SCALE scale
 #endif
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
 #define TENSOR(x) const INDEX_T x##Off, const INDEX_T x##0, const INDEX_T x##1, const INDEX_T x##2, const INDEX_T x##3
@@ -51,6 +54,10 @@
 #endif
 
 // rows x features at `from` into a local tile; what lies outside is zero.
+#ifndef LOAD_TILE
+#define LOAD_TILE(to, from, row, step, left, rows, features, padded) \
+  load_tile(to, from, row, step, left, rows, features, padded, lid);
+#endif
 inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T row,
     const INDEX_T step, const int left, const int rows, const int features, const int padded,
     const int lid) {
@@ -143,8 +150,8 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
         if (skip) continue; \
       } \
       barrier(CLK_LOCAL_MEM_FENCE); \
-      load_tile(other, pQ + qOff + b * q0 + h * q2 + t0 * q1, q1, q3, T - t0, BC, WIDTH, WP, lid); \
-      load_tile(otherV, pG + gOff + b * g0 + h * g2 + t0 * g1, g1, g3, T - t0, BC, DEPTH, DP, lid); \
+      LOAD_TILE(other, pQ + qOff + b * q0 + h * q2 + t0 * q1, q1, q3, T - t0, BC, WIDTH, WP) \
+      LOAD_TILE(otherV, pG + gOff + b * g0 + h * g2 + t0 * g1, g1, g3, T - t0, BC, DEPTH, DP) \
       const int first = t0;
 #else
 #define FOR_EACH_BLOCK \
@@ -157,8 +164,8 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
   { \
     for (int c0 = 0; c0 < end; c0 += BC) { \
       barrier(CLK_LOCAL_MEM_FENCE); \
-      load_tile(other, pK + kOff + b * k0 + group * k2 + c0 * k1, k1, k3, S - c0, BC, WIDTH, WP, lid); \
-      load_tile(otherV, pV + vOff + b * v0 + group * v2 + c0 * v1, v1, v3, S - c0, BC, DEPTH, DP, lid);
+      LOAD_TILE(other, pK + kOff + b * k0 + group * k2 + c0 * k1, k1, k3, S - c0, BC, WIDTH, WP) \
+      LOAD_TILE(otherV, pV + vOff + b * v0 + group * v2 + c0 * v1, v1, v3, S - c0, BC, DEPTH, DP)
 #endif
 #define END_EACH_BLOCK }}
 
@@ -177,7 +184,7 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
   FINISH_LOGIT(x, t, s) \
   float w = s < S ? exp2(x - stat[at]) : 0.0f; \
   DROP_VALUE(y, word) \
-  float back = w * (y - delta[at]) * scale; \
+  float back = w * (y - delta[at]) * SLOPE_SCALE; \
   if (HAS_MASK && stat[at] <= NEGATIVE) { w *= weight; back = 0; } \
   DROP_WEIGHT(w)
 #if HAS_DROPOUT

@@ -12,22 +12,23 @@ negative logit for hidden keys; their queries and keys get no gradient.
 from __future__ import annotations
 
 import dataclasses
+import math
 
-from kerascl.dtypes import float32
+from kerascl.dtypes import bfloat16, float32
 from kerascl.kernels.attention import cpu as attention_cpu
 from kerascl.kernels.attention import few as attention_few
 from kerascl.kernels.attention import tiled as attention_tiled
-from kerascl.kernels.attention.problem import AttentionProblem
+from kerascl.kernels.attention.problem import AttentionProblem, Tensor
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.tuning import database, machine
 from kerascl.kernels.units import attention as unit_attention
-from kerascl.kernels.units import attention16
+from kerascl.kernels.units import attention16, attention_fragment
 
 SOLVERS: tuple[Solver, ...] = (
     *attention_cpu.SOLVERS, *attention_few.SOLVERS, *attention16.SOLVERS,
-    *unit_attention.SOLVERS, *attention_tiled.SOLVERS,
+    *unit_attention.SOLVERS, *attention_fragment.SOLVERS, *attention_tiled.SOLVERS,
 )  # fmt: skip
 
 
@@ -36,6 +37,9 @@ MOST_LOGITS = 1 / 256  # of the memory; a training step keeps those of all layer
 # Of one head, up to which kernels on matrix units beat the formula: those of attention_mma.cl, and
 # those of attention_mma16.cl.
 MATRIX_FEATURES, MATRIX_FEATURES16 = 64, 128
+# Of the formula with its gradients: launches, how often a logit is read or written, and the share
+# of the matrix units' rate that its products are taken to reach.
+FORMULA_LAUNCHES, FORMULA_MOVES, FORMULA_SHARE = 8, 12, 0.25
 
 
 def preferred(problem: AttentionProblem, info) -> bool:
@@ -47,7 +51,8 @@ def preferred(problem: AttentionProblem, info) -> bool:
     the portable kernels: these serve for large logits.  Kernels on matrix units take 0.6 to 0.75
     times as long as the formula, with gradients (H200, 128 to 1024 queries and keys of 32 and 64
     features); at 2048 as long, but without its memory.  With dropout those of TF32 should
-    take as long (their own times on an H100, added up), without its memory.
+    take as long (their own times on an H100, added up), without its memory.  On AMD's and Intel's
+    units, where nobody measured, what is counted decides.
     """
     p = problem
     if not p.usable:
@@ -65,7 +70,27 @@ def preferred(problem: AttentionProblem, info) -> bool:
     features = max(p.width, p.depth)
     if features <= MATRIX_FEATURES16 and attention16.takes(p) and attention16.available(info):
         return True
-    return features <= MATRIX_FEATURES and not exact and unit_attention.available(info)
+    if features <= MATRIX_FEATURES and not exact and unit_attention.available(info):
+        return True
+    return _beats_formula(p, info)
+
+
+def _beats_formula(p: AttentionProblem, info) -> bool:
+    """Whether attention_fragment.cl is counted to take less time than the formula, both with
+    gradients."""
+    steps = (p.length * p.heads * p.depth, p.heads * p.depth, p.depth, 1)
+    time = 0.0
+    for grad in (None, Tensor(p.q.dtype, steps)):
+        problem = dataclasses.replace(p, grad=grad)
+        found = [s for s in attention_fragment.SOLVERS if s.applies(problem, info)]
+        time += min((s.cost(problem, info) for s in found), default=math.inf)
+    if math.isinf(time):
+        return False
+    rates, logits = machine.of(info), p.batch * p.heads * p.length * p.source
+    products = 3 * logits * (p.width + p.depth)
+    rate = FORMULA_SHARE * (rates.matrix_rate(p.q.dtype) or rates.matrix_rate(bfloat16))
+    moving = rates.moving(FORMULA_MOVES * logits * p.dtype.itemsize)
+    return time < products / rate + moving + FORMULA_LAUNCHES * rates.launch
 
 
 def plan(problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:

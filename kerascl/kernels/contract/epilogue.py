@@ -33,17 +33,21 @@ class VectorStore:
 
 @dataclass(frozen=True)
 class VectorLoad:
-    """One value that an epilogue reads at the result's own index.
+    """One value that an epilogue reads at the result's own index, or at one that is as many apart
+    for neighbouring results, such as a bias.
 
     Attributes:
         pointer: C expression, the address of element 0 (aligned as a VectorStore's).
         dtype: the dtype read.
         name: the variable of its compute type that `Epilogue.compute` finds it in.
+        at: C expression over the coordinates, where it is not the result's own index; of a vector's
+            first result a multiple of eight.
     """
 
     pointer: str
     dtype: DType
     name: str
+    at: str = ""
 
     def line(self, pointer: str, index: str) -> str:
         """The statement that defines the variable."""
@@ -93,8 +97,12 @@ class Epilogue:
         loads, compute, stores: the same in three parts, where every store is at index `i`: what
             is read there, statements that store nothing, and what is stored.  Without `stores`
             there is no vector form.
+        decode: C statements over `first`, the index of a vector's first result, that set its
+            coordinates for all of the vector, and `column` instead of the last, where vectors of
+            eight do not cross rows; `compute` then takes the last from `column` and `j_`.
         fours: variables of type uint2 that `compute` sets where `j_`, the number of a neighbour, is
             a multiple of four, and reads for that and the next three.
+        work: the costs of its pointwise operations together (1 is an addition).
         uses_double: whether `body` or `helpers` need fp64.
         moments: C statements over `col`, a column of the output (the last dimension), and of all
             accumulators of that column `mean` and `squares`, the sum of squared distances from
@@ -111,6 +119,13 @@ class Epilogue:
     uses_double: bool = False
     moments: str = ""
     fours: tuple[str, ...] = ()
+    decode: str = ""
+    work: int = 0
+
+    @property
+    def reads(self) -> tuple[VectorLoad, ...]:
+        """The loads of as many values as there are results."""
+        return tuple(load for load in self.loads if not load.at)
 
     @property
     def defines(self) -> str:
@@ -179,11 +194,15 @@ class Epilogue:
         `index`; it calls STORE_VECTOR's and LOAD_VECTOR's macros with `suffix`, which is W."""
         arrays = f"const {index} given_i_ = ({at}), given_step_ = ({step}); "
         arrays += "".join(f"uint2 {name}; " for name in self.fours)
-        before = known = inside = after = ""
+        known = inside = after = ""
+        decode = " ".join(line.strip() for line in self.decode.splitlines())
+        found = f"const {index} first = given_i_ + n_ * given_step_; {decode} " if decode else ""
+        before = found if self.loads else ""
         for k, load in enumerate(self.loads):
             word = WORDS[load.dtype.itemsize]
             arrays += f"{word} read{k}_[({n}) * {w}]; "
-            source = f"(__global const {word}*)({load.pointer}) + given_i_ + n_ * given_step_"
+            place = f"({load.at})" if load.at else "given_i_ + n_ * given_step_"
+            source = f"(__global const {word}*)({load.pointer}) + {place}"
             end = f"##_{word}" if suffix.startswith("#") else f"_{word}"
             before += f"KCL_LOAD_VECTOR{suffix}{end}((read{k}_ + n_ * {w}), ({source})) "
             known += load.line(f"((const {load.dtype.storage}*)read{k}_)", f"n_ * {w} + j_") + " "
@@ -199,9 +218,9 @@ class Epilogue:
         each = f"{unroll} n_ = 0; n_ < ({n}); ++n_)"
         return (
             f"{{ {arrays}{f'{each} {{ {before}}} ' if before else ''}"
-            f"{each} {unroll} j_ = 0; j_ < {w}; ++j_) {{ "
+            f"{each} {{ {found}{unroll} j_ = 0; j_ < {w}; ++j_) {{ "
             f"const {acc} acc = ({accs})[n_ * {w} + j_]; "
-            f"const {index} i = given_i_ + n_ * given_step_ + j_; {known}{body} {inside}}} "
+            f"const {index} i = given_i_ + n_ * given_step_ + j_; {known}{body} {inside}}} }} "
             f"{each} {{ {after}}}}}"
         )
 

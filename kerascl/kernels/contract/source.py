@@ -12,6 +12,7 @@ from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.runtime.device import DeviceInfo
 
+SPACE = "#define INNER_SPACE {}\n"
 FP64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
 
 
@@ -19,7 +20,10 @@ FP64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
 class Source:
     """One kernel whose text can stand beside others: its parameters and body, the C functions
     that it calls, and the build options it needs.  Where `group` is not 0, all work-groups have so
-    many work-items along their first dimension, which the compiler then leaves registers for."""
+    many work-items along their first dimension, which the compiler then leaves registers for.
+    `inner` is a parameter whose memory may also be the work-group's own: the body names its address
+    space INNER_SPACE, by a line as SPACE, and reads it only. `local_bytes` are what such a body
+    declares."""
 
     name: str
     params: tuple[str, ...]
@@ -28,6 +32,8 @@ class Source:
     uses_double: bool
     options: tuple[str, ...] = ()
     group: int = 0
+    inner: str = ""
+    local_bytes: int = 0
 
     @property
     def text(self) -> str:

@@ -12,7 +12,7 @@ from kerascl.kernels.contract.solver import Solver, avoided
 from kerascl.kernels.conv import depthwise, winograd
 from kerascl.kernels.conv.panels import PanelConv
 from kerascl.kernels.conv.pointwise import PointwiseConv
-from kerascl.kernels.conv.problem import ConvProblem, normalise_conv
+from kerascl.kernels.conv.problem import FILTER_GRAD, ConvProblem, normalise_conv
 from kerascl.kernels.conv.tiled import TiledConv
 from kerascl.kernels.hopper import (
     channel_major,
@@ -88,8 +88,10 @@ VARIANTS: tuple[Solver, ...] = (
 
 def candidates(problem: ConvProblem, info) -> tuple[tuple[Solver, ...], tuple[Solver, ...]]:
     """Whose costs are compared, and who is taken only where a record names it: a convolution that
-    is a product is solved as one, whose kernels need not find out where each pixel lies."""
-    if POINTWISE.applies(problem, info) and not avoided(POINTWISE):
+    is a product is solved as one, whose kernels need not find out where each pixel lies.  Not so on
+    GPUs its filter's gradient, a long sum over pixels, where their estimates are good enough."""
+    alone = info.kind == "cpu" or problem.kind != FILTER_GRAD
+    if alone and POINTWISE.applies(problem, info) and not avoided(POINTWISE):
         return (POINTWISE,), (*SOLVERS, *VARIANTS)
     return SOLVERS, VARIANTS
 

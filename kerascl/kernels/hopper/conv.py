@@ -111,7 +111,8 @@ class HopperConv(MomentsSolver):
             for splits in slice_counts(wanted, p.total, k // deep):
                 time = max(
                     tiles_time(
-                        shape, kind, n * splits, ceil_div(d, splits), passes, info, more=self.more
+                        shape, kind, n * splits, ceil_div(d, splits), passes, info, more=self.more,
+                        reads=self.reads,
                     )
                     for n, d in ((tiles, mean), (tiles // classes, most))
                 )

@@ -177,7 +177,7 @@ class HaloConv(MomentsSolver):
                 tiles = ceil_div(tiles * units, max(units // tiles_n, 1) * tiles_n)
             # Parties share a compute unit as groups do.
             shared = dataclasses.replace(tile, groups=tile.groups * tile.pingpong)
-            time = tiles_time(shared, kind, tiles, depth, 1, info, more=self.more)
+            time = tiles_time(shared, kind, tiles, depth, 1, info, more=self.more, reads=self.reads)
             choices.append((time + loading + packing, tile, 1))
         return min(choices, key=lambda c: c[0])
 

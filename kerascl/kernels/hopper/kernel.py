@@ -89,7 +89,7 @@ class Run:
             STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
             LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),
-            VECTORS=self._vectors(epilogue), READS=len(epilogue.loads), RESIDENT=self.resident,
+            VECTORS=self._vectors(epilogue), READS=len(epilogue.reads), RESIDENT=self.resident,
             ONE_COLUMN=int(self._one_column(epilogue)),
         ) | dict(self.flags)  # fmt: skip
         if self.wide:
@@ -153,12 +153,12 @@ class Run:
         """Vectors of a row that a lane computes at once: as many as there are registers for what
         the epilogue reads, where a tile's columns are whole groups of them."""
         vector = self._vector(epilogue)
-        if not vector or not epilogue.loads:
+        if not vector or not epilogue.reads:
             return 1
         results = self.shape.blocks * self.shape.bn // 2 * (2 if self.a_low else 1)
         # ptxas counts warps in fours.
         free = min(65536 // (round_up(self.threads, 128) * self.shape.groups), 255) - results
-        read = sum(ceil_div(vector * load.dtype.itemsize, 4) for load in epilogue.loads)
+        read = sum(ceil_div(vector * load.dtype.itemsize, 4) for load in epilogue.reads)
         # Columns that the lanes of a row take together.
         columns, own = 4 * vector, (self.columns, self.shape.bn)
         fit = (n for n in (4, 2) if n * (read + 3 * vector) <= free)

@@ -177,7 +177,7 @@ class HopperMatmul(MomentsSolver):
             for splits in slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
                 time = tiles_time(
                     shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
-                    store, self.more,
+                    store, self.more, self.reads,
                 )  # fmt: skip
                 stages = ceil_div(ceil_div(p.k, splits), deep)
                 fetching = rates.clocks(tiles * splits * stages * fetch / info.compute_units)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import probe as hopper_probe
-from kerascl.kernels.hopper.tiles import MOMENTS, READ, moments_time
+from kerascl.kernels.hopper.tiles import LIGHT, MOMENTS, READ, WORK, moments_time
 from kerascl.kernels.tuning import machine
 
 
@@ -16,15 +16,19 @@ class HopperSolver(Solver):
         tile, splits: fixed choices of a tile and of the slices of the depth, for tests and tuning;
             by default the fastest by estimate.
         more: what the epilogue does with a result besides storing it, in times of that.
+        reads: whether the epilogue reads as many values as there are results.
     """
 
     prefix = "wgmma"  # what its solvers' names begin with
     self_test = hopper_probe.BASE  # the self-test that must have passed
 
-    def __init__(self, tile=None, splits: int | None = None, more: float = 0.0):
+    def __init__(
+        self, tile=None, splits: int | None = None, more: float = 0.0, reads: bool = False
+    ):
         self.tile = tile
         self.splits = splits
         self.more = more
+        self.reads = reads
         self.name = self.prefix + (tile.name if tile else "") + (f"s{splits}" if splits else "")
 
     def takes(self, problem) -> bool:
@@ -51,10 +55,13 @@ class MomentsSolver(HopperSolver):
 
     def choice(self, problem, info, epilogue: Epilogue) -> tuple:
         """`best` for the epilogue."""
-        more = READ * len(epilogue.loads) + (MOMENTS if epilogue.moments else 0.0)
+        more = READ * len(epilogue.reads) + (MOMENTS if epilogue.moments else 0.0)
+        short = problem.a.itemsize == 2  # for others the rest is not measured
+        more += WORK * max(epilogue.work - LIGHT, 0) if short else 0.0
+        reads = short and bool(epilogue.reads)
         # Moments are those of whole sums.
         splits = 1 if epilogue.moments else self.splits
-        return type(self)(self.tile, splits, more).best(problem, info)
+        return type(self)(self.tile, splits, more, reads).best(problem, info)
 
     def takes_moments(self, problem, info) -> bool:
         if not self.moments(problem) or not hopper_probe.available(info, "wgmma_moments"):

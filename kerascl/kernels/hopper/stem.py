@@ -163,7 +163,7 @@ class StemConv(_Stem, MomentsSolver):
             for splits in slice_counts(self.splits, p.total, k // deep):
                 time = tiles_time(
                     shape, KINDS[p.a.name], tiles * splits, ceil_div(k, splits), 3 if low else 1,
-                    info, more=self.more,
+                    info, more=self.more, reads=self.reads,
                 )  # fmt: skip
                 stages = ceil_div(k, deep * splits) * (2 if low else 1)
                 each = _tile_clocks(shape, stages, min(shape.bn, out[-1]))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kerascl.dtypes import float32
-from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.hopper.ptx import Kind
 from kerascl.kernels.matmul.split_k import most_slices
 from kerascl.kernels.tuning import machine
@@ -52,6 +52,20 @@ class Shape:
         """Work-items: a warpgroup for each consumer, and the producer."""
         return 128 * self.consumers + PRODUCER
 
+    @property
+    def results(self) -> int:
+        """Of a work-item, in registers."""
+        return self.blocks * self.bn // 2
+
+    @property
+    def reading(self) -> Shape:
+        """The tile for an epilogue that reads, whose registers may leave no room for two groups."""
+        registers = self.results + 85
+        if self.groups == 1 or registers * round_up(self.threads, 128) * self.groups <= 65536:
+            return self
+        speed, speed_tf32 = READING * self.speed, READING * self.speed_tf32
+        return replace(self, groups=1, speed=speed, speed_tf32=speed_tf32)
+
 
 SHAPES = (
     Shape(256, 1, 2, 4, 1, 1.0, 1.0),
@@ -80,6 +94,9 @@ TILE_CLOCKS = 594  # to begin a tile
 STORE_CLOCKS = 0.139  # to store one result of a tile
 ONE_BY_ONE = 6.0  # times of that where results are stored one by one, as rows are not whole vectors
 READ, MOMENTS = 3.0, 2.0  # times of that to read what a result is combined with, for moments
+LIGHT, WORK = 8, 0.2  # an epilogue's work that is hidden, times of that for each further unit
+READING = 0.75  # of a tile's speed where what an epilogue reads leaves registers for one group only
+CROWDED = 1.5  # of such an epilogue's time is added where a work-item has 128 results, none at 64
 PROMOTE_DEPTH = 256  # products between promotions, which bound the tensor cores' truncated sums
 
 
@@ -91,11 +108,16 @@ def moments_time(total: int, info) -> float:
 
 def tiles_time(
     shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info,
-    store: float = STORE_CLOCKS, more: float = 0.0,
+    store: float = STORE_CLOCKS, more: float = 0.0, reads: bool = False,
 ) -> float:  # fmt: skip
     """Microseconds for `tiles` tiles of so much k each: rounds over the compute units.  The launch
     is left out.  A result takes `store` clocks to be stored, and `more` times STORE_CLOCKS for what
-    else is done with it."""
+    else is done with it, for which an epilogue `reads`."""
+    if reads:
+        # The fewer registers are left, the fewer reads are under way; other groups hide none of it.
+        shape = shape.reading
+        crowded = 1 + CROWDED * (max(shape.results - 64, 0) / 64) ** 2
+        more *= crowded * shape.groups
     rates = machine.of(info)
     whole, rest = divmod(tiles, info.compute_units * shape.groups)
     speed = shape.speed if kind.depth == 16 else shape.speed_tf32

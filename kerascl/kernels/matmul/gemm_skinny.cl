@@ -32,7 +32,7 @@
   const int first = g_ % blocks * ROWS; g_ /= blocks;
   const int split = g_ % SPLITS, batch = g_ / SPLITS;
   const int kfrom = split * KSLICE, kto = min(K, kfrom + KSLICE);
-  __global const S_T* s = BATCH_ENTRY(pS, sOff, s0, s1, s2);
+  INNER_SPACE const S_T* s = BATCH_ENTRY(pS, sOff, s0, s1, s2);
   ACCV sum[SHORT];
 #pragma unroll
   for (int j = 0; j < SHORT; ++j) sum[j] = 0;
@@ -43,7 +43,7 @@
     const ACCV x = L_READ(l, k * lK);
 #pragma unroll
     for (int j = 0; j < SHORT; ++j) {
-      __global const S_T* from = s + min(j, COUNT - 1) * sJ;
+      INNER_SPACE const S_T* from = s + min(j, COUNT - 1) * sJ;
 #if V == 1
       sum[j] += x * (ACC_T)S_LOAD(from, k * sK);
 #elif S_VECTOR

@@ -80,7 +80,7 @@ class TiledMatmul(Solver):
         # Rows of both operands, as in filter gradients, are copied across.
         copy = 0.13 if p.a_strides[-2] == p.b_strides[-1] == 1 else 0.04
         time = self.tile.time(
-            p.m, p.n, p.k, p.batches, splits, p.acc, p.nbytes, info, copy
+            p.m, p.n, p.k, p.batches, splits, p.acc, p.nbytes, info, (copy, copy)
         )  # fmt: skip
         if p.a.itemsize == 2 and any(s % 4 for s in _steps(p)):
             time *= 2  # elements gathered one by one

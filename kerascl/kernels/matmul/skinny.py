@@ -11,6 +11,7 @@ from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scal
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import (
+    SPACE,
     Source,
     cl_source,
     defines,
@@ -106,16 +107,18 @@ class SkinnyMatmul(Solver):
         inner = part if separate else epilogue
         short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
         room = min(LOCAL_BYTES, info.local_mem_bytes) // (lanes * group_rows * p.acc.itemsize)
+        together = next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room)))
         names = dict(
             ROWS=group_rows, LANES=lanes, SHORT=short_rows, V=width, L_ALONG_K=int(along_k),
             S_VECTOR=int(short.in_fours(short.depth, short.row, p.k)), ARRIVES=int(arrives),
-            TOGETHER=next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room))),
+            TOGETHER=together,
             UNROLL=_unroll(short_rows, width, info), TOTAL=f"((INDEX_T){p.total})",
         )  # fmt: skip
         body = within(
             type_macros(index, L=long.dtype, S=short.dtype, ACC=p.acc)
             + load4("L", long.dtype, p.acc)
-            + load4("S", short.dtype, p.acc)
+            + load4("S", short.dtype, p.acc, "INNER_SPACE")
+            + SPACE.format("__global")
             + defines(**names)
             + inner.macro
             + cl_source("matmul/gemm_skinny.cl")
@@ -140,7 +143,8 @@ class SkinnyMatmul(Solver):
             "gemm_skinny", params, body,
             ((arrival.helper(info),) if arrives else ()) + inner.helpers,
             any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double,
-            arrival.options(info) if arrives else (), THREADS,
+            arrival.options(info) if arrives else (), THREADS, params[1],
+            together * lanes * group_rows * p.acc.itemsize,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
         main = Launch(unit([text]), text.name, args, size, (THREADS,), text.options, text)

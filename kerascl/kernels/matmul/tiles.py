@@ -90,21 +90,22 @@ class Tile:
 
     def time(
         self, m: int, n: int, k: int, batch: int, splits: int, acc: DType, nbytes: float, info,
-        copy: float,
+        copies: tuple[float, float],
     ) -> float:  # fmt: skip
         """Microseconds without the first launch: rounds of work-groups over the compute units,
         times one group's steps along k; or the `nbytes` of the operands and the result if memory
         takes longer; and the sum of the slices.
 
         A step is its multiply-adds, its reads of local memory, fewer for each product where a
-        work-item has more of them, and its copies to there, `copy` clocks an element."""
+        work-item has more of them, and its copies to there, `copies` clocks an element of either
+        operand."""
         rates, units = machine.of(info), info.compute_units
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
         depth = ceil_div(k, splits)
         products = units * self.bm * self.bn * (PRODUCT + READ * (1 / self.tm + 1 / self.tn))
         efficiency = ON_CPU if info.kind == "cpu" else 1.0
         step = rates.multiplying(products, acc, efficiency)
-        step += rates.clocks((self.bm + self.bn) * copy)
+        step += rates.clocks(self.bm * copies[0] + self.bn * copies[1])
         work = ceil_div(groups, units) * step * (depth + LEAD)
         if info.kind == "gpu":
             held = min(ceil_div(groups, units) * self.threads, HIDING)
@@ -137,9 +138,9 @@ TILES = (
 SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)
 
 
-def load4(name: str, dtype: DType, acc: DType) -> str:
+def load4(name: str, dtype: DType, acc: DType, space: str = "__global") -> str:
     """The macro <name>_LOAD4(p, i): four elements at element i (a multiple of four) as ACC_T4."""
-    vector = f"*(__global const {dtype.storage}4*)((p) + (i))"
+    vector = f"*({space} const {dtype.storage}4*)((p) + (i))"
     if dtype is dtypes.float16:
         value = f"convert_{acc.compute}4(vload_half4(0, (p) + (i)))"
     elif dtype is dtypes.bfloat16:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType, float32
-from kerascl.kernels.contract.source import defines
+from kerascl.kernels.contract.source import cl_source, defines
 
 
 @dataclass(frozen=True)
@@ -79,15 +79,16 @@ class Fragment:
 
     @property
     def defines(self) -> str:
-        """What mma_tile.cl must know of the instruction."""
+        """What mma_tile.cl and attention_fragment.cl must know of the instruction."""
         names = dict(
             FRAGMENT_M=self.m, FRAGMENT_N=self.n, FRAGMENT_K=self.k, LANES=self.lanes,
             A_WORDS=len(self.a.elements) // self.wide, B_WORDS=len(self.b.elements) // self.wide,
             SUMS=len(self.d.elements), UNIT_ATTRIBUTES=self.attributes,
             A_RUN=self._run(self.a), B_RUN=self._run(self.b), LB=self.dtype.itemsize,
-            PRODUCTS=self.products,
+            PRODUCTS=self.products, D_LANES=self.d.size,
         )  # fmt: skip
-        return defines(**names) + self._reads + self.macro
+        pairs = cl_source("units/pairs.cl") if self.products > 1 else ""
+        return defines(**names) + self._reads + pairs + self.macro
 
     def _run(self, layout: Layout) -> int:
         return layout.run or 16 // self.dtype.itemsize

@@ -1,0 +1,63 @@
+"""Computes attention with attention_fragment.cl on one device, in a process of its own.
+
+`python -m kerascl.kernels.units.attention_fragment_selftest <index>` exits 0 and prints OK, or
+fails in whatever way the driver fails.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from kerascl import dtypes
+from kerascl.dtypes import DType
+from kerascl.kernels.units import attention_fragment, attention_selftest
+from kerascl.kernels.units.fragment import Unit
+from kerascl.runtime import device, selftest_child
+
+# As attention_selftest.CASES: between them whole and partial blocks, causal masks, dropout, and
+# features that are no multiple of an instruction's.
+CASES = (
+    (1, 150, 170, 2, 36, 64, True, 0.75), (2, 140, 75, 1, 64, 20, False, 1.0),
+)  # fmt: skip
+BOUNDS = {dtypes.bfloat16: 1e-2, dtypes.float16: 2e-3}
+
+
+def _taken(dev: device.Device) -> list[tuple[Unit, DType]]:
+    """The device's units with each dtype that they take."""
+    units = [unit for unit in attention_fragment.UNITS if dev.info.matrix in unit.matrix]
+    return [(unit, dtype) for unit in units for dtype in unit.fragments]
+
+
+def _bound(unit: Unit, dtype: DType) -> float:
+    """Of relative errors: operands of float32 lose up to 13 bits, or 8, or none."""
+    rounded = unit.fragments[dtype].dtype is dtypes.float32 and not unit.exact
+    return BOUNDS.get(dtype, 4e-3 if rounded else 5e-5)
+
+
+def _solvers(unit: Unit, dtype: DType, case: tuple, info: device.DeviceInfo) -> tuple:
+    """Both, with the blocks that large problems have."""
+    kinds = attention_fragment.FragmentAttention, attention_fragment.FragmentAttentionGradient
+    large = [
+        dataclasses.replace(p, batch=64, length=2048, source=2048)
+        for p in attention_selftest.problems(case, dtype)
+    ]
+    return tuple(
+        kind(unit, kind(unit).block(p, info)) for kind, p in zip(kinds, large, strict=True)
+    )
+
+
+def cases(dev: device.Device) -> None:
+    """A case for each unit and dtype, in turn.
+
+    Raises:
+        DeviceError: of any step, or something is wrong.
+    """
+    trials = []
+    for i, (unit, dtype) in enumerate(_taken(dev)):
+        case = CASES[i % len(CASES)]
+        trials.append((case, dtype, _bound(unit, dtype), _solvers(unit, dtype, case, dev.info)))
+    attention_selftest.attentions(dev, trials)
+
+
+if __name__ == "__main__":
+    selftest_child.main(cases)
