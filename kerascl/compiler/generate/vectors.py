@@ -14,11 +14,13 @@ from typing import Any
 from kerascl.compiler.generate import blocked
 from kerascl.compiler.generate.blocked import Blocked, rename
 from kerascl.compiler.generate.emit import Scope, Writer
+from kerascl.compiler.graph import views
 from kerascl.compiler.graph.symbolic import Expr, unravel, variables
 from kerascl.core.node import Node
 from kerascl.core.op import ReductionSpec
 from kerascl.dtypes import DType
 from kerascl.ops.declare import CAST
+from kerascl.ops.views import CONCAT
 
 LEAST = 64  # elements of a row from which vectors are worth the code
 WIDTH = 16  # elements of a vector of up to 4 bytes each; half as many of 8
@@ -72,17 +74,18 @@ class _Lanes(Scope):
             self.memo[key] = self.define(writer.ctype(node.dtype), value)
         return self.memo[key]
 
-    def _view(self, node: Node, *args: Any) -> str:
-        lines = len(self.lines)
-        value = super()._view(node, *args)
-        if any(" ? " in line for line in self.lines[lines:]):  # an edge
+    def _view(
+        self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
+    ) -> str:
+        edges = node.op is CONCAT or not node.inputs[0].size or views.source(node, coords)[1]
+        if edges:
             raise Unfit
-        return value
+        return super()._view(node, coords, guards, stored)
 
-    def _concat(self, *args: Any) -> str:
+    def _gather(
+        self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
+    ) -> str:
         raise Unfit
-
-    _gather = _concat
 
     def _pointwise(
         self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
