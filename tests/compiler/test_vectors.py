@@ -120,3 +120,10 @@ def test_sums(dev, rng, dtype):
             host = rows_of(rng, dtype, (3, length))
             found = kc.sum(kc.array(host), axis=1).numpy()
             np.testing.assert_array_equal(found, host.sum(1, dtype=found.dtype))  # wraps alike
+
+
+def test_building_prints_nothing(dev, rng, capfd):
+    length = int(rng.integers(LEAST, 100_000))  # a program that no cache has
+    found = kc.jit(lambda x: kc.max(x * 2, axis=1))(kc.ones((3, length))).numpy()
+    np.testing.assert_array_equal(found, [2, 2, 2])
+    assert capfd.readouterr() == ("", "")
