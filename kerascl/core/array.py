@@ -26,7 +26,6 @@ from kerascl.dtypes import DType
 
 if TYPE_CHECKING:
     from kerascl.core.batch import BatchTracer
-    from kerascl.core.rows import Row
 
 # A chain of this many unevaluated operations is evaluated, so that endless
 # loops over lazy values keep bounded graphs.
@@ -54,11 +53,10 @@ class Array(Methods, Differentiable):
 
     def __getattr__(self, name: str) -> Any:
         # Only what lookup does not find comes here: the node of a row that iteration gave.
-        row: Row | None = self.__dict__.get("_row") if name == "_node" else None
-        if row is None:
-            message = f"{type(self).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(message, name=name, obj=self)
-        self._node = row.node()
+        if name != "_node" or "_row" not in self.__dict__:
+            return object.__getattribute__(self, name)  # raises what lookup raised
+        rows, place = self.__dict__["_row"]
+        self._node = rows.node(place)
         self._node.handle = weakref.ref(self)
         return self._node
 
@@ -133,9 +131,10 @@ class Array(Methods, Differentiable):
             )
 
     def _on_host(self) -> np.ndarray:
-        row: Row | None = self.__dict__.get("_row")
+        row = self.__dict__.get("_row")
         if row is not None and current.trace is None:
-            return np.array(row.read())  # for whoever asks to keep
+            rows, place = row
+            return np.array(rows.read(place))  # for whoever asks to keep
         self._check_known()
         return current.engine.to_host(self._node)
 
@@ -147,9 +146,10 @@ class Array(Methods, Differentiable):
 
     def item(self) -> Any:
         """The only element, as a Python scalar."""
-        row: Row | None = self.__dict__.get("_row")
+        row = self.__dict__.get("_row")
         if row is not None and current.trace is None:
-            return row.read().item()
+            rows, place = row
+            return rows.item(place)
         return self.numpy().item()
 
     def tolist(self) -> Any:
