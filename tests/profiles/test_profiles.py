@@ -106,7 +106,10 @@ def test_pretending_replaces_the_devices_that_are_found(monkeypatch):
     monkeypatch.setattr(device, "find_devices", anew)  # the devices in use stay as they are
     monkeypatch.setattr(device.quirks, "apply", device.quirks.apply)
     monkeypatch.setattr(device, "_default", device._default)
+    monkeypatch.setattr(device, "_rank", device._rank)
+    honest = [f.info.platform for f in device.find_devices() if f.device]
     profiles.pretend("malig715")
     found = [f.info for f in device.find_devices() if f.device]
+    assert [info.platform for info in found] == honest  # as processes that compile count them
     assert any(info.kind == "gpu" and info.local_mem_bytes <= 32768 for info in found)
     assert not any(info.kind == "cpu" for info in found)
