@@ -31,8 +31,8 @@ from kerascl.runtime.device import DeviceInfo
 
 # Each part, and its share of the time; what one leaves goes to those after it.
 PARTS = {
-    "facts": 1, "checks": 5, "rates": 2, "products": 3, "convolutions": 5, "networks": 7,
-    "solvers": 4,
+    "facts": 1, "checks": 5, "rates": 2, "products": 3, "convolutions": 5, "attention": 2,
+    "networks": 7, "solvers": 4,
 }  # fmt: skip
 _MINUTES, _QUICK_MINUTES = 10.0, 2.0
 _RESERVE = 0.06  # of the time: processes start, and last items end after their part's time

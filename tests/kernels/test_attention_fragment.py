@@ -299,11 +299,11 @@ def test_a_self_test_of_their_own_decides(monkeypatch):
         return "wrong", False
 
     monkeypatch.setattr(selftest, "in_child", in_child)
-    fragment._passes.cache_clear()
+    fragment.result.cache_clear()
     assert not fragment.available(UNITS["xmx16"][0], info)
     assert asked == ["kerascl.kernels.units.attention_fragment_selftest"]
     assert not fragment.available(UNITS["xmx8"][0], info) and len(asked) == 1
-    fragment._passes.cache_clear()
+    fragment.result.cache_clear()
 
 
 @pytest.mark.parametrize("card", ["rx7900xtx", "mi300x", "a770"])

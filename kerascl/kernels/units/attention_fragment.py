@@ -137,13 +137,14 @@ def _blocks(f: Fragment) -> tuple[FragmentBlock, ...]:
 
 def available(unit: Unit, info: DeviceInfo) -> bool:
     """Whether the device has such units and the kernels pass their self-test on it."""
-    return info.matrix in unit.matrix and _passes(info)
+    return info.matrix in unit.matrix and not result(info)
 
 
 @functools.cache
-def _passes(info: DeviceInfo) -> bool:
+def result(info: DeviceInfo) -> str:
+    """Of the self-test on the device: "" when it passed, else why it did not."""
     module = "kerascl.kernels.units.attention_fragment_selftest"
-    return not selftest.kept(
+    return selftest.kept(
         info, f"attention_{info.matrix}", sources.of_module(module),
         lambda: selftest.in_child(module, devices.index_of(info)),
     )  # fmt: skip
