@@ -81,6 +81,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
             _measure(parts, outcomes, Setting(index, options.quick), minutes * 60, info, console)
         except KeyboardInterrupt:
             interrupted = True
+            left = parts[len(outcomes) :]
+            outcomes += [Outcome(part, remarks=["not begun: interrupted"]) for part in left]
     title = name_of(info) if info else "a machine on which no device was found"
     report = document.to_json(title, f"{now:%Y-%m-%d}", outcomes)
     report = Scrubber().everything(report)

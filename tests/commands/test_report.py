@@ -107,7 +107,7 @@ def test_what_fails_does_not_stop_what_follows(monkeypatch):
 def test_no_item_is_begun_after_the_time(monkeypatch):
     outcome = Runner("part", child("first", "last"), Setting(None, seconds=0.0)).run()
     assert not outcome.rows and not outcome.faults
-    assert outcome.remarks == ["2 of 2 left out: the time was up"]
+    assert outcome.remarks == ["2 of 2 left out: the time was up before first, last"]
     monkeypatch.setattr(running, "_LEAST_GRACE", 8.0)
     outcome = Runner("part", child("hangs", "last"), Setting(None, seconds=0.5)).run()
     assert not outcome.rows and not outcome.faults  # the time's end is no fault
@@ -158,11 +158,12 @@ def test_ctrl_c_writes_what_there_is(tmp_path, scripted, monkeypatch):
             return super()._hear(line)
 
     monkeypatch.setattr(report, "Runner", Stopped)
-    status, text, printed = run(tmp_path)
+    status, text, printed = run(tmp_path, parts=["checks", "rates", "products"])
     assert status == 130 and "Interrupted" in printed
     found = document.machine_form(text)
     assert found["facts"]["rows"] == [{"name": "first"}] and found["checks"]["faults"]
     assert found["rates"]["remarks"] == ["interrupted"] and "(interrupted)" in text
+    assert found["products"]["remarks"] == ["not begun: interrupted"]
 
 
 def test_a_wrong_folder_is_refused_before_anything_runs(tmp_path):
