@@ -37,7 +37,8 @@ def of(kind: str) -> Iterator[tuple[object, Callable]]:
 
 
 def _products() -> Iterator[MatmulProblem]:
-    for name, (m, n, k) in itertools.product(TYPES, SIZES):
+    real = (name for name in TYPES if name != "complex64")  # such products are made of real ones
+    for name, (m, n, k) in itertools.product(real, SIZES):
         t = dtypes.as_dtype(name)
         for a, b in itertools.product(((k, 1), (1, m)), ((n, 1), (1, k))):
             yield MatmulProblem(m, n, k, (), a, b, t, t, t.accumulator, 0, 0, "high")

@@ -31,6 +31,7 @@ def test_facts_are_derived_as_of_a_device():
     assert len(infos) >= 19 and all(info.kind == "gpu" for info in infos.values())
     assert {info.simd_width for info in infos.values()} >= {16, 32, 64}
     assert infos["rtx4090"].matrix == "mma80" and infos["gtx1080"].matrix == ""
+    assert all(info.fp64 == ("cl_khr_fp64" in info.extensions) for info in infos.values())
     assert not infos["a770"].fp64 and infos["b580"].fp64
     assert not infos["malig715"].int64_atomics and infos["rx580"].int64_atomics
     assert infos["rx580"].registers < infos["rx6700xt"].registers
