@@ -291,6 +291,7 @@ def test_blocks_keep_to_a_card_s_registers(features):
     assert features > 128 or {"rx580", "uhd630", "a770", "max1550"} <= seen
 
 
+@pytest.mark.every(3)
 @pytest.mark.parametrize("block", dict.fromkeys(block for _, block in attention_tiled.BACKWARD))
 def test_blocks_of_the_gradient(block, dev, rng, monkeypatch):
     """Those that this device does not choose, too."""
