@@ -380,7 +380,8 @@ def fits(name, dtype, features, **more):
     for launch, local, least in launches(name, dtype, features, **more):
         kernel, count = compiled(name, launch, instruction_of(name, dtype))
         assert kernel.spills == kernel.private == 0, launch.name
-        assert kernel.lanes == unit.lanes and kernel.local == local
+        padding = kernel.local - local  # compilers align what lies in local memory
+        assert kernel.lanes == unit.lanes and 0 <= padding < 32
         assert count >= least
 
 
