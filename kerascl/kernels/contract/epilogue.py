@@ -174,9 +174,9 @@ class Epilogue:
 
     @property
     def early(self) -> str:
-        """The macro EPILOGUE(acc, i), and what reads for it before `acc` is known, for kernels whose
-        work-items have one result each: the declarations EPILOGUE_KEPT and EPILOGUE_READ(i).  Only
-        EPILOGUE where nothing is read."""
+        """The macro EPILOGUE(acc, i) for kernels whose work-items have one result each, and what
+        reads for it before `acc` is known: the declarations EPILOGUE_KEPT, and EPILOGUE_READ(i).
+        Only EPILOGUE where nothing is read."""
         lines = self.body.splitlines()
         reads = [load.line(load.pointer, load.at or "i") for load in self.loads]
         if not reads or not set(reads) <= set(lines):

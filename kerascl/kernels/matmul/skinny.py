@@ -147,8 +147,10 @@ class SkinnyMatmul(Solver):
             Ref(long.slot), Ref(short.slot), *(Scalar("int", v) for v in ints),
             *(Scalar(index, v) for v in longs), *slices, *inner.args,
         )  # fmt: skip
+        # what is known never to change may be read later than it stands there
+        alone = "" if early else "restrict "
         params = (
-            f"__global const {long.dtype.storage}* restrict pL",
+            f"__global const {long.dtype.storage}* {alone}pL",
             f"__global const {short.dtype.storage}* restrict pS",
             *(f"const int {name}" for name in INTS), *(f"const {index} {name}" for name in STEPS),
             *slice_params, *inner.param_list,
