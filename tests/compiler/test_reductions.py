@@ -196,6 +196,36 @@ def test_moments_of_short_rows(gpu, rng, folds_made, length, mean):
     assert all("for (; " not in launch.source.text for launch in folds_made)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("rows, length", [(1, 512), (2, 401), (7, 300), (8, 129)])
+def test_rows_with_a_compute_unit_each(as_gpu, rng, folds_made, rows, length, dtype):
+    """They are read once, and nothing is read after a barrier."""
+    as_gpu(8)
+    x, gamma, beta = (
+        kc.array(rng.normal(3, 1, n).astype(np.float32)).astype(dtype)
+        for n in ((rows, length), length, length)
+    )
+
+    @kc.jit
+    def norm(x, gamma, beta):
+        mean, variance = kc.nn.moments(x, 1, keepdims=True)
+        return (x - mean) * kc.rsqrt(variance + 1e-5) * gamma + beta
+
+    found = norm(x, gamma, beta).astype("float32").numpy()
+    x, gamma, beta = (y.astype("float32").numpy().astype(np.float64) for y in (x, gamma, beta))
+    wanted = (x - x.mean(1, keepdims=True)) / np.sqrt(x.var(1, keepdims=True) + 1e-5) * gamma + beta
+    error = np.linalg.norm(found - wanted) / np.linalg.norm(wanted)
+    assert error < (2e-6 if dtype == "float32" else 1e-2)
+    if dtype == "bfloat16" and "keeps_choices_wrongly" in kc.array(0).device.info.quirks:
+        return  # conversions among them
+    for launch in folds_made:
+        text = launch.source.text
+        before, _, after = text.partition("barrier")
+        assert "for (; " not in text
+        assert all(f"= {name}" not in after for name in ("buf0[", "buf1[", "buf2["))
+        assert all(f"{name}[" in before for name in ("buf0", "buf1", "buf2"))
+
+
 @pytest.mark.parametrize("count", [3, 17, 62, 1003])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_the_slope_of_an_extreme_goes_where_it_lies(count, dtype, rng):

@@ -102,6 +102,17 @@ def test_small_products_wait_or_multiply(info):
     assert many == pytest.approx(7 + 640_000 * 116 / (1e4 * direct.ON_GPU))
 
 
+def test_neighbours_that_read_rows_of_their_own_wait_for_memory(info):
+    direct, n, k = DirectMatmul(), 100_000, 64
+    beside = product(1, n, k)
+    apart = dataclasses.replace(beside, b_strides=(*beside.b_strides[:-2], 1, k))
+    moved = 4 * (k + n * k + n)
+    assert direct.cost(apart, info) == pytest.approx(7 + moved / (500 * direct.APART))
+    assert direct.cost(beside, info) < direct.cost(apart, info)
+    # who has lanes sum along the depth reads all of it in order
+    assert SkinnyMatmul().cost(apart, info) < direct.cost(apart, info)
+
+
 def test_a_long_operand_is_read_once(info):
     skinny = SkinnyMatmul()
     rows, k = 100_000, 64  # enough for every unit

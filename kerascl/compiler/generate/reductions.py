@@ -11,7 +11,7 @@ from kerascl.compiler.generate import blocked, space, vectors
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
 from kerascl.compiler.generate.emit import Scope, Writer, rounded
-from kerascl.compiler.generate.rows import Layout, layout_of
+from kerascl.compiler.generate.rows import Layout, few_rows, layout_of
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, linear, strides_of, unravel, variable
 from kerascl.core.node import Node
@@ -26,6 +26,8 @@ TOGETHER = 4
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
 STATEMENTS = 1024  # of all elements that are written out one after the other
+# A read, in the text of a kernel, that only needs to know its element's place.
+_READ = re.compile(r"const \w+ val\d+ = (\w+\()?buf\d+\[[x\d_ +*]+\]\)?;")
 _CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kcl_)")  # a comparison, in the text of a kernel
 
 _SUM = ReductionSpec((("acc", "0"),), "s0 += x;", "s0 += t0;")
@@ -45,6 +47,7 @@ class _Reduction:
         self.visible = self.build.outside | reductions  # what is read by its index
         self.reductions = reductions
         self.results: dict[int, str] = {}  # of each reduction, the variable that holds it
+        self.read = 0  # lines up to where a row is read that stays in registers
         self.levels = self._levels()
 
     def _levels(self) -> dict[int, int]:
@@ -321,6 +324,7 @@ class _Reduction:
         """Without a loop: what one stage has read or computed the next ones know."""
         ctype, threads = outer.writer.index_type, layout.row_threads
         steps: list[Any] = []
+        start = len(outer.lines)
         for copy in range(layout.per_thread):
             r, full, _, decode = place(copy)
             # threads beyond the row's end repeat its end, and leave it out
@@ -333,6 +337,14 @@ class _Reduction:
                 outer.lines += [f"const {ctype} {r} = {at};", *decode]
             found = element(outer, copy, r, full, "live && inside" if beyond else "live")
             steps += [f"if (inside) {{ {text} }}" for text in found] if beyond else found
+        if first:
+            self.read = len(outer.lines)
+        elif few_rows(self.rows, self.info):  # no read waits for what the row's threads agree on
+            lines = outer.lines[start:]
+            early = [line for line in lines if _READ.fullmatch(line)]
+            outer.lines[start:] = [line for line in lines if line not in early]
+            outer.lines[self.read : self.read] = early
+            self.read += len(early)
         outer.lines += steps
         outer.flush()
 

@@ -147,10 +147,16 @@ def layout_of(
     return Layout(group_rows, threads, splits, threads_first, lanes=lanes)
 
 
+def few_rows(rows: int, info: DeviceInfo) -> bool:
+    """Whether each row has a compute unit for itself, so that it counts how long one takes."""
+    return info.kind == "gpu" and rows <= info.compute_units
+
+
 def _register_layout(
     rows: int, length: int, most: int, info: DeviceInfo, per_thread: int
 ) -> Layout | None:
-    """The layout where a row is read once, if it is short enough and there are many rows.
+    """The layout where a row is read once, if it is short enough, and there are many rows or so few
+    that each has a compute unit for itself.
 
     On GPUs fewer threads take fewer steps and barriers to agree on a sum, and eight neighbours
     still read a whole sector of memory.  On CPUs a row has one or two vectors of threads.
@@ -160,6 +166,12 @@ def _register_layout(
         count = -(-length // threads)
         fits = 2 <= count <= per_thread and threads <= most
         return Layout(1, threads, 1, True, count) if fits and rows >= 16 else None
+    if few_rows(rows, info):
+        threads = min(most, power_of_two(length) // 4)
+        count = -(-length // max(1, threads))
+        group_rows = max(1, min(most // max(1, threads), power_of_two(rows)))
+        fits = 2 <= count <= per_thread
+        return Layout(group_rows, threads, 1, True, count) if fits else None
     while per_thread >= 4:
         threads = max(8, power_of_two(length) // per_thread)
         group_rows = most // threads

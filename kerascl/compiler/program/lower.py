@@ -19,7 +19,7 @@ from kerascl.compiler.generate.emit import BufferArg, LoopStep, WorkArg
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.rewrite import rewrite
-from kerascl.compiler.program import memory, multi, packing, prologue, schedule
+from kerascl.compiler.program import memory, multi, offsets, packing, prologue, schedule
 from kerascl.compiler.program.program import Program, Slot, Step, Use, copy_step, value_of
 from kerascl.compiler.program.repeat import advance_step, predicated, repeat_step, start_step
 from kerascl.core.labels import Labels
@@ -402,6 +402,7 @@ class _Lowering:
             self.steps, self.generated = multi.merge(
                 self.steps, self.generated, self.slots, self.aliases, self.info
             )
+            self.generated = offsets.share(self.generated)
             self._share_units()
             self.steps = schedule.early(self.steps, self.slots)
         return Program(self.steps, self.slots, self.aliases)

@@ -16,7 +16,7 @@ import numpy as np
 
 from kerascl import dtypes
 from kerascl.compiler.program.program import Slot, Step, Use
-from kerascl.kernels.contract.source import SPACE, Source
+from kerascl.kernels.contract.source import MADE, SPACE, Source
 from kerascl.runtime.device import DeviceInfo
 
 MOST_ROWS = 2  # that a work-group reduces, one after the other
@@ -168,7 +168,7 @@ def _joined(
     ctype, result = params.pop(own)
     item = ctype.removeprefix("__global ").removesuffix("*")
     place, inner = target.params.index(target.inner), target.inner.rsplit(" ", 1)[1]
-    text = [
+    making = [
         f"  __local uchar made_[{made.nbytes}] __attribute__((aligned(32)));\n",
         prologue.declared,
         "  {\n",
@@ -177,8 +177,11 @@ def _joined(
         prologue.text,
         "  }\n",
         f"  __local const {item}* {inner} = (__local const {item}*)made_;\n",
-        target.body.replace(SPACE.format("__global"), SPACE.format("__local")),
     ]
+    body = target.body.replace(SPACE.format("__global"), SPACE.format("__local"))
+    # what is read of other operands is under way meanwhile
+    before, mark, after = body.rpartition(MADE)
+    text = ["#define INNER_MADE\n", before, *making, mark, after, "#undef INNER_MADE\n"]
     joined = replace(
         target,
         name=f"{target.name}_after_{source.name}",

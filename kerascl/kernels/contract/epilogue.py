@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.plan import Arg, Ref
@@ -171,6 +171,29 @@ class Epilogue:
             "{ const ACC_T given_acc_ = (acc_); const INDEX_T given_i_ = (i_); "
             f"{{ const ACC_T acc = given_acc_; const INDEX_T i = given_i_; {body} }} }}\n"
         )
+
+    @property
+    def early(self) -> str:
+        """The macro EPILOGUE(acc, i) for kernels whose work-items have one result each, and what
+        reads for it before `acc` is known: the declarations EPILOGUE_KEPT, and EPILOGUE_READ(i).
+        Only EPILOGUE where nothing is read."""
+        lines = self.body.splitlines()
+        reads = [load.line(load.pointer, load.at or "i") for load in self.loads]
+        if not reads or not set(reads) <= set(lines):
+            return self.macro
+        kept = "".join(f"{x.dtype.compute} kept{k}_; " for k, x in enumerate(self.loads))
+        before = " ".join(line.strip() for line in lines[: min(map(lines.index, reads))])
+        taken = "".join(
+            f"kept{k}_ = {x.dtype.load.format(p=x.pointer, i=x.at or 'i')}; "
+            for k, x in enumerate(self.loads)
+        )
+        body = (line for line in lines if line not in reads)
+        names = (f"const {x.dtype.compute} {x.name} = kept{k}_;" for k, x in enumerate(self.loads))
+        return (
+            f"#define EPILOGUE_KEPT {kept}\n"
+            "#define EPILOGUE_READ(i_) { const INDEX_T given_i_ = (i_); "
+            f"{{ const INDEX_T i = given_i_; {before} {taken}}} }}\n"
+        ) + replace(self, body="\n".join((*names, *body))).macro
 
     @property
     def param_list(self) -> tuple[str, ...]:

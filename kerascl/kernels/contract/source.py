@@ -13,6 +13,7 @@ from kerascl.dtypes import DType
 from kerascl.runtime.device import DeviceInfo
 
 SPACE = "#define INNER_SPACE {}\n"
+MADE = "// The inner parameter may be made here.\n"
 FP64 = "#pragma OPENCL EXTENSION cl_khr_fp64 : enable\n"
 
 
@@ -22,8 +23,8 @@ class Source:
     that it calls, and the build options it needs.  Where `group` is not 0, all work-groups have so
     many work-items along their first dimension, which the compiler then leaves registers for.
     `inner` is a parameter whose memory may also be the work-group's own: the body names its address
-    space INNER_SPACE, by a line as SPACE, and reads it only. `local_bytes` are what such a body
-    declares."""
+    space INNER_SPACE, by a line as SPACE, and reads it only, behind the line MADE where it has one;
+    INNER_MADE is defined then. `local_bytes` are what such a body declares."""
 
     name: str
     params: tuple[str, ...]

@@ -2,19 +2,55 @@
 // Long operand l[r, k], short operand s[j, k] with COUNT <= SHORT rows.  A work-group sums ROWS rows
 // with LANES work-items to each.  A load takes V neighbours of l, along k (L_ALONG_K) or along r,
 // whichever is contiguous, as do neighbouring work-items; S_VECTOR: those of s lie together, too.
+// The first EARLY loads of l come before anything is done with s, which may still have to be made or is
+// copied to local memory (STAGE elements a row): compilers put a load right before its use, so that each
+// would wait for the one before, but not across a barrier.
 // This is the body of a kernel whose parameters the planner lists, so that several may share a launch.
 #define BATCH_ENTRY(p, Off, s0, s1, s2) \
   ((p) + (Off) + (batch / B2 / B1) * (s0) + (batch / B2 % B1) * (s1) + (batch % B2) * (s2))
 #define THREADS 256
+#define CAT4(t) CAT4_(t)
+#define CAT4_(t) t##4
 #if V == 4
 #define ACCV CAT4(ACC_T)
 #define L_READ(p, i) L_LOAD4(p, i)
+#define L_RAW CAT4(L_WORD)
+#define L_KNOWN(raw) RAW_LOAD4((const __private L_T*)&(raw), 0)
 #else
 #define ACCV ACC_T
 #define L_READ(p, i) ((ACC_T)L_LOAD(p, i))
+#define L_RAW L_WORD
+#define L_KNOWN(raw) ((ACC_T)L_LOAD((const __private L_T*)&(raw), 0))
 #endif
-#define CAT4(t) CAT4_(t)
-#define CAT4_(t) t##4
+#if L_ALONG_K
+#define STEP (LANES * V)
+#define WIDE V
+#else
+#define STEP LANES
+#define WIDE 1
+#endif
+#if STAGE && !defined(INNER_MADE)
+#define S_SPACE __local
+#define S_FROM kfrom
+#define S_ROW(j) (s + min(j, COUNT - 1) * STAGE)
+#define S_PLACE(k) ((k) - S_FROM)
+#define S_FOURS 1
+#else
+#define S_SPACE INNER_SPACE
+#define S_FROM 0
+#define S_ROW(j) (s + min(j, COUNT - 1) * sJ)
+#define S_PLACE(k) ((k) * sK)
+#define S_FOURS S_VECTOR
+#endif
+#if !L_ALONG_K || V == 1
+#define S_VALUE(j, k) ((ACC_T)S_LOAD(S_ROW(j), S_PLACE(k)))
+#elif S_FOURS
+#define S_VALUE(j, k) S_LOAD4(S_ROW(j), (k) - S_FROM)
+#else
+#define S_VALUE(j, k) \
+  ((ACCV)((ACC_T)S_LOAD(S_ROW(j), S_PLACE(k)), (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 1)), \
+          (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 2)), (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 3))))
+#endif
 // Local memory holds the sums of TOGETHER rows of s, then some work-items to each result add them up.
 #define PART(j, lane, row) part_[((j) * LANES + (lane)) * ROWS + (row)]
 #define RESULTS (TOGETHER * ROWS)
@@ -31,38 +67,55 @@
   int g_ = get_group_id(0);
   const int first = g_ % blocks * ROWS; g_ /= blocks;
   const int split = g_ % SPLITS, batch = g_ / SPLITS;
-  const int kfrom = split * KSLICE, kto = min(K, kfrom + KSLICE);
+  const int kfrom = split * KSLICE, kto = min(K, kfrom + KSLICE), own = kfrom + lane * WIDE;
+  __global const L_T* l = BATCH_ENTRY(pL, lOff, l0, l1, l2) + min(first + row, R - V / WIDE) * lR;
+#if EARLY
+  L_RAW early[EARLY];
+#pragma unroll
+  for (int e = 0; e < EARLY; ++e) {
+    const int k = WHOLE ? own + e * STEP : min(own + e * STEP, kto - WIDE);
+    early[e] = *(__global const L_RAW*)(l + k * lK);
+  }
+#ifdef EPILOGUE_READ
+  EPILOGUE_KEPT
+  EPILOGUE_READ((INDEX_T)batch * R + min(first + tid % ROWS, R - 1) * oR)
+#endif
+#endif
+// The inner parameter may be made here.
+#if STAGE && !defined(INNER_MADE)
+  __local S_WORD staged_[SHORT * STAGE] __attribute__((aligned(32)));
+  {
+    __global const S_T* from = BATCH_ENTRY(pS, sOff, s0, s1, s2);
+    for (int j = 0; j < COUNT; ++j)
+      for (int k = kfrom + tid; k < kto; k += THREADS)
+        staged_[j * STAGE + k - kfrom] = *(__global const S_WORD*)(from + j * sJ + k * sK);
+  }
+  __local const S_T* s = (__local const S_T*)staged_;
+#else
   INNER_SPACE const S_T* s = BATCH_ENTRY(pS, sOff, s0, s1, s2);
+#endif
   ACCV sum[SHORT];
 #pragma unroll
   for (int j = 0; j < SHORT; ++j) sum[j] = 0;
-#if L_ALONG_K
-  __global const L_T* l = BATCH_ENTRY(pL, lOff, l0, l1, l2) + min(first + row, R - 1) * lR;
-  _Pragma(UNROLL)
-  for (int k = kfrom + lane * V; k < kto; k += LANES * V) {
-    const ACCV x = L_READ(l, k * lK);
-#pragma unroll
-    for (int j = 0; j < SHORT; ++j) {
-      INNER_SPACE const S_T* from = s + min(j, COUNT - 1) * sJ;
-#if V == 1
-      sum[j] += x * (ACC_T)S_LOAD(from, k * sK);
-#elif S_VECTOR
-      sum[j] += x * S_LOAD4(from, k);
-#else
-      sum[j] += x * (ACCV)((ACC_T)S_LOAD(from, k * sK), (ACC_T)S_LOAD(from, (k + 1) * sK),
-                           (ACC_T)S_LOAD(from, (k + 2) * sK), (ACC_T)S_LOAD(from, (k + 3) * sK));
+#if EARLY
+#ifndef INNER_MADE
+  barrier(CLK_LOCAL_MEM_FENCE);
 #endif
-    }
-  }
-#else
-  __global const L_T* l = BATCH_ENTRY(pL, lOff, l0, l1, l2) + min(first + row, R - V) * lR;
-  _Pragma(UNROLL)
-  for (int k = kfrom + lane; k < kto; k += LANES) {
-    const ACCV x = L_READ(l, k * lK);
 #pragma unroll
-    for (int j = 0; j < SHORT; ++j) sum[j] += x * (ACC_T)S_LOAD(s, min(j, COUNT - 1) * sJ + k * sK);
+  for (int e = 0; e < EARLY; ++e) {
+    const int k = WHOLE ? own + e * STEP : min(own + e * STEP, kto - WIDE);
+    const ACCV x = L_KNOWN(early[e]);
+#pragma unroll
+    for (int j = 0; j < SHORT; ++j)
+      if (WHOLE || own + e * STEP < kto) sum[j] += x * S_VALUE(j, k);
   }
 #endif
+  _Pragma(UNROLL)
+  for (int k = own + EARLY * STEP; k < kto; k += STEP) {
+    const ACCV x = L_READ(l, k * lK);
+#pragma unroll
+    for (int j = 0; j < SHORT; ++j) sum[j] += x * S_VALUE(j, k);
+  }
 #pragma unroll
   for (int j0 = 0; j0 < SHORT; j0 += TOGETHER) {
     if (j0) barrier(CLK_LOCAL_MEM_FENCE);

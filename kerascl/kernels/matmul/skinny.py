@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kerascl.dtypes import DType
 from kerascl.kernels.contract import arrival
-from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.epilogue import WORDS, Epilogue
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
@@ -27,7 +27,9 @@ from kerascl.kernels.tuning import machine
 THREADS = 256
 SEGMENT = 64  # bytes side by side that a work-group reads at least, where the memory has them
 LOADS = 16  # of a work-item, from which on slices pay
+SPARE_BYTES = 64  # of local memory for what is no array
 LOCAL_BYTES = 16 * 1024
+STAGE_BYTES = 24 * 1024  # of the short operand, that a work-group copies to local memory
 INTS = ("R", "COUNT", "K", "SPLITS", "KSLICE", "B1", "B2")
 STEPS = (
     "lOff", "sOff", "lR", "lK", "sJ", "sK", "l0", "l1", "l2", "s0", "s1", "s2", "oR", "oJ",
@@ -57,6 +59,9 @@ class SkinnyMatmul(Solver):
     MOST = 8
     LEAST = 10_000  # elements that keep a compute unit busy
     ON_GPU, ON_CPU = 0.36, 0.008  # shares of the rates that products reach
+    # Loads that a work-item of a GPU has under way before it multiplies, of one or two rows and of
+    # more, whose sums take registers too.
+    EARLY, EARLY_ROWS = 16, 8
 
     def __init__(self, split: int | None = None):
         self.split = split
@@ -108,19 +113,28 @@ class SkinnyMatmul(Solver):
         short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
         room = min(LOCAL_BYTES, info.local_mem_bytes) // (lanes * group_rows * p.acc.itemsize)
         together = next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room)))
+        early = self._early(p, info, short_rows, ceil_div(slice_, step))
+        local = together * lanes * group_rows * p.acc.itemsize
+        stage = round_up(min(slice_, p.k), 4)
+        staged = early and stage * short_rows * short.dtype.itemsize
+        if staged > min(STAGE_BYTES, info.local_mem_bytes - local - SPARE_BYTES):
+            stage = 0
         names = dict(
             ROWS=group_rows, LANES=lanes, SHORT=short_rows, V=width, L_ALONG_K=int(along_k),
             S_VECTOR=int(short.in_fours(short.depth, short.row, p.k)), ARRIVES=int(arrives),
-            TOGETHER=together,
+            TOGETHER=together, EARLY=early, STAGE=stage if early else 0,
+            WHOLE=int(p.k - (splits - 1) * slice_ >= early * step),
+            L_WORD=WORDS.get(long.dtype.itemsize), S_WORD=WORDS.get(short.dtype.itemsize),
             UNROLL=_unroll(short_rows, width, info), TOTAL=f"((INDEX_T){p.total})",
         )  # fmt: skip
         body = within(
             type_macros(index, L=long.dtype, S=short.dtype, ACC=p.acc)
             + load4("L", long.dtype, p.acc)
-            + load4("S", short.dtype, p.acc, "INNER_SPACE")
+            + load4("RAW", long.dtype, p.acc, "__private")
+            + load4("S", short.dtype, p.acc, "S_SPACE")
             + SPACE.format("__global")
             + defines(**names)
-            + inner.macro
+            + (inner.early if early and short_rows == 1 else inner.macro)
             + cl_source("matmul/gemm_skinny.cl")
         )
         ints = (rows, count, p.k, splits, slice_, p.batch[1], p.batch[2])
@@ -133,8 +147,10 @@ class SkinnyMatmul(Solver):
             Ref(long.slot), Ref(short.slot), *(Scalar("int", v) for v in ints),
             *(Scalar(index, v) for v in longs), *slices, *inner.args,
         )  # fmt: skip
+        # what is known never to change may be read later than it stands there
+        alone = "" if early else "restrict "
         params = (
-            f"__global const {long.dtype.storage}* restrict pL",
+            f"__global const {long.dtype.storage}* {alone}pL",
             f"__global const {short.dtype.storage}* restrict pS",
             *(f"const int {name}" for name in INTS), *(f"const {index} {name}" for name in STEPS),
             *slice_params, *inner.param_list,
@@ -143,8 +159,7 @@ class SkinnyMatmul(Solver):
             "gemm_skinny", params, body,
             ((arrival.helper(info),) if arrives else ()) + inner.helpers,
             any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double,
-            arrival.options(info) if arrives else (), THREADS, params[1],
-            together * lanes * group_rows * p.acc.itemsize,
+            arrival.options(info) if arrives else (), THREADS, params[1], local,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
         main = Launch(unit([text]), text.name, args, size, (THREADS,), text.options, text)
@@ -152,6 +167,12 @@ class SkinnyMatmul(Solver):
         if separate:
             launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue))
         return Plan(launches, [splits * p.total * p.acc.itemsize] if splits > 1 else [])
+
+    def _early(self, p: MatmulProblem, info, short_rows: int, loads: int) -> int:
+        """How many of a work-item's loads come first."""
+        if info.kind == "cpu" or max(p.a.itemsize, p.b.itemsize) > max(WORDS):
+            return 0
+        return min(loads, self.EARLY if short_rows <= 2 else self.EARLY_ROWS)
 
     def _rows(
         self, p: MatmulProblem, info, long: Side, rows: int, along_k: bool, width: int
