@@ -142,16 +142,37 @@ static inline @T kcl_elu_@T(@T x, @T scale) {
   return x > 0 ? x : scale * (low > (@T)-0.7f ? near : far);
 }
 
-static inline float kcl_normal_tail(float z, float bell) {
-  /* P(normal > z) for 0 <= z <= 15, where bell = exp(-z * z / 2): bell t P(t), t = 1 / (1 + c z),
-     P the minimax polynomial of degree 8 (relative error 1.3e-8).  Without branches and divisions,
-     which epilogues of products have no time for: t from its exponent, by Halley's iteration. */
-  const float d = 1 + 0.265625f * z;
+static inline float kcl_exp2(float x) {
+  /* 2 to the power of x; what is less than the least normal number may be 0 */
+#ifdef KCL_PTX
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2(x);
+#endif
+}
+
+static inline float kcl_reciprocal(float d) {
+  /* 1 / d for d > 0, 0 for d > 2^126: without divisions, which epilogues of products have no time
+     for.  Else from its exponent, by Halley's iteration. */
+#ifdef KCL_PTX
+  float t;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(d));
+#else
   float t = as_float(0x7ef311c7u - as_uint(d));
   float miss = 1 - d * t;
   t += t * (miss + miss * miss);
   miss = 1 - d * t;
   t += t * (miss + miss * miss);
+#endif
+  return t;
+}
+
+static inline float kcl_normal_tail(float z, float bell) {
+  /* P(normal > z) for 0 <= z <= 15, where bell = exp(-z * z / 2): bell t P(t), t = 1 / (1 + c z),
+     P the minimax polynomial of degree 8 (relative error 1.3e-8). */
+  const float t = kcl_reciprocal(1 + 0.265625f * z);
   float y = 0.0306075641f;
   y = -0.142018731f + y * t;
   y = 0.211573872f + y * t;
@@ -167,31 +188,54 @@ static inline float kcl_normal_tail(float z, float bell) {
 static inline @T kcl_normal_bell_@T(@T x) {
   /* exp(-x * x / 2), also where the exponent is large and its rounding would show */
   if (sizeof(@T) == 8) return exp((@T)-0.5f * x * x);
-  const float high = as_float(as_uint((float)x) & 0xfffff000u), low = (float)x - high;
   const float square = (float)x * (float)x;
+#ifdef KCL_PTX  /* where fma is an instruction, too */
+  const float power = -0.7213475108f * square;
+  float missing = fma(-0.7213475108f, square, -power);
+  missing = fma(-9.6298151e-9f, square, missing);
+  missing = fma(-0.7213475108f, fma((float)x, (float)x, -square), missing);
+  const float y = kcl_exp2(power);
+  return y + 0.6931471806f * y * missing;
+#else
+  const float high = as_float(as_uint((float)x) & 0xfffff000u), low = (float)x - high;
   const float missing = (high * high - square) + low * (2 * high + low);
   const float y = exp(-0.5f * square);
   return y - 0.5f * y * missing;
-}
-
-static inline @T kcl_normal_between_@T(@T x, @T bell) {
-  /* P(normal <= x) where bell = exp(-x * x / 2) */
-  if (sizeof(@T) == 8) return (@T)0.5f * erfc((@T)-0.7071067811865475244 * x);
-  const @T tail = kcl_normal_tail((float)fabs(x), (float)bell);
-  return x > 0 ? 1 - tail : tail;
+#endif
 }
 
 static inline @T kcl_normal_cdf_@T(@T x) {
-  const @T most = sizeof(@T) == 8 ? (@T)40 : (@T)15;  /* where nothing is left; NaN stays */
-  x = x > most ? most : x < -most ? -most : x;
-  return kcl_normal_between_@T(x, kcl_normal_bell_@T(x));
+  /* P(normal <= x) */
+  if (sizeof(@T) == 8) return (@T)0.5f * erfc((@T)-0.7071067811865475244 * x);
+  const float z = fabs((float)x) > 15 ? 15 : fabs((float)x);  /* NaN stays */
+  const float tail = kcl_normal_tail(z, kcl_normal_bell_@T(z));
+  return x < 0 ? tail : 1 - tail;
+}
+
+static inline @T kcl_gelu_@T(@T x) {
+  /* x P(normal <= x) as max(x, 0) - z P(normal > z), which has no 1 - tail to choose */
+  if (sizeof(@T) == 8) return x * ((@T)0.5f * erfc((@T)-0.7071067811865475244 * x));
+  const float z = fmin(fabs((float)x), 15.0f);
+  return (x < 0 ? -0.0f : (float)x) - z * kcl_normal_tail(z, kcl_normal_bell_@T(z));
 }
 
 static inline @T kcl_gelu_slope_@T(@T x) {
+  /* the derivative, P(normal <= x) + x density(x), at -z; at z it is 1 less that */
   const @T most = sizeof(@T) == 8 ? (@T)40 : (@T)15;
-  x = x > most ? most : x < -most ? -most : x;
-  const @T bell = kcl_normal_bell_@T(x);
-  return kcl_normal_between_@T(x, bell) + (@T)0.3989422804014326779 * x * bell;
+  const @T z = fabs(x) > most ? most : fabs(x), bell = kcl_normal_bell_@T(z);
+  const @T tail = sizeof(@T) == 8 ? (@T)0.5f * erfc((@T)0.7071067811865475244 * z)
+                                  : (@T)kcl_normal_tail((float)z, (float)bell);
+  const @T far = tail - (@T)0.3989422804014326779 * z * bell;
+  return x < 0 ? far : 1 - far;
+}
+
+static inline @T kcl_gelu_tanh_@T(@T x) {
+  /* x (1 + tanh(u)) / 2 is x by the sigmoid of 2 u, which takes one exponential */
+  const @T u = x * ((@T)-1.5957691216057308 + (@T)-0.07135481282747386 * x * x);
+#ifdef KCL_PTX
+  if (sizeof(@T) == 4) return x * kcl_reciprocal(1 + kcl_exp2(1.44269504f * (float)u));
+#endif
+  return x / (1 + exp(u));
 }
 
 static inline @T kcl_bessel_@T(@T x, int order) {

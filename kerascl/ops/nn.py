@@ -112,11 +112,9 @@ def _gelu_tanh_vjp(g: Array, y: Array, x: Array) -> Gradients:
     return (g * s * (1 + x * (1 - s) * slope),)
 
 
-# (1 + tanh(u)) / 2 is the sigmoid of 2 u, which takes one exponential
 _gelu_tanh = pointwise(
     "gelu_tanh",
-    "(({0}) / (1 + exp(({T})-1.5957691216057308"
-    " * (({0}) + ({T})0.044715 * ({0}) * ({0}) * ({0})))))",
+    "kcl_gelu_tanh_{T}({0})",
     floating,
     _gelu_tanh_vjp,
     cost=18,
@@ -144,7 +142,7 @@ _gelu_slope = pointwise(
 )
 _gelu_exact = pointwise(
     "gelu",
-    "(({0}) * kcl_normal_cdf_{T}({0}))",
+    "kcl_gelu_{T}({0})",
     floating,
     lambda g, y, x: (g * _gelu_slope(x),),
     cost=19,
