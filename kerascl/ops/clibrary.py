@@ -169,73 +169,93 @@ static inline float kcl_reciprocal(float d) {
   return t;
 }
 
-static inline float kcl_normal_tail(float z, float bell) {
+static inline float kcl_normal_tail(float z, float bell, int narrow) {
   /* P(normal > z) for 0 <= z <= 15, where bell = exp(-z * z / 2): bell t P(t), t = 1 / (1 + c z),
-     P the minimax polynomial of degree 8 (relative error 1.3e-8). */
+     P the minimax polynomial of degree 8 (relative error 1.3e-8), or of 6 (6.8e-7) if `narrow`. */
   const float t = kcl_reciprocal(1 + 0.265625f * z);
-  float y = 0.0306075641f;
-  y = -0.142018731f + y * t;
-  y = 0.211573872f + y * t;
-  y = -0.109982098f + y * t;
-  y = 0.133761827f + y * t;
-  y = 0.0619966505f + y * t;
-  y = 0.102529547f + y * t;
-  y = 0.105543012f + y * t;
-  y = 0.105988361f + y * t;
+  float y;
+  if (narrow) {
+    y = 0.190380558f + -0.0668882365f * t;
+    y = -0.0605254701f + y * t;
+    y = 0.138920046f + y * t;
+    y = 0.0843756209f + y * t;
+    y = 0.107873234f + y * t;
+    y = 0.105863907f + y * t;
+  } else {
+    y = -0.142018731f + 0.0306075641f * t;
+    y = 0.211573872f + y * t;
+    y = -0.109982098f + y * t;
+    y = 0.133761827f + y * t;
+    y = 0.0619966505f + y * t;
+    y = 0.102529547f + y * t;
+    y = 0.105543012f + y * t;
+    y = 0.105988361f + y * t;
+  }
   return y * t * bell;
 }
 
-static inline @T kcl_normal_bell_@T(@T x) {
-  /* exp(-x * x / 2), also where the exponent is large and its rounding would show */
-  if (sizeof(@T) == 8) return exp((@T)-0.5f * x * x);
-  const float square = (float)x * (float)x;
+static inline float kcl_normal_bell(float z, int narrow) {
+  /* exp(-z * z / 2); unless `narrow` also where the exponent is large and its rounding would show */
+  const float square = z * z;
 #ifdef KCL_PTX  /* where fma is an instruction, too */
   const float power = -0.7213475108f * square;
+  const float y = kcl_exp2(power);
+  if (narrow) return y;
   float missing = fma(-0.7213475108f, square, -power);
   missing = fma(-9.6298151e-9f, square, missing);
-  missing = fma(-0.7213475108f, fma((float)x, (float)x, -square), missing);
-  const float y = kcl_exp2(power);
+  missing = fma(-0.7213475108f, fma(z, z, -square), missing);
   return y + 0.6931471806f * y * missing;
 #else
-  const float high = as_float(as_uint((float)x) & 0xfffff000u), low = (float)x - high;
-  const float missing = (high * high - square) + low * (2 * high + low);
   const float y = exp(-0.5f * square);
+  if (narrow) return y;
+  const float high = as_float(as_uint(z) & 0xfffff000u), low = z - high;
+  const float missing = (high * high - square) + low * (2 * high + low);
   return y - 0.5f * y * missing;
 #endif
 }
 
-static inline @T kcl_normal_cdf_@T(@T x) {
-  /* P(normal <= x) */
+static inline @T kcl_normal_cdf_@T(@T x, int narrow) {
+  /* P(normal <= x); `narrow`: as exactly as 16 bits show */
   if (sizeof(@T) == 8) return (@T)0.5f * erfc((@T)-0.7071067811865475244 * x);
   const float z = fabs((float)x) > 15 ? 15 : fabs((float)x);  /* NaN stays */
-  const float tail = kcl_normal_tail(z, kcl_normal_bell_@T(z));
+  const float tail = kcl_normal_tail(z, kcl_normal_bell(z, narrow), narrow);
   return x < 0 ? tail : 1 - tail;
 }
 
-static inline @T kcl_gelu_@T(@T x) {
+static inline @T kcl_gelu_@T(@T x, int narrow) {
   /* x P(normal <= x) as max(x, 0) - z P(normal > z), which has no 1 - tail to choose */
   if (sizeof(@T) == 8) return x * ((@T)0.5f * erfc((@T)-0.7071067811865475244 * x));
   const float z = fmin(fabs((float)x), 15.0f);
-  return (x < 0 ? -0.0f : (float)x) - z * kcl_normal_tail(z, kcl_normal_bell_@T(z));
+  const float tail = kcl_normal_tail(z, kcl_normal_bell(z, narrow), narrow);
+  return (x < 0 ? -0.0f : (float)x) - z * tail;
 }
 
-static inline @T kcl_gelu_slope_@T(@T x) {
+static inline @T kcl_gelu_slope_@T(@T x, int narrow) {
   /* the derivative, P(normal <= x) + x density(x), at -z; at z it is 1 less that */
-  const @T most = sizeof(@T) == 8 ? (@T)40 : (@T)15;
-  const @T z = fabs(x) > most ? most : fabs(x), bell = kcl_normal_bell_@T(z);
-  const @T tail = sizeof(@T) == 8 ? (@T)0.5f * erfc((@T)0.7071067811865475244 * z)
-                                  : (@T)kcl_normal_tail((float)z, (float)bell);
-  const @T far = tail - (@T)0.3989422804014326779 * z * bell;
+  const @T density = (@T)0.3989422804014326779;
+  if (sizeof(@T) == 8)
+    return (@T)0.5f * erfc((@T)-0.7071067811865475244 * x) + density * x * exp((@T)-0.5f * x * x);
+  const float z = fabs((float)x) > 15 ? 15 : fabs((float)x);
+  const float bell = kcl_normal_bell(z, narrow);
+  const float far = kcl_normal_tail(z, bell, narrow) - (float)density * z * bell;
   return x < 0 ? far : 1 - far;
 }
 
-static inline @T kcl_gelu_tanh_@T(@T x) {
-  /* x (1 + tanh(u)) / 2 is x by the sigmoid of 2 u, which takes one exponential */
-  const @T u = x * ((@T)-1.5957691216057308 + (@T)-0.07135481282747386 * x * x);
+static inline @T kcl_gelu_sigmoid_@T(@T x, @T square) {
+  /* (1 + tanh(u)) / 2, u that of the formula for gelu by tanh: a sigmoid, of one exponential */
 #ifdef KCL_PTX
-  if (sizeof(@T) == 4) return x * kcl_reciprocal(1 + kcl_exp2(1.44269504f * (float)u));
+  if (sizeof(@T) == 4) {
+    const float power = -2.302208198f + -0.1029432397f * (float)square;
+    return kcl_reciprocal(1 + kcl_exp2((float)x * power));
+  }
 #endif
-  return x / (1 + exp(u));
+  return 1 / (1 + exp(x * ((@T)-1.5957691216057308 + (@T)-0.07135481627260025 * square)));
+}
+
+static inline @T kcl_gelu_tanh_slope_@T(@T x) {
+  const @T square = fmin(x * x, (@T)1000);  /* where 1 - s is 0 long since */
+  const @T s = kcl_gelu_sigmoid_@T(x, square);
+  return s * (1 + (1 - s) * x * ((@T)1.5957691216057308 + (@T)0.21406444881780075 * square));
 }
 
 static inline @T kcl_bessel_@T(@T x, int order) {
