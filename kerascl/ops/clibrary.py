@@ -241,21 +241,32 @@ static inline @T kcl_gelu_slope_@T(@T x, int narrow) {
   return x < 0 ? far : 1 - far;
 }
 
-static inline @T kcl_gelu_sigmoid_@T(@T x, @T square) {
-  /* (1 + tanh(u)) / 2, u that of the formula for gelu by tanh: a sigmoid, of one exponential */
+static inline @T kcl_gelu_power_@T(@T x) {
+  /* exp(-2 u) where (1 + tanh(u)) / 2, in the formula for gelu by tanh, is 1 / (1 + exp(-2 u)) */
+  const @T square = fmin(x * x, (@T)1000);  /* the slope's factors stay finite */
 #ifdef KCL_PTX
-  if (sizeof(@T) == 4) {
-    const float power = -2.302208198f + -0.1029432397f * (float)square;
-    return kcl_reciprocal(1 + kcl_exp2((float)x * power));
-  }
+  if (sizeof(@T) == 4)
+    return kcl_exp2((float)x * (-2.302208198f + -0.1029432396f * (float)square));
 #endif
-  return 1 / (1 + exp(x * ((@T)-1.5957691216057308 + (@T)-0.07135481627260025 * square)));
+  return exp(x * ((@T)-1.5957691216057308 + (@T)-0.07135481627260025 * square));
+}
+
+static inline @T kcl_gelu_share_@T(@T power) {
+#ifdef KCL_PTX
+  if (sizeof(@T) == 4) return kcl_reciprocal(1 + (float)power);
+#endif
+  return 1 / (1 + power);
+}
+
+static inline @T kcl_gelu_tanh_@T(@T x) {
+  return x * kcl_gelu_share_@T(kcl_gelu_power_@T(x));
 }
 
 static inline @T kcl_gelu_tanh_slope_@T(@T x) {
-  const @T square = fmin(x * x, (@T)1000);  /* where 1 - s is 0 long since */
-  const @T s = kcl_gelu_sigmoid_@T(x, square);
-  return s * (1 + (1 - s) * x * ((@T)1.5957691216057308 + (@T)0.21406444881780075 * square));
+  /* s + x s (1 - s) 2 du/dx, where 1 - s is small as s by the power, which has all its digits */
+  const @T power = kcl_gelu_power_@T(x), s = kcl_gelu_share_@T(power);
+  const @T other = s * fmin(power, (@T)3e38), square = fmin(x * x, (@T)1000);
+  return s * (1 + other * x * ((@T)1.5957691216057308 + (@T)0.21406444881780075 * square));
 }
 
 static inline @T kcl_bessel_@T(@T x, int order) {

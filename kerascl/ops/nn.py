@@ -151,7 +151,7 @@ _gelu_tanh_gradient = pointwise(
 )
 _gelu_tanh = pointwise(
     "gelu_tanh",
-    "({0}) * kcl_gelu_sigmoid_{T}({0}, ({0}) * ({0}))",
+    "kcl_gelu_tanh_{T}({0})",
     floating,
     lambda g, y, x: (_gelu_tanh_gradient(g, x),),
     cost=18,

@@ -27,6 +27,7 @@ from kerascl.kernels.contract.epilogue import (
     Epilogue,
     VectorLoad,
     VectorStore,
+    narrow,
 )
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.contract.sizes import ceil_div, round_up
@@ -457,5 +458,5 @@ def epilogue(
     return Epilogue(
         params, args, "\n".join(lines), tuple(writer.helpers), tuple(scope.loads),
         "\n".join(compute), tuple(stores), writer.uses_double, folded, tuple(scope.fours),
-        "\n".join(decode), work,
+        "\n".join(decode), work, narrow(head.dtype),
     )  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.plan import Arg, Ref
@@ -103,6 +103,7 @@ class Epilogue:
         fours: variables of type uint2 that `compute` sets where `j_`, the number of a neighbour, is
             a multiple of four, and reads for that and the next three.
         work: the costs of its pointwise operations together (1 is an addition).
+        rounds: the dtype of 16 bits to which `acc` is rounded before all else, if it is.
         uses_double: whether `body` or `helpers` need fp64.
         moments: C statements over `col`, a column of the output (the last dimension), and of all
             accumulators of that column `mean` and `squares`, the sum of squared distances from
@@ -121,6 +122,20 @@ class Epilogue:
     fours: tuple[str, ...] = ()
     decode: str = ""
     work: int = 0
+    rounds: DType | None = None
+
+    @property
+    def after_rounding(self) -> Epilogue:
+        """The same for a kernel whose vectors of results are rounded to `rounds` already."""
+        if self.rounds is None:
+            return self
+        acc = f"({self.rounds.compute})acc"
+        return replace(
+            self,
+            compute=self.compute.replace(self.rounds.round.format(v=acc), acc),
+            stores=tuple(s if s.dtype is not self.rounds else replace(s, exact=True)
+                         for s in self.stores),
+        )
 
     @property
     def reads(self) -> tuple[VectorLoad, ...]:
@@ -225,6 +240,11 @@ class Epilogue:
         )
 
 
+def narrow(dtype: DType) -> DType | None:
+    """The dtype if it is a float of 16 bits, else None."""
+    return dtype if dtype.is_float and dtype.itemsize == 2 else None
+
+
 def store_epilogue(dtype: DType, slot: str = "out") -> Epilogue:
     """The epilogue that only stores, converted to `dtype`, into buffer `slot`."""
     store = dtype.store.format(p="out", i="i", v=f"(({dtype.compute})acc)")
@@ -233,4 +253,5 @@ def store_epilogue(dtype: DType, slot: str = "out") -> Epilogue:
         (Ref(slot),),
         f"{store};",
         stores=(VectorStore("out", dtype, f"(({dtype.compute})acc)"),),
+        rounds=narrow(dtype),
     )

@@ -126,3 +126,33 @@ inline ushort kcl_cvt_bf16(float v) {
 }
 #define kcl_to_bf16 kcl_cvt_bf16
 """
+
+# WORD_OF(low, high) rounds two floats into one word, from which WORD_LOW and WORD_HIGH take them.
+PAIRS = {
+    "bfloat16": """\
+inline uint kcl_pair(float low, float high) {
+#ifdef KCL_CVT_BF16
+  uint r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+#else
+  return kcl_bf16_bits(low) >> 16 | (kcl_bf16_bits(high) & 0xffff0000u);
+#endif
+}
+#define WORD_OF(low, high) as_float(kcl_pair(low, high))
+#define WORD_LOW(w) as_float(as_uint(w) << 16)
+#define WORD_HIGH(w) as_float(as_uint(w) & 0xffff0000u)
+""",
+    "float16": """\
+inline uint kcl_pair(float low, float high) {
+  uint r;
+  vstore_half_rte(low, 0, (half*)&r);
+  vstore_half_rte(high, 1, (half*)&r);
+  return r;
+}
+inline float kcl_of_pair(float w, int k) { return vload_half(k, (half*)&w); }
+#define WORD_OF(low, high) as_float(kcl_pair(low, high))
+#define WORD_LOW(w) kcl_of_pair(w, 0)
+#define WORD_HIGH(w) kcl_of_pair(w, 1)
+""",
+}
