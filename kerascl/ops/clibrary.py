@@ -195,7 +195,7 @@ static inline float kcl_normal_tail(float z, float bell, int narrow) {
 }
 
 static inline float kcl_normal_bell(float z, int narrow) {
-  /* exp(-z * z / 2); unless `narrow` also where the exponent is large and its rounding would show */
+  /* exp(-z * z / 2), unless `narrow` also where the exponent's rounding would show */
   const float square = z * z;
 #ifdef KCL_PTX  /* where fma is an instruction, too */
   const float power = -0.7213475108f * square;

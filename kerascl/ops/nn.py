@@ -116,11 +116,17 @@ normal_cdf = pointwise(
     lambda g, y, x: (g * _density(x),),
     cost=18,
 )
+
+
+def _gelu_second(d: Array, y: Array, g: Array, x: Array) -> Gradients:
+    return _gelu_gradient(d, x), d * g * (2 - x * x) * _density(x)
+
+
 _gelu_gradient = pointwise(
     "gelu_gradient",
     "({0}) * kcl_gelu_slope_{T}({1}, {N})",
     floating,
-    lambda d, y, g, x: (_gelu_gradient(d, x), d * g * (2 - x * x) * _density(x)),
+    _gelu_second,
     cost=20,
 )
 _gelu_exact = pointwise(

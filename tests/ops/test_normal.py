@@ -1,4 +1,4 @@
-"""The normal distribution's functions over all ranges of floats, as compiled here and as with PTX."""
+"""The normal distribution's functions over all ranges of floats, as compiled here and with PTX."""
 
 import math
 import re
