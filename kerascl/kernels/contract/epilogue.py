@@ -18,12 +18,14 @@ class VectorStore:
         dtype: the dtype stored.
         value: C expression in its compute type, over the variables of `Epilogue.compute`.
         exact: whether `dtype` has that value.
+        pairs: whether two neighbours are rounded to bfloat16 together, which is one instruction.
     """
 
     pointer: str
     dtype: DType
     value: str
     exact: bool = False
+    pairs: bool = False
 
     def line(self, pointer: str, index: str) -> str:
         """The statement that stores it."""
@@ -64,6 +66,19 @@ STORE_VECTOR = """\
 #define KCL_STORE_VECTOR8(word, to, from) \\
   *(__global word##8*)(to) = (word##8)((from)[0], (from)[1], (from)[2], (from)[3], \\
                                        (from)[4], (from)[5], (from)[6], (from)[7]);
+"""
+
+
+# KCL_STORE_PAIRS<W>(to, from): W floats, rounded to bfloat16.
+STORE_PAIRS = """\
+#define KCL_STORE_PAIRS4(to, from) \\
+  *(__global uint2*)(to) = (uint2)(kcl_pair_bf16((from)[0], (from)[1]), \\
+                                   kcl_pair_bf16((from)[2], (from)[3]));
+#define KCL_STORE_PAIRS8(to, from) \\
+  *(__global uint4*)(to) = (uint4)(kcl_pair_bf16((from)[0], (from)[1]), \\
+                                   kcl_pair_bf16((from)[2], (from)[3]), \\
+                                   kcl_pair_bf16((from)[4], (from)[5]), \\
+                                   kcl_pair_bf16((from)[6], (from)[7]));
 """
 
 
@@ -130,11 +145,15 @@ class Epilogue:
         if self.rounds is None:
             return self
         acc = f"({self.rounds.compute})acc"
+
+        def stored(s: VectorStore) -> VectorStore:
+            own = s.value == f"({acc})" or f" {s.value} = {acc};" in self.compute
+            return replace(s, exact=True, pairs=False) if own and s.dtype is self.rounds else s
+
         return replace(
             self,
             compute=self.compute.replace(self.rounds.round.format(v=acc), acc),
-            stores=tuple(s if s.dtype is not self.rounds else replace(s, exact=True)
-                         for s in self.stores),
+            stores=tuple(map(stored, self.stores)),
         )
 
     @property
@@ -200,7 +219,8 @@ class Epilogue:
     @property
     def vector_helpers(self) -> tuple[str, ...]:
         """The macros that `vectors` calls."""
-        return (STORE_VECTOR, LOAD_VECTOR) if self.loads else (STORE_VECTOR,)
+        pairs = (STORE_PAIRS,) if any(s.pairs for s in self.stores) else ()
+        return (STORE_VECTOR, *pairs, LOAD_VECTOR) if self.loads else (STORE_VECTOR, *pairs)
 
     def vectors(
         self, suffix: str, n: str, w: str, acc: str, index: str, accs: str, at: str, step: str
@@ -223,10 +243,15 @@ class Epilogue:
             known += load.line(f"((const {load.dtype.storage}*)read{k}_)", f"n_ * {w} + j_") + " "
         for k, store in enumerate(self.stores):
             word = WORDS[store.dtype.itemsize]
+            target = f"(__global {word}*)({store.pointer}) + given_i_ + n_ * given_step_"
+            if store.pairs:
+                arrays += f"float vec{k}_[({n}) * {w}]; "
+                inside += f"vec{k}_[n_ * {w} + j_] = {store.value}; "
+                after += f"KCL_STORE_PAIRS{suffix}({target}, vec{k}_ + n_ * {w}) "
+                continue
             arrays += f"{word} vec{k}_[({n}) * {w}]; "
             place = f"(({store.dtype.storage}*)vec{k}_)"
             inside += store.line(place, f"n_ * {w} + j_") + " "
-            target = f"(__global {word}*)({store.pointer}) + given_i_ + n_ * given_step_"
             after += f"KCL_STORE_VECTOR{suffix}({word}, {target}, vec{k}_ + n_ * {w}) "
         body = " ".join(line.strip() for line in self.compute.splitlines())
         unroll = '_Pragma("unroll") for (int'

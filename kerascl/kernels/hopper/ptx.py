@@ -130,16 +130,7 @@ inline ushort kcl_cvt_bf16(float v) {
 # WORD_OF(low, high) rounds two floats into one word, from which WORD_LOW and WORD_HIGH take them.
 PAIRS = {
     "bfloat16": """\
-inline uint kcl_pair(float low, float high) {
-#ifdef KCL_CVT_BF16
-  uint r;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
-  return r;
-#else
-  return kcl_bf16_bits(low) >> 16 | (kcl_bf16_bits(high) & 0xffff0000u);
-#endif
-}
-#define WORD_OF(low, high) as_float(kcl_pair(low, high))
+#define WORD_OF(low, high) as_float(kcl_pair_bf16(low, high))
 #define WORD_LOW(w) as_float(as_uint(w) << 16)
 #define WORD_HIGH(w) as_float(as_uint(w) & 0xffff0000u)
 """,
