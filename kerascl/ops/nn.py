@@ -413,7 +413,11 @@ def _picked(target: Array, x: Array, axis: int) -> Array:
 def _sparse_vjp(g: Array, y: Array, target: Array, x: Array, axis: int) -> Gradients:
     hit = equal(iota(x.shape, axis), expand_to(target, x.shape))
     g = where(_in_range(target, x.shape[axis]), g, 0)
-    return None, (softmax(x, axis) - cast_to(hit, x.dtype)) * g
+    with pause():  # softmax, but for a division for each element
+        e = exp(x - largest(x, axis, keepdims=True))
+        p = e * (1 / total(e, axis, keepdims=True))
+    p = recorded(_softmax_vjp, (x,), ((axis,),), p)
+    return None, (p - cast_to(hit, x.dtype)) * g
 
 
 def _in_range(target: Array, size: int) -> Array:
