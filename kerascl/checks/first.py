@@ -60,14 +60,15 @@ def judge(
     Returns:
         OK, MENDED, UNKNOWN or what is wrong, by kind; none of a kind that was not begun.
     """
-    found = _by_kind(trial.run(index, cases, kinds, (), budget, told))
+    found = by_kind(trial.run(index, cases, kinds, (), budget, told))
     wrong = [kind for kind, status in found.items() if status not in (OK, UNKNOWN)]
     # One kind's kernels may serve another's cases: all that is wrong goes together.
-    again = _by_kind(trial.run(index, cases, wrong, wrong)) if wrong else {}
+    again = by_kind(trial.run(index, cases, wrong, wrong)) if wrong else {}
     return found | {kind: MENDED for kind in wrong if again.get(kind) == OK}
 
 
-def _by_kind(results: list[Result]) -> dict[str, str]:
+def by_kind(results: list[Result]) -> dict[str, str]:
+    """OK, UNKNOWN or what is wrong, of each kind that has a result."""
     found: dict[str, str] = {}
     for result in results:
         status = UNKNOWN if result.problem is None else result.problem or OK

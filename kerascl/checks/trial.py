@@ -94,8 +94,14 @@ def _child(arguments: list[str], found: list[Result], told) -> bool:
     while True:
         timer = threading.Timer(PATIENCE, stop)
         timer.start()
-        line = process.stdout.readline()
-        timer.cancel()
+        try:
+            line = process.stdout.readline()
+        except BaseException:  # Ctrl-C
+            process.kill()
+            process.wait()
+            raise
+        finally:
+            timer.cancel()
         if not line:
             break
         with contextlib.suppress(ValueError, TypeError):

@@ -2,13 +2,15 @@
 
 A few of each kind are checked by themselves when a driver is first used; this takes some minutes.
 What is wrong is tried again with optimisation off, and the statuses are kept: kerascl then builds
-such kernels without, or refuses them. The exit status is 1 if a kind stays wrong.
+such kernels without, or refuses them. Ctrl-C shows what there is, and keeps nothing. The exit
+status is 1 if a kind stays wrong, 130 after Ctrl-C.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import time
 from pathlib import Path
 
 from rich.console import Console
@@ -47,18 +49,29 @@ def run(options: argparse.Namespace, console: Console) -> int:
         TextColumn("{task.description:<11}"), BarColumn(30), MofNCompleteColumn(),
         TimeElapsedColumn(),
     )  # fmt: skip
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as progress:
         task = progress.add_task("", total=count)
+        piped = None if console.is_terminal else _Kinds(console)
 
         def told(result: Result) -> None:
             results.append(result)
             progress.update(task, advance=1, description=result.kind)
+            if piped:
+                piped.told(result)
 
-        statuses = first.judge(device.index, which, told=told)
-    if not statuses:
+        try:
+            statuses, interrupted = first.judge(device.index, which, told=told), False
+        except KeyboardInterrupt:
+            statuses, interrupted = first.by_kind(results), True
+    if interrupted:
+        console.print(f"Interrupted after {len(results)} of {count} cases: nothing is kept.")
+    elif not statuses:
         console.print("The check could not begin.", style="red")
         return 1
-    first.keep(info, statuses)
+    else:
+        first.keep(info, statuses)
     _print(results, statuses, console)
     if options.json:
         report = {
@@ -69,7 +82,22 @@ def run(options: argparse.Namespace, console: Console) -> int:
             "cases": [vars(result) for result in results],
         }
         Path(options.json).write_text(json.dumps(report, indent=1))
+    if interrupted:
+        return 130
     return 0 if all(status in FINE for status in statuses.values()) else 1
+
+
+class _Kinds:
+    """A line for each kind that begins, where no bar is shown."""
+
+    def __init__(self, console: Console):
+        self._console, self._kind, self._begun = console, "", time.monotonic()
+
+    def told(self, result: Result) -> None:
+        if result.kind != self._kind:
+            self._kind = result.kind
+            line = f"{time.monotonic() - self._begun:4.0f} s  {result.kind}"
+            self._console.print(line, highlight=False)
 
 
 def _print(results: list[Result], statuses: dict[str, str], console: Console) -> None:

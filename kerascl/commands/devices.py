@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from rich.console import Console
 
 from kerascl.kernels.hopper import probe as hopper_probe
+from kerascl.kernels.units import selftests
 from kerascl.runtime import children, probe
 from kerascl.runtime import device as devices
 
@@ -37,11 +38,10 @@ def _size(nbytes: int) -> str:
 
 def _matrix(info: devices.DeviceInfo, run_probe: bool) -> str:
     """What of the device's matrix units is used, or why not."""
-    if not hopper_probe.capable(info) or not run_probe:
+    if not run_probe:
         return info.matrix
-    results = hopper_probe.results(info)
-    problem = results[hopper_probe.BASE]
-    if problem:
+    results = selftests.results(info)
+    if problem := results.get(hopper_probe.BASE, ""):
         return f"mma80 (no wgmma90: {problem})"
     missing = (f"{name}: {text}" for name, text in results.items() if text)
     return ", no ".join((info.matrix, *missing))

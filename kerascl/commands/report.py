@@ -31,8 +31,8 @@ from kerascl.runtime.device import DeviceInfo
 
 # Each part, and its share of the time; what one leaves goes to those after it.
 PARTS = {
-    "facts": 1, "checks": 5, "rates": 2, "products": 3, "convolutions": 5, "networks": 7,
-    "solvers": 4,
+    "facts": 1, "checks": 5, "rates": 2, "products": 3, "convolutions": 5, "attention": 2,
+    "networks": 7, "solvers": 4,
 }  # fmt: skip
 _MINUTES, _QUICK_MINUTES = 10.0, 2.0
 _RESERVE = 0.06  # of the time: processes start, and last items end after their part's time
@@ -81,6 +81,8 @@ def run(options: argparse.Namespace, console: Console) -> int:
             _measure(parts, outcomes, Setting(index, options.quick), minutes * 60, info, console)
         except KeyboardInterrupt:
             interrupted = True
+            left = parts[len(outcomes) :]
+            outcomes += [Outcome(part, remarks=["not begun: interrupted"]) for part in left]
     title = name_of(info) if info else "a machine on which no device was found"
     report = document.to_json(title, f"{now:%Y-%m-%d}", outcomes)
     report = Scrubber().everything(report)

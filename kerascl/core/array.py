@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import html
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
@@ -52,8 +51,18 @@ class Array(Methods, Differentiable):
         self._node = node
         node.handle = weakref.ref(self)
 
+    def __getattr__(self, name: str) -> Any:
+        # Only what lookup does not find comes here: the node of a row that iteration gave.
+        if name != "_node" or "_row" not in self.__dict__:
+            return object.__getattribute__(self, name)  # raises what lookup raised
+        rows, place = self.__dict__["_row"]
+        self._node = rows.node(place)
+        self._node.handle = weakref.ref(self)
+        return self._node
+
     def stand_for(self, node: Node) -> None:
         """Take the value of another node; see `core.holders.rebind`."""
+        self.__dict__.pop("_row", None)
         self._node = node
         node.handle = weakref.ref(self)
 
@@ -122,10 +131,11 @@ class Array(Methods, Differentiable):
             )
 
     def _on_host(self) -> np.ndarray:
+        row = self.__dict__.get("_row")
+        if row is not None and current.trace is None:
+            rows, place = row
+            return np.array(rows.read(place))  # for whoever asks to keep
         self._check_known()
-        row: Row | None = self.__dict__.get("_row")
-        if row is not None and row.node is self._node and current.trace is None:
-            return row.read()
         return current.engine.to_host(self._node)
 
     def _shared_with_host(self) -> np.ndarray | None:
@@ -136,6 +146,10 @@ class Array(Methods, Differentiable):
 
     def item(self) -> Any:
         """The only element, as a Python scalar."""
+        row = self.__dict__.get("_row")
+        if row is not None and current.trace is None:
+            rows, place = row
+            return rows.item(place)
         return self.numpy().item()
 
     def tolist(self) -> Any:
@@ -445,53 +459,6 @@ class SupportsArray(Protocol):
 ArrayLike: TypeAlias = (
     Array | State | SupportsArray | bool | int | float | complex | Sequence["ArrayLike"]
 )
-
-
-class Rows:
-    """The slices of a small array that is iterated over: the first that is read brings all."""
-
-    MOST_ELEMENTS = 2**14
-
-    def __init__(self, node: Node):
-        self.node = node
-        self._value: np.ndarray | None = None
-
-    def value(self) -> np.ndarray:
-        """The whole array on the host."""
-        if self._value is None:
-            self._value = current.engine.to_host(self.node)
-        return self._value
-
-
-@dataclass(frozen=True)
-class Row:
-    """Where an Array that iteration gave finds its value, as long as it stands for `node`."""
-
-    rows: Rows
-    place: int
-    node: Node
-
-    def read(self) -> np.ndarray:
-        """The slice's value, for whoever asks to keep."""
-        return np.array(self.rows.value()[self.place])
-
-
-def iterate(array: Array) -> Iterator[Array]:
-    """The slices along the first axis, lazy ones; of a small array the host reads all at once."""
-    if not array.shape:
-        raise TypeError("iteration over an array of shape ()")
-    return _slices(array)
-
-
-def _slices(array: Array) -> Iterator[Array]:
-    rows = Rows(array._node)
-    for place in range(array.shape[0]):
-        found = array[place]
-        if array.size <= Rows.MOST_ELEMENTS:
-            if rows.node is not array._node:  # assigned meanwhile
-                rows = Rows(array._node)
-            found.__dict__["_row"] = Row(rows, place, found._node)
-        yield found
 
 
 def is_evaluated(array: Array) -> bool:

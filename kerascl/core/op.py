@@ -45,6 +45,8 @@ class ReductionSpec:
     where elements can be read twice: its step knows their mean m, its finish
     their number n.  `block`, for what rounds, is how many elements one set of
     registers may take before it is merged into another: 16 or 256, 0 for any number.
+    `lanes` is `step` for vectors of LANES elements at `places`, where it can be written so;
+    `combine` then merges vectors, too, if there is a `block`.
     """
 
     states: tuple[tuple[str, str], ...]
@@ -55,6 +57,7 @@ class ReductionSpec:
     close: str = ""
     centred: ReductionSpec | None = None
     block: int = 0
+    lanes: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kerascl.core import tape
-from kerascl.core.array import Array, ArrayLike, iterate
+from kerascl.core.array import Array, ArrayLike
+from kerascl.core.rows import iterate
 from kerascl.core.types import Axes, Device, ShapeLike
 from kerascl.dtypes import DType, DTypeLike
 from kerascl.ops import (

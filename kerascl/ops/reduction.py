@@ -90,9 +90,8 @@ def _extreme(sign: str, start: Callable[[DType], str]) -> Callable[[DType], Redu
         # x != x keeps NaN, as NumPy does; a choice, for which CPUs' compilers make vectors
         nan = " | ({o} != {o})" if d.is_float else ""
         step = "s0 = (({o} " + sign + " s0)" + nan + ") ? {o} : s0;"
-        return ReductionSpec(
-            (("acc", start(d)),), step.replace("{o}", "x"), step.replace("{o}", "t0")
-        )
+        text = step.replace("{o}", "x"), step.replace("{o}", "t0")
+        return ReductionSpec((("acc", start(d)),), *text, lanes=text[0])
 
     return spec
 
@@ -153,12 +152,14 @@ def _argument(sign: str, start: Callable[[DType], str]) -> Callable[[DType], Red
             later = f"((t0 {sign} s0) | ((t0 != t0) & (s0 == s0))) && !(s0 != s0)"
         else:
             first, later = f"x {sign} s0", f"t0 {sign} s0"
+        choice = "longLANES" if d.itemsize == 8 else "intLANES"
         tie = "((t0 == s0 || (t0 != t0 && s0 != s0)) && t1 < s1)"
         return ReductionSpec(
             (("acc", start(d)), ("index", "0")),
             f"{{ const int found = {first}; s0 = found ? x : s0; s1 = found ? r : s1; }}",
             f"if (({later}) || {tie}) {{ s0 = t0; s1 = t1; }}",
             "s1",
+            lanes=f"const {choice} found = {first}; s0 = found ? x : s0; s1 = found ? places : s1;",
         )
 
     return spec
@@ -198,8 +199,13 @@ def argmin(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
 
 
 # -- logic --------------------------------------------------------------------
-_any = reduction("any", lambda d: ReductionSpec((("acc", "0"),), "s0 |= x;", "s0 |= t0;"))
-_all = reduction("all", lambda d: ReductionSpec((("acc", "1"),), "s0 &= x;", "s0 &= t0;"))
+def _logic(sign: str, start: str) -> Callable[[DType], ReductionSpec]:
+    step = f"s0 {sign}= x;"
+    return lambda d: ReductionSpec((("acc", start),), step, f"s0 {sign}= t0;", lanes=step)
+
+
+_any = reduction("any", _logic("|", "0"))
+_all = reduction("all", _logic("&", "1"))
 
 
 def _truth(x: ArrayLike) -> Array:

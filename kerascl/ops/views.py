@@ -25,7 +25,11 @@ def _plus(dtype: DType, other: str) -> str:
 def _sum_spec(dtype: DType) -> ReductionSpec:
     exact = dtype.is_integer or dtype.is_bool
     text = _plus(dtype, "x"), _plus(dtype, "t0")
-    return ReductionSpec((("acc", "0"),), *text, block=0 if exact else 16)
+    lanes = "" if dtype.is_complex else text[0]
+    if dtype.kind == "i":
+        own = f"{dtype.compute}LANES"
+        lanes = f"s0 = as_{own}(as_u{own}(s0) + as_u{own}(x));"
+    return ReductionSpec((("acc", "0"),), *text, block=0 if exact else 16, lanes=lanes)
 
 
 SUM_OP = register(

@@ -152,7 +152,8 @@ def always(info: DeviceInfo) -> tuple[str, ...]:
     """The options of every build on a device, after those that a program asks for."""
     # Division is approximate by default on GPUs; NumPy's and the host's is not.
     exact = info.exact_division and info.kind == "gpu"
-    return (*((EXACT_DIVISION,) if exact else ()), *_conversions(info))
+    silent = ("-w",) if "prints_warnings" in info.quirks else ()
+    return (*((EXACT_DIVISION,) if exact else ()), *_conversions(info), *silent)
 
 
 _Build = Callable[[Iterable[_Texts]], list[Built]]

@@ -89,6 +89,12 @@ TABLE = (
         _pocl,
     ),
     Quirk(
+        "prints_warnings",
+        "PoCL writes to the terminal how many warnings a program has, vectors wider than the "
+        "processor's among them; -w leaves them out",
+        _pocl,
+    ),
+    Quirk(
         "no_matrix",
         "kernels with inline PTX are written for NVIDIA's own driver",
         lambda info: info.nvidia_capability is not None and not _nvidia(info),

@@ -1,16 +1,21 @@
 """The check of a driver: right where the driver is, and what follows where it is not."""
 
+import argparse
 import dataclasses
+import io
 import json
 import os
 import subprocess
 import sys
+import threading
 
 import pytest
+from rich.console import Console
 
 import kerascl as kc
 from kerascl.checks import first, guard, kinds, trial
 from kerascl.checks.guard import MENDED, OK, PLAIN, Guard
+from kerascl.commands import check
 from kerascl.runtime import programs, sources
 from kerascl.runtime.diskcache import DiskCache
 
@@ -211,3 +216,45 @@ def test_the_command(dev, monkeypatch, tmp_path):
     assert found["statuses"] == dict.fromkeys(found["statuses"], OK)
     assert set(found["statuses"]) == set(guard.KINDS)
     assert all(kind in done.stdout for kind in guard.KINDS)
+
+
+def test_ctrl_c_shows_what_there_is_and_keeps_nothing(dev, monkeypatch, tmp_path):
+    def judge(index, cases, told):
+        told(trial.Result(0, "map", "x + 1", ""))
+        told(trial.Result(1, "sort", "of 7", "3, not 4"))
+        raise KeyboardInterrupt
+
+    kept = []
+    monkeypatch.setattr(first, "judge", judge)
+    monkeypatch.setattr(first, "keep", lambda *given: kept.append(given))
+    console, file = Console(file=io.StringIO(), width=200), tmp_path / "check.json"
+    status = check.run(argparse.Namespace(few=False, json=str(file)), console)
+    printed = console.file.getvalue()
+    assert status == 130 and not kept and "Interrupted after 2 of " in printed
+    assert "0 s  map" in printed and "sort, of 7: 3, not 4" in printed  # as through a pipe
+    assert json.loads(file.read_text())["statuses"] == {"map": OK, "sort": "3, not 4"}
+
+
+def test_ctrl_c_ends_the_process_and_its_clock(monkeypatch):
+    done = []
+
+    class Process:
+        stdout = property(lambda self: self)
+
+        def readline(self):
+            raise KeyboardInterrupt
+
+        def kill(self):
+            done.append("killed")
+
+        def wait(self):
+            done.append("waited for")
+
+    monkeypatch.setattr(trial.subprocess, "Popen", lambda *_, **__: Process())
+    before = set(threading.enumerate())
+    with pytest.raises(KeyboardInterrupt):
+        trial.run(0, "few")
+    for clock in set(threading.enumerate()) - before:
+        clock.join(5)
+        assert not clock.is_alive()
+    assert done == ["killed", "waited for"]

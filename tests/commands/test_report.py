@@ -14,11 +14,14 @@ import pytest
 from rich.console import Console
 
 import kerascl as kc
-from kerascl.commands import report
-from kerascl.commands.reports import document, operations, parts, private, running
+from kerascl.commands import devices, report
+from kerascl.commands.reports import checking, document, operations, parts, private, running
+from kerascl.commands.reports import child as child_module
 from kerascl.commands.reports.parts import Setting
 from kerascl.commands.reports.running import Fault, Outcome, Runner
-from kerascl.runtime import device, sources
+from kerascl.kernels.units import attention_fragment, known, selftests
+from kerascl.runtime import device, selftest, sources
+from tests import profiles
 
 # A part whose items do what drivers do.
 CHILD = """
@@ -104,7 +107,7 @@ def test_what_fails_does_not_stop_what_follows(monkeypatch):
 def test_no_item_is_begun_after_the_time(monkeypatch):
     outcome = Runner("part", child("first", "last"), Setting(None, seconds=0.0)).run()
     assert not outcome.rows and not outcome.faults
-    assert outcome.remarks == ["2 of 2 left out: the time was up"]
+    assert outcome.remarks == ["2 of 2 left out: the time was up before first, last"]
     monkeypatch.setattr(running, "_LEAST_GRACE", 8.0)
     outcome = Runner("part", child("hangs", "last"), Setting(None, seconds=0.5)).run()
     assert not outcome.rows and not outcome.faults  # the time's end is no fault
@@ -155,11 +158,12 @@ def test_ctrl_c_writes_what_there_is(tmp_path, scripted, monkeypatch):
             return super()._hear(line)
 
     monkeypatch.setattr(report, "Runner", Stopped)
-    status, text, printed = run(tmp_path)
+    status, text, printed = run(tmp_path, parts=["checks", "rates", "products"])
     assert status == 130 and "Interrupted" in printed
     found = document.machine_form(text)
     assert found["facts"]["rows"] == [{"name": "first"}] and found["checks"]["faults"]
     assert found["rates"]["remarks"] == ["interrupted"] and "(interrupted)" in text
+    assert found["products"]["remarks"] == ["not begun: interrupted"]
 
 
 def test_a_wrong_folder_is_refused_before_anything_runs(tmp_path):
@@ -272,6 +276,45 @@ def test_samples_of_products(rng):
     right = np.asarray(work.call().numpy(), np.float64)
     assert work.error(right) < 2e-3 and work.error(right * 1.01) > 5e-3
     assert work.flops == 2 * 19 * 33 * 7 and work.nbytes == 2 * (19 * 33 + 33 * 7 + 19 * 7)
+
+
+@pytest.mark.parametrize("way", ["forward", "with gradients"])
+def test_samples_of_attention_see_a_wrong_row(way, rng):
+    work = operations._attend(operations._Attention(1, 23, 1, 8), way, 1.0, "float32", rng)
+    right = np.asarray(work.call().numpy(), np.float64)
+    assert right.shape == (1, 23, 1, 8 if way == "forward" else 24) and work.error(right) < 2e-5
+    assert work.error(np.roll(right, 1, 1)) > 0.05
+    if way != "forward":
+        assert work.error(np.concatenate([right[..., :16], 1.01 * right[..., 16:]], -1)) > 5e-3
+
+
+def test_every_part_has_a_child_and_a_place_in_the_file():
+    assert list(report.PARTS) == list(child_module.ITEMS)
+    outcomes = [Outcome(part, remarks=["not begun"]) for part in report.PARTS]
+    text = document.markdown(document.to_json("a device", "2030-01-01", outcomes))
+    assert text.count("Nothing was found out.") == len(report.PARTS) - 1  # but for the facts
+
+
+def test_self_tests_of_matrix_units_are_told(monkeypatch):
+    """Those of a card's own units, AMD's and Intel's too, and why one did not pass."""
+    cards = {name: profile.info for name, profile in profiles.load().items()}
+    ran = {"product_selftest": "", "attention_fragment_selftest": "row 3 is wrong"}
+    monkeypatch.setattr(
+        selftest, "in_child", lambda module, index: (ran[module.rpartition(".")[2]], False)
+    )
+    for module in (known, attention_fragment):
+        monkeypatch.setattr(module, "result", module.result.__wrapped__)
+    for name in ("rx7900xtx", "mi300x", "a770"):
+        found = selftests.results(cards[name])
+        assert found == {"products and convolutions": "", "attention": "row 3 is wrong"}
+        said = devices._matrix(cards[name], True)
+        assert said == f"{cards[name].matrix}, no attention: row 3 is wrong"
+    assert selftests.results(cards["rx580"]) == {}
+    rows = []
+    monkeypatch.setattr(device, "_default", argparse.Namespace(info=cards["a770"]))
+    assert "self-tests of matrix units" in [i.name for i in checking.items(Setting(0, quick=True))]
+    checking._self_tests(rows.append)
+    assert [row.get("wrong") for row in rows] == [None, "row 3 is wrong"]
 
 
 @pytest.mark.slow

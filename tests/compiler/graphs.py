@@ -5,6 +5,8 @@ from types import SimpleNamespace
 from kerascl.compiler import library
 from kerascl.compiler.fuse.group import group
 from kerascl.compiler.fuse.rules import Part
+from kerascl.compiler.generate.maps import map_kernel
+from kerascl.compiler.generate.reductions import reduction_kernels
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.rewrite import rewrite
 from kerascl.core.array import Array
@@ -16,7 +18,7 @@ from kerascl.dtypes import float32
 CPU = SimpleNamespace(
     quirks=frozenset(),
     kind="cpu", name="a CPU", matrix="", compute_units=4, max_work_group_size=64, simd_width=8,
-    device_atomics=False, global_mem_bytes=1 << 32,
+    device_atomics=False, nvidia_capability=None, global_mem_bytes=1 << 32,
 )  # fmt: skip
 
 
@@ -48,3 +50,17 @@ def simplified(*arrays: Array) -> list[Node]:
 def names(clusters: list[Cluster]) -> list[list[str]]:
     """Of each cluster: its kind and its members' operations."""
     return [[c.kind, *(m.op.name for m in c.members)] for c in clusters]
+
+
+def kernels(*arrays, generic=False, info=CPU):
+    """The generated kernels of a graph in one cluster."""
+    roots = [x._node for x in arrays]
+    (cluster,), stored = group(nodes_of(*arrays), roots, epilogues_only)
+    make = map_kernel if cluster.kind == "map" else reduction_kernels
+    return make(cluster, stored, info, generic)
+
+
+def text(*arrays, generic=False) -> str:
+    """The body of the one kernel of a graph."""
+    (launch,) = kernels(*arrays, generic=generic).launches
+    return launch.source.body

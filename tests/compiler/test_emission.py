@@ -6,26 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 import kerascl as kc
-from kerascl.compiler.fuse.group import group
 from kerascl.compiler.generate.emit import Scope, Writer, literal
-from kerascl.compiler.generate.maps import map_kernel
-from kerascl.compiler.generate.reductions import reduction_kernels
 from kerascl.compiler.graph.symbolic import variable
 from kerascl.dtypes import bfloat16, bool_, float32, int32, int64
-from tests.compiler.graphs import CPU, argument, epilogues_only, nodes_of
-
-
-def kernels(*arrays, generic=False, info=CPU):
-    """The generated kernels of a graph in one cluster."""
-    roots = [x._node for x in arrays]
-    (cluster,), stored = group(nodes_of(*arrays), roots, epilogues_only)
-    make = map_kernel if cluster.kind == "map" else reduction_kernels
-    return make(cluster, stored, info, generic)
-
-
-def text(*arrays, generic=False) -> str:
-    (launch,) = kernels(*arrays, generic=generic).launches
-    return launch.source.body
+from tests.compiler.graphs import CPU, argument, kernels, text
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.units import attention as unit_attention
 from kerascl.kernels.units import attention16, attention_selftest
 from kerascl.runtime.errors import DeviceError
+from tests import profiles
 from tests.kernels import mma_emulator, ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
 from tests.kernels.mma_emulator import emulated_class
@@ -272,6 +273,35 @@ def test_blocks_fit_small_local_memory():
             block = attention_tiled.block_for(problem, info)
             assert block.local_bytes(problem) <= 32768 - 256
             assert contract.choose(attention.SOLVERS, problem, info).name.startswith("tile")
+
+
+@pytest.mark.parametrize("features", [8, 32, 64, 128, 256])
+def test_blocks_keep_to_a_card_s_registers(features):
+    shape = (4, 1024, 8, features)
+    x = tensor(shape, dtypes.float32)
+    p = AttentionProblem(4, 1024, 1024, 8, 8, features, features, 1.0, False, x.dtype, x, x, x)
+    seen = set()
+    for name, profile in profiles.load().items():
+        for problem in (p, dataclasses.replace(p, grad=x)):
+            block = attention_tiled.block_for(problem, profile.info)
+            single = block.br * block.bc == block.threads
+            if profile.info.registers and not single:
+                assert block.registers(problem) <= profile.info.registers, name
+                seen.add(name)
+    assert features > 128 or {"rx580", "uhd630", "a770", "max1550"} <= seen
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("block", dict.fromkeys(block for _, block in attention_tiled.BACKWARD))
+def test_blocks_of_the_gradient(block, dev, rng, monkeypatch):
+    """Those that this device does not choose, too."""
+    features = 12 if block.threads < 64 else 64
+    case = Case((1, 70, 45, 2, 1, features, 20), rng, causal=True, mask=(1, 0, 0, 1))
+    if not block.fits(case.backward, dev.info):
+        pytest.skip("the device has no room")
+    forward, backward = SOLVERS["tile"][0], attention_tiled.TiledAttentionGradient()
+    monkeypatch.setattr(backward, "block", lambda *_: block)
+    case.check((forward, backward), dev)
 
 
 def test_other_dtypes_are_refused():

@@ -357,7 +357,7 @@ def test_what_serves_dtypes_without_matrix_units_still_does(dtype, rng):
 
 def test_self_test_decides(monkeypatch):
     monkeypatch.undo()
-    known._passes.cache_clear()
+    known.result.cache_clear()
     asked = []
 
     def in_child(module, index):
@@ -369,7 +369,7 @@ def test_self_test_decides(monkeypatch):
     assert not known.available(amd_gfx11.UNIT, info)
     assert asked == ["kerascl.kernels.units.product_selftest"]
     monkeypatch.setattr(selftest, "in_child", lambda module, index: ("", False))
-    known._passes.cache_clear()
+    known.result.cache_clear()
     assert known.available(amd_gfx11.UNIT, info)
     assert not known.available(amd_gfx11.UNIT, CARDS["rx6700xt"].info)
-    known._passes.cache_clear()
+    known.result.cache_clear()

@@ -234,7 +234,7 @@ def intel_kernels(binary: bytes, log: str) -> dict[str, Kernel]:
 class Standard(Compiler):
     """clang's front end, which takes nothing beyond OpenCL C 1.2 and the extensions it is told of.
 
-    A target is a "+"-joined list of extensions.
+    A target is a "+"-joined list of extensions, after "nvidia", whose compiler knows asm, or "any".
     """
 
     program = "clang-19"
@@ -243,15 +243,17 @@ class Standard(Compiler):
 
     @property
     def version(self) -> str:
-        return _version(self.program)
+        return _version(self.program) + " asm"
 
     def compile(self, source: str, options: tuple[str, ...], target: str) -> Outcome:
         known = ["-all", *(f"+{name}" for name in target.split("+")[1:])]
-        machine = "nvptx64--nvcl" if target.startswith("nvidia") else "spir64"
+        nvidia = target.startswith("nvidia")
+        machine = "nvptx64--nvcl" if nvidia else "spir64"
         command = [
             self.program, "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header",
             "-Xclang", "-fdeclare-opencl-builtins", "-target", machine, "-Xclang",
-            f"-cl-ext={','.join(known)}", "-fsyntax-only", "-w", *options, "-",
+            f"-cl-ext={','.join(known)}", "-fsyntax-only", "-w",
+            *(["-Dasm=__asm__"] if nvidia else []), *options, "-",
         ]  # fmt: skip
         done = subprocess.run(command, input=source, capture_output=True, text=True)
         return Outcome(_first_error(done.stderr) if done.returncode else "")

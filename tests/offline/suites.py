@@ -14,7 +14,7 @@ import numpy as np
 
 from kerascl.runtime import device
 from tests import profiles
-from tests.offline.texts import Text, Texts
+from tests.offline.texts import Text, Texts, units_work
 
 SUITES = ("small", "imagenet", "half", "table", "random", "problems")
 PROGRAMS = 64  # random ones
@@ -32,7 +32,7 @@ def jobs(suites: Iterable[str], names: Iterable[str]) -> list[Job]:
     large = tuple(name for name in networks.NETWORKS if name not in small)
     parts = {
         "small": small, "imagenet": large, "half": ("cnn", "transformer", "resnet20"),
-        "problems": ("matmul", "conv", "fft"), "table": ("",), "random": ("",),
+        "problems": ("matmul", "conv", "fft", "attention"), "table": ("",), "random": ("",),
     }  # fmt: skip
     found: list[Job] = []
     for suite in suites:
@@ -55,6 +55,7 @@ def collect(job: Job) -> tuple[list[Text], list[tuple[str, str, str]]]:
     suite, part, names = job
     profiles.pretend(names[0])
     device.default()
+    units_work()
     texts = Texts({name: profiles.load()[name].info for name in names})
     if suite in ("small", "imagenet"):
         _network(texts, part)
@@ -161,9 +162,10 @@ def _problems(texts: Texts, kind: str) -> None:
     from tests.offline import problems
 
     for problem, plan in problems.of(kind):
-        for name, info in texts.infos.items():
-            if problem.acc.is_double and not info.fp64:
+        dtype = problem.dtype if kind == "attention" else problem.acc
+        for name, info in texts.ways():
+            if dtype.is_double and not info.fp64:
                 continue
             with contextlib.suppress(NotImplementedError):
-                for launch in plan(problem, info, store_epilogue(problem.acc)).launches:
+                for launch in plan(problem, info, store_epilogue(dtype)).launches:
                     texts.add(f"{kind} {problem}", name, launch.source, launch.options, launch)

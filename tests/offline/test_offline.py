@@ -180,6 +180,14 @@ def test_products_spill_nothing(target, profile):
     assert kernel.registers >= 64 and kernel.local == solver.tile.local_bytes(product.acc)
 
 
+def test_assembler_is_nvidia_s():
+    if STANDARD.missing:
+        pytest.skip(STANDARD.missing)
+    text = '__kernel void f(__global int* x) { int y; asm("mov.u32 %0, 1;" : "=r"(y)); x[0] = y; }'
+    assert STANDARD.compile(text, (), "nvidia").error == ""
+    assert "asm" in STANDARD.compile(text, (), "any+cl_khr_fp64").error
+
+
 @pytest.mark.parametrize("by", [AMD, INTEL, STANDARD], ids=lambda c: c.__class__.__name__)
 def test_errors_are_told(by):
     if by.missing:

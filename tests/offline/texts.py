@@ -1,13 +1,16 @@
 """The program texts of graphs as they are lowered for devices that need not be there.
 
-A graph is traced on any driver, once, and lowered by the facts of each profile. Nothing is built or
-launched: `Lowered` ends a call before.
+A graph is traced on any driver, once, and lowered by the facts of each profile, for a card with
+matrix units as if these worked and as if not. Nothing is built or launched: `Lowered` ends a call
+before.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import hashlib
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from unittest import mock
@@ -16,6 +19,7 @@ import numpy as np
 
 from kerascl.compiler.program import lower as lowering
 from kerascl.compiler.run import capture, execute
+from kerascl.kernels.units import attention_fragment, known
 from kerascl.runtime.device import DeviceInfo
 from kerascl.runtime.launch import LocalMemory
 from kerascl.runtime.programs import always
@@ -45,6 +49,11 @@ class Text:
     labels: dict[str, str] = field(default_factory=dict)
 
     @property
+    def standard(self) -> bool:
+        """Whether it is OpenCL C, without what only one vendor's compiler knows."""
+        return not re.search("__builtin_amdgcn_|intel_sub_group_", self.source)
+
+    @property
     def key(self) -> str:
         """A short name of the text."""
         whole = "\0".join((self.source, *self.options))
@@ -71,12 +80,19 @@ class Texts:
         self.by_text: dict[tuple[str, tuple[str, ...]], Text] = {}
         self.refused: set[tuple[str, str, str]] = set()
 
+    def ways(self) -> Iterator[tuple[str, DeviceInfo]]:
+        """Profiles, those of cards with matrix units once more without these."""
+        for name, own in self.infos.items():
+            yield name, own
+            if own.matrix:
+                yield name, dataclasses.replace(own, matrix="")
+
     @contextlib.contextmanager
     def collecting(self, origin: str, eager: bool = False) -> Iterator[None]:
         """Within, the first graph that is captured, or evaluated, is lowered and ends the block."""
 
         def lower(nodes, roots, info, generic, streamed=frozenset(), labels=None):
-            for name, own in self.infos.items():
+            for name, own in self.ways():
                 try:
                     program = lowering.lower(nodes, roots, own, generic, streamed, labels)
                 except NotImplementedError as error:
@@ -104,6 +120,12 @@ class Texts:
         """Add texts that were collected elsewhere."""
         for text in others:
             self.by_text.setdefault((text.source, text.options), text).join(text)
+
+
+def units_work() -> None:
+    """From now on the matrix units of AMD's and Intel's cards have passed their self-tests."""
+    for module in (known, attention_fragment):
+        module.available = lambda unit, info: info.matrix in unit.matrix
 
 
 def argument_bytes(args: Iterable) -> int:

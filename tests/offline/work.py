@@ -108,6 +108,8 @@ def compiled(
     for text in texts:
         for target in set().union(*(targets_of(name, wanted) for name in text.profiles)):
             by = STANDARD if target == "opencl-c" else compiler(target)
+            if by is STANDARD and not text.standard:
+                continue
             if by is not None and not by.missing:
                 as_named = _dialect(text) if by is STANDARD else target
                 todo[text.key, target] = text, by, as_named

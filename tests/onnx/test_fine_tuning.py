@@ -16,6 +16,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch, of the extra upstrea
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs it, of the extra upstream")
 
 TRAINED = 400  # digits that PyTorch sees, with the classes below 5 only
+EPOCHS = 8
 RUNS = (1, 7, 64)  # batches for which the exported file must hold
 
 
@@ -68,17 +69,23 @@ def test_a_network_of_pytorch_is_tuned_and_comes_out_again(tmp_path):
     model = kerascl.onnx.load(tmp_path / "theirs.onnx")
     with torch.no_grad():
         wanted = theirs.eval()(torch.from_numpy(x[:64])).numpy()
+    # The rate falls to 0, so that no last step decides: at a constant one the accuracy on held out
+    # digits goes up and down by 0.03 between epochs, under PyTorch too.
+    rate = keras.optimizers.schedules.CosineDecay(5e-3, EPOCHS * -(-1500 // 32))
     model.compile(
-        keras.optimizers.Adam(5e-3), keras.losses.SparseCategoricalCrossentropy(from_logits=True),
+        keras.optimizers.Adam(rate), keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         metrics=["accuracy"],
     )  # fmt: skip
     before = model.evaluate(x[1500:], y[1500:], verbose=0, return_dict=True)["accuracy"]
     history = model.fit(
-        x[:1500], y[:1500], epochs=6, batch_size=32, verbose=0,
+        x[:1500], y[:1500], epochs=EPOCHS, batch_size=32, verbose=0,
         validation_data=(x[1500:], y[1500:]),
     ).history  # fmt: skip
-    assert before < 0.6 < 0.85 < history["val_accuracy"][-1]
-    assert history["loss"][-1] < 0.5 * history["loss"][0]
+    # Thirty draws: 0.94 to 0.96 of what was seen, 0.86 to 0.92 of what was held out, losses of 0.15
+    # to 0.18 of the first epoch's.
+    assert before < 0.6
+    assert history["accuracy"][-1] > 0.9 and np.mean(history["val_accuracy"][-3:]) > 0.82
+    assert history["loss"][-1] < 0.25 * history["loss"][0]
 
     model.save(tmp_path / "tuned.keras")
     again = keras.models.load_model(tmp_path / "tuned.keras")

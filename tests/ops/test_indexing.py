@@ -1,5 +1,8 @@
 """Reading and updating parts of arrays as NumPy does."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 
@@ -100,6 +103,53 @@ def test_iteration_and_unpacking():
     np.testing.assert_array_equal(rows[2].numpy(), A[2])
     a, b = kc.array([1.0, 2.0])
     assert (a.item(), b.item()) == (1.0, 2.0)
+
+
+def test_rows_of_iteration_are_arrays_like_others():
+    host = np.random.default_rng().normal(size=(5, 3)).astype("f")
+    x = kc.array(host)
+    rows = list(x)
+    assert [float(v) for v in rows[1]] == host[1].tolist()
+    np.testing.assert_array_equal((rows[2] * 2 + rows[3]).numpy(), host[2] * 2 + host[3])
+    x[0] = 7  # the rows are of the value before
+    np.testing.assert_array_equal(rows[0].numpy(), host[0])
+    np.testing.assert_array_equal(next(iter(x)).numpy(), [7, 7, 7])
+    rows[4] += 1
+    np.testing.assert_array_equal(rows[4].numpy(), host[4] + 1)
+    (alone,) = kc.array(host[:1])
+    assert (alone.shape, alone.dtype, alone.ndim) == ((3,), kc.float32, 1)
+    np.testing.assert_array_equal(alone.numpy(), host[0])
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        alone.nothing  # noqa: B018
+    copies = [copy.deepcopy(rows[1]), pickle.loads(pickle.dumps(rows[1]))]
+    for other in copies:
+        np.testing.assert_array_equal(other.numpy(), host[1])
+
+
+def test_rows_of_iteration_in_captured_functions_and_tapes():
+    host = np.random.default_rng().normal(size=(3, 4)).astype("f")
+    first, second, third = kc.array(host)
+    captured = kc.jit(lambda x: x * first + second)  # both are asked for their nodes inside
+    for _ in range(2):
+        x = kc.array(host[2])
+        wanted = host[2] * host[0] + host[1]
+        np.testing.assert_allclose(captured(x).numpy(), wanted, rtol=1e-6)
+    np.testing.assert_array_equal((first + second).numpy(), host[0] + host[1])
+    with kc.GradientTape() as tape:
+        tape.watch(third)
+        y = kc.sum(third * third)
+    np.testing.assert_allclose(tape.gradient(y, third).numpy(), 2 * host[2], rtol=1e-6)
+    x = kc.array(host)
+    with kc.GradientTape() as tape:
+        tape.watch(x)
+        y = sum(kc.sum(row * row) for row in x)
+    np.testing.assert_allclose(tape.gradient(y, x).numpy(), 2 * host, rtol=1e-6)
+    doubled = kc.vmap(lambda m: kc.stack([v * 2 for v in m]))(x)
+    np.testing.assert_array_equal(doubled.numpy(), host * 2)
+    state = kc.State(host)
+    rows = list(state.value)
+    state.assign(host + 1)
+    np.testing.assert_array_equal(kc.stack(rows).numpy(), host)
 
 
 def test_lists_of_arrays_are_stacked_on_the_device():

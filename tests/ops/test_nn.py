@@ -421,6 +421,36 @@ def test_attention_gradients_without_logits(rng):
         assert relative(got.numpy(), want.numpy()) < 1e-5
 
 
+@pytest.mark.parametrize("length", [8, 21])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_attention_of_16_bit_floats(dtype, length, rng):
+    """The result and its slopes, of grouped heads whose rows are whole 16-byte chunks, in NumPy."""
+    shapes = (2, length, 4, 16), (2, 26, 2, 16), (2, 26, 2, 8), (2, length, 4, 8)
+    q, k, v, g = (kc.array(rng.standard_normal(s).astype(np.float32), dtype) for s in shapes)
+    mask = rng.random((2, 1, length, 26)) > 0.3
+    mask[..., 0] = True
+
+    def run(q, k, v):
+        with kc.GradientTape() as tape:
+            tape.watch([q, k, v])
+            y = attention.dot_product_attention(q, k, v, mask=mask)
+        return y, *tape.gradient(y, [q, k, v], g)
+
+    a, b, c, d = (x.numpy().astype(np.float64) for x in (q, k, v, g))
+    b, c = (np.repeat(x, 2, 2) for x in (b, c))
+    p = np.exp(np.einsum("btnh,bsnh->bnts", a, b) / 4) * mask
+    p /= p.sum(-1, keepdims=True)
+    slope = np.einsum("btnh,bsnh->bnts", d, c)
+    slope = p * (slope - (p * slope).sum(-1, keepdims=True)) / 4
+    expected = [np.einsum("bnts,bsnh->btnh", p, c), np.einsum("bnts,bsnh->btnh", slope, b)]
+    for x in (np.einsum("bnts,btnh->bsnh", slope, a), np.einsum("bnts,btnh->bsnh", p, d)):
+        expected.append(x.reshape(2, 26, 2, 2, -1).sum(3))
+    plain = attention.dot_product_attention(q, k, v, mask=mask).numpy()
+    assert relative(plain, expected[0]) < {"bfloat16": 2.0**-7, "float16": 2.0**-10}[dtype]
+    for found, right in zip(kc.jit(run)(q, k, v), expected, strict=True):
+        assert relative(found.numpy(), right) < {"bfloat16": 2.0**-7, "float16": 2.0**-10}[dtype]
+
+
 @pytest.mark.parametrize("captured", [False, True])
 def test_attention_with_dropout(captured, rng):
     """The result and all gradients, for the mask that `kc.random.dropout` draws, in NumPy."""

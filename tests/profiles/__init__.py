@@ -109,16 +109,20 @@ def disguise(real: device.DeviceInfo, card: device.DeviceInfo) -> device.DeviceI
 def pretend(name: str) -> None:
     """Let every CPU driver of this process pass for a profile's device.
 
+    Their order stays: processes that compile for this one, and do not pretend, count devices in it.
+
     Raises:
         KeyError: there is no profile of this name.
     """
     card = load()[name].info
     honest = quirks.apply
+    order = [(f.info.platform, f.info.name) for f in device.find_devices() if f.device and f.info]
 
     def apply(info: device.DeviceInfo) -> device.DeviceInfo:
         real = honest(info)
         return disguise(real, card) if real.kind == "cpu" else real
 
     quirks.apply = apply
+    device._rank = lambda info: order.index((info.platform, info.name))
     device.find_devices.cache_clear()
     device._default = None

@@ -31,6 +31,7 @@ def test_facts_are_derived_as_of_a_device():
     assert len(infos) >= 19 and all(info.kind == "gpu" for info in infos.values())
     assert {info.simd_width for info in infos.values()} >= {16, 32, 64}
     assert infos["rtx4090"].matrix == "mma80" and infos["gtx1080"].matrix == ""
+    assert all(info.fp64 == ("cl_khr_fp64" in info.extensions) for info in infos.values())
     assert not infos["a770"].fp64 and infos["b580"].fp64
     assert not infos["malig715"].int64_atomics and infos["rx580"].int64_atomics
     assert infos["rx580"].registers < infos["rx6700xt"].registers
@@ -106,7 +107,10 @@ def test_pretending_replaces_the_devices_that_are_found(monkeypatch):
     monkeypatch.setattr(device, "find_devices", anew)  # the devices in use stay as they are
     monkeypatch.setattr(device.quirks, "apply", device.quirks.apply)
     monkeypatch.setattr(device, "_default", device._default)
+    monkeypatch.setattr(device, "_rank", device._rank)
+    honest = [f.info.platform for f in device.find_devices() if f.device]
     profiles.pretend("malig715")
     found = [f.info for f in device.find_devices() if f.device]
+    assert [info.platform for info in found] == honest  # as processes that compile count them
     assert any(info.kind == "gpu" and info.local_mem_bytes <= 32768 for info in found)
     assert not any(info.kind == "cpu" for info in found)

@@ -1,1 +1,1 @@
-"""Every applicable solver of products and convolutions, forced on in turn."""
+"""Every applicable solver of products, convolutions and attention, forced on in turn."""

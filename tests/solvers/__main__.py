@@ -1,17 +1,18 @@
-"""Runs tests under every applicable solver of products and convolutions, forced on in turn.
+"""Runs tests under every applicable solver of products, convolutions and attention, forced in turn.
 
     python -m tests.solvers                  all of the device's; KERASCL_DEVICE chooses the device
     python -m tests.solvers wgmma mma -n 8   those whose names begin so
     python -m tests.solvers --list           their names
+    python -m tests.solvers --attention      attention's alone
     python -m tests.solvers --paths tests/ops/test_table.py tests/backend/test_nn.py
     python -m tests.solvers --keras layers/convolutional ops/nn_test.py     of Keras' own tests
     python -m tests.solvers --emulated       of matrix units, on a CPU; see emulated.py
 
 Where a solver does not apply, one whose name begins with its name or the usual one does the work;
-the table says of how many problems the former decided, and is yellow where that was none: the
-tests then say nothing of it.  float32 is true float32 ("highest"), which the tests' tolerances are
-for, unless KERASCL_PRECISION says otherwise; emulated TF32 ("high") is as exact.  Exits 1 when a
-test fails.
+the table says how many problems it was itself, and is yellow where that was none: the tests then
+say nothing of it.  Attention's solvers have tests of their own.  float32 is true float32
+("highest"), which the tests' tolerances are for, unless KERASCL_PRECISION says otherwise; emulated
+TF32 ("high") is as exact.  Exits 1 when a test fails.
 """
 
 import argparse
@@ -21,6 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 
 from rich.console import Console
@@ -28,6 +30,8 @@ from rich.progress import Progress
 from rich.table import Table
 
 from kerascl import dtypes
+from kerascl.kernels.attention import solvers as attention
+from kerascl.kernels.attention.problem import AttentionProblem, Tensor
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.matmul import solvers as matmul
@@ -39,20 +43,32 @@ PATHS = tuple(
     f"tests/ops/test_{name}.py"
     for name in ("table", "products", "convolution", "einsum", "linalg", "nn")
 )
+ATTENTION_PATHS = ("tests/ops/test_nn.py", "tests/backend/test_attention.py")
+# 2048 queries, of which an emulator would make minutes.
+LARGE = "tests/ops/test_nn.py::test_attention_keeps_no_logits"
 TYPES = (("float32", "high"), ("float32", "highest"), ("bfloat16", "high"), ("float64", "high"))
 
 
-def names(info) -> list[str]:
-    """Of the solvers that apply to some problem here; those of one name count once."""
-    found = {}
+def names(info) -> dict[str, tuple[str, ...]]:
+    """Of the solvers that apply to some problem here, each with the tests of what it solves; those
+    of one name count once."""
+    found: dict[str, tuple[str, ...]] = {}
     for problem in problems():
-        of = matmul.SOLVERS if isinstance(problem, MatmulProblem) else conv.SOLVERS
-        found |= {s.name: None for s in of if s.applies(problem, info)}
-    return list(found)
+        of, paths = conv.SOLVERS, PATHS
+        if isinstance(problem, AttentionProblem):
+            of, paths = attention.SOLVERS, ATTENTION_PATHS
+        elif isinstance(problem, MatmulProblem):
+            of = matmul.SOLVERS
+        for solver in of:
+            if solver.applies(problem, info):
+                given = (*found.get(solver.name, ()), *paths)
+                found[solver.name] = tuple(dict.fromkeys(given))
+    return found
 
 
 def problems():
-    """Products and convolutions large and small, with few and many channels."""
+    """Products and convolutions large and small, with few and many channels; attention of few and
+    many queries."""
     for name, precision in TYPES:
         t = dtypes.as_dtype(name)
         types = (t, t, t.accumulator, 0, 0, precision)
@@ -67,13 +83,20 @@ def problems():
                 kind, x_shape, (side, side, channels // groups, filters), y_shape, (1, 1),
                 pads, (1, 1), groups, False, t, t, t.accumulator, precision,
             )  # fmt: skip
+        for length, backward in itertools.product((4, 64), (False, True)):
+            x = Tensor(t, (length * 64, 32, 16, 1))
+            yield AttentionProblem(
+                2, length, length, 2, 2, 16, 16, 0.25, False, t, x, x, x,
+                grad=x if backward else None, precision=precision,
+            )  # fmt: skip
 
 
-def run(name: str, args: argparse.Namespace) -> dict:
-    """The outcome of the tests under a solver."""
+def run(name: str, paths: Sequence[str], args: argparse.Namespace) -> dict:
+    """The outcome of the tests, those of pytest in `paths`, under a solver."""
     python, commands = [sys.executable, "-m"], []
-    if args.paths:
-        commands.append([*python, "pytest", "-q", *args.paths])
+    if paths:
+        without = ["--deselect", LARGE] if args.emulated else []
+        commands.append([*python, "pytest", "-q", *paths, *without])
     if args.keras:
         commands.append([*python, "tests.upstream", "-n", "1", *args.keras])
     plugins = ["tests.solvers.counting", *(["tests.solvers.emulated"] if args.emulated else [])]
@@ -107,29 +130,32 @@ def main() -> int:
     )
     parser.add_argument("parts", nargs="*", help="beginnings of solvers' names; default all")
     parser.add_argument("--list", action="store_true", help="only list the solvers")
-    parser.add_argument("--paths", nargs="+", help=f"what pytest runs; default {' '.join(PATHS)}")
+    parser.add_argument("--attention", action="store_true", help="only attention's solvers")
+    parser.add_argument("--paths", nargs="+", help="what pytest runs, for all solvers alike")
     parser.add_argument("--keras", nargs="+", help="Keras' tests: paths below keras/src")
     parser.add_argument("--emulated", action="store_true", help="solvers of matrix units, on a CPU")
     parser.add_argument("-n", type=int, default=2, help="solvers at a time")
     parser.add_argument("--timeout", type=float, default=1800, help="seconds a solver may take")
     args = parser.parse_args()
-    if not (args.paths or args.keras):
-        args.paths = PATHS
     info = device.default().info
     found = names(info)
     if args.emulated:
         emulated.install()
-        found = [name for name in names(info) if name not in found]
+        found = {name: paths for name, paths in names(info).items() if name not in found}
+    if args.attention:
+        found = {name: paths for name, paths in found.items() if set(ATTENTION_PATHS) <= set(paths)}
     chosen = [n for n in found if not args.parts or any(part in n for part in args.parts)]
     console = Console(width=None if sys.stdout.isatty() else 120)
     if args.list or not chosen:
         console.print(", ".join(found))
         return 0 if args.list else "no solver of these names applies here"
-    table = Table("solver", "passed", "failed", "decided", "s")
+    table = Table("solver", "passed", "failed", "solved", "s")
     failures = []
     with Progress(console=console) as progress, ThreadPoolExecutor(args.n) as pool:
         task = progress.add_task("solvers", total=len(chosen))
-        runs = {pool.submit(run, name, args): name for name in chosen}
+        own = args.paths or args.keras
+        paths = {name: (args.paths or ()) if own else found[name] for name in chosen}
+        runs = {pool.submit(run, name, paths[name], args): name for name in chosen}
         for done in as_completed(runs):
             name, r = runs[done], done.result()
             progress.advance(task)

@@ -20,7 +20,8 @@ from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvPr
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import reach
-from kerascl.kernels.units import attention_fragment, known
+from kerascl.kernels.units import attention as unit_attention
+from kerascl.kernels.units import attention16, attention_fragment, known, nv_sm80
 from kerascl.kernels.units.tile import FragmentSolver
 from tests import profiles
 from tests.kernels import emulator, mma_emulator, unit_emulator
@@ -127,7 +128,7 @@ class Emulated(Solver):
 
 
 class EmulatedAttention(Emulated):
-    """The same of attention, on AMD's and Intel's units."""
+    """The same of attention; NVIDIA's are emulated already."""
 
     def _dtype(self, problem):
         return problem.q.dtype
@@ -178,6 +179,8 @@ def install(put=setattr, pairs: bool = True) -> None:
     """
     for module in (known, attention_fragment):
         put(module, "available", lambda unit, info: info.matrix in unit.matrix)
+    for module in (unit_attention, attention16):  # of tiles beyond 48 KiB none
+        put(module, "available", lambda info, *more: info.matrix in nv_sm80.MATRIX and not more)
     put(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
     for module in (matmul, conv, attention):
         for name in ("SOLVERS", "VARIANTS"):
@@ -188,6 +191,10 @@ def install(put=setattr, pairs: bool = True) -> None:
 def _emulated(solver: Solver, pairs: bool) -> Solver:
     if solver in attention_fragment.SOLVERS:
         return EmulatedAttention(solver, pairs)
+    if solver in unit_attention.SOLVERS:
+        return EmulatedAttention(mma_emulator.emulated_class(type(solver))(), pairs)
+    if solver in attention16.SOLVERS:
+        return EmulatedAttention(mma_emulator.emulated16(type(solver))(), pairs)
     other = isinstance(solver, FragmentSolver) or solver.name.startswith("wgmma")
     return Emulated(solver, pairs) if other else solver
 

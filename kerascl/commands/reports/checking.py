@@ -10,7 +10,7 @@ from kerascl.checks import first, kinds
 from kerascl.checks.guard import KINDS
 from kerascl.checks.trial import Result
 from kerascl.commands.reports.parts import Item, Setting, Tell
-from kerascl.kernels.hopper import probe
+from kerascl.kernels.units import selftests
 from kerascl.runtime import device as devices
 
 
@@ -19,7 +19,7 @@ def items(setting: Setting) -> Iterator[Item]:
     promises; and of each kind what `python -m kerascl check` does."""
     assert setting.device is not None
     yield Item("a few of each kind", functools.partial(_few, setting.device))
-    if probe.capable(devices.default().info):
+    if devices.default().info.matrix:
         yield Item("self-tests of matrix units", _self_tests)
     if not setting.quick:
         # Those with few cases first, so that the time goes to as many kinds as it can.
@@ -50,6 +50,6 @@ def _tell(tell: Tell, result: Result) -> None:
 
 
 def _self_tests(tell: Tell) -> None:
-    for name, problem in probe.results(devices.default().info).items():
+    for name, problem in selftests.results(devices.default().info).items():
         row = {"kind": "matrix units", "case": name}
         tell(row | ({"wrong": problem} if problem else {}))

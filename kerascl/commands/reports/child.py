@@ -19,6 +19,7 @@ ITEMS = {
     "rates": rates.items,
     "products": operations.products,
     "convolutions": operations.convolutions,
+    "attention": operations.attention,
     "networks": networks.items,
     "solvers": solvers.items,
 }

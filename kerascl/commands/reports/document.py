@@ -106,16 +106,20 @@ def markdown(report: dict[str, Any]) -> str:
     lines = [f"# kerascl on {report['title']}", "", *_summary(report), ""]
     writers = {
         "checks": _checks, "rates": _rates, "products": _operations,
-        "convolutions": _operations, "networks": _networks, "solvers": _solvers,
+        "convolutions": _operations, "attention": _operations, "networks": _networks,
+        "solvers": _solvers,
     }  # fmt: skip
     titles = {
         "checks": "Self-checks", "rates": "Best rates", "products": "Matrix products",
-        "convolutions": "Convolutions", "networks": "Networks", "solvers": "Costs and solvers",
+        "convolutions": "Convolutions", "attention": "Attention", "networks": "Networks",
+        "solvers": "Costs and solvers",
     }  # fmt: skip
     lines += _faults(report)
     for part, write in writers.items():
         if part in report:
-            lines += [f"## {titles[part]}", "", *_safely(write, report[part]["rows"])]
+            rows = report[part]["rows"]
+            found = _safely(write, rows) if rows else ["Nothing was found out.", ""]
+            lines += [f"## {titles[part]}", "", *found]
             lines += [f"*{_sentence(remark)}*  " for remark in report[part]["remarks"]]
             lines += [""] * bool(report[part]["remarks"])
     if "facts" in report:
@@ -211,7 +215,8 @@ def _summary(report: dict[str, Any]) -> list[str]:
         lines += [f"Something was left out of {', '.join(short)}: the table says why.", ""]
     said = {
         "checks": _checks_said, "rates": _rates_said, "products": _operations_said,
-        "convolutions": _operations_said, "networks": _networks_said, "solvers": _solvers_said,
+        "convolutions": _operations_said, "attention": _operations_said,
+        "networks": _networks_said, "solvers": _solvers_said,
     }  # fmt: skip
     rows = []
     for name, part in parts.items():

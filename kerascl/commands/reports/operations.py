@@ -1,4 +1,5 @@
-"""The parts of products and convolutions: rates against the device's peaks, and correctness.
+"""The parts of products, convolutions and attention: rates against the device's peaks, and
+correctness.
 
 Samples of each result are compared with float64 on the host.
 """
@@ -15,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import kerascl as kc
+from kerascl.commands import tune
 from kerascl.commands.bench import CONVOLUTIONS, PRODUCTS, device_seconds
 from kerascl.commands.reports.parts import Item, Setting, Tell
 from kerascl.commands.reports.solvers import predicted
@@ -109,7 +111,7 @@ def _run(name: str, dtype: str, make: Callable[[np.random.Generator], _Work], te
         "nbytes": work.nbytes, "error": error, "solver": ", ".join(s for s, _ in chosen),
         "peak": peak, "bandwidth": bandwidth,
         "predicted": sum(cost for _, cost in chosen) * 1e-6,
-        "problems": [database.to_json(*one) for one in met],
+        "problems": [database.to_json(*one) for one in met if one[0] in tune.KINDS],
     }  # fmt: skip
     if not error <= BOUNDS[dtype]:
         row["wrong"] = f"relative error {error:.1e}, at most {BOUNDS[dtype]:.0e} is right"
@@ -305,3 +307,70 @@ def _filter(layer: _Conv, hosts, found, rng) -> tuple[np.ndarray, np.ndarray]:
         got.append(found[p, q, :, f])
         wanted.append(slopes @ pixels)
     return np.concatenate(got), np.concatenate(wanted)
+
+
+@dataclass(frozen=True)
+class _Attention:
+    """Batch entries, queries and as many keys, heads, and features of a head."""
+
+    batch: int
+    length: int
+    heads: int
+    features: int
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of queries, keys, values and the result."""
+        return self.batch, self.length, self.heads, self.features
+
+
+_ATTENTIONS = _Attention(1, 512, 8, 64), _Attention(2, 2048, 16, 64), _Attention(2, 1024, 8, 128)
+
+
+def attention(setting: Setting) -> Iterator[Item]:
+    """Attention of each dtype, and with its gradients; these compute logits twice."""
+    for dtype in _dtypes(setting.quick):
+        for sizes in _ATTENTIONS[: 1 if setting.quick else None]:
+            for products, way in ((2, "forward"), (7, "with gradients")):
+                flops = 2.0 * products * float(np.prod(sizes.shape)) * sizes.length
+                if _fits(flops, dtype, *[float(np.prod(sizes.shape))] * 4):
+                    make = functools.partial(_attend, sizes, way, flops, dtype)
+                    name = f"{' x '.join(map(str, sizes.shape))} {way}"
+                    yield Item(f"{name} {dtype}", functools.partial(_run, name, dtype, make))
+
+
+def _attend(
+    sizes: _Attention, way: str, flops: float, dtype: str, rng: np.random.Generator
+) -> _Work:
+    arrays, hosts = zip(*(_draw(rng, sizes.shape, dtype) for _ in range(4)))
+    q, k, v, dy = arrays
+    at = int(rng.integers(sizes.batch)), slice(None), int(rng.integers(sizes.heads))
+
+    def forward(q, k, v):
+        return kc.dot_product_attention(q, k, v)
+
+    def gradients(q, k, v, dy):
+        with kc.GradientTape() as tape:
+            tape.watch([q, k, v])
+            y = forward(q, k, v)
+        return kc.concatenate(tape.gradient(y, [q, k, v], dy), -1)
+
+    def error(found: np.ndarray) -> float:
+        """Of one head, whole."""
+        a, b, c, d = (x[at].astype(np.float64) for x in hosts)
+        scale = sizes.features**-0.5
+        logits = a @ b.T * scale
+        weights = np.exp(logits - logits.max(-1, keepdims=True))
+        weights /= weights.sum(-1, keepdims=True)
+        if way == "forward":
+            return _relative(found[at], weights @ c)
+        slopes = d @ c.T
+        slopes = weights * (slopes - (weights * slopes).sum(-1, keepdims=True)) * scale
+        wanted = slopes @ b, slopes.T @ a, weights.T @ d
+        return max(map(_relative, np.split(found[at], 3, -1), wanted))
+
+    call = kc.jit(forward if way == "forward" else gradients)
+    given = (q, k, v) if way == "forward" else (q, k, v, dy)
+    moved = 4 if way == "forward" else 8
+    nbytes = moved * float(np.prod(sizes.shape)) * BY_NAME[_stored(dtype)].itemsize
+    return _Work(lambda: call(*given), flops, nbytes, error)

@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
+NAMED = 4  # items that are named where the time is up for more
+
 Row = dict[str, Any]
 Tell = Callable[[Row], None]
 Say = Callable[..., None]
@@ -49,7 +51,7 @@ def serve(items: Iterable[Item], setting: Setting, say: Say) -> None:
     """Run items one after the other, and say what comes of each.
 
     `say` is called with ("items", count), ("begun", number, name), ("row", row), ("failed", text),
-    ("left", count) where the time is up, and ("done",).
+    ("left", count, names of the first of them) where the time is up, and ("done",).
     """
     begun, listed = time.monotonic(), list(items)
     say("items", len(listed))
@@ -57,7 +59,8 @@ def serve(items: Iterable[Item], setting: Setting, say: Say) -> None:
         if number < setting.first:
             continue
         if time.monotonic() - begun > setting.seconds:
-            say("left", len(listed) - number)
+            left = listed[number:]
+            say("left", len(left), [item.name for item in left[:NAMED]])
             break
         say("begun", number, item.name)
         try:

@@ -162,7 +162,9 @@ class Runner:
             outcome.faults.append(Fault(outcome.part, self._where({}), str(values[0])))
         elif event == "left":
             self._close()
-            outcome.remarks.append(f"{values[0]} of {outcome.items} left out: the time was up")
+            names = ", ".join(map(str, values[1])) + (", …" if values[0] > len(values[1]) else "")
+            remark = f"{values[0]} of {outcome.items} left out: the time was up before {names}"
+            outcome.remarks.append(remark)
         elif event == "done":
             self._close()
             self._tell({})

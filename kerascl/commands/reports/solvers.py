@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from kerascl.commands import tune
 from kerascl.commands.reports.parts import Item, Row, Setting, Tell
+from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.conv.problem import ConvProblem
 from kerascl.kernels.matmul.problem import MatmulProblem
 from kerascl.kernels.tuning import database
@@ -28,6 +29,9 @@ def problems_of(rows: list[Row]) -> list[Row]:
 def predicted(kind: str, problem) -> tuple[str, float]:
     """The solver that is chosen for a problem, and the microseconds that it should take."""
     info = devices.default().info
+    if kind == "attention":
+        solver = database.choose(kind, attention.SOLVERS, (), problem, info)
+        return solver.name, solver.cost(problem, info)
     own, variants = tune.KINDS[kind].candidates(problem, info)
     solver = database.choose(kind, own, variants, problem, info)
     return solver.name, database.estimate(kind, own, problem, info)(solver)

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from kerascl.compiler.generate import blocked, space
+from kerascl.compiler.generate import blocked, space, vectors
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
 from kerascl.compiler.generate.emit import Scope, Writer, rounded
@@ -102,8 +102,9 @@ class _Reduction:
     def _fitted(self, dims: tuple[int, ...], marks: Any, per_thread: int) -> Kernels:
         whole = self.cluster.staged or self.length == 0
         layout = layout_of(
-            self.rows, self.length, marks[-1], whole, self.info, per_thread, self._is_again()
-        )
+            self.rows, self.length, marks[-1], whole, self.info, per_thread,
+            again=self._is_again(),
+        )  # fmt: skip
         for _ in range(2):
             fixed = {d for d in range(len(dims) - 1) if marks[d] != marks[d + 1]}
             result, indices = self._write(dims, marks, layout)
@@ -112,7 +113,22 @@ class _Reduction:
                 break
             marks = [marks[0]] + [m for m, j in zip(marks[1:], joined, strict=True) if not j]
             dims = space.merge(dims, joined)
-        return result
+        return self._in_vectors(dims, marks) or result
+
+    def _in_vectors(self, dims: tuple[int, ...], marks: Any) -> Kernels | None:
+        """Rows in vectors, where a CPU's compiler makes none; None where that cannot be."""
+        along = marks[-1] and sum(marks) == 1 and self.length >= vectors.LEAST
+        if self.info.kind != "cpu" or self.cluster.staged or not along:
+            return None
+        rows = self.cluster.row
+        if any(id(m) not in rows and id(m) in self.build.writes for m in self.cluster.members):
+            return None
+        lanes = vectors.width(self._values())
+        layout = layout_of(self.rows, self.length, True, False, self.info, lanes=lanes)
+        try:
+            return self._write(dims, marks, layout)[0]
+        except vectors.Unfit:
+            return None
 
     def _is_again(self) -> bool:
         """Whether a row of what is read whole is read several times, in few enough registers that
@@ -249,6 +265,9 @@ class _Reduction:
         again: list[str],
     ) -> None:
         """Over the row: take its elements into `reductions` and store those of `side`."""
+        if layout.lanes > 1:
+            self._vectors(outer, reductions, registers, place, layout)
+            return
         sums = {}
         for reduction in reductions:
             registers[id(reduction)] = self._declare(outer, reduction, layout)
@@ -290,7 +309,20 @@ class _Reduction:
 
     def _loop_length(self, layout: Layout) -> int:
         """How many elements of a row a work-item reads."""
-        return self.length // (layout.splits * layout.row_threads)
+        return self.length // (layout.splits * layout.row_threads * layout.lanes)
+
+    def _vectors(
+        self, outer: Scope, reductions: list[Node], registers: Any, place: Any, layout: Layout
+    ) -> None:
+        """Over the row, in vectors."""
+        made = []
+        for reduction in reductions:
+            registers[id(reduction)] = self._declare(outer, reduction, layout)
+            made.append((reduction, *registers[id(reduction)]))
+        here = place(0)
+        axis = variable(here[2][0], self.length)
+        length = self._loop_length(layout)
+        vectors.loop(outer, made, here, axis, self.visible, layout.lanes, length)
 
     def _unrolled(
         self, outer: Scope, element: Any, place: Any, layout: Layout, first: bool
@@ -404,6 +436,11 @@ class _Reduction:
 
     def _read_whole(self) -> list[Node]:
         """The values in memory of which the loop reads every element."""
+        size = self.cluster.size
+        return [x for x in self._values() if id(x) in self.build.outside and x.size == size]
+
+    def _values(self) -> list[Node]:
+        """The values that members are computed from, to those in memory."""
         found, seen = [], set()
         stack = [x for member in self.cluster.members for x in member.inputs]
         while stack:
@@ -411,10 +448,9 @@ class _Reduction:
             if id(node) in seen:
                 continue
             seen.add(id(node))
+            found.append(node)
             if id(node) not in self.build.outside:
                 stack.extend(node.inputs)
-            elif node.size == self.cluster.size:
-                found.append(node)
         return found
 
     def _complete(

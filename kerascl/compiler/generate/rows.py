@@ -28,6 +28,7 @@ class Layout:
     splits: int
     threads_first: bool
     per_thread: int = 0  # elements that a work-item keeps in registers, if it does
+    lanes: int = 1  # elements of the vectors that it reads
 
     def header(self, writer: Writer, rows: int, length: int) -> list[str]:
         """A kernel's first lines: a work-item's place in its group, its row, and its part of it."""
@@ -35,7 +36,9 @@ class Layout:
         group_rows, threads = self.group_rows, self.row_threads
         lines = ["const int lid = get_local_id(0);"]
         # plain where they can be: compilers that see which neighbours read neighbours make vectors
-        if group_rows == 1:
+        if group_rows == threads == 1:
+            lines += ["const int rl = 0;", "const int ol = 0;"]
+        elif group_rows == 1:
             lines += ["const int rl = lid;", "const int ol = 0;"]
         elif threads == 1:
             lines += ["const int rl = 0;", "const int ol = lid;"]
@@ -106,6 +109,7 @@ def layout_of(
     whole: bool,
     info: DeviceInfo,
     per_thread: int = 0,
+    lanes: int = 1,
     again: bool = False,
 ) -> Layout:
     """The layout of `rows` rows of `length` elements on a device.
@@ -114,6 +118,7 @@ def layout_of(
         threads_first: whether neighbouring elements of memory belong to one row.
         whole: whether a row must not be split.
         per_thread: how many elements a work-item may keep in registers, if rows are short.
+        lanes: elements of the vectors that one work-item a row reads, if it reads vectors.
         again: whether a row is read several times.
     """
     cpu = info.kind == "cpu"
@@ -125,14 +130,16 @@ def layout_of(
             most = min(max(USUAL, min(MOST_AGAIN, last_power(length // MANY_EACH))), most)
         else:
             most = min(USUAL, most)
-        if cpu:
+        if lanes > 1:
+            group_rows = threads = 1
+        elif cpu:
             threads = 16 if length >= 32 else 1
             group_rows = 1 if threads > 1 else min(64, power_of_two(rows))
         else:
             threads = min(most, max(1, power_of_two(length) // 4))
             group_rows = max(1, min(most // threads, power_of_two(rows)))
         kept = _register_layout(rows, length, most, info, per_thread)
-        if kept is not None:
+        if kept is not None and lanes == 1:
             return kept
     elif cpu:
         group_rows, threads = min(64, power_of_two(rows)), 1
@@ -147,9 +154,9 @@ def layout_of(
         wanted = info.compute_units * (4 if cpu else 8)
         if groups < wanted:
             # a second kernel costs a launch: split only where each part is long
-            shortest = threads * 32
+            shortest = threads * lanes * 32
             splits = max(1, min(-(-wanted // groups), length // shortest))
-    return Layout(group_rows, threads, splits, threads_first)
+    return Layout(group_rows, threads, splits, threads_first, lanes=lanes)
 
 
 def _register_layout(

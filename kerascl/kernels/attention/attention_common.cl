@@ -109,6 +109,7 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
 #ifdef BACKWARD
 // With KEYS the rows are keys and the results dk (through outK) and dv; else queries and dq, which
 // goes to the epilogue.
+#define FIRST_ROW r0
 #if KEYS
 #define RESULTS , __global OUT_T* restrict outK, __global OUT_T* restrict outV
 #define MORE_PARAMS
@@ -117,7 +118,7 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
 #define ROWS S
 #define COUNT get_num_groups(1)
 #define PLACE group
-#define LOGIT_AT(row, column) const int at = column, t = t0 + column, s = r0 + row;
+#define LOGIT_AT(row, column) const int at = column, t = t0 + column, s = FIRST_ROW + row;
 #else
 #define RESULTS
 #define MORE_PARAMS EPILOGUE_PARAMS
@@ -126,7 +127,7 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
 #define ROWS T
 #define COUNT HEADS
 #define PLACE h
-#define LOGIT_AT(row, column) const int at = row, t = r0 + row, s = c0 + column;
+#define LOGIT_AT(row, column) const int at = row, t = FIRST_ROW + row, s = c0 + column;
 #endif
 #define BACKWARD_PARAMS \
     __global const X_T* restrict pQ, __global const X_T* restrict pK, \

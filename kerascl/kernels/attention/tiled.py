@@ -54,12 +54,18 @@ class Block:
         if self.threads > info.max_work_group_size or self.local_bytes(p) > room:
             return False
         rows, columns = self.br // self.ty, self.bc // self.tx
-        if info.registers == 0 or p.grad is not None or rows * columns == 1:
+        if info.registers == 0 or rows * columns == 1:
             return True
-        # logits and results, and what four features of each take
-        features = self._stride(p.depth) // self.tx
-        values = rows * (columns + features) + 4 * (rows + columns + min(features, 4))
-        return values + 20 <= info.registers
+        return self.registers(p) <= info.registers
+
+    def registers(self, p: AttentionProblem) -> int:
+        """About those of a work-item of the hungriest kernel: logits and results, and what four
+        features of each take."""
+        rows, columns = self.br // self.ty, self.bc // self.tx
+        width, depth = self._stride(p.width) // self.tx, self._stride(p.depth) // self.tx
+        if p.grad is None:
+            return rows * (columns + depth) + 4 * (rows + columns + min(depth, 4)) + 20
+        return rows * (2 * columns + width + depth) + 4 * (rows + columns) + 20
 
 
 # (most features, block), measured on an H200: for each head size the fastest first, then smaller
@@ -76,6 +82,7 @@ FORWARD = (
 BACKWARD = (
     (32, Block(64, 32, 8, 16)),
     (64, Block(32, 32, 8, 8)),
+    (64, Block(16, 32, 8, 8)),  # not measured; for fewer registers or less local memory
     (256, Block(16, 16, 8, 8)),
     (256, Block(8, 8, 8, 8)),
     (256, Block(4, 4, 4, 4)),

@@ -13,6 +13,8 @@
 #if RAW
 #define UNIT_T RAW_T
 #define KEY(from_, at_) sort_key((const __global A_T*)(from_), (at_), 0)
+#define READ_UNIT(at_) ((const __global RAW_T*)k_source)[row * length + (at_)]
+#define UNIT_KEY(u_) sort_key_of((KEY_T)(u_))
 #define FINISH(row_, rank_, from_, at_) \
   EPILOGUE(A_LOAD((const __global A_T*)(from_), (at_)), (row_) * keep + (rank_))
 #else
@@ -23,8 +25,19 @@
 #define ITEM_KEY(u_) ((uint)((u_) >> 32))
 #endif
 #define KEY(from_, at_) ITEM_KEY((from_)[at_])
+#define READ_UNIT(at_) READ_ITEM(row, at_)
+#define UNIT_KEY(u_) ITEM_KEY(u_)
 #define FINISH(row_, rank_, from_, at_) PUT(row_, rank_, (from_)[at_])
 #endif
+
+// step_(n) for each n elements from `at` on.  A step knows the digits of all of them before it
+// touches a count, so that no read waits for a store whose place is not known yet.
+#define BATCH 16
+#define IN_BATCHES(begin_, end_, step_) { \
+    INDEX_T at = (begin_); \
+    for (; (end_) - at >= BATCH; at += BATCH) step_(BATCH) \
+    step_((int)((end_) - at)) \
+  }
 
 #define ONE_THREAD __attribute__((reqd_work_group_size(1, 1, 1)))
 #define PART_PARAMS , INDEX_T length, INDEX_T keep, INDEX_T part, int parts, int shift
@@ -38,15 +51,12 @@ __kernel ONE_THREAD void radix_count(SOURCE_PARAM PART_PARAMS, __global uint* re
   PART
   uint counts[RADIX];
   for (int d = 0; d < RADIX; d++) counts[d] = 0;
-#if RAW
-  for (INDEX_T at = row * length + begin; at < row * length + end; at++)
-    counts[DIGIT(KEY(k_source, at), shift)]++;
-#else
-  for (INDEX_T at = begin; at < end; at++) {
-    const item_t item = READ_ITEM(row, at);
-    counts[DIGIT(ITEM_KEY(item), shift)]++;
+#define COUNT(n_) { \
+    int digit[BATCH]; \
+    for (int j = 0; j < n_; j++) digit[j] = DIGIT(UNIT_KEY(READ_UNIT(at + j)), shift); \
+    for (int j = 0; j < n_; j++) counts[digit[j]]++; \
   }
-#endif
+  IN_BATCHES(begin, end, COUNT)
   for (int d = 0; d < RADIX; d++) k_counts[unit * RADIX + d] = counts[d];
 }
 #endif
@@ -74,21 +84,24 @@ __kernel ONE_THREAD void radix_move(SOURCE_PARAM PART_PARAMS, const __global uin
     next[d] += all;
     for (int p = 0; p < parts; p++) all += first[p * RADIX + d];
   }
-  for (INDEX_T at = begin; at < end; at++) {
-#if RAW
-    const INDEX_T from = row * length + at;
-    const INDEX_T to = (INDEX_T)next[DIGIT(KEY(k_source, from), shift)]++;
-#if FINAL
-    if (to < keep) FINISH(row, to, k_source, from)
+#if !RAW
+#define TAKE(to_, j_) if ((to_) < keep) PUT(row, to_, unit[j_])
+#elif FINAL
+#define TAKE(to_, j_) if ((to_) < keep) FINISH(row, to_, k_source, row * length + at + (j_))
 #else
-    k_result[row * length + to] = ((const __global RAW_T*)k_source)[from];
+#define TAKE(to_, j_) k_result[row * length + (to_)] = unit[j_];
 #endif
-#else
-    const item_t item = READ_ITEM(row, at);
-    const INDEX_T to = (INDEX_T)next[DIGIT(ITEM_KEY(item), shift)]++;
-    if (to < keep) PUT(row, to, item)
-#endif
+#define MOVE(n_) { \
+    UNIT_T unit[BATCH]; \
+    int digit[BATCH]; \
+    for (int j = 0; j < n_; j++) unit[j] = READ_UNIT(at + j); \
+    for (int j = 0; j < n_; j++) digit[j] = DIGIT(UNIT_KEY(unit[j]), shift); \
+    for (int j = 0; j < n_; j++) { \
+      const INDEX_T to = (INDEX_T)next[digit[j]]++; \
+      TAKE(to, j) \
+    } \
   }
+  IN_BATCHES(begin, end, MOVE)
 }
 #endif
 
@@ -98,6 +111,31 @@ __kernel ONE_THREAD void radix_move(SOURCE_PARAM PART_PARAMS, const __global uin
 #else
 #define ROW_PARAMS , INDEX_T out_length RESULT_PARAMS
 #endif
+#define ENTER(n_) { \
+    ulong key[BATCH]; \
+    for (int j = 0; j < n_; j++) from[at + j] = READ_UNIT(at + j); \
+    for (int j = 0; j < n_; j++) key[j] = KEY(from, at + j); \
+    for (int pass = 0; pass < PASSES; pass++) { \
+      uint* own = counts + pass * RADIX; \
+      for (int j = 0; j < n_; j++) own[DIGIT(key[j], pass * BITS)]++; \
+    } \
+  }
+#define DIGITS(n_) for (int j = 0; j < n_; j++) digit[j] = DIGIT(KEY(from, at + j), shift);
+#define PASS(n_) { \
+    UNIT_T unit[BATCH]; \
+    int digit[BATCH]; \
+    DIGITS(n_) \
+    for (int j = 0; j < n_; j++) unit[j] = from[at + j]; \
+    for (int j = 0; j < n_; j++) to[next[digit[j]]++] = unit[j]; \
+  }
+#define LEAVE(n_) { \
+    int digit[BATCH]; \
+    DIGITS(n_) \
+    for (int j = 0; j < n_; j++) { \
+      const INDEX_T rank = (INDEX_T)next[digit[j]]++; \
+      if (rank < keep) FINISH(row, rank, from, at + j) \
+    } \
+  }
 // Work-items share out the rows; each has its own two stretches of `length` units of k_scratch.
 __kernel ONE_THREAD void radix_rows(SOURCE_PARAM, INDEX_T rows, INDEX_T length, INDEX_T keep,
                                     __global UNIT_T* k_scratch ROW_PARAMS) {
@@ -107,15 +145,7 @@ __kernel ONE_THREAD void radix_rows(SOURCE_PARAM, INDEX_T rows, INDEX_T length, 
     __global UNIT_T* from = k_scratch + worker * 2 * length;
     __global UNIT_T* to = from + length;
     for (int d = 0; d < PASSES * RADIX; d++) counts[d] = 0;
-    for (INDEX_T at = 0; at < length; at++) {
-#if RAW
-      from[at] = ((const __global RAW_T*)k_source)[row * length + at];
-#else
-      from[at] = READ_ITEM(row, at);
-#endif
-      const ulong key = KEY(from, at);
-      for (int pass = 0; pass < PASSES; pass++) counts[pass * RADIX + DIGIT(key, pass * BITS)]++;
-    }
+    IN_BATCHES(0, length, ENTER)
     // Digits that are the same everywhere need no pass.
     int last = -1;
     for (int pass = 0; pass < PASSES; pass++)
@@ -131,13 +161,9 @@ __kernel ONE_THREAD void radix_rows(SOURCE_PARAM, INDEX_T rows, INDEX_T length, 
         all += count;
       }
       if (pass == last) {
-        for (INDEX_T at = 0; at < length; at++) {
-          const INDEX_T rank = (INDEX_T)next[DIGIT(KEY(from, at), shift)]++;
-          if (rank < keep) FINISH(row, rank, from, at)
-        }
+        IN_BATCHES(0, length, LEAVE)
       } else {
-        for (INDEX_T at = 0; at < length; at++)
-          to[next[DIGIT(KEY(from, at), shift)]++] = from[at];
+        IN_BATCHES(0, length, PASS)
         __global UNIT_T* swap = from;
         from = to;
         to = swap;

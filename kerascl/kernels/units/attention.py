@@ -57,13 +57,16 @@ FORWARD = (
 BACKWARD = ((64, FragmentBlock(4, 1, 32)), (64, FragmentBlock(2, 1, 32)))
 
 
-@functools.cache
 def available(info: DeviceInfo) -> bool:
     """Whether the device has the units and the kernels pass their self-test on it."""
-    if info.matrix not in MATRIX:
-        return False
+    return info.matrix in MATRIX and not result(info)
+
+
+@functools.cache
+def result(info: DeviceInfo) -> str:
+    """Of the self-test on the device: "" when it passed, else why it did not."""
     module = "kerascl.kernels.units.attention_selftest"
-    return not selftest.kept(
+    return selftest.kept(
         info, "attention_mma", sources.of_module(module),
         lambda: selftest.in_child(module, devices.index_of(info)),
     )  # fmt: skip

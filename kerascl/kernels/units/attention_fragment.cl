@@ -44,6 +44,18 @@
 #define FACT(row, of) facts[(row) * (D_LANES + 1) + (of)]
 #define OWN_ROW(row) (own0 + i * FRAGMENT_M + row)
 
+// The group's first row, read anew for each block: compilers else keep from block to block where each
+// row's bias, mask and random numbers lie, for which Arc has no registers.
+#undef FIRST_ROW
+#define FIRST_ROW row0
+#if HAS_BIAS || HAS_MASK || HAS_DROPOUT
+#define KEEP_FIRST(row) __local int kept; if (lid == 0) kept = row;
+#define READ_FIRST(row) const int row0 = kept;
+#else
+#define KEEP_FIRST(row)
+#define READ_FIRST(row) const int row0 = row;
+#endif
+
 #ifdef FORWARD
 __kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(THREADS, 1, 1)))
 void attention_fragment(FORWARD_PARAMS) {
@@ -67,17 +79,19 @@ void attention_fragment(FORWARD_PARAMS) {
   CLEAR(o, DP / FRAGMENT_N)
   EACH(i, MI) EACH(e, SUMS) sum[i][e] = 0;
   for (int r = lid; r < BR; r += THREADS) top[r] = LOWEST;
+  KEEP_FIRST(first)
   int end = CAUSAL ? min(S, first + BR) : S;
   for (int s0 = 0; s0 < end; s0 += BC) {
     SYNC
     LOAD_TILE(other, k + s0 * k1, k1, k3, S - s0, BC, WIDTH, WP)
     LOAD_TILE(otherV, v + s0 * v1, v1, v3, S - s0, BC, DEPTH, DP)
     SYNC
+    READ_FIRST(first)
     float x[MI][NC][SUMS], most[MI][SUMS];
     CLEAR(x, NC)
     ADD_PRODUCTS(x, 0, BR, own0, OTHER, BC, WP)
 #define LOGIT(e, row, column) { \
-      const int t = first + OWN_ROW(row), s = s0 + j * FRAGMENT_N + column; \
+      const int t = FIRST_ROW + OWN_ROW(row), s = s0 + j * FRAGMENT_N + column; \
       FINISH_LOGIT(x[i][j][e], t, s) \
       if (s >= end) x[i][j][e] = -INFINITY; \
       most[i][e] = fmax(most[i][e], x[i][j][e]); }
@@ -97,7 +111,7 @@ void attention_fragment(FORWARD_PARAMS) {
     }
     SYNC
 #define WEIGHT(e, row, column) { \
-      const int t = first + OWN_ROW(row); \
+      const int t = FIRST_ROW + OWN_ROW(row); \
       const float now = top[OWN_ROW(row)], again = keep[OWN_ROW(row)]; \
       sum[i][e] *= again; \
       EACH(n, DP / FRAGMENT_N) o[i][n][e] *= again; \
@@ -174,9 +188,11 @@ void attention_fragment_grad(BACKWARD_PARAMS) {
   LOAD_TILE(own, pQ + qOff + b * q0 + h * q2 + r0 * q1, q1, q3, T - r0, BR, WIDTH, WP)
   LOAD_TILE(ownV, pG + gOff + b * g0 + h * g2 + r0 * g1, g1, g3, T - r0, BR, DEPTH, DP)
 #endif
+  KEEP_FIRST(r0)
   FOR_EACH_BLOCK
     LOAD_STATISTICS
     SYNC
+    READ_FIRST(r0)
     float x[MI][NC][SUMS], y[MI][NC][SUMS];
     CLEAR(x, NC)
     CLEAR(y, NC)

@@ -81,7 +81,7 @@ class FragmentBlock:
             tiles += self.tile(b, self.bc, depth)
         facts = self.rows * (self.f.d.size + 1) * 4
         hands = self.subgroups * max(self.tile(a, self.rows, self.bc), facts)
-        return tiles + hands + 8 * (self.bc if keys else self.br)
+        return tiles + hands + 8 * (self.bc if keys else self.br) + 4 * _extras(p)
 
     def registers(self, p: AttentionProblem, keys: bool) -> float:
         """About those of a lane: its sums, the logits of a block with their addresses, operands of
@@ -126,6 +126,11 @@ class FragmentBlock:
         return blocks * (one + logits / rates.rate(float32)) * max(1, BUSY / resident)
 
 
+def _extras(p: AttentionProblem) -> bool:
+    """Whether logits or probabilities meet more than each other."""
+    return any(x is not None for x in (p.bias, p.mask, p.dropout))
+
+
 @functools.cache
 def _blocks(f: Fragment) -> tuple[FragmentBlock, ...]:
     """All blocks of an instruction."""
@@ -137,13 +142,14 @@ def _blocks(f: Fragment) -> tuple[FragmentBlock, ...]:
 
 def available(unit: Unit, info: DeviceInfo) -> bool:
     """Whether the device has such units and the kernels pass their self-test on it."""
-    return info.matrix in unit.matrix and _passes(info)
+    return info.matrix in unit.matrix and not result(info)
 
 
 @functools.cache
-def _passes(info: DeviceInfo) -> bool:
+def result(info: DeviceInfo) -> str:
+    """Of the self-test on the device: "" when it passed, else why it did not."""
     module = "kerascl.kernels.units.attention_fragment_selftest"
-    return not selftest.kept(
+    return selftest.kept(
         info, f"attention_{info.matrix}", sources.of_module(module),
         lambda: selftest.in_child(module, devices.index_of(info)),
     )  # fmt: skip
@@ -183,8 +189,7 @@ class _FragmentSolver(attention_tiled.TiledSolver):
             fitting = [b for b in every if b.fits(p, info, keys)]
             if not fitting:
                 return None
-            more = f.products > 1 or any(x is not None for x in (p.bias, p.mask, p.dropout))
-            most = MOST_REGISTERS - SPARE_REGISTERS * more
+            most = MOST_REGISTERS - SPARE_REGISTERS * ((f.products > 1) + _extras(p))
             roomy = [b for b in fitting if b.registers(p, keys) <= most]
             found.append(min(roomy or fitting, key=lambda b: b.time(p, info, keys, rate)))
         return tuple(found)

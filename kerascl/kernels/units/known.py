@@ -18,14 +18,14 @@ UNITS: tuple[Unit, ...] = (
 def available(unit: Unit, info: DeviceInfo) -> bool:
     """Whether the device has such units and, where that decides, the kernels pass their self-test
     on it."""
-    return info.matrix in unit.matrix and (not unit.tried or _passes(info))
+    return info.matrix in unit.matrix and (not unit.tried or not result(info))
 
 
 @functools.cache
-def _passes(info: DeviceInfo) -> bool:
-    """Whether all units of the device do."""
+def result(info: DeviceInfo) -> str:
+    """Of the self-test of all units of the device: "" when it passed, else why it did not."""
     module = "kerascl.kernels.units.product_selftest"
-    return not selftest.kept(
+    return selftest.kept(
         info, f"product_{info.matrix}", sources.of_module(module),
         lambda: selftest.in_child(module, devices.index_of(info)),
     )  # fmt: skip
