@@ -220,14 +220,23 @@ inline uint kcl_bf16_bits(float v) {
   asm("cvt.rn.bf16x2.f32 %0, %1, 0f00000000;" : "=r"(r) : "f"(v));
   return r;
 }
+inline uint kcl_pair_bf16(float low, float high) {
+  uint r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+inline float kcl_round_bf16(float v) { return as_float(kcl_bf16_bits(v)); }
 #else
 inline uint kcl_bf16_bits(float v) {
   const uint x = as_uint(v);
   return v != v ? x | 0x400000u : x + 0x7fffu + ((x >> 16) & 1u);
 }
+inline uint kcl_pair_bf16(float low, float high) {
+  return kcl_bf16_bits(low) >> 16 | (kcl_bf16_bits(high) & 0xffff0000u);
+}
+inline float kcl_round_bf16(float v) { return as_float(kcl_bf16_bits(v) & 0xffff0000u); }
 #endif
 inline ushort kcl_to_bf16(float v) { return (ushort)(kcl_bf16_bits(v) >> 16); }
-inline float kcl_round_bf16(float v) { return as_float(kcl_bf16_bits(v) & 0xffff0000u); }
 #if defined(KCL_HALF)
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
 inline float kcl_round_half(float v) { return convert_float(convert_half_rte(v)); }

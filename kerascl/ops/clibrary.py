@@ -142,56 +142,131 @@ static inline @T kcl_elu_@T(@T x, @T scale) {
   return x > 0 ? x : scale * (low > (@T)-0.7f ? near : far);
 }
 
-static inline float kcl_normal_tail(float z, float bell) {
-  /* P(normal > z) for 0 <= z <= 15, where bell = exp(-z * z / 2): bell t P(t), t = 1 / (1 + c z),
-     P the minimax polynomial of degree 8 (relative error 1.3e-8).  Without branches and divisions,
-     which epilogues of products have no time for: t from its exponent, by Halley's iteration. */
-  const float d = 1 + 0.265625f * z;
+static inline float kcl_exp2(float x) {
+  /* 2 to the power of x; what is less than the least normal number may be 0 */
+#ifdef KCL_PTX
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+#else
+  return exp2(x);
+#endif
+}
+
+static inline float kcl_reciprocal(float d) {
+  /* 1 / d for d > 0, 0 for d > 2^126: without divisions, which epilogues of products have no time
+     for.  Else from its exponent, by Halley's iteration. */
+#ifdef KCL_PTX
+  float t;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(t) : "f"(d));
+#else
   float t = as_float(0x7ef311c7u - as_uint(d));
   float miss = 1 - d * t;
   t += t * (miss + miss * miss);
   miss = 1 - d * t;
   t += t * (miss + miss * miss);
-  float y = 0.0306075641f;
-  y = -0.142018731f + y * t;
-  y = 0.211573872f + y * t;
-  y = -0.109982098f + y * t;
-  y = 0.133761827f + y * t;
-  y = 0.0619966505f + y * t;
-  y = 0.102529547f + y * t;
-  y = 0.105543012f + y * t;
-  y = 0.105988361f + y * t;
+#endif
+  return t;
+}
+
+static inline float kcl_normal_tail(float z, float bell, int narrow) {
+  /* P(normal > z) for 0 <= z <= 15, where bell = exp(-z * z / 2): bell t P(t), t = 1 / (1 + c z),
+     P the minimax polynomial of degree 8 (relative error 1.3e-8), or of 6 (6.8e-7) if `narrow`. */
+  const float t = kcl_reciprocal(1 + 0.265625f * z);
+  float y;
+  if (narrow) {
+    y = 0.190380558f + -0.0668882365f * t;
+    y = -0.0605254701f + y * t;
+    y = 0.138920046f + y * t;
+    y = 0.0843756209f + y * t;
+    y = 0.107873234f + y * t;
+    y = 0.105863907f + y * t;
+  } else {
+    y = -0.142018731f + 0.0306075641f * t;
+    y = 0.211573872f + y * t;
+    y = -0.109982098f + y * t;
+    y = 0.133761827f + y * t;
+    y = 0.0619966505f + y * t;
+    y = 0.102529547f + y * t;
+    y = 0.105543012f + y * t;
+    y = 0.105988361f + y * t;
+  }
   return y * t * bell;
 }
 
-static inline @T kcl_normal_bell_@T(@T x) {
-  /* exp(-x * x / 2), also where the exponent is large and its rounding would show */
-  if (sizeof(@T) == 8) return exp((@T)-0.5f * x * x);
-  const float high = as_float(as_uint((float)x) & 0xfffff000u), low = (float)x - high;
-  const float square = (float)x * (float)x;
-  const float missing = (high * high - square) + low * (2 * high + low);
+static inline float kcl_normal_bell(float z, int narrow) {
+  /* exp(-z * z / 2), unless `narrow` also where the exponent's rounding would show */
+  const float square = z * z;
+#ifdef KCL_PTX  /* where fma is an instruction, too */
+  const float power = -0.7213475108f * square;
+  const float y = kcl_exp2(power);
+  if (narrow) return y;
+  float missing = fma(-0.7213475108f, square, -power);
+  missing = fma(-9.6298151e-9f, square, missing);
+  missing = fma(-0.7213475108f, fma(z, z, -square), missing);
+  return y + 0.6931471806f * y * missing;
+#else
   const float y = exp(-0.5f * square);
+  if (narrow) return y;
+  const float high = as_float(as_uint(z) & 0xfffff000u), low = z - high;
+  const float missing = (high * high - square) + low * (2 * high + low);
   return y - 0.5f * y * missing;
+#endif
 }
 
-static inline @T kcl_normal_between_@T(@T x, @T bell) {
-  /* P(normal <= x) where bell = exp(-x * x / 2) */
+static inline @T kcl_normal_cdf_@T(@T x, int narrow) {
+  /* P(normal <= x); `narrow`: as exactly as 16 bits show */
   if (sizeof(@T) == 8) return (@T)0.5f * erfc((@T)-0.7071067811865475244 * x);
-  const @T tail = kcl_normal_tail((float)fabs(x), (float)bell);
-  return x > 0 ? 1 - tail : tail;
+  const float z = fabs((float)x) > 15 ? 15 : fabs((float)x);  /* NaN stays */
+  const float tail = kcl_normal_tail(z, kcl_normal_bell(z, narrow), narrow);
+  return x < 0 ? tail : 1 - tail;
 }
 
-static inline @T kcl_normal_cdf_@T(@T x) {
-  const @T most = sizeof(@T) == 8 ? (@T)40 : (@T)15;  /* where nothing is left; NaN stays */
-  x = x > most ? most : x < -most ? -most : x;
-  return kcl_normal_between_@T(x, kcl_normal_bell_@T(x));
+static inline @T kcl_gelu_@T(@T x, int narrow) {
+  /* x P(normal <= x) as max(x, 0) - z P(normal > z), which has no 1 - tail to choose */
+  if (sizeof(@T) == 8) return x * ((@T)0.5f * erfc((@T)-0.7071067811865475244 * x));
+  const float z = fmin(fabs((float)x), 15.0f);
+  const float tail = kcl_normal_tail(z, kcl_normal_bell(z, narrow), narrow);
+  return (x < 0 ? -0.0f : (float)x) - z * tail;
 }
 
-static inline @T kcl_gelu_slope_@T(@T x) {
-  const @T most = sizeof(@T) == 8 ? (@T)40 : (@T)15;
-  x = x > most ? most : x < -most ? -most : x;
-  const @T bell = kcl_normal_bell_@T(x);
-  return kcl_normal_between_@T(x, bell) + (@T)0.3989422804014326779 * x * bell;
+static inline @T kcl_gelu_slope_@T(@T x, int narrow) {
+  /* the derivative, P(normal <= x) + x density(x), at -z; at z it is 1 less that */
+  const @T density = (@T)0.3989422804014326779;
+  if (sizeof(@T) == 8)
+    return (@T)0.5f * erfc((@T)-0.7071067811865475244 * x) + density * x * exp((@T)-0.5f * x * x);
+  const float z = fabs((float)x) > 15 ? 15 : fabs((float)x);
+  const float bell = kcl_normal_bell(z, narrow);
+  const float far = kcl_normal_tail(z, bell, narrow) - (float)density * z * bell;
+  return x < 0 ? far : 1 - far;
+}
+
+static inline @T kcl_gelu_power_@T(@T x) {
+  /* exp(-2 u) where (1 + tanh(u)) / 2, in the formula for gelu by tanh, is 1 / (1 + exp(-2 u)) */
+  const @T square = fmin(x * x, (@T)1000);  /* the slope's factors stay finite */
+#ifdef KCL_PTX
+  if (sizeof(@T) == 4)
+    return kcl_exp2((float)x * (-2.302208198f + -0.1029432396f * (float)square));
+#endif
+  return exp(x * ((@T)-1.5957691216057308 + (@T)-0.07135481627260025 * square));
+}
+
+static inline @T kcl_gelu_share_@T(@T power) {
+#ifdef KCL_PTX
+  if (sizeof(@T) == 4) return kcl_reciprocal(1 + (float)power);
+#endif
+  return 1 / (1 + power);
+}
+
+static inline @T kcl_gelu_tanh_@T(@T x) {
+  return x * kcl_gelu_share_@T(kcl_gelu_power_@T(x));
+}
+
+static inline @T kcl_gelu_tanh_slope_@T(@T x) {
+  /* s + x s (1 - s) 2 du/dx, where 1 - s is small as s by the power, which has all its digits */
+  const @T power = kcl_gelu_power_@T(x), s = kcl_gelu_share_@T(power);
+  const @T other = s * fmin(power, (@T)3e38), square = fmin(x * x, (@T)1000);
+  return s * (1 + other * x * ((@T)1.5957691216057308 + (@T)0.21406444881780075 * square));
 }
 
 static inline @T kcl_bessel_@T(@T x, int order) {

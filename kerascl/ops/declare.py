@@ -363,6 +363,7 @@ def pointwise(
     boolean: str | None = None,
     complex: str | None = None,
     exact: bool = False,
+    once: bool = False,
     neutral: tuple[float | None, float | None] = (None, None),
     doc: str | None = None,
 ) -> Elementwise:
@@ -372,16 +373,17 @@ def pointwise(
 
     Args:
         code: a C expression over {0}, {1}, …; {T} is the compute type of the
-            result and {U} an unsigned one in which integers wrap.  It may call the functions
-            of `clibrary`.
+            result and {U} an unsigned one in which integers wrap, {N} is 1 where the result is
+            rounded to 16 bits, else 0.  It may call the functions of `clibrary`.
         dtype: the rule from the common dtype to those of the inputs and the result.
         vjp: `vjp(g, y, *inputs)` gives the gradients.
         integer, unsigned, boolean, complex: other code for such inputs; without
             it, unsigned falls back to integer, integer and boolean to code, and
             complex inputs raise TypeError.  With boolean code, bools stay bools.
         exact, neutral: see `Op`.
+        once: whether the vjp is one operation already, which rounds once.
     """
-    if vjp is not None and cost > 1:
+    if vjp is not None and cost > 1 and not once:
         vjp = rounded_once(vjp)
 
     def declare(suffix: str, text: str) -> Op:

@@ -102,25 +102,6 @@ silu = pointwise(
     _silu_vjp,
     cost=14,
 )
-_LEAN = math.sqrt(2 / math.pi)
-_CUBIC = 0.044715
-
-
-def _gelu_tanh_vjp(g: Array, y: Array, x: Array) -> Gradients:
-    s = sigmoid(2 * _LEAN * (x + _CUBIC * x * x * x))
-    slope = 2 * _LEAN * (1 + 3 * _CUBIC * x * x)
-    return (g * s * (1 + x * (1 - s) * slope),)
-
-
-# (1 + tanh(u)) / 2 is the sigmoid of 2 u, which takes one exponential
-_gelu_tanh = pointwise(
-    "gelu_tanh",
-    "(({0}) / (1 + exp(({T})-1.5957691216057308"
-    " * (({0}) + ({T})0.044715 * ({0}) * ({0}) * ({0})))))",
-    floating,
-    _gelu_tanh_vjp,
-    cost=18,
-)
 _DENSITY = 1 / math.sqrt(2 * math.pi)
 
 
@@ -130,24 +111,57 @@ def _density(x: Array) -> Array:
 
 normal_cdf = pointwise(
     "normal_cdf",
-    "kcl_normal_cdf_{T}({0})",
+    "kcl_normal_cdf_{T}({0}, {N})",
     floating,
     lambda g, y, x: (g * _density(x),),
     cost=18,
 )
-_gelu_slope = pointwise(
-    "gelu_slope",
-    "kcl_gelu_slope_{T}({0})",
+
+
+def _gelu_second(d: Array, y: Array, g: Array, x: Array) -> Gradients:
+    return _gelu_gradient(d, x), d * g * (2 - x * x) * _density(x)
+
+
+_gelu_gradient = pointwise(
+    "gelu_gradient",
+    "({0}) * kcl_gelu_slope_{T}({1}, {N})",
     floating,
-    lambda g, y, x: (g * (2 - x * x) * _density(x),),
+    _gelu_second,
     cost=20,
 )
 _gelu_exact = pointwise(
     "gelu",
-    "(({0}) * kcl_normal_cdf_{T}({0}))",
+    "kcl_gelu_{T}({0}, {N})",
     floating,
-    lambda g, y, x: (g * _gelu_slope(x),),
+    lambda g, y, x: (_gelu_gradient(g, x),),
     cost=19,
+    once=True,
+)
+_LEAN = 2 * math.sqrt(2 / math.pi)  # tanh's argument, twice: _LEAN * (x + _CUBIC * x**3)
+_CUBIC = 0.044715
+
+
+def _gelu_tanh_second(d: Array, y: Array, g: Array, x: Array) -> Gradients:
+    s = sigmoid(_LEAN * (x + _CUBIC * x * x * x))
+    w, slope = _LEAN * (1 + 3 * _CUBIC * x * x), s * (1 - s)
+    bend = slope * (2 * w + x * ((1 - 2 * s) * w * w + 6 * _LEAN * _CUBIC * x))
+    return _gelu_tanh_gradient(d, x), d * g * bend
+
+
+_gelu_tanh_gradient = pointwise(
+    "gelu_tanh_gradient",
+    "({0}) * kcl_gelu_tanh_slope_{T}({1})",
+    floating,
+    _gelu_tanh_second,
+    cost=20,
+)
+_gelu_tanh = pointwise(
+    "gelu_tanh",
+    "kcl_gelu_tanh_{T}({0})",
+    floating,
+    lambda g, y, x: (_gelu_tanh_gradient(g, x),),
+    cost=18,
+    once=True,
 )
 _elu = pointwise(
     "elu",
@@ -399,7 +413,11 @@ def _picked(target: Array, x: Array, axis: int) -> Array:
 def _sparse_vjp(g: Array, y: Array, target: Array, x: Array, axis: int) -> Gradients:
     hit = equal(iota(x.shape, axis), expand_to(target, x.shape))
     g = where(_in_range(target, x.shape[axis]), g, 0)
-    return None, (softmax(x, axis) - cast_to(hit, x.dtype)) * g
+    with pause():  # softmax, but for a division for each element
+        e = exp(x - largest(x, axis, keepdims=True))
+        p = e * (1 / total(e, axis, keepdims=True))
+    p = recorded(_softmax_vjp, (x,), ((axis,),), p)
+    return None, (p - cast_to(hit, x.dtype)) * g
 
 
 def _in_range(target: Array, size: int) -> Array:

@@ -138,6 +138,11 @@ TABLE = (
         _nvidia,
     ),
     Quirk(
+        "inline_ptx",
+        "the compiler takes PTX inside asm, which has approximate functions as single instructions",
+        _nvidia,
+    ),
+    Quirk(
         "native_bfloat16_conversion",
         "PTX has an instruction that rounds to bfloat16",
         lambda info: _nvidia(info) and (info.nvidia_capability or (0, 0)) >= (8, 0),

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
+from kerascl.compiler.generate import maps
 from kerascl.kernels.matmul import solvers as matmul
 
 
@@ -81,3 +82,28 @@ def test_residuals_of_other_dtypes(dev, rng, dtype):
     )
     expected = x.astype(np.float64) @ w + kc.cast(y, "float32").numpy()
     assert np.linalg.norm(found.numpy() - expected) <= 1e-6 * np.linalg.norm(expected)
+
+
+@pytest.mark.parametrize("solver", ["", "tiled32x32", "tiled64x64"])
+def test_results_are_rounded_in_pairs(epilogues, rng, monkeypatch, solver):
+    """Values that are only stored are rounded there, two at once: the same bits."""
+    monkeypatch.setenv("KERASCL_SOLVERS", solver)
+    sizes = (70, 24), (24, 64), (64,), (70, 64)
+    x, w, b, z = (kc.array(rng.normal(size=s)).astype("bfloat16") for s in sizes)
+
+    def plain(x, w, b, z):
+        return (kc.matmul(x, w),)
+
+    def biased(x, w, b, z):
+        y = kc.matmul(x, w) + b
+        return y, kc.nn.gelu(y, False) - z, y.astype("float32") * 0.5
+
+    for function, count in ((plain, 1), (biased, 1)):
+        apart = kc.jit(function)(x, w, b, z)
+        with monkeypatch.context() as m:
+            m.setattr(maps, "_rounds_pairs", lambda info: True)
+            m.setattr(kc.engine, "programs", {})
+            together = kc.jit(function)(x, w, b, z)
+        assert sum(store.pairs for store in epilogues[-1].stores) == count
+        for got, expected in zip(together, apart, strict=True):
+            assert (got.astype("float32") == expected.astype("float32")).all()

@@ -1,5 +1,7 @@
 """Reductions as they are laid out for GPUs, run on whatever device there is."""
 
+import dataclasses
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -97,6 +99,27 @@ def test_rows_that_are_read_again(gpu, rng):
     found = kc.nn.softmax(kc.array(host)).numpy()
     wide = np.exp(host.astype(np.float64))
     np.testing.assert_allclose(found, wide / wide.sum(1, keepdims=True), rtol=1e-5)
+
+
+@pytest.mark.parametrize("length, threads", [(16383, 256), (33001, 512), (50257, 512)])
+def test_long_rows_have_large_groups(dev, rng, monkeypatch, launches, length, threads):
+    """Odd rows of 16 bits; not-a-numbers, infinities and rows of these alone stay in theirs."""
+    info = dataclasses.replace(dev.info, kind="gpu", max_work_group_size=1024, compute_units=2)
+    monkeypatch.setattr(dev, "info", info)
+    monkeypatch.setattr(kc.engine, "programs", {})
+    host = (rng.normal(size=(6, length)) * 3).astype(ml_dtypes.bfloat16)
+    host[1, rng.integers(length)] = np.nan
+    host[2, rng.integers(length)] = np.inf
+    host[3] = -np.inf
+    host[4, : length // 2] = -np.inf
+    found = kc.jit(lambda x: kc.nn.softmax(x.astype("float32")))(kc.array(host)).numpy()
+    (launch,) = launches["reduction_kernels"]
+    assert launch.local_size[0] == threads
+    with np.errstate(all="ignore"):
+        wide = host.astype(np.float64)
+        wide = np.exp(wide - wide.max(1, keepdims=True))
+        expected = wide / wide.sum(1, keepdims=True)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-38)
 
 
 def test_an_update_in_place_beside_its_reduction(gpu, rng):

@@ -573,7 +573,8 @@ def _source(source: str, kinds: int, lanes: int, exact: bool) -> tuple[str, int]
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())
     # What every device can do instead of an instruction of PTX.
-    source = re.sub(r"#ifdef KCL_CVT_BF16\n.*?#else\n(.*?)#endif\n", r"\1", source, flags=re.DOTALL)
+    kept = r"#ifdef KCL_(?:CVT_BF16|PTX)\b[^\n]*\n(?:(?!#e).)*#else\n(.*?)#endif\n"
+    source = re.sub(kept, r"\1", source, flags=re.DOTALL)
     # Macros that hold PTX are the emulator's instead.
     source = re.sub(
         r"(?m)^#define (?:.*\\\n)*.*\n", lambda m: "" if "asm" in m[0] else m[0], source

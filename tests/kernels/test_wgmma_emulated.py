@@ -128,6 +128,29 @@ def gated(out):
     )
 
 
+@pytest.mark.parametrize("out", [dtypes.float32, None], ids=["float32", "as rounded"])
+@pytest.mark.parametrize("first", [dtypes.bfloat16, dtypes.float16], ids=str)
+def test_results_are_rounded_before_they_are_exchanged(cpu_dev, cpu_info, first, out, rng):
+    """An epilogue that begins by rounding, in vectors of four and of eight."""
+    p, (a, b), want = product(rng, (100, 88, 64, (), ()), dtypes.bfloat16)
+    out = out or first
+    epilogue = Epilogue(
+        f", __global {out.storage}* out",
+        (Ref("out"),),
+        "",
+        compute=f"const float value = 2.0f * {first.round.format(v='(float)acc')};",
+        stores=(VectorStore("out", out, "value"),),
+        rounds=first,
+    )
+    plan = hopper_matmul.HopperMatmul(SMALL).plan(p, cpu_info, epilogue)
+    source = plan.launches[0].source
+    assert "#define WORD_OF" in source and epilogue.compute not in source
+    got = emulator.run_plan(plan, {"a": a, "b": b}, poisoned((100, 88), out), cpu_dev)
+    got = got.astype(np.float64)
+    np.testing.assert_array_equal(got, got.astype(first.numpy).astype(np.float64))
+    assert test_wgmma.relative(got, 2 * want(a, b)) < (4e-3 if first is dtypes.bfloat16 else 5e-4)
+
+
 @pytest.mark.parametrize("columns, together", [(128, 4), (96, 2), (80, 1)])
 @pytest.mark.parametrize("out", [dtypes.float32, dtypes.bfloat16], ids=str)
 def test_several_vectors_of_an_epilogue_at_once(cpu_dev, cpu_info, columns, together, out, rng):

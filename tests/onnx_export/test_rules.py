@@ -25,6 +25,14 @@ def test_value(case, rng, tmp_path):
     agree(found, case.reference(*exact))
 
 
+@pytest.mark.parametrize("approximate", [False, True], ids=["exact", "tanh"])
+def test_gradients_of_gelu(approximate, rng, tmp_path):
+    x = rng.normal(size=(5, 7)).astype("float32")
+    slope = kc.grad(lambda v: kc.sum(kc.gelu(v, approximate)))
+    (found,) = run(tmp_path / "o.onnx", x, function=slope, dynamic_batch=False)
+    agree(found, slope(kc.array(x)).numpy())
+
+
 @pytest.mark.parametrize("size", [2, 9])
 def test_unique_values_of_a_given_size(size, tmp_path):
     x = np.array([3, 1, 3, 3, 2, 1], "int32")

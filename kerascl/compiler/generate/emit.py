@@ -461,7 +461,8 @@ class Scope:
             four = self._four_of(node, coords, args)
             if four is not None:
                 return self.define(ctype, f"{four} < {args[3]}")
-        names = {"T": ctype, "U": node.dtype.wrapping}
+        narrow = int(node.dtype.is_float and node.dtype.itemsize <= 2)
+        names = {"T": ctype, "U": node.dtype.wrapping, "N": str(narrow)}
         if op is IOTA:
             names["coordinate"] = writer.index(coords[node.attrs[0]])
         for k, attr in enumerate(node.attrs):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
+from kerascl import dtypes
 from kerascl.compiler.generate import moments, space, transposed
 from kerascl.compiler.generate.builder import (
     Builder,
@@ -27,6 +29,7 @@ from kerascl.kernels.contract.epilogue import (
     Epilogue,
     VectorLoad,
     VectorStore,
+    narrow,
 )
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.contract.sizes import ceil_div, round_up
@@ -44,6 +47,8 @@ FARTHEST = 1 << 13  # elements that those of a work-item may lie apart
 TILE = 32, 16
 LONG_ROW = 32  # elements of a row from which a CPU's work-items have coordinates, not one index
 FAR = 16  # elements between neighbours' reads from which they share no line of memory
+# A value that is rounded to bfloat16, in the text of a kernel.
+_ROUNDED = re.escape(dtypes.bfloat16.round).replace(re.escape("{v}"), "(.*)") + ";"
 LONGEST = 120  # statements of an element up to which it is written out several times
 
 
@@ -393,6 +398,28 @@ def _written_out(
     return lines
 
 
+def _rounds_pairs(info: DeviceInfo) -> bool:
+    """Whether an instruction rounds two floats to bfloat16."""
+    return "native_bfloat16_conversion" in info.quirks
+
+
+def _in_pairs(lines: list[str], stores: list[VectorStore]) -> list[VectorStore]:
+    """Let those values that are only stored be rounded there, two at once; changes `lines`."""
+    for k, store in enumerate(stores):
+        if store.dtype is not dtypes.bfloat16:
+            continue
+        pattern = re.compile(rf"(const float {store.value} = ){_ROUNDED}")
+        at = next((n for n, line in enumerate(lines) if pattern.fullmatch(line)), None)
+        others = [*(line for n, line in enumerate(lines) if n != at), *(s.value for s in stores)]
+        uses = sum(len(re.findall(rf"\b{store.value}\b", text)) for text in others)
+        if store.exact and (at is None or uses > 1):
+            continue
+        if store.exact and at is not None:
+            lines[at] = pattern.sub(r"\1\2;", lines[at])
+        stores[k] = replace(store, exact=False, pairs=True)
+    return stores
+
+
 def epilogue(
     cluster: Cluster,
     stored: set[int],
@@ -429,6 +456,8 @@ def epilogue(
             if id(node) in build.writes:
                 build.store(scope, node, index, value)
                 stores.append(VectorStore(writer.buffer(node), node.dtype, value, True))
+        if _rounds_pairs(info) and not cluster.streamed and not cluster.row:
+            stores = _in_pairs(scope.lines, stores)
         computed = len(scope.lines)
         scope.flush()
         folded = moments.body(build, writer) if cluster.row else ""
@@ -457,5 +486,5 @@ def epilogue(
     return Epilogue(
         params, args, "\n".join(lines), tuple(writer.helpers), tuple(scope.loads),
         "\n".join(compute), tuple(stores), writer.uses_double, folded, tuple(scope.fours),
-        "\n".join(decode), work,
+        "\n".join(decode), work, narrow(head.dtype),
     )  # fmt: skip

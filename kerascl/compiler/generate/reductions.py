@@ -104,7 +104,10 @@ class _Reduction:
 
     def _fitted(self, dims: tuple[int, ...], marks: Any, per_thread: int) -> Kernels:
         whole = self.cluster.staged or self.length == 0
-        layout = layout_of(self.rows, self.length, marks[-1], whole, self.info, per_thread)
+        layout = layout_of(
+            self.rows, self.length, marks[-1], whole, self.info, per_thread,
+            again=self._is_again(),
+        )  # fmt: skip
         for _ in range(2):
             fixed = {d for d in range(len(dims) - 1) if marks[d] != marks[d + 1]}
             result, indices = self._write(dims, marks, layout)
@@ -129,6 +132,12 @@ class _Reduction:
             return self._write(dims, marks, layout)[0]
         except vectors.Unfit:
             return None
+
+    def _is_again(self) -> bool:
+        """Whether a row of what is read whole is read several times, in few enough registers that
+        larger groups have local memory for them."""
+        reductions = len(self.reductions)
+        return self.cluster.staged and 0 < reductions <= 4 and bool(self._read_whole())
 
     def _per_thread(self) -> int:
         """How many elements of a row a work-item may keep; 0 where each is read once anyway."""

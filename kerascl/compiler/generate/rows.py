@@ -8,7 +8,14 @@ from typing import Any
 from kerascl.compiler.generate.blocked import rename
 from kerascl.compiler.generate.builder import power_of_two
 from kerascl.compiler.generate.emit import Scope, Writer
+from kerascl.kernels.contract.sizes import last_power
 from kerascl.runtime.device import DeviceInfo
+
+# Work-items of a GPU's group at most for a row, and for one that is read again, if each then has so
+# many of its elements: with larger groups fewer rows are under way, and may stay in the cache.
+USUAL = 256
+MOST_AGAIN = 512
+MANY_EACH = 64
 
 
 @dataclass
@@ -103,6 +110,7 @@ def layout_of(
     info: DeviceInfo,
     per_thread: int = 0,
     lanes: int = 1,
+    again: bool = False,
 ) -> Layout:
     """The layout of `rows` rows of `length` elements on a device.
 
@@ -111,13 +119,17 @@ def layout_of(
         whole: whether a row must not be split.
         per_thread: how many elements a work-item may keep in registers, if rows are short.
         lanes: elements of the vectors that one work-item a row reads, if it reads vectors.
+        again: whether a row is read several times.
     """
     cpu = info.kind == "cpu"
     most = info.max_work_group_size
     if rows == 1:
         threads_first = True
     if threads_first:
-        most = min(256, most)
+        if again and not cpu:
+            most = min(max(USUAL, min(MOST_AGAIN, last_power(length // MANY_EACH))), most)
+        else:
+            most = min(USUAL, most)
         if lanes > 1:
             group_rows = threads = 1
         elif cpu:

@@ -18,12 +18,14 @@ class VectorStore:
         dtype: the dtype stored.
         value: C expression in its compute type, over the variables of `Epilogue.compute`.
         exact: whether `dtype` has that value.
+        pairs: whether two neighbours are rounded to bfloat16 together, which is one instruction.
     """
 
     pointer: str
     dtype: DType
     value: str
     exact: bool = False
+    pairs: bool = False
 
     def line(self, pointer: str, index: str) -> str:
         """The statement that stores it."""
@@ -67,6 +69,19 @@ STORE_VECTOR = """\
 """
 
 
+# KCL_STORE_PAIRS<W>(to, from): W floats, rounded to bfloat16.
+STORE_PAIRS = """\
+#define KCL_STORE_PAIRS4(to, from) \\
+  *(__global uint2*)(to) = (uint2)(kcl_pair_bf16((from)[0], (from)[1]), \\
+                                   kcl_pair_bf16((from)[2], (from)[3]));
+#define KCL_STORE_PAIRS8(to, from) \\
+  *(__global uint4*)(to) = (uint4)(kcl_pair_bf16((from)[0], (from)[1]), \\
+                                   kcl_pair_bf16((from)[2], (from)[3]), \\
+                                   kcl_pair_bf16((from)[4], (from)[5]), \\
+                                   kcl_pair_bf16((from)[6], (from)[7]));
+"""
+
+
 def _load_vector(count: int, word: str, nbytes: int) -> str:
     """KCL_LOAD_VECTOR<W>_<word>(to, from): W words from global memory to a private array, at most
     16 bytes at once."""
@@ -103,6 +118,7 @@ class Epilogue:
         fours: variables of type uint2 that `compute` sets where `j_`, the number of a neighbour, is
             a multiple of four, and reads for that and the next three.
         work: the costs of its pointwise operations together (1 is an addition).
+        rounds: the dtype of 16 bits to which `acc` is rounded before all else, if it is.
         uses_double: whether `body` or `helpers` need fp64.
         moments: C statements over `col`, a column of the output (the last dimension), and of all
             accumulators of that column `mean` and `squares`, the sum of squared distances from
@@ -121,6 +137,24 @@ class Epilogue:
     fours: tuple[str, ...] = ()
     decode: str = ""
     work: int = 0
+    rounds: DType | None = None
+
+    @property
+    def after_rounding(self) -> Epilogue:
+        """The same for a kernel whose vectors of results are rounded to `rounds` already."""
+        if self.rounds is None:
+            return self
+        acc = f"({self.rounds.compute})acc"
+
+        def stored(s: VectorStore) -> VectorStore:
+            own = s.value == f"({acc})" or f" {s.value} = {acc};" in self.compute
+            return replace(s, exact=True, pairs=False) if own and s.dtype is self.rounds else s
+
+        return replace(
+            self,
+            compute=self.compute.replace(self.rounds.round.format(v=acc), acc),
+            stores=tuple(map(stored, self.stores)),
+        )
 
     @property
     def reads(self) -> tuple[VectorLoad, ...]:
@@ -208,7 +242,8 @@ class Epilogue:
     @property
     def vector_helpers(self) -> tuple[str, ...]:
         """The macros that `vectors` calls."""
-        return (STORE_VECTOR, LOAD_VECTOR) if self.loads else (STORE_VECTOR,)
+        pairs = (STORE_PAIRS,) if any(s.pairs for s in self.stores) else ()
+        return (STORE_VECTOR, *pairs, LOAD_VECTOR) if self.loads else (STORE_VECTOR, *pairs)
 
     def vectors(
         self, suffix: str, n: str, w: str, acc: str, index: str, accs: str, at: str, step: str
@@ -231,10 +266,15 @@ class Epilogue:
             known += load.line(f"((const {load.dtype.storage}*)read{k}_)", f"n_ * {w} + j_") + " "
         for k, store in enumerate(self.stores):
             word = WORDS[store.dtype.itemsize]
+            target = f"(__global {word}*)({store.pointer}) + given_i_ + n_ * given_step_"
+            if store.pairs:
+                arrays += f"float vec{k}_[({n}) * {w}]; "
+                inside += f"vec{k}_[n_ * {w} + j_] = {store.value}; "
+                after += f"KCL_STORE_PAIRS{suffix}({target}, vec{k}_ + n_ * {w}) "
+                continue
             arrays += f"{word} vec{k}_[({n}) * {w}]; "
             place = f"(({store.dtype.storage}*)vec{k}_)"
             inside += store.line(place, f"n_ * {w} + j_") + " "
-            target = f"(__global {word}*)({store.pointer}) + given_i_ + n_ * given_step_"
             after += f"KCL_STORE_VECTOR{suffix}({word}, {target}, vec{k}_ + n_ * {w}) "
         body = " ".join(line.strip() for line in self.compute.splitlines())
         unroll = '_Pragma("unroll") for (int'
@@ -248,6 +288,11 @@ class Epilogue:
         )
 
 
+def narrow(dtype: DType) -> DType | None:
+    """The dtype if it is a float of 16 bits, else None."""
+    return dtype if dtype.is_float and dtype.itemsize == 2 else None
+
+
 def store_epilogue(dtype: DType, slot: str = "out") -> Epilogue:
     """The epilogue that only stores, converted to `dtype`, into buffer `slot`."""
     store = dtype.store.format(p="out", i="i", v=f"(({dtype.compute})acc)")
@@ -256,4 +301,5 @@ def store_epilogue(dtype: DType, slot: str = "out") -> Epilogue:
         (Ref(slot),),
         f"{store};",
         stores=(VectorStore("out", dtype, f"(({dtype.compute})acc)"),),
+        rounds=narrow(dtype),
     )

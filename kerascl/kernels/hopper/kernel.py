@@ -12,7 +12,7 @@ from kerascl.kernels.contract.parameters import Params
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Ref, Scalar, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, prelude
-from kerascl.kernels.hopper.ptx import CONVERSIONS, KINDS, REWRITE, instruction
+from kerascl.kernels.hopper.ptx import CONVERSIONS, KINDS, PAIRS, REWRITE, instruction
 from kerascl.kernels.hopper.tiles import PROMOTE_DEPTH, Shape
 from kerascl.kernels.hopper.tma import depth_of
 from kerascl.kernels.matmul.split_k import vector_reduction_launch
@@ -44,6 +44,7 @@ class Run:
     flags: tuple[tuple[str, int], ...] = ()
 
     kernel: ClassVar[str] = "wgmma"  # its name and its file's
+    pairs: ClassVar[bool] = True  # whether wgmma_store.cl exchanges its results
 
     @property
     def maps(self) -> int:
@@ -92,6 +93,9 @@ class Run:
             VECTORS=self._vectors(epilogue), READS=len(epilogue.reads), RESIDENT=self.resident,
             ONE_COLUMN=int(self._one_column(epilogue)),
         ) | dict(self.flags)  # fmt: skip
+        kept = ""
+        if self.pairs and epilogue.rounds and names["VECTOR"]:
+            kept, epilogue = PAIRS[epilogue.rounds.name], epilogue.after_rounding
         if self.wide:
             names["MANY_REGISTERS"] = 1
         if self.a_low:
@@ -99,6 +103,7 @@ class Run:
         source = (
             prelude(self.index, ACC=dtypes.float32)
             + CONVERSIONS
+            + kept
             + "".join(f"#define {k} {v}\n" for k, v in names.items())
             + self.instruction
             + params.source

@@ -126,3 +126,24 @@ inline ushort kcl_cvt_bf16(float v) {
 }
 #define kcl_to_bf16 kcl_cvt_bf16
 """
+
+# WORD_OF(low, high) rounds two floats into one word, from which WORD_LOW and WORD_HIGH take them.
+PAIRS = {
+    "bfloat16": """\
+#define WORD_OF(low, high) as_float(kcl_pair_bf16(low, high))
+#define WORD_LOW(w) as_float(as_uint(w) << 16)
+#define WORD_HIGH(w) as_float(as_uint(w) & 0xffff0000u)
+""",
+    "float16": """\
+inline uint kcl_pair(float low, float high) {
+  uint r;
+  vstore_half_rte(low, 0, (half*)&r);
+  vstore_half_rte(high, 1, (half*)&r);
+  return r;
+}
+inline float kcl_of_pair(float w, int k) { return vload_half(k, (half*)&w); }
+#define WORD_OF(low, high) as_float(kcl_pair(low, high))
+#define WORD_LOW(w) kcl_of_pair(w, 0)
+#define WORD_HIGH(w) kcl_of_pair(w, 1)
+""",
+}

@@ -35,6 +35,7 @@ class TransposedRun(Run):
     """A launch of wgmma_transposed.cl."""
 
     kernel: ClassVar[str] = "wgmma_transposed"
+    pairs: ClassVar[bool] = False
 
     @property
     def wide(self) -> bool:

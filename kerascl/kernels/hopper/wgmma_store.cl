@@ -67,13 +67,27 @@
         STORE_VECTORS(VECTORS, width, d[1], live1, at1, step) }
 #endif
 #if defined(EPILOGUE_VECTOR) && VECTOR == 8
-// The four lanes of a row exchange their pairs of columns: each ends with one of four tiles.
+// The four lanes of a row exchange their pairs of columns: each ends with one of four tiles.  With
+// WORD_OF results are rounded to 16 bits first, and a pair is one word.
+#ifdef WORD_OF
+#define EIGHT(d, j, o) { \
+    float w_[4]; \
+    UNROLL for (int v = 0; v < 4; ++v) \
+      w_[v] = WORD_OF(RESULT[i][4 * ((j) + v) + o], RESULT[i][4 * ((j) + v) + o + 1]); \
+    EXCHANGE(w_[0], w_[1], low, 1) EXCHANGE(w_[2], w_[3], low, 1) \
+    EXCHANGE(w_[0], w_[2], high, 2) EXCHANGE(w_[1], w_[3], high, 2) \
+    UNROLL for (int v = 0; v < 4; ++v) { \
+      (d)[2 * v] = WORD_LOW(w_[v]); \
+      (d)[2 * v + 1] = WORD_HIGH(w_[v]); \
+    } }
+#else
 #define EIGHT(d, j, o) { \
     UNROLL for (int v = 0; v < 4; ++v) { \
       (d)[2 * v] = RESULT[i][4 * ((j) + v) + o]; \
       (d)[2 * v + 1] = RESULT[i][4 * ((j) + v) + o + 1]; \
     } \
     EXCHANGE_EIGHT((d), low, 1, high, 2) }
+#endif
 #define STORE_ROWS \
       const int low = pair & 1, high = pair & 2; \
       UNROLL for (int j = 0; j < BN / 8; j += 4 * VECTORS) { \
@@ -82,9 +96,20 @@
       }
 #elif defined(EPILOGUE_VECTOR) && VECTOR == 4
 // Lanes of even number take columns of tile j, odd ones of tile j + 1, four each.
+#ifdef WORD_OF
+#define FOUR(d, j, o) { \
+    float p_ = WORD_OF(RESULT[i][4 * (j) + o], RESULT[i][4 * (j) + o + 1]); \
+    float q_ = WORD_OF(RESULT[i][4 * (j) + 4 + o], RESULT[i][4 * (j) + 5 + o]); \
+    EXCHANGE(p_, q_, odd, 1) \
+    (d)[0] = WORD_LOW(p_); \
+    (d)[1] = WORD_HIGH(p_); \
+    (d)[2] = WORD_LOW(q_); \
+    (d)[3] = WORD_HIGH(q_); }
+#else
 #define FOUR(d, j, o) \
     EXCHANGE_FOUR((d), RESULT[i][4 * (j) + o], RESULT[i][4 * (j) + o + 1], \
                   RESULT[i][4 * (j) + 4 + o], RESULT[i][4 * (j) + 5 + o], odd, 1)
+#endif
 #define STORE_ROWS \
       const int odd = pair & 1, right = odd * 8 + (pair >> 1) * 4; \
       UNROLL for (int j = 0; j < BN / 8; j += 2 * VECTORS) { \

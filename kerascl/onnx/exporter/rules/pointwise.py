@@ -393,13 +393,30 @@ def _gelu(g: Graph, t: DType, x: str) -> str:
     return g.add("Mul", x, normal_cdf(g, t, x))
 
 
+def _gelu_gradient(g: Graph, t: DType, y: str, x: str) -> str:
+    power = g.add("Mul", g.add("Mul", x, x), g.constant(-0.5, t))
+    density = g.add("Mul", g.add("Exp", power), g.constant(1 / math.sqrt(2 * math.pi), t))
+    return g.add("Mul", y, g.add("Add", normal_cdf(g, t, x), g.add("Mul", x, density)))
+
+
+def _gelu_sigmoid(g: Graph, t: DType, x: str) -> str:
+    cube = g.add("Mul", g.add("Mul", x, x), x)
+    inner = g.add("Add", x, g.add("Mul", cube, g.constant(0.044715, t)))
+    return g.add("Sigmoid", g.add("Mul", inner, g.constant(2 * math.sqrt(2 / math.pi), t)))
+
+
 def _gelu_tanh(g: Graph, t: DType, x: str) -> str:
     if g.opset >= 20:
         return g.add("Gelu", x, approximate="tanh")
-    cube = g.add("Mul", g.add("Mul", x, x), x)
-    inner = g.add("Add", x, g.add("Mul", cube, g.constant(0.044715, t)))
-    angle = g.add("Mul", inner, g.constant(2 * math.sqrt(2 / math.pi), t))
-    return g.add("Mul", x, g.add("Sigmoid", angle))
+    return g.add("Mul", x, _gelu_sigmoid(g, t, x))
+
+
+def _gelu_tanh_gradient(g: Graph, t: DType, y: str, x: str) -> str:
+    s, lean = _gelu_sigmoid(g, t, x), 2 * math.sqrt(2 / math.pi)
+    bend = g.add("Mul", g.add("Mul", x, x), g.constant(3 * 0.044715 * lean, t))
+    slope = g.add("Mul", x, g.add("Add", bend, g.constant(lean, t)))
+    more = g.add("Mul", g.add("Sub", g.constant(1, t), s), slope)
+    return g.add("Mul", y, g.add("Mul", s, g.add("Add", more, g.constant(1, t))))
 
 
 def _elu(g: Graph, t: DType, x: str, alpha: str) -> str:
@@ -421,6 +438,8 @@ declare("silu", lambda g, t, x: g.add("Mul", x, g.add("Sigmoid", x)), wide=True)
 declare("normal_cdf", normal_cdf, wide=True)
 declare("gelu", _gelu, wide=True)
 declare("gelu_tanh", _gelu_tanh, wide=True)
+declare("gelu_gradient", _gelu_gradient, wide=True)
+declare("gelu_tanh_gradient", _gelu_tanh_gradient, wide=True)
 declare("elu", _elu, wide=True)
 declare("leaky_relu", _leaky, wide=True)
 
