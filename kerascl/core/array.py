@@ -51,14 +51,16 @@ class Array(Methods, Differentiable):
         self._node = node
         node.handle = weakref.ref(self)
 
-    def __getattr__(self, name: str) -> Any:
-        # Only what lookup does not find comes here: the node of a row that iteration gave.
-        if name != "_node" or "_row" not in self.__dict__:
-            return object.__getattribute__(self, name)  # raises what lookup raised
-        rows, place = self.__dict__["_row"]
-        self._node = rows.node(place)
-        self._node.handle = weakref.ref(self)
-        return self._node
+    if not TYPE_CHECKING:  # type checkers would take any name for an attribute
+
+        def __getattr__(self, name: str) -> Any:
+            # Only what lookup does not find comes here: the node of a row that iteration gave.
+            if name != "_node" or "_row" not in self.__dict__:
+                return object.__getattribute__(self, name)  # raises what lookup raised
+            rows, place = self.__dict__["_row"]
+            self._node = rows.node(place)
+            self._node.handle = weakref.ref(self)
+            return self._node
 
     def stand_for(self, node: Node) -> None:
         """Take the value of another node; see `core.holders.rebind`."""
