@@ -26,7 +26,8 @@ def test_every_declared_method_exists():
 def test_every_method_made_is_declared():
     own = ast.parse(Path(array.__file__).read_text(encoding="utf-8"))
     (cls,) = [c for c in own.body if isinstance(c, ast.ClassDef) and c.name == "Array"]
-    written = {f.name for f in cls.body if isinstance(f, ast.FunctionDef)}
+    hidden = [f for part in cls.body if isinstance(part, ast.If) for f in part.body]
+    written = {f.name for f in [*cls.body, *hidden] if isinstance(f, ast.FunctionDef)}
     made = {
         name
         for name, value in vars(kc.Array).items()
