@@ -101,6 +101,17 @@ def test_rows_that_are_read_again(gpu, rng):
     np.testing.assert_allclose(found, wide / wide.sum(1, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 6, 130])
+@pytest.mark.parametrize("length", [1, 2, 3, 4, 7])
+def test_few_rows_of_few_elements(as_gpu, rng, rows, length):
+    """As of two classes: a work-item a row, and no fewer."""
+    as_gpu(200)
+    host = rng.normal(size=(rows, length)).astype(np.float32)
+    found = kc.jit(kc.nn.softmax)(kc.array(host)).numpy()
+    wide = np.exp(host.astype(np.float64))
+    np.testing.assert_allclose(found, wide / wide.sum(1, keepdims=True), rtol=1e-5)
+
+
 @pytest.mark.parametrize("length, threads", [(16383, 256), (33001, 512), (50257, 512)])
 def test_long_rows_have_large_groups(dev, rng, monkeypatch, launches, length, threads):
     """Odd rows of 16 bits; not-a-numbers, infinities and rows of these alone stay in theirs."""

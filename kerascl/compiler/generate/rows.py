@@ -179,9 +179,9 @@ def _register_layout(
         fits = 2 <= count <= per_thread and threads <= most
         return Layout(1, threads, 1, True, count) if fits and rows >= 16 else None
     if few_rows(rows, info):
-        threads = min(most, power_of_two(length) // 4)
-        count = -(-length // max(1, threads))
-        group_rows = max(1, min(most // max(1, threads), power_of_two(rows)))
+        threads = min(most, max(1, power_of_two(length) // 4))
+        count = -(-length // threads)
+        group_rows = max(1, min(most // threads, power_of_two(rows)))
         fits = 2 <= count <= per_thread
         return Layout(group_rows, threads, 1, True, count) if fits else None
     while per_thread >= 4:
