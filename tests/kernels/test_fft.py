@@ -14,7 +14,7 @@ from kerascl.kernels.fft.stages import LARGEST, passes, radices, smooth
 from tests.kernels.harness import poisoned, run_outputs, small_gpu
 
 LINES, LOCAL = SOLVERS
-KINDS = {"lines": LINES, "local": LOCAL, "small": LOCAL}
+KINDS = {"lines": LINES, "local": LOCAL, "small": LOCAL, "few registers": LOCAL}
 
 
 def table(length, acc, two_levels):
@@ -27,6 +27,7 @@ def table(length, acc, two_levels):
 def check(dev, kind, shape, rng, sign=-1, dtype="float32", given="pair", wanted=("re", "im"),
           scale=1.0, two_levels=False):  # fmt: skip
     info = small_gpu(dev.info, 32768) if kind == "small" else dev.info
+    info = dataclasses.replace(info, registers=64 if kind == "few registers" else 0)
     outer, length, inner = shape
     dtype = as_dtype(dtype)
     acc = dtypes.float64 if dtype.is_double else dtypes.float32

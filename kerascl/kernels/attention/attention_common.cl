@@ -22,7 +22,8 @@
 #define MASK_PARAM
 #define MASK_SIZES
 #endif
-// Dropout's numbers are drawn where they are needed, in both passes.
+// Dropout's numbers are drawn where they are needed, in both passes. SHARE is what a row's results are
+// multiplied by: exact division takes many registers, so there is one for a row.
 #if HAS_DROPOUT
 #define KEY_PARAM , __global const uint* restrict pKey
 #define KEY_SIZES , const int keyOff, const int keyStep, const ulong firstFour, \
@@ -44,13 +45,13 @@
 #define WORD(t, s) DRAW(4u * FOUR_OF(t, s) + (uint)(s) % 4u).x
 #endif
 #define KEPT(x, word) ((word) < keepLimit ? (x) : 0.0f)
-#define SHARE(x, sum) ((x) / (sum) * keepFactor)
+#define SHARE(sum) (keepFactor / (sum))
 #else
 #define KEY_PARAM
 #define KEY_SIZES
 #define DRAW_KEY
 #define KEPT(x, word) (x)
-#define SHARE(x, sum) ((x) / (sum))
+#define SHARE(sum) (1.0f / (sum))
 #endif
 
 // rows x features at `from` into a local tile; what lies outside is zero.

@@ -35,11 +35,12 @@
     for (int k_ = 0; k_ < SPLITS; ++k_) top_ = fmax(top_, from_[k_ * PLACE_SIZE + DP]); \
     for (int k_ = 0; k_ < SPLITS; ++k_) \
       total_ += from_[k_ * PLACE_SIZE + DP + 1] * exp2(from_[k_ * PLACE_SIZE + DP] - top_); \
+    const float share_ = SHARE(total_); \
     for (int d = lid; d < DEPTH; d += THREADS) { \
       float y_ = 0; \
       for (int k_ = 0; k_ < SPLITS; ++k_) \
         y_ += from_[k_ * PLACE_SIZE + d] * exp2(from_[k_ * PLACE_SIZE + DP] - top_); \
-      EPILOGUE(SHARE(y_, total_), RESULT_AT + d) \
+      EPILOGUE(y_ * share_, RESULT_AT + d) \
     } \
     if (lid == 0) pStat[(INDEX_T)(b * HEADS + h) * T + t] = top_ + log2(total_); \
   }
@@ -105,6 +106,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
 #if SPLITS > 1
   volatile __global float* left = slices +
       (((INDEX_T)(b * HEADS + h) * T + t) * SPLITS + split) * PLACE_SIZE;
+#else
+  const float share = SHARE(total);
 #endif
   for (int d = lid; d < DEPTH; d += THREADS) {
     float y = 0;
@@ -112,7 +115,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
 #if SPLITS > 1
     left[d] = y;
 #else
-    EPILOGUE(SHARE(y, total), RESULT_AT + d)
+    EPILOGUE(y * share, RESULT_AT + d)
 #endif
   }
   if (lid == 0) {

@@ -116,9 +116,10 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
       EACH(j, TX) total += part[row * TX + j];
       if (tx == 0) pStat[(INDEX_T)(b * heads + h) * T + t] = top[i] + log2(total);
       const INDEX_T at = (((INDEX_T)b * T + t) * heads + h) * DEPTH;
+      const float share = SHARE(total);
       EACH(j, DP / (4 * TX)) {
         float y[4];
-        vstore4(SHARE(o[i][j], total), 0, y);
+        vstore4(o[i][j] * share, 0, y);
         EACH(e, 4) {
           const int d = 4 * (tx + j * TX) + e;
           if (d < DEPTH) EPILOGUE(y[e], at + d)

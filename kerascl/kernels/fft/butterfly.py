@@ -8,6 +8,10 @@ import math
 Value = tuple[str, str]  # the names of a real and an imaginary part
 
 _WRITTEN = 13  # longer sums of prime length are loops
+_TABLES = """\
+__constant R fft_cos_{r}[{r}] = {{{cos}}};
+__constant R fft_sin_{r}[{r}] = {{{sin}}};
+"""
 _LOOP = """\
 void fft_butterfly_{r}(V* re, V* im) {{
   V sum_re[{half}], sum_im[{half}], less_re[{half}], less_im[{half}];
@@ -43,20 +47,28 @@ void fft_butterfly_{r}(V* re, V* im) {{
 """
 
 
+def is_loop(r: int) -> bool:
+    """Whether a transform of r values is a sum for each, over tables, and not straight-line code."""
+    return _prime(r) and r > _WRITTEN
+
+
+def tables(r: int, sign: int, double: bool) -> str:
+    """The constants fft_cos_<r> and fft_sin_<r>: of the multiples of exp(sign 2 pi i / r)."""
+    writer = _Writer(sign, "" if double else "f")
+    turns = [cmath.exp(sign * 2j * math.pi * k / r) for k in range(r)]
+    cos = ", ".join(writer.number(turn.real) for turn in turns)
+    sin = ", ".join(writer.number(turn.imag) for turn in turns)
+    return _TABLES.format(r=r, cos=cos, sin=sin)
+
+
 def butterfly(r: int, sign: int, double: bool) -> str:
     """The function fft_butterfly_<r>(V* re, V* im): the transform of r values in place.
 
-    V is a float type or a vector of R's.  Loops of `r` above 13 that is prime read arrays.
+    V is a float type or a vector of R's.  Loops (`is_loop`) read arrays, which CPUs keep at hand.
     """
+    if is_loop(r):
+        return tables(r, sign, double) + _LOOP.format(r=r, half=(r - 1) // 2)
     writer = _Writer(sign, "" if double else "f")
-    if _prime(r) and r > _WRITTEN:
-        turns = [cmath.exp(sign * 2j * math.pi * k / r) for k in range(r)]
-        text = ""
-        for name, values in (("cos", [t.real for t in turns]), ("sin", [t.imag for t in turns])):
-            numbers = ", ".join(map(writer.number, values))
-            text += f"__constant R fft_{name}_{r}[{r}] = {{{numbers}}};\n"
-        # the loop computes cosines and sines of the sum's own direction
-        return text + _LOOP.format(r=r, half=(r - 1) // 2)
     inputs = [(writer.name(f"re[{k}]"), writer.name(f"im[{k}]")) for k in range(r)]
     found = writer.transform(inputs)
     stores = "".join(f"  re[{k}] = {x};\n  im[{k}] = {y};\n" for k, (x, y) in enumerate(found))

@@ -370,6 +370,56 @@ __kernel void fft_lines(const __global R2* restrict k_roots, SOURCE, __global V*
     barrier(CLK_LOCAL_MEM_FENCE); \
   }
 
+// As STAGE, of r_ values that would not fit registers: results k and r_ - k are sums over the tile.
+#define SUMS(r_, m_, l_, READ, WRITE) { \
+    enum { HALF_ = r_ / 2, ALL_ = (HALF_ + 1) * m_ * l_, TIMES_ = (ALL_ + ITEMS - 1) / ITEMS }; \
+    R re_[2 * TIMES_], im_[2 * TIMES_]; \
+    UNROLL for (int n_ = 0; n_ < TIMES_; n_++) { \
+      const int id_ = item + n_ * ITEMS; \
+      if (id_ < ALL_) { \
+        const int k_ = id_ / (m_ * l_), at_ = id_ % (m_ * l_); \
+        R even_re_, even_im_, odd_re_ = (R)0, odd_im_ = (R)0; \
+        READ(even_re_, even_im_, at_) \
+        int turn_ = 0; \
+        BOUNDED for (int j_ = 1; j_ <= HALF_; j_++) { \
+          R x_re_, x_im_, y_re_, y_im_; \
+          READ(x_re_, x_im_, j_ * m_ * l_ + at_) \
+          READ(y_re_, y_im_, (r_ - j_) * m_ * l_ + at_) \
+          turn_ += k_; \
+          if (turn_ >= r_) turn_ -= r_; \
+          const R c_ = fft_cos_##r_[turn_], s_ = fft_sin_##r_[turn_]; \
+          even_re_ += c_ * (x_re_ + y_re_); \
+          even_im_ += c_ * (x_im_ + y_im_); \
+          odd_re_ += s_ * (x_re_ - y_re_); \
+          odd_im_ += s_ * (x_im_ - y_im_); \
+        } \
+        re_[2 * n_] = even_re_ - odd_im_; \
+        im_[2 * n_] = even_im_ + odd_re_; \
+        re_[2 * n_ + 1] = even_re_ + odd_im_; \
+        im_[2 * n_ + 1] = even_im_ - odd_re_; \
+      } \
+    } \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+    UNROLL for (int n_ = 0; n_ < TIMES_; n_++) { \
+      const int id_ = item + n_ * ITEMS; \
+      if (id_ < ALL_) { \
+        const int first_ = id_ / (m_ * l_), at_ = id_ % (m_ * l_); \
+        const int p_ = at_ / l_, q_ = at_ % l_; \
+        UNROLL for (int h_ = 0; h_ < 2; h_++) { \
+          const int k_ = h_ ? r_ - first_ : first_; \
+          if (k_ < r_) { \
+            if (m_ > 1 && k_) { \
+              const R2 w_ = fft_root(k_roots, (INDEX_T)(p_ * k_ * l_) * STRIDE); \
+              TIMES(re_[2 * n_ + h_], im_[2 * n_ + h_], w_) \
+            } \
+            WRITE(re_[2 * n_ + h_], im_[2 * n_ + h_], (p_ * r_ + k_) * l_ + q_) \
+          } \
+        } \
+      } \
+    } \
+    barrier(CLK_LOCAL_MEM_FENCE); \
+  }
+
 // Neighbouring work-items take neighbouring lines where these lie side by side.
 #define SHARE(across_) { \
     slot = (across_) ? lid % COUNT : lid / ITEMS; \
@@ -382,7 +432,7 @@ __kernel void fft_lines(const __global R2* restrict k_roots, SOURCE, __global V*
     to = base + part * LENGTH * step; \
   }
 
-__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
+__kernel NARROW __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void fft_local(const __global R2* restrict k_roots, SOURCE, INDEX_T parts, INDEX_T step,
                INDEX_T lines RESULT) {
   __local R tile_re[COUNT * ROOM], tile_im[COUNT * ROOM];

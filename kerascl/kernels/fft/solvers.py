@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from kerascl import dtypes
@@ -11,9 +11,9 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power, round_up
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import cl_source, defines, prelude
+from kerascl.kernels.contract.source import bounded, cl_source, defines, narrow, prelude
 from kerascl.kernels.contract.vectors import vector_macros
-from kerascl.kernels.fft.butterfly import butterfly
+from kerascl.kernels.fft.butterfly import butterfly, is_loop, tables
 from kerascl.kernels.fft.problem import FftProblem
 from kerascl.kernels.fft.stages import passes, radices, smooth, work
 from kerascl.kernels.tuning import database, machine
@@ -66,8 +66,10 @@ class _Pass:
         """The type of places."""
         return index_type(2 * self.problem.elements)
 
-    def text(self, lanes: int, sizes: Mapping[str, object], stages: str) -> str:
-        """The kernel's source, with the macros of its solver."""
+    def text(
+        self, lanes: int, sizes: Mapping[str, object], stages: str, functions: Iterable[str]
+    ) -> str:
+        """The kernel's source, with the macros and functions of its solver."""
         p = self.problem
         double, real = p.acc.is_double, p.acc.compute
         joined = self.wanted == _JOINED
@@ -86,8 +88,7 @@ class _Pass:
         )  # fmt: skip
         if joined:
             text += self.epilogue.defines
-        kinds = dict.fromkeys(radices(self.length))
-        return text + "".join(butterfly(r, p.sign, double) for r in kinds) + cl_source("fft/fft.cl")
+        return text + "".join(functions) + cl_source("fft/fft.cl")
 
     def args(self, scratch: tuple[Arg, ...], *sizes: int) -> tuple[Arg, ...]:
         """The arguments of a kernel with these numbers."""
@@ -95,11 +96,14 @@ class _Pass:
         after = self.epilogue.args if self.wanted == _JOINED else map(Ref, self.outputs)
         return (Ref("a"), *map(Ref, self.inputs), *scratch, *numbers, *after)
 
-    @property
-    def stages(self) -> list[tuple[int, int, int]]:
-        """(values of a butterfly, parts, step) of the stages inside a line."""
+    def function(self, r: int) -> str:
+        """The butterfly of r values."""
+        return butterfly(r, self.problem.sign, self.problem.acc.is_double)
+
+    def stages(self, order: Iterable[int]) -> list[tuple[int, int, int]]:
+        """(values of a butterfly, parts, step) of the stages inside a line, by their values."""
         found, step = [], 1
-        for r in radices(self.length):
+        for r in order:
             found.append((r, self.length // (r * step), step))
             step *= r
         return found
@@ -224,7 +228,8 @@ class Lines(_InPasses):
         sizes: dict[str, object] = {
             "LINES": 1, f"ALONG_{along}": 1, "SIDE": side, "ASIDE": aside, "SCRATCH": room,
         }  # fmt: skip
-        stages, texts, where = one.stages, [], "HERE"
+        kinds = radices(one.length)
+        stages, texts, where = one.stages(kinds), [], "HERE"
         for k, (r, m, step) in enumerate(stages):
             read = f"READ_{where}" if k or fill else "READ_SOURCE"
             if k or fill:
@@ -234,7 +239,8 @@ class Lines(_InPasses):
         sizes["DONE"] = where.lower()
         scratch = workspace.room(workers * room * lanes * problem.acc.itemsize)
         args = one.args((Ref(scratch),), one.parts, one.step, rows, count, blocks)
-        source = one.text(lanes, sizes, " ".join(texts))
+        functions = map(one.function, dict.fromkeys(kinds))
+        source = one.text(lanes, sizes, " ".join(texts), functions)
         return Launch(source, "fft_lines", args, (workers,), (1,))
 
     def cost(self, problem: FftProblem, info) -> float:
@@ -255,7 +261,7 @@ class Local(_InPasses):
 
     name = "fft.local"
     ON_GPU, ON_CPU = 0.4, 0.15  # shares of the rate of multiply-adds
-    HELD = 16  # values of a line that a work-item holds
+    HELD = 16  # values of a line that a work-item holds, in a quarter of its registers at most
     ACROSS = 16  # neighbouring lines that are read together
     GROUP = 256  # work-items
 
@@ -263,38 +269,55 @@ class Local(_InPasses):
         """Values of lines that a work-group has place for; two groups fit a compute unit."""
         return last_power(min(info.local_mem_bytes, 2**16) // (4 * problem.acc.itemsize))
 
-    def items(self, length: int, info) -> int:
+    def group(self, info) -> int:
+        """Work-items of a group, at most."""
+        return min(self.GROUP, last_power(info.max_work_group_size))
+
+    def held(self, problem: FftProblem, info) -> int:
+        """Values of a line that a work-item holds."""
+        if not info.registers:
+            return self.HELD
+        words = 2 * problem.acc.itemsize // 4
+        return min(self.HELD, last_power(info.registers // (4 * words)))
+
+    def items(self, problem: FftProblem, length: int, info) -> int:
         """Work-items of a line."""
-        group = min(self.GROUP, last_power(info.max_work_group_size))
-        held = max(self.HELD, radices(length)[0])
-        return min(ceil_div(length, held), group)
+        written = [r for r in radices(length) if not is_loop(r)]
+        held = max(self.held(problem, info), *written, 1)
+        return min(ceil_div(length, held), self.group(info))
 
     def lengths(self, problem: FftProblem, info) -> tuple[int, ...]:
-        room = self.room(problem, info)
-        group = min(self.GROUP, last_power(info.max_work_group_size))
-        most = max(64, min(room, group * self.HELD))
-        across = max(64, min(room // 4, group * self.HELD // 4))
-        if problem.inner == 1 and problem.length <= most:
+        room, held = self.room(problem, info), self.group(info) * self.held(problem, info)
+        if problem.inner == 1 and problem.length <= max(64, min(room, held)):
             return (problem.length,)
-        return passes(problem.length, across)
+        return passes(problem.length, max(64, min(room // 4, held // 4)))
 
     def launch(self, one: _Pass, info, workspace: Workspace) -> Launch:
-        group = min(self.GROUP, last_power(info.max_work_group_size))
-        items = self.items(one.length, info)
+        items = self.items(one.problem, one.length, info)
         count = min(
-            group // items, max(1, self.room(one.problem, info) // round_up(one.length, 32))
+            self.group(info) // items,
+            max(1, self.room(one.problem, info) // round_up(one.length, 32)),
         )
         across = one.step > 1 or one.parts > 1
         count = last_power(min(count, one.lines, self.ACROSS if across else count))
-        stages, texts = one.stages, []
+        # Loops read all values of a butterfly for each result: from the tile, so they come last.
+        kinds = radices(one.length)
+        loops = [r for r in kinds if is_loop(r)]
+        written = [r for r in kinds if not is_loop(r)] or [1]
+        stages, texts = one.stages([*written, *loops]), []
         for k, (r, m, step) in enumerate(stages):
             read = "READ_TILE" if k else "READ_SOURCE"
             write = "WRITE_TILE" if k < len(stages) - 1 else "WRITE_RESULT"
             if k < 2:
                 texts.append(f"SHARE({int(one.step > 1 or (across and k == 0))})")
-            texts.append(f"STAGE({r}, {m}, {step}, {read}, {write})")
+            kind = "SUMS" if is_loop(r) else "STAGE"
+            texts.append(f"{kind}({r}, {m}, {step}, {read}, {write})")
         sizes = {"LOCAL": 1, "COUNT": count, "ITEMS": items, "GROUP": count * items}
-        source = one.text(1, sizes, " ".join(texts))
+        functions = [
+            narrow(info), bounded(info), *map(one.function, dict.fromkeys(written)),
+            *(tables(r, one.problem.sign, one.problem.acc.is_double) for r in dict.fromkeys(loops)),
+        ]  # fmt: skip
+        source = one.text(1, sizes, " ".join(texts), functions)
         args = one.args((), one.parts, one.step, one.lines)
         groups = ceil_div(one.lines, count)
         return Launch(source, "fft_local", args, (groups * count * items,), (count * items,))

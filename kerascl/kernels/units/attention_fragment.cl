@@ -148,17 +148,17 @@ void attention_fragment(FORWARD_PARAMS) {
     const int t = first + own0 + r;
     float total = 0;
     EACH(l, D_LANES) total += FACT(r, l);
-    keep[own0 + r] = total;
+    keep[own0 + r] = SHARE(total);
     if (t < T) pStat[(INDEX_T)(b * heads + h) * T + t] = top[own0 + r] + log2(total);
   }
   SYNC
 #define STORE(e, row, column) { \
     const int t = first + OWN_ROW(row); \
     const INDEX_T at = (((INDEX_T)b * T + t) * heads + h) * DEPTH; \
-    const float total = keep[OWN_ROW(row)]; \
+    const float share = keep[OWN_ROW(row)]; \
     EACH(n, DP / FRAGMENT_N) { \
       const int d = n * FRAGMENT_N + column; \
-      if (t < T && d < DEPTH) EPILOGUE(SHARE(o[i][n][e], total), at + d) \
+      if (t < T && d < DEPTH) EPILOGUE(o[i][n][e] * share, at + d) \
     } }
   EACH(i, MI) { EACH_SUM(STORE) }
 }

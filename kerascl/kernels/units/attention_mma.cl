@@ -113,9 +113,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
     if (t < T) {
       if (t4 == 0) pStat[(INDEX_T)(b * heads + h) * T + t] = top[i][r] + log2(sum[i][r]);
       const INDEX_T at = (((INDEX_T)b * T + t) * heads + h) * DEPTH;
+      const float share = SHARE(sum[i][r]);
       EACH(n, DP / 8) EACH(e, 2) {
         const int d = COLUMN(n, e);
-        if (d < DEPTH) EPILOGUE(SHARE(o[i][n][2 * r + e], sum[i][r]), at + d)
+        if (d < DEPTH) EPILOGUE(o[i][n][2 * r + e] * share, at + d)
       }
     }
   }

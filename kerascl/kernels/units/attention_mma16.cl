@@ -235,7 +235,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma
       if (t4 == 0) pStat[(INDEX_T)(b * heads + h) * T + t] = top[i][r] + log2(sum[i][r]);
     }
     const INDEX_T at = (((INDEX_T)b * T + t) * heads + h) * DEPTH;
-    const float share = SHARE(1.0f, sum[i][r]);
+    const float share = SHARE(sum[i][r]);
     STORE_ROW(o[i], r, share, t < T, at, DEPTH, DP, PUT_RESULTS)
   }
 }
