@@ -55,6 +55,9 @@
 #endif
 
 // rows x features at `from` into a local tile; what lies outside is zero.
+#ifndef FEW_LOADS
+#define FEW_LOADS
+#endif
 #ifndef LOAD_TILE
 #define LOAD_TILE(to, from, row, step, left, rows, features, padded) \
   load_tile(to, from, row, step, left, rows, features, padded, lid);
@@ -63,14 +66,14 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
     const INDEX_T step, const int left, const int rows, const int features, const int padded,
     const int lid) {
 #if VECTORS
-  for (int i = lid; i < rows * (padded / 4); i += THREADS) {
+  FEW_LOADS for (int i = lid; i < rows * (padded / 4); i += THREADS) {
     const int r = i / (padded / 4), c = i % (padded / 4) * 4;
     float4 x = (float4)(0);
     if (r < left && c < features) x = X_LOAD4(from, r * row + c);
     vstore4(ROUNDED(x), 0, to + r * (padded + 4) + c);
   }
 #else
-  for (int i = lid; i < rows * padded; i += THREADS) {
+  FEW_LOADS for (int i = lid; i < rows * padded; i += THREADS) {
     const int r = i / padded, c = i % padded;
     const float x = r < left && c < features ? X_LOAD(from, r * row + c * step) : 0.0f;
     to[r * (padded + 4) + c] = ROUNDED(x);

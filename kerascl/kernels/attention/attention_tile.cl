@@ -39,6 +39,40 @@ inline float dot4(float4 x, float4 y) {
     } \
   }
 
+// Of each logit of a work-item, a few at a time: what it meets of bias and mask, and what dropout leaves
+// of its weight, through its place in p.  Of all at once addresses and numbers would not fit registers.
+#define EACH_PLACE BOUNDED for (int n_ = 0; n_ < RR * RC; ++n_)
+#define OWN_PLACE const int row = ty + n_ / RC * TY, column = tx + n_ % RC * TX;
+#if HAS_BIAS || HAS_MASK
+#define MEET(t0, s0) \
+  EACH_PLACE { \
+    OWN_PLACE \
+    const int t = (t0) + row, s = (s0) + column; \
+    float more = 0; \
+    if (t < T && s < S) { \
+      ADD_BIAS(more, t, s) \
+      HIDE_MASKED(more, t, s) \
+    } \
+    p[row * PS + column] = more; \
+  }
+#define MET(x, row, column) { \
+    const float more = p[(row) * PS + (column)]; \
+    x = more == NEGATIVE ? NEGATIVE : x + more; \
+  }
+#else
+#define MEET(t0, s0)
+#define MET(x, row, column)
+#endif
+#if HAS_DROPOUT
+#define DROP(t0, s0) \
+  EACH_PLACE { \
+    OWN_PLACE \
+    if (WORD((t0) + row, (s0) + column) >= keepLimit) p[row * PS + column] = 0.0f; \
+  }
+#else
+#define DROP(t0, s0)
+#endif
+
 #ifdef FORWARD
 __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_tile(
     FORWARD_PARAMS) {
@@ -64,6 +98,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
   int end = CAUSAL ? min(S, t0 + BR) : S;
   for (int s0 = 0; s0 < end; s0 += BC) {
     load_tile(kv, k + s0 * k1, k1, k3, S - s0, BC, WIDTH, WP, lid);
+    MEET(t0, s0)
     barrier(CLK_LOCAL_MEM_FENCE);
     PRODUCTS(x, q, kv, WS, WP)
     EACH(i, RR) {
@@ -71,7 +106,9 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
       float most = LOWEST;
       EACH(j, RC) {
         const int s = s0 + tx + j * TX;
-        FINISH_LOGIT(x[i][j], t, s)
+        x[i][j] *= logScale;
+        MET(x[i][j], ty + i * TY, tx + j * TX)
+        if (CAUSAL && s > t) x[i][j] = NEGATIVE;
         if (s >= end) x[i][j] = -INFINITY;
         most = fmax(most, x[i][j]);
       }
@@ -90,9 +127,10 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
       EACH(j, RC) {
         const float w = exp2(x[i][j] - most);
         sum[i] += w;
-        p[row * PS + tx + j * TX] = KEPT(w, WORD(t0 + row, s0 + tx + j * TX));
+        p[row * PS + tx + j * TX] = w;
       }
     }
+    DROP(t0, s0)
     barrier(CLK_LOCAL_MEM_FENCE);
     ADD_PRODUCT(o, DP / (4 * TX), p, kv, DS)
 #if CAUSAL && HAS_MASK

@@ -19,7 +19,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import bounded, cl_source, narrow, prelude
+from kerascl.kernels.contract.source import bounded, cl_source, few_loads, narrow, prelude
 from kerascl.kernels.matmul.tiles import load4
 from kerascl.kernels.tuning import machine
 
@@ -134,6 +134,11 @@ def strides(p: AttentionProblem, *tensors: Tensor) -> list[Arg]:
     return [Scalar(p.index, n) for x in tensors for n in (x.offset, *x.strides)]
 
 
+def _loops(info) -> str:
+    """How wide a device's sub-groups are to be, and how far loops may be unrolled."""
+    return narrow(info) + bounded(info) + few_loads(info)
+
+
 class TiledSolver(Solver):
     """What the solvers with blocks of rows share.
 
@@ -192,7 +197,7 @@ class TiledAttention(TiledSolver):
             *epilogue.args,
         )  # fmt: skip
         size = (ceil_div(p.length, block.br) * block.threads, p.heads, p.batch)
-        source = narrow(info) + bounded(info) + self.source(p, block, epilogue, FORWARD=1)
+        source = _loops(info) + self.source(p, block, epilogue, FORWARD=1)
         options = self.options(p, block, False)
         return Plan([Launch(source, self.kernel, args, size, (block.threads, 1, 1), options)])
 
@@ -223,7 +228,7 @@ class TiledAttentionGradient(TiledSolver):
             size = (ceil_div(rows, block.br) * block.threads, count, p.batch)
             inner = Epilogue("", (), "") if keys else epilogue
             source = self.source(p, block, inner, BACKWARD=1, KEYS=int(keys))
-            source = narrow(info) + bounded(info) + source
+            source = _loops(info) + source
             local, options = (block.threads, 1, 1), self.options(p, block, keys)
             launches.append(Launch(source, f"{self.kernel}_grad", args, size, local, options))
         return Plan(launches)

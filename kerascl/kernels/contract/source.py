@@ -55,6 +55,7 @@ def unit(sources: Iterable[Source]) -> str:
 
 
 _KERNELS = Path(__file__).parents[1]
+TWO_AT_ONCE = '_Pragma("unroll 2")'
 
 
 @functools.cache
@@ -103,12 +104,18 @@ def narrow(info: DeviceInfo) -> str:
     return f"#define NARROW {attribute}\n"
 
 
+def few_loads(info: DeviceInfo) -> str:
+    """The macro FEW_LOADS before a loop that copies a tile, which keeps it from being unrolled whole
+    where narrow sub-groups show that a thread has no registers for all of a work-item's part."""
+    scarce = bool(info.registers and info.sub_group_sizes)
+    return f"#define FEW_LOADS {TWO_AT_ONCE if scarce else ''}\n"
+
+
 def bounded(info: DeviceInfo) -> str:
     """The macro BOUNDED before a loop over a tile's depth, which keeps it from being unrolled whole
     where compilers then put all its loads in front until registers spill."""
     trusted = info.kind != "gpu" or "schedules_for_registers" in info.quirks
-    pragma = "" if trusted else '_Pragma("unroll 2")'
-    return f"#define BOUNDED {pragma}\n"
+    return f"#define BOUNDED {'' if trusted else TWO_AT_ONCE}\n"
 
 
 def defines(**values: object) -> str:

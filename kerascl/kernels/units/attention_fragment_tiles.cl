@@ -50,7 +50,7 @@
 // rows x features at `from` into the tiles that KEEP_<to> names; what lies outside is zero.
 #define LOAD_TILE(to, from, row, step, left, rows, features, padded) { \
     __global const ELEMENT* from_ = (__global const ELEMENT*)(from); \
-    for (int i_ = lid; i_ < (rows) * ((padded) / AT_ONCE); i_ += THREADS) { \
+    FEW_LOADS for (int i_ = lid; i_ < (rows) * ((padded) / AT_ONCE); i_ += THREADS) { \
       const int r_ = i_ / ((padded) / AT_ONCE), c_ = i_ % ((padded) / AT_ONCE) * AT_ONCE; \
       LOADED x_ = 0; \
       if (r_ < (left) && c_ < (features)) x_ = LOAD_AT(from_, (INDEX_T)r_ * (row), c_, step); \
