@@ -123,19 +123,27 @@ def _measure(
             if left < _LEAST:
                 outcomes.append(Outcome(part, remarks=["not begun: the time was up"]))
                 progress.update(bar, item="the time is up")
+                if not console.is_terminal:
+                    console.print(f"{part}: the time is up", highlight=False)
                 continue
             met = problems_of([row for outcome in outcomes for row in outcome.rows])
             own = Setting(setting.device, setting.quick, share, problems=met)
             runner = Runner(part, command(part), own, told)
             outcomes.append(runner.outcome)
             runner.run()
-            count = len(runner.outcome.faults)
-            words = f"{count} {'fault' if count == 1 else 'faults'}" if count else "done"
+            words = _ended(runner.outcome)
             progress.update(bar, item=words)
             progress.stop_task(bar)
             if not console.is_terminal:
                 took = f"{runner.outcome.seconds:.0f} s"
                 console.print(f"{part}: {words}, {took}", highlight=False)
+
+
+def _ended(outcome: Outcome) -> str:
+    """A part in a few words."""
+    count, left = len(outcome.faults), outcome.items - outcome.done
+    words = f"{count} {'fault' if count == 1 else 'faults'}" if count else "done"
+    return words + (f", {left} of {outcome.items} left out" if left > 0 else "")
 
 
 def _told(

@@ -199,7 +199,8 @@ def _widths(device: Device, dtype: str) -> tuple[int, ...]:
     """Numbers of the vectors that may suit the device.  Some CPU drivers make vectors of
     neighbouring work-items, others take those that they are given."""
     if device.info.kind == "cpu":
-        return 1, max(device.info.simd_width * 4 // np.dtype(dtype).itemsize, 2)
+        lanes = device.info.simd_width * 4 // np.dtype(dtype).itemsize
+        return 1, min(max(lanes, 2), 16)  # OpenCL C has no larger vectors
     return (2 if dtype == "float16" else 1,)
 
 

@@ -166,6 +166,18 @@ def test_ctrl_c_writes_what_there_is(tmp_path, scripted, monkeypatch):
     assert found["products"]["remarks"] == ["not begun: interrupted"]
 
 
+def test_where_output_goes_elsewhere_each_part_has_a_line_that_says_what_is_left_out(
+    tmp_path, scripted
+):
+    _, _, printed = run(tmp_path, minutes=0.01)
+    for part in ("facts", "checks", "rates"):
+        assert f"{part}: the time is up" in printed
+    assert report._ended(Outcome("rates", items=9, done=6)) == "done, 3 of 9 left out"
+    assert report._ended(Outcome("rates", items=9, done=9)) == "done"
+    outcome = Outcome("rates", faults=[Fault("rates", "float16", "no")], items=9, done=8)
+    assert report._ended(outcome) == "1 fault, 1 of 9 left out"
+
+
 def test_a_wrong_folder_is_refused_before_anything_runs(tmp_path):
     console = Console(record=True, width=200)
     options = argparse.Namespace(

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -382,3 +383,12 @@ def test_records_that_are_none(kept):
     good = {"gemm x": "direct", "gemm y": {"direct": 2.0, "skinny": 1.0}}
     assert database._parse(json.dumps(good).encode()) == good
     assert database.fastest_first(good["gemm y"]) == ["skinny", "direct"]
+
+
+@pytest.mark.parametrize("floats", [4, 8, 16])
+@pytest.mark.parametrize("dtype", ["float64", "float32", "float16"])
+def test_vectors_of_peaks_are_some_that_opencl_has(dev, floats, dtype):
+    """Of 64 bytes, in halves, there would be 32."""
+    info = dataclasses.replace(dev.info, kind="cpu", simd_width=floats)
+    widths = peaks._widths(SimpleNamespace(info=info), dtype)
+    assert widths[0] == 1 and set(widths) <= {1, 2, 4, 8, 16}

@@ -105,8 +105,8 @@ def narrow(info: DeviceInfo) -> str:
 
 
 def few_loads(info: DeviceInfo) -> str:
-    """The macro FEW_LOADS before a loop that copies a tile, which keeps it from being unrolled whole
-    where narrow sub-groups show that a thread has no registers for all of a work-item's part."""
+    """The macro FEW_LOADS before a loop that copies a tile, which keeps it from being unrolled
+    whole where sub-groups are narrow: a thread has no registers for all that a work-item copies."""
     scarce = bool(info.registers and info.sub_group_sizes)
     return f"#define FEW_LOADS {TWO_AT_ONCE if scarce else ''}\n"
 

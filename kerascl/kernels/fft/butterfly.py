@@ -48,7 +48,7 @@ void fft_butterfly_{r}(V* re, V* im) {{
 
 
 def is_loop(r: int) -> bool:
-    """Whether a transform of r values is a sum for each, over tables, and not straight-line code."""
+    """Whether a transform of r values is a sum for each, over tables; else it is written out."""
     return _prime(r) and r > _WRITTEN
 
 

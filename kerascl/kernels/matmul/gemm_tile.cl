@@ -157,8 +157,10 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
   FETCH(kfrom, 0)
   STORE_TILES(0)
   barrier(CLK_LOCAL_MEM_FENCE);
-  int cur = 0;
-  for (int k0 = kfrom; k0 < kto; k0 += BK) {
+  int cur = 0, k0 = kfrom;
+  // One tile at least, of zeros where there is none: Intel's compiler rounds results to 16 bits where
+  // they come from, and had two such places to keep registers for, were the loop skipped.
+  do {
     const int nxt = cur ^ 1;
     const bool more = k0 + BK < kto;
     // The next tile travels to registers while this one is multiplied.
@@ -182,7 +184,8 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
     cur = nxt;
-  }
+    k0 += BK;
+  } while (k0 < kto);
 #pragma unroll
   for (int u = 0; u < TM; ++u) {
     const int m = row0 + 4 * (ty + (u / 4) * TY) + u % 4;
