@@ -1,5 +1,7 @@
 """The tool that compiles for devices that are not there, and what it must find."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -8,7 +10,9 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.tiles import TILES
+from kerascl.kernels.units import attention_fragment
 from kerascl.runtime import device
+from kerascl.runtime.programs import always
 from tests import profiles
 from tests.offline import compilers, problems, report, work
 from tests.offline.compilers import AMD, INTEL, STANDARD, Kernel, Outcome
@@ -178,6 +182,43 @@ def test_products_spill_nothing(target, profile):
     kernel = outcome.kernels["gemm_tile"]
     assert not outcome.error and kernel.spills == kernel.private == 0
     assert kernel.registers >= 64 and kernel.local == solver.tile.local_bytes(product.acc)
+
+
+def _all_of_them(p) -> bool:
+    return p.bias is not None and p.mask is not None and p.dropout is not None
+
+
+# What once spilled, and the problem of the kind: loops over arrays, 32 lanes where 16 do, results
+# that are divided one by one, places of all logits at once, copies of tiles unrolled whole.
+ONCE_SPILLED = {
+    "large prime": ("fft", "gfx1030", "rx6700xt", lambda p: p.length == 488),
+    "wide lanes": ("fft", "pvc", "max1550", lambda p: p.length == 1024 and p.acc.is_double),
+    "division": ("attention", "tgllp", "irisxe", lambda p: p.causal and p.width == 64),
+    "places": ("attention", "gfx1030", "rx6700xt", lambda p: p.width == 64 and _all_of_them(p)),
+    "copies": ("attention", "dg2", "a770", lambda p: p.width == 64 and p.causal and p.grad),
+    "copies to units": ("attention", "dg2", "a770", lambda p: p.width == 128 and not p.grad),
+}
+
+
+@pytest.mark.parametrize("case", ONCE_SPILLED)
+def test_what_once_spilled_spills_no_more(case, monkeypatch):
+    kind, target, profile, wanted = ONCE_SPILLED[case]
+    by, info = compilers.compiler(target), CARDS[profile].info
+    if by.missing:
+        pytest.skip(by.missing)
+    if case == "copies to units":
+        monkeypatch.setattr(attention_fragment, "available", lambda unit, info: True)
+        found = (x for x in problems.of(kind) if wanted(x[0]) and x[0].dtype.itemsize == 2)
+    else:
+        info = dataclasses.replace(info, matrix="")
+        found = (x for x in problems.of(kind) if wanted(x[0]))
+    problem, plan = next(found)
+    dtype = problem.dtype if kind == "attention" else problem.acc
+    for launch in plan(problem, info, store_epilogue(dtype)).launches:
+        outcome = by.compile(launch.source, (*launch.options, *always(info)), target)
+        kernel = outcome.kernels[launch.name]
+        assert not outcome.error and kernel.spills == kernel.private == 0
+        assert ("fragment" in launch.name) == (case == "copies to units")
 
 
 def test_assembler_is_nvidia_s():

@@ -64,7 +64,7 @@ class Block:
         rows, columns = self.br // self.ty, self.bc // self.tx
         width, depth = self._stride(p.width) // self.tx, self._stride(p.depth) // self.tx
         if p.grad is None:
-            return rows * (columns + depth) + 4 * (rows + columns + min(depth, 4)) + 20
+            return rows * (columns + depth) + 4 * (rows + columns + min(depth, 4)) + 24
         return rows * (2 * columns + width + depth) + 4 * (rows + columns) + 20
 
 
