@@ -32,7 +32,10 @@ def _problem(node: Node, reads: list[Operand]) -> MatmulProblem:
 
 
 def _plan(call: Call) -> Plan:
-    return matmul.plan(_problem(call.node, call.reads), call.info, call.epilogue)
+    problem = _problem(call.node, call.reads)
+    if call.computed is not None:
+        return matmul.plan_computing(problem, call.info, call.epilogue, call.computed)
+    return matmul.plan(problem, call.info, call.epilogue)
 
 
 def _flops(node: Node) -> int:
@@ -43,8 +46,14 @@ def _takes_moments(node: Node, reads: list[Operand], info: DeviceInfo) -> bool:
     return matmul.takes_moments(_problem(node, reads), info)
 
 
+def _computes(node: Node, reads: list[Operand], info: DeviceInfo) -> int | None:
+    slot = matmul.computes(_problem(node, reads), info)
+    return None if slot is None else "ab".index(slot)
+
+
 OPERATIONS = (
     LibraryOperation(
-        MATMUL, _plan, strided=frozenset((0, 1)), takes_moments=_takes_moments, flops=_flops
+        MATMUL, _plan, strided=frozenset((0, 1)), takes_moments=_takes_moments,
+        computes=_computes, flops=_flops,
     ),
-)
+)  # fmt: skip

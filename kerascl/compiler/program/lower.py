@@ -15,6 +15,7 @@ from kerascl.compiler import library
 from kerascl.compiler.fuse.group import group
 from kerascl.compiler.fuse.rules import Part
 from kerascl.compiler.generate import maps, reductions
+from kerascl.compiler.generate.computed import Expression
 from kerascl.compiler.generate.emit import BufferArg, LoopStep, WorkArg
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
@@ -79,6 +80,7 @@ def lower(
         update_limit=UPDATE_LIMIT.get(info.kind, math.inf),
         most_buffers=(info.max_parameter_bytes - SIZES_BYTES) // 8,
         most_reductions=info.most_reductions or math.inf,
+        computes=_computes(info, generic),
     )  # fmt: skip
     program = _Lowering(position, roots, stored, info, generic)
     for cluster in clusters:
@@ -112,6 +114,19 @@ def _accepts(info: DeviceInfo, generic: bool) -> Callable[[Node, Part], bool]:
         return not generic and record.takes_moments(head, library.operands(head), info)
 
     return accepts
+
+
+def _computes(info: DeviceInfo, generic: bool) -> Callable[[Node], int | None]:
+    """Which input the kernel of a library operation can compute as it reads it; none where its
+    size is an argument."""
+
+    def computes(node: Node) -> int | None:
+        record = library.record(node.op)
+        if generic or record is None:
+            return None
+        return record.computes(node, library.operands(node), info)
+
+    return computes
 
 
 class _Lowering:
@@ -230,9 +245,20 @@ class _Lowering:
         if cluster.size == 0:
             return
         names: dict[str, int] = {}
+        inputs: set[int] = set()
+
+        def input_name(base: Node) -> str:
+            slot = names[f"i{self.slot(base)}"] = self.slot(base)
+            inputs.add(slot)
+            return f"i{slot}"
+
+        computed = None
         for k, read in enumerate(reads):
-            names[string.ascii_lowercase[k]] = self.slot(read.base)
-        inputs = list(names)
+            if k == cluster.computed:
+                computed = Expression(read.base, self.stored, self.info, input_name)
+            else:
+                slot = names[string.ascii_lowercase[k]] = self.slot(read.base)
+                inputs.add(slot)
         beside: set[int] = set()  # slots that the epilogue reads or stores
         picks = {m.attrs[0]: m for m in cluster.members if m.op.kind is Kind.PICK}
         record = library.record(node.op)
@@ -252,11 +278,12 @@ class _Lowering:
                 return f"e{slot}"
 
             epilogue = maps.epilogue(cluster, self.stored, self.info, self.generic, slot_name)
-        plan = record.plan(library.Call(node, reads, self.info, epilogue, frozenset(picks)))
+        call = library.Call(node, reads, self.info, epilogue, frozenset(picks), computed)
+        plan = record.plan(call)
         for k, nbytes in enumerate(plan.workspace):
             names[f"ws{k}"] = self.work(nbytes)
         only_read = beside.difference(self.slot(m) for m in cluster.stores)
-        writes = frozenset(names.values()).difference((names[k] for k in inputs), only_read)
+        writes = frozenset(names.values()).difference(inputs, only_read)
         work = [launch.role is Role.MAIN for launch in plan.launches]
         flops = record.flops(node) // max(1, sum(work))  # parts of a problem are about equal
         for launch in plan.launches:

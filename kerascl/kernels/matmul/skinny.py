@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from kerascl.dtypes import DType
 from kerascl.kernels.contract import arrival
+from kerascl.kernels.contract.computed import Computed, Reading, Term
 from kerascl.kernels.contract.epilogue import WORDS, Epilogue
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
@@ -27,6 +28,7 @@ from kerascl.kernels.tuning import machine
 THREADS = 256
 SEGMENT = 64  # bytes side by side that a work-group reads at least, where the memory has them
 LOADS = 16  # of a work-item, from which on slices pay
+ROW, DEPTH = "of_row", "of_depth"  # variables of an operand that is computed
 SPARE_BYTES = 64  # of local memory for what is no array
 LOCAL_BYTES = 16 * 1024
 STAGE_BYTES = 24 * 1024  # of the short operand, that a work-group copies to local memory
@@ -85,7 +87,20 @@ class SkinnyMatmul(Solver):
         work = rates.moving(long * p.a.itemsize) + products
         return rates.launch + rates.latency + work / busy
 
-    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+    def computes(self, problem: MatmulProblem, info) -> str | None:
+        p = problem
+        if p.batches > 1 or p.acc.is_complex:  # without batches each element is read once
+            return None
+        return "a" if p.n <= p.m else "b"
+
+    def plan_computing(
+        self, problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed
+    ) -> Plan:
+        return self.plan(problem, info, epilogue, computed)
+
+    def plan(
+        self, problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed | None = None
+    ) -> Plan:
         p, index = problem, problem_index(problem)
         a = Side("a", p.a, p.a_offset, p.a_strides[-2], p.a_strides[-1], p.a_strides[:3])
         b = Side("b", p.b, p.b_offset, p.b_strides[-1], p.b_strides[-2], p.b_strides[:3])
@@ -98,7 +113,11 @@ class SkinnyMatmul(Solver):
             width = 4 if long.in_fours(long.depth, long.row, p.k) else 1
         else:
             width = 4 if long.in_fours(long.row, long.depth, rows) else 1
-        group_rows = self._rows(p, info, long, rows, along_k, width)
+        reading, nbytes = None, float(long.dtype.itemsize)
+        if computed is not None:
+            along_k, width, reading = _reading(computed, long, rows, p.k)
+            nbytes = reading.nbytes
+        group_rows = self._rows(p, info, nbytes, rows, along_k, width)
         lanes = THREADS // group_rows * (1 if along_k else width)
         groups = ceil_div(rows, group_rows) * p.batches
         step = lanes * (width if along_k else 1)  # of the depth, that a work-group takes at once
@@ -135,6 +154,7 @@ class SkinnyMatmul(Solver):
             + SPACE.format("__global")
             + defines(**names)
             + (inner.early if early and short_rows == 1 else inner.macro)
+            + ("" if reading is None else _computed(reading, width, along_k, index))
             + cl_source("matmul/gemm_skinny.cl")
         )
         ints = (rows, count, p.k, splits, slice_, p.batch[1], p.batch[2])
@@ -142,24 +162,30 @@ class SkinnyMatmul(Solver):
             long.offset, short.offset, long.row, long.depth, short.row, short.depth,
             *long.batch, *short.batch, *steps,
         )  # fmt: skip
-        slices, slice_params = _slices(p, groups) if arrives else ((), ())
-        args = (
-            Ref(long.slot), Ref(short.slot), *(Scalar("int", v) for v in ints),
-            *(Scalar(index, v) for v in longs), *slices, *inner.args,
-        )  # fmt: skip
+        long_args: tuple[Arg, ...] = (Ref(long.slot),)
         # what is known never to change may be read later than it stands there
         alone = "" if early else "restrict "
+        long_params: tuple[str, ...] = (f"__global const {long.dtype.storage}* {alone}pL",)
+        if reading is not None:
+            long_args, long_params = reading.args, reading.params
+        slices, slice_params = _slices(p, groups) if arrives else ((), ())
+        args = (
+            *long_args, Ref(short.slot), *(Scalar("int", v) for v in ints),
+            *(Scalar(index, v) for v in longs), *slices, *inner.args,
+        )  # fmt: skip
+        inner_param = f"__global const {short.dtype.storage}* restrict pS"
         params = (
-            f"__global const {long.dtype.storage}* {alone}pL",
-            f"__global const {short.dtype.storage}* restrict pS",
+            *long_params, inner_param,
             *(f"const int {name}" for name in INTS), *(f"const {index} {name}" for name in STEPS),
             *slice_params, *inner.param_list,
         )  # fmt: skip
         text = Source(
             "gemm_skinny", params, body,
-            ((arrival.helper(info),) if arrives else ()) + inner.helpers,
-            any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double,
-            arrival.options(info) if arrives else (), THREADS, params[1], local,
+            ((arrival.helper(info),) if arrives else ()) + inner.helpers
+            + (reading.helpers if reading else ()),
+            any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double
+            or bool(reading and reading.uses_double),
+            arrival.options(info) if arrives else (), THREADS, inner_param, local,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
         main = Launch(unit([text]), text.name, args, size, (THREADS,), text.options, text)
@@ -175,16 +201,49 @@ class SkinnyMatmul(Solver):
         return min(loads, self.EARLY if short_rows <= 2 else self.EARLY_ROWS)
 
     def _rows(
-        self, p: MatmulProblem, info, long: Side, rows: int, along_k: bool, width: int
+        self, p: MatmulProblem, info, nbytes: float, rows: int, along_k: bool, width: int
     ) -> int:
         """Of a work-group: fewer where few groups would leave compute units without work, so many
         at least that what lies side by side is read together."""
         if along_k:
             return 8
-        least = max(width, SEGMENT // long.dtype.itemsize)
-        counts = [n for n in (32, 16, 8) if n >= min(least, 32)]
+        most = 32 if nbytes >= 1 else 64
+        least = max(width, SEGMENT / max(nbytes, 1 / 8))
+        counts = [n for n in (64, 32, 16, 8) if min(least, most) <= n <= most]
         busy = (n for n in counts if ceil_div(rows, n) * p.batches >= info.compute_units)
         return next(busy, counts[-1])
+
+
+def _reading(
+    computed: Computed, long: Side, rows: int, depth: int
+) -> tuple[bool, int, Reading]:
+    """Whether neighbours lie along the depth, how many are computed at once, and their text: along
+    that side on which what they are made of lies closer together."""
+    found = []
+    for along_k, count, step, name in (
+        (False, rows, long.row, ROW),
+        (True, depth, long.depth, DEPTH),
+    ):
+        width = 4 if count % 4 == 0 else 1
+        terms = [Term(ROW, rows, long.row), Term(DEPTH, depth, long.depth)]
+        terms.sort(key=lambda term: term.name != name)
+        terms[0] = Term(name, count // width, width * step)
+        neighbours = [j * step for j in range(width)]
+        found.append((along_k, width, computed.reading(terms, long.offset, neighbours)))
+    return min(found, key=lambda one: one[2].apart / one[1])
+
+
+def _computed(reading: Reading, width: int, along_k: bool, index: str) -> str:
+    """The macro L_COMPUTED(x, row, k), which sets x to the elements there."""
+    fours = ">> 2" if width == 4 else ""
+    row, depth = ("", fours) if along_k else (fours, "")
+    values = ", ".join(f"(ACC_T){value}" for value in reading.values)
+    return (
+        "#define L_COMPUTED(x_, row_, k_) { "
+        f"const {index} given_row_ = (row_), given_k_ = (k_); "
+        f"{{ const {index} {ROW} = given_row_ {row}, {DEPTH} = given_k_ {depth}; "
+        f"{' '.join(reading.lines)} x_ = (ACCV)({values}); }} }}\n"
+    )
 
 
 def _unroll(short_rows: int, width: int, info) -> str:
