@@ -267,3 +267,50 @@ def test_a_gather_of_a_few_packed_rows_leaves_the_others_packed(rows, rng):
     args = kc.array(packed(table, 1)), kc.array(ids.astype(np.int32))
     np.testing.assert_array_equal(function(*args).numpy(), table[ids] * np.float32(0.5))
     assert program(function, *args).intermediate_bytes == 0
+
+
+@pytest.fixture
+def panels(dev, monkeypatch):
+    """Products as CPUs compute them."""
+    if dev.info.kind != "cpu":
+        pytest.skip("panels are for CPUs")
+    monkeypatch.setenv("KERASCL_SOLVERS", "panels")
+
+
+@pytest.mark.parametrize("rows", [1, 3, 8])
+@pytest.mark.parametrize(
+    "depth, width", [(96, 64), (1300, 36), (77, 54), (3, 6), (200, 518), (30_000, 140)]
+)
+def test_processors_unpack_columns_for_their_panels(depth, width, rows, panels, rng):
+    x, w = drawn(rng, rows, depth), fours(rng, depth, width)
+    function = kc.jit(lambda x, w: x @ unpacked(w, width, 1).astype("float32"))
+    args = kc.array(x), kc.array(packed(w, 1))
+    check(function(*args), x.astype(np.float64) @ w)
+    names = [step.name for step in program(function, *args).steps]
+    assert all("gemm" in name for name in names)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "float8_e4m3fn", "float16", "bfloat16"])
+@pytest.mark.parametrize("width", [37, 64])
+def test_processors_convert_narrow_weights_for_their_panels(width, dtype, panels, rng):
+    x, w = drawn(rng, 2, 200), rng.integers(0, 100, (200, width)).astype(np.float32)
+    narrow = kc.array(w).astype(dtype)
+    function = kc.jit(lambda x, w: kc.nn.relu(x @ (w.astype("float32") * 0.25) - 1))
+    wanted = x.astype(np.float64) @ (narrow.astype("float32").numpy() * 0.25) - 1
+    check(function(kc.array(x), narrow), np.maximum(wanted, 0), 5e-6)
+    assert program(function, kc.array(x), narrow).intermediate_bytes < 4 * max(w.size, 1 << 16)
+
+
+@pytest.mark.parametrize("rows", [1, 5])
+def test_processors_expand_what_gives_no_vectors(rows, panels, rng):
+    """Numbers packed along the depth, and scales that are found at computed places."""
+    x, w, scales = drawn(rng, rows, 96), fours(rng, 96, 40), drawn(rng, 3, 40)
+    deep = kc.jit(lambda x, w: x @ unpacked(w, 96, 0).astype("float32"))
+    args = kc.array(x), kc.array(packed(w, 0))
+    check(deep(*args), x.astype(np.float64) @ w)
+    place = np.arange(96, dtype=np.int32) // 32
+    grouped = kc.jit(lambda x, w, s, i: x @ (unpacked(w, 40, 1) * kc.take(s, i, 0)))
+    more = kc.array(x), kc.array(packed(w, 1)), kc.array(scales), kc.array(place)
+    check(grouped(*more), x.astype(np.float64) @ (w * scales[place].astype(np.float64)))
+    for function, given in (deep, args), (grouped, more):
+        assert any("map" in step.name for step in program(function, *given).steps)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kerascl.compiler import library
 from kerascl.compiler.fuse.rules import Context, Join, Part, join
-from kerascl.compiler.fuse.targets import Reads, choose_targets, reads_of
+from kerascl.compiler.fuse.targets import Computing, Reads, choose_targets, reads_of
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.core.node import Node
@@ -129,7 +129,7 @@ def group(
     update_limit: float = math.inf,
     most_buffers: float = math.inf,
     most_reductions: float = math.inf,
-    computes: Callable[[Node], int | None] = lambda node: None,
+    computing: Computing | None = None,
 ) -> tuple[list[Cluster], set[int]]:
     """Clusters in an order that respects dependencies, and the ids of stored nodes.
 
@@ -138,9 +138,9 @@ def group(
         roots: the values wanted.
         accepts, busy_rows, update_limit, most_buffers, most_reductions: see
             `rules.Context`.
-        computes: the input of a library operation that its kernel can compute as it reads it.
+        computing: see `targets.Computing`.
     """
-    chosen = choose_targets(nodes, roots, most_buffers, computes)
+    chosen = choose_targets(nodes, roots, most_buffers, computing)
     targets, stored, length, apart, computed = chosen
     varied = frozenset(id(node.inputs[0]) for node in nodes if node.op is VARIANCE)
     now = Context(

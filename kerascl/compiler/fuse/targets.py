@@ -114,18 +114,31 @@ class Targets(NamedTuple):
     computed: dict[int, int]
 
 
+class Computing:
+    """What the kernels of library operations compute, as they read it, instead of finding it in
+    memory: nothing."""
+
+    def which(self, node: Node) -> int | None:
+        """The input of a library operation for which that is possible."""
+        return None
+
+    def pays(self, node: Node, base: Node, stored: set[int]) -> bool:
+        """Whether it pays, where that input is read from `base`, which is computed from `stored`
+        values."""
+        return True
+
+
 def choose_targets(
     nodes: list[Node],
     roots: Iterable[Node],
     most_buffers: float = math.inf,
-    computes: Callable[[Node], int | None] = lambda node: None,
+    computing: Computing | None = None,
 ) -> Targets:
     """The nodes that get memory.
 
     Where a value reads more than `most_buffers` stored ones, some inputs are stored first.
-    `computes` tells of a library operation which input its kernel could compute.
     """
-    walk = _Walk(nodes, roots, most_buffers, computes)
+    walk = _Walk(nodes, roots, most_buffers, computing or Computing())
     for node in nodes:
         walk.visit(node)
     targets = [n for n in nodes if id(n) in walk.target and n.op.kind is not Kind.LEAF]
@@ -154,9 +167,10 @@ class _Walk:
         nodes: list[Node],
         roots: Iterable[Node],
         most_buffers: float,
-        computes: Callable[[Node], int | None],
+        computing: Computing,
     ) -> None:
         self.most_buffers = most_buffers
+        self.computing = computing
         self.target = {id(views.storage(node)) for node in roots}
         self.stored: set[int] = set()
         self.readers: dict[int, int] = {}
@@ -176,19 +190,17 @@ class _Walk:
         for node in nodes:
             if node.op.kind is Kind.LIBRARY:
                 bases = [read.base for read in library.operands(node)]
-                k = self._single(node, bases, computes)
+                k = self._single(node, bases)
                 if k is not None:
                     self.possible[id(node)] = k, bases.pop(k)
                 self.target.update(map(id, bases))
 
-    def _single(
-        self, node: Node, bases: list[Node], computes: Callable[[Node], int | None]
-    ) -> int | None:
+    def _single(self, node: Node, bases: list[Node]) -> int | None:
         """The input that the kernel of a library operation could compute, if nothing else reads
         any of it."""
         if not any(x.op.kind in (Kind.POINTWISE, Kind.VIEW) for x in bases):
             return None
-        k = computes(node)
+        k = self.computing.which(node)
         if k is None or bases[k].op.kind not in (Kind.POINTWISE, Kind.VIEW):
             return None
         if sum(base is bases[k] for base in bases) > 1:
@@ -245,7 +257,8 @@ class _Walk:
         short = self.statements.count(base) <= COMPUTED_LIMIT
         few = len(read) <= min(COMPUTED_BUFFERS, self.most_buffers // 2)
         nbytes = sum(self.nbytes[key] for key in read)
-        if short and few and nbytes <= COMPUTED_BYTES * base.nbytes:
+        small = nbytes <= COMPUTED_BYTES * base.nbytes
+        if short and few and small and self.computing.pays(node, base, self.stored):
             self.computed[id(node)] = k
             return
         self._demand(base)

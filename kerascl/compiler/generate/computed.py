@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import Any
 
 from kerascl.compiler.generate.builder import Builder
@@ -33,10 +33,13 @@ class Expression(Computed):
         self._build = Builder(Cluster("map", node.shape, members=[node]), stored, info, False)
         self._slot_of = slot_of
 
-    def reading(self, terms: Sequence[Term], offset: int, neighbours: Sequence[int]) -> Reading:
+    def reading(
+        self, terms: Sequence[Term], offset: int, neighbours: Sequence[int], joined: bool
+    ) -> Reading:
         node = self._node
         writer = Writer(False, self._build.wide, "part")
-        scope = _Neighbours(writer)
+        outer = Scope(writer)
+        scope = _Neighbours(writer, outer, {terms[0].name})
         start = Expr((), offset)
         for name, size, step in terms:
             if size > 1 and step:
@@ -45,36 +48,54 @@ class Expression(Computed):
             scope.compute(node, unravel(start + near, node.shape), (), self._stored)
             for near in neighbours
         ]
-        scope.join()
+        apart, steady = scope.apart(terms[0].name), scope.steady(terms[0].name)
+        if joined:
+            scope.join()
         read = [arg.node for arg in writer.args if isinstance(arg, BufferArg)]
         args = tuple(
             Ref(self._slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args
         )
-        nbytes = sum(x.nbytes for x in read) / node.size
         return Reading(
-            tuple(writer.params), args, tuple(scope.lines), tuple(values), tuple(writer.helpers),
-            writer.uses_double, nbytes, scope.apart(terms[0].name),
-        )  # fmt: skip
+            params=tuple(p.replace("__global ", "__global const ") for p in writer.params),
+            args=args,
+            fixed=tuple(outer.lines),
+            lines=tuple(scope.lines),
+            values=tuple(values),
+            helpers=tuple(writer.helpers),
+            uses_double=writer.uses_double,
+            nbytes=sum(x.nbytes for x in read) / node.size,
+            steady=steady,
+            apart=apart,
+        )
 
 
 class _Neighbours(Scope):
     """Statements of a few elements, whose reads of neighbouring places become one."""
 
-    def __init__(self, writer: Writer) -> None:
-        super().__init__(writer)
+    def __init__(self, writer: Writer, parent: Scope, own: set[str]) -> None:
+        super().__init__(writer, parent, own)
         # of each read: its line, the memory, the index, the variable
         self._reads: list[tuple[int, Node, Expr, str]] = []
+        self._others = False  # whether there are further ones
 
     def element(self, node: Node, index: Expr, guards: tuple[Any, ...]) -> str:
         before = len(self.lines)
         name = super().element(node, index, guards)
-        if len(self.lines) > before and not guards and node.dtype.itemsize in WORDS:
-            self._reads.append((before, node, index, name))
+        if len(self.lines) > before:
+            if not guards and node.dtype.itemsize in WORDS:
+                self._reads.append((before, node, index, name))
+            else:
+                self._others = True
         return name
 
+    def steady(self, name: str) -> bool:
+        """Whether each read moves on by one element with a variable."""
+        own = self.own or ()
+        return not self._others and all(_steps(index, name, own) for _, _, index, _ in self._reads)
+
     def apart(self, name: str) -> float:
-        """Bytes by which a variable moves the place in the largest array; infinity where it does
-        so by more than a factor."""
+        """Bytes by which a variable's next value moves the place in the largest array; infinity
+        where that is not always the same."""
         if not self._reads:
             return math.inf
         _, node, index, _ = max(self._reads, key=lambda read: read[1].nbytes)
@@ -113,3 +134,9 @@ class _Neighbours(Scope):
             lines.append(f"const {dtype.compute} {name} = {value};")
             self.lines[line] = ""
         self.lines[min(line for line, *_ in reads)] = " ".join(lines)
+
+
+def _steps(index: Expr, name: str, own: Container[str]) -> bool:
+    """Whether an index contains a variable once, as it is, and none of its `own` besides."""
+    once = sum(k for atom, k in index.terms if isinstance(atom, Var) and atom.name == name) == 1
+    return once and [var.name for var, _ in variables(index) if var.name in own] == [name]

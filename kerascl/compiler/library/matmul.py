@@ -5,6 +5,7 @@ from __future__ import annotations
 from kerascl.compiler.graph.operands import Operand
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
+from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem
@@ -51,9 +52,15 @@ def _computes(node: Node, reads: list[Operand], info: DeviceInfo) -> int | None:
     return None if slot is None else "ab".index(slot)
 
 
+def _computes_well(
+    node: Node, reads: list[Operand], info: DeviceInfo, computed: Computed
+) -> bool:
+    return matmul.computes_well(_problem(node, reads), info, computed)
+
+
 OPERATIONS = (
     LibraryOperation(
         MATMUL, _plan, strided=frozenset((0, 1)), takes_moments=_takes_moments,
-        computes=_computes, flops=_flops,
+        computes=_computes, computes_well=_computes_well, flops=_flops,
     ),
 )  # fmt: skip

@@ -52,6 +52,7 @@ class LibraryOperation:
             kernel takes an epilogue with moments.
         computes: from the same to the input that its kernel can compute, as it reads it, from what
             that is made of; None where it cannot.
+        computes_well: from the same, and that input, to whether it pays.
         flops: floating point operations of a node, for profiles.
         padded: from attributes and a padded input to the attributes that take the input without its
             padding, or None.
@@ -73,6 +74,7 @@ class LibraryOperation:
     spare_bytes: Callable[[Node], int] | None = None
     takes_moments: Callable[[Node, list[Operand], DeviceInfo], bool] = lambda *_: False
     computes: Callable[[Node, list[Operand], DeviceInfo], int | None] = lambda *_: None
+    computes_well: Callable[[Node, list[Operand], DeviceInfo, Computed], bool] = lambda *_: True
     flops: Callable[[Node], int] = lambda node: 0
     padded: Callable[[tuple[Any, ...], Node], tuple[Any, ...] | None] = lambda *_: None
     cropped: Callable[..., tuple[Any, ...] | None] = lambda *_: None

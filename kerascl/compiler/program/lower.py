@@ -14,6 +14,7 @@ import numpy as np
 from kerascl.compiler import library
 from kerascl.compiler.fuse.group import group
 from kerascl.compiler.fuse.rules import Part
+from kerascl.compiler.fuse.targets import Computing
 from kerascl.compiler.generate import maps, reductions
 from kerascl.compiler.generate.computed import Expression
 from kerascl.compiler.generate.emit import BufferArg, LoopStep, WorkArg
@@ -80,7 +81,7 @@ def lower(
         update_limit=UPDATE_LIMIT.get(info.kind, math.inf),
         most_buffers=(info.max_parameter_bytes - SIZES_BYTES) // 8,
         most_reductions=info.most_reductions or math.inf,
-        computes=_computes(info, generic),
+        computing=None if generic else _Captured(info),
     )  # fmt: skip
     program = _Lowering(position, roots, stored, info, generic)
     for cluster in clusters:
@@ -116,17 +117,21 @@ def _accepts(info: DeviceInfo, generic: bool) -> Callable[[Node, Part], bool]:
     return accepts
 
 
-def _computes(info: DeviceInfo, generic: bool) -> Callable[[Node], int | None]:
-    """Which input the kernel of a library operation can compute as it reads it; none where its
-    size is an argument."""
+class _Captured(Computing):
+    """What kernels compute on a device, where sizes are literals."""
 
-    def computes(node: Node) -> int | None:
+    def __init__(self, info: DeviceInfo) -> None:
+        self._info = info
+
+    def which(self, node: Node) -> int | None:
         record = library.record(node.op)
-        if generic or record is None:
-            return None
-        return record.computes(node, library.operands(node), info)
+        return record.computes(node, library.operands(node), self._info) if record else None
 
-    return computes
+    def pays(self, node: Node, base: Node, stored: set[int]) -> bool:
+        record = library.record(node.op)
+        assert record is not None
+        computed = Expression(base, stored, self._info, lambda node: "")
+        return record.computes_well(node, library.operands(node), self._info, computed)
 
 
 class _Lowering:

@@ -55,6 +55,10 @@ class Solver(ABC):
         None where there is none."""
         return None
 
+    def computes_well(self, problem: Any, info: DeviceInfo, computed: Computed) -> bool:
+        """Whether that takes less time than to compute the operand beforehand."""
+        return True
+
     def plan_computing(
         self, problem: Any, info: DeviceInfo, epilogue: Epilogue, computed: Computed
     ) -> Plan:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from kerascl.dtypes import DType
 from kerascl.kernels.contract import arrival
-from kerascl.kernels.contract.computed import Computed, Reading, Term
+from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.epilogue import WORDS, Epilogue
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
@@ -20,6 +20,7 @@ from kerascl.kernels.contract.source import (
     unit,
     within,
 )
+from kerascl.kernels.matmul import computed as operands
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, usable
 from kerascl.kernels.matmul.split_k import most_slices, partial_epilogue, vector_reduction_launch
 from kerascl.kernels.matmul.tiles import load4
@@ -28,7 +29,6 @@ from kerascl.kernels.tuning import machine
 THREADS = 256
 SEGMENT = 64  # bytes side by side that a work-group reads at least, where the memory has them
 LOADS = 16  # of a work-item, from which on slices pay
-ROW, DEPTH = "of_row", "of_depth"  # variables of an operand that is computed
 SPARE_BYTES = 64  # of local memory for what is no array
 LOCAL_BYTES = 16 * 1024
 STAGE_BYTES = 24 * 1024  # of the short operand, that a work-group copies to local memory
@@ -89,7 +89,7 @@ class SkinnyMatmul(Solver):
 
     def computes(self, problem: MatmulProblem, info) -> str | None:
         p = problem
-        if p.batches > 1 or p.acc.is_complex:  # without batches each element is read once
+        if p.batches > 1 or p.acc.is_complex:  # batches may share what each would compute
             return None
         return "a" if p.n <= p.m else "b"
 
@@ -113,10 +113,12 @@ class SkinnyMatmul(Solver):
             width = 4 if long.in_fours(long.depth, long.row, p.k) else 1
         else:
             width = 4 if long.in_fours(long.row, long.depth, rows) else 1
-        reading, nbytes = None, float(long.dtype.itemsize)
+        reading, nbytes, text = None, float(long.dtype.itemsize), ""
         if computed is not None:
-            along_k, width, reading = _reading(computed, long, rows, p.k)
-            nbytes = reading.nbytes
+            sides = operands.Side(rows, long.row), operands.Side(p.k, long.depth)
+            near = operands.neighbours(computed, *sides, long.offset, (4,), joined=True)
+            along_k, width, reading = near
+            nbytes, text = reading.nbytes, _computed(near, index)
         group_rows = self._rows(p, info, nbytes, rows, along_k, width)
         lanes = THREADS // group_rows * (1 if along_k else width)
         groups = ceil_div(rows, group_rows) * p.batches
@@ -154,7 +156,7 @@ class SkinnyMatmul(Solver):
             + SPACE.format("__global")
             + defines(**names)
             + (inner.early if early and short_rows == 1 else inner.macro)
-            + ("" if reading is None else _computed(reading, width, along_k, index))
+            + text
             + cl_source("matmul/gemm_skinny.cl")
         )
         ints = (rows, count, p.k, splits, slice_, p.batch[1], p.batch[2])
@@ -179,7 +181,7 @@ class SkinnyMatmul(Solver):
             *(f"const int {name}" for name in INTS), *(f"const {index} {name}" for name in STEPS),
             *slice_params, *inner.param_list,
         )  # fmt: skip
-        text = Source(
+        kernel = Source(
             "gemm_skinny", params, body,
             ((arrival.helper(info),) if arrives else ()) + inner.helpers
             + (reading.helpers if reading else ()),
@@ -188,8 +190,9 @@ class SkinnyMatmul(Solver):
             arrival.options(info) if arrives else (), THREADS, inner_param, local,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
-        main = Launch(unit([text]), text.name, args, size, (THREADS,), text.options, text)
-        launches = [main]
+        launches = [
+            Launch(unit([kernel]), kernel.name, args, size, (THREADS,), kernel.options, kernel)
+        ]
         if separate:
             launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue))
         return Plan(launches, [splits * p.total * p.acc.itemsize] if splits > 1 else [])
@@ -214,35 +217,14 @@ class SkinnyMatmul(Solver):
         return next(busy, counts[-1])
 
 
-def _reading(
-    computed: Computed, long: Side, rows: int, depth: int
-) -> tuple[bool, int, Reading]:
-    """Whether neighbours lie along the depth, how many are computed at once, and their text: along
-    that side on which what they are made of lies closer together."""
-    found = []
-    for along_k, count, step, name in (
-        (False, rows, long.row, ROW),
-        (True, depth, long.depth, DEPTH),
-    ):
-        width = 4 if count % 4 == 0 else 1
-        terms = [Term(ROW, rows, long.row), Term(DEPTH, depth, long.depth)]
-        terms.sort(key=lambda term: term.name != name)
-        terms[0] = Term(name, count // width, width * step)
-        neighbours = [j * step for j in range(width)]
-        found.append((along_k, width, computed.reading(terms, long.offset, neighbours)))
-    return min(found, key=lambda one: one[2].apart / one[1])
-
-
-def _computed(reading: Reading, width: int, along_k: bool, index: str) -> str:
-    """The macro L_COMPUTED(x, row, k), which sets x to the elements there."""
-    fours = ">> 2" if width == 4 else ""
-    row, depth = ("", fours) if along_k else (fours, "")
-    values = ", ".join(f"(ACC_T){value}" for value in reading.values)
+def _computed(near: operands.Neighbours, index: str) -> str:
+    """The macro L_COMPUTED of gemm_skinny.cl."""
+    fixed, each = ("given_row_", "given_k_") if near.along_k else ("given_k_", "given_row_")
+    values = ", ".join(f"(ACC_T){value}" for value in near.reading.values)
     return (
-        "#define L_COMPUTED(x_, row_, k_) { "
-        f"const {index} given_row_ = (row_), given_k_ = (k_); "
-        f"{{ const {index} {ROW} = given_row_ {row}, {DEPTH} = given_k_ {depth}; "
-        f"{' '.join(reading.lines)} x_ = (ACCV)({values}); }} }}\n"
+        f"#define L_COMPUTED(x_, row_, k_) {{ const u{index} given_row_ = (row_), given_k_ = (k_); "
+        f"{{ {near.fixed(index, fixed)} {near.each(index, f'{each} / {near.width}')} "
+        f"x_ = (ACCV)({values}); }} }}\n"
     )
 
 

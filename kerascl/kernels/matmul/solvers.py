@@ -82,6 +82,13 @@ def computes(problem: MatmulProblem, info) -> str | None:
     return database.choose("gemm", SOLVERS, VARIANTS, problem, info).computes(problem, info)
 
 
+def computes_well(problem: MatmulProblem, info, computed: Computed) -> bool:
+    """Whether it pays to compute the operand that `computes` names in the product's kernel."""
+    problem = normalise_matmul(problem)
+    solver = database.choose("gemm", SOLVERS, VARIANTS, problem, info)
+    return solver.computes_well(problem, info, computed)
+
+
 def plan_computing(problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed) -> Plan:
     """Launches for a problem of which `computes` named an operand, which is not in memory; the
     epilogue has no moments."""
