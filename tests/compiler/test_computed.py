@@ -107,6 +107,23 @@ def test_embeddings_the_other_way_round(rows, form, rng):
     assert alone(function, *args)
 
 
+@pytest.mark.parametrize("transposed", [False, True])
+def test_neighbours_are_those_of_the_packed_numbers(transposed, form, rng):
+    """Not of what is read beside them, nor of the matrix that they would make."""
+    x, w, scales = drawn(rng, 1, 128), fours(rng, 128, 256), drawn(rng, 2, 256)
+    place, axis = np.arange(128, dtype=np.int32) // 64, int(not transposed)
+
+    def product(x, w, scales, place):
+        return x @ (unpacked(w.T if transposed else w, w_length, axis) * kc.take(scales, place, 0))
+
+    w_length = w.shape[axis]
+    stored = packed(w, 0).T if transposed else packed(w, 1)
+    function, args = kc.jit(product), [kc.array(v) for v in (x, stored.copy(), scales, place)]
+    check(function(*args), x @ (w * scales[place].astype(np.float64)))
+    (text,) = {s.source for s in program(function, *args).steps if "skinny" in s.name}
+    assert f"#define L_ALONG_K {int(transposed)}\n" in text
+
+
 @pytest.mark.parametrize("rows", [1, 8])
 def test_integers_of_both_sides_are_exact(rows, form, rng):
     x, w = rng.integers(-127, 128, (rows, 130)).astype(np.int8), fours(rng, 130, 44)

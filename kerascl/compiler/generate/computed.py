@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kerascl.compiler.generate.builder import Builder
@@ -17,6 +17,7 @@ from kerascl.kernels.contract.plan import Ref
 from kerascl.runtime.device import DeviceInfo
 
 MOST_BYTES = 16  # that a load takes
+_Read = tuple[int, Node, Expr, str]
 
 
 class Expression(Computed):
@@ -75,40 +76,42 @@ class _Neighbours(Scope):
     def __init__(self, writer: Writer, parent: Scope, own: set[str]) -> None:
         super().__init__(writer, parent, own)
         # of each read: its line, the memory, the index, the variable
-        self._reads: list[tuple[int, Node, Expr, str]] = []
-        self._others = False  # whether there are further ones
+        self._reads: list[_Read] = []
+        self._guarded: list[_Read] = []
 
     def element(self, node: Node, index: Expr, guards: tuple[Any, ...]) -> str:
         before = len(self.lines)
         name = super().element(node, index, guards)
         if len(self.lines) > before:
-            if not guards and node.dtype.itemsize in WORDS:
-                self._reads.append((before, node, index, name))
-            else:
-                self._others = True
+            plain = not guards and node.dtype.itemsize in WORDS
+            (self._reads if plain else self._guarded).append((before, node, index, name))
         return name
 
     def steady(self, name: str) -> bool:
         """Whether each read moves on by one element with a variable."""
-        own = self.own or ()
-        return not self._others and all(_steps(index, name, own) for _, _, index, _ in self._reads)
+        return not self._guarded and all(self._step(read[2], name) == 1 for read in self._reads)
 
     def apart(self, name: str) -> float:
         """Bytes by which a variable's next value moves the place in the largest array; infinity
         where that is not always the same."""
-        if not self._reads:
+        reads = self._reads + self._guarded
+        if not reads:
             return math.inf
-        _, node, index, _ = max(self._reads, key=lambda read: read[1].nbytes)
-        found = [top for var, top in variables(index) if var.name == name]
-        if not all(found):
+        _, node, index, _ = max(reads, key=lambda read: read[1].nbytes)
+        return abs(self._step(index, name)) * node.dtype.itemsize
+
+    def _step(self, index: Expr, name: str) -> float:
+        """By how much a variable's next value moves an index; infinity where that is not always
+        the same."""
+        own = self.own or ()
+        if any(var.name in own and (var.name != name or not top) for var, top in variables(index)):
             return math.inf
-        step = sum(k for atom, k in index.terms if isinstance(atom, Var) and atom.name == name)
-        return abs(step) * node.dtype.itemsize
+        return sum(k for atom, k in index.terms if isinstance(atom, Var) and atom.name == name)
 
     def join(self) -> None:
         """Let one load take all neighbours that begin at a multiple of their number."""
         for count in (8, 4, 2):
-            blocks: dict[tuple[int, Expr], list[tuple[int, Node, Expr, str]]] = {}
+            blocks: dict[tuple[int, Expr], list[_Read]] = {}
             for read in self._reads:
                 _, node, index, _ = read
                 apart = node.size % count or any(k % count for _, k in index.terms)
@@ -121,7 +124,7 @@ class _Neighbours(Scope):
                     self._reads = [read for read in self._reads if read not in reads]
         self.lines = [line for line in self.lines if line]
 
-    def _load(self, first: Expr, reads: list[tuple[int, Node, Expr, str]]) -> None:
+    def _load(self, first: Expr, reads: list[_Read]) -> None:
         node, count = reads[0][1], len(reads)
         dtype, word = node.dtype, WORDS[node.dtype.itemsize]
         words, pointer = self.writer.name("words"), self.writer.buffer(node)
@@ -134,9 +137,3 @@ class _Neighbours(Scope):
             lines.append(f"const {dtype.compute} {name} = {value};")
             self.lines[line] = ""
         self.lines[min(line for line, *_ in reads)] = " ".join(lines)
-
-
-def _steps(index: Expr, name: str, own: Container[str]) -> bool:
-    """Whether an index contains a variable once, as it is, and none of its `own` besides."""
-    once = sum(k for atom, k in index.terms if isinstance(atom, Var) and atom.name == name) == 1
-    return once and [var.name for var, _ in variables(index) if var.name in own] == [name]
