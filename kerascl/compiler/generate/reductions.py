@@ -494,7 +494,7 @@ class _Reduction:
             around = around.parent
         for reduction in self.cluster.members:
             if id(reduction) in registers:
-                layout.take(scope, registers[id(reduction)][1])
+                layout.take(scope, registers[id(reduction)])
                 self._finish(scope, reduction, registers[id(reduction)])
 
     def _finish(self, scope: Scope, reduction: Node, register: Any) -> None:
