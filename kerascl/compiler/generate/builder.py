@@ -136,6 +136,9 @@ class Builder:
         pointer = writer.buffer(node)
         if id(node) in self.cluster.streamed:
             index = index + Expr(((LOOP_INDEX, node.size),), 0)
-        keep = exact and node.dtype.keep
-        text = (keep or node.dtype.store).format(p=pointer, i=writer.index(index), v=value)
+        template = (exact and node.dtype.keep) or node.dtype.store
+        near = scope.neighbours
+        if near and near.store(scope, node, index, value, condition, template):
+            return
+        text = template.format(p=pointer, i=writer.index(index), v=value)
         scope.stores.append(f"if ({condition}) {{ {text}; }}" if condition else f"{text};")

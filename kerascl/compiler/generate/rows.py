@@ -33,6 +33,7 @@ class Layout:
     threads_first: bool
     per_thread: int = 0  # elements that a work-item keeps in registers, if it does
     lanes: int = 1  # elements of the vectors that it reads
+    near: int = 1  # neighbours that it reads and stores together
     gathers: bool = False  # whether barriers are dearer than reads of local memory
     exchange: Lanes | None = None  # how its lanes give each other values
 
