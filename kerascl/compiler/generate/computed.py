@@ -40,7 +40,7 @@ class Expression(Computed):
         node = self._node
         writer = Writer(False, self._build.wide, "part")
         outer = Scope(writer)
-        scope = _Neighbours(writer, outer, {terms[0].name})
+        scope = _Elements(writer, outer, {terms[0].name})
         start = Expr((), offset)
         for name, size, step in terms:
             if size > 1 and step:
@@ -70,8 +70,8 @@ class Expression(Computed):
         )
 
 
-class _Neighbours(Scope):
-    """Statements of a few elements, whose reads of neighbouring places become one."""
+class _Elements(Scope):
+    """Statements of a few elements, which read what lies side by side at once."""
 
     def __init__(self, writer: Writer, parent: Scope, own: set[str]) -> None:
         super().__init__(writer, parent, own)

@@ -38,23 +38,32 @@ class Neighbours(NamedTuple):
         return f"const {index} {name} = {place}; {' '.join(lines)}"
 
 
-def neighbours(
+def along(
+    along_k: bool, computed: Computed, rows: Side, depth: Side, offset: int,
+    widths: Sequence[int], joined: bool,
+) -> Neighbours:  # fmt: skip
+    """Neighbours along one side: as many as the first of `widths` that divides that side's size and
+    so follows what is read step by step (packed numbers do so two at a time), else one.
+
+    Args:
+        rows, depth, offset: how the operand would lie in memory.
+        joined: see `Computed.reading`.
+    """
+    side = depth if along_k else rows
+    for count in (*(n for n in widths if side.size % n == 0), 1):
+        terms = [Term(_ROW, *rows), Term(_DEPTH, *depth)]
+        first = terms.pop(int(along_k))
+        first = Term(first.name, side.size // count, side.step * count)
+        near = [j * side.step for j in range(count)]
+        reading = computed.reading([first, *terms], offset, near, joined)
+        if reading.apart < math.inf:
+            break
+    return Neighbours(along_k, count, reading)
+
+
+def closest(
     computed: Computed, rows: Side, depth: Side, offset: int, widths: Sequence[int], joined: bool
 ) -> Neighbours:
-    """Neighbours along the side on which what they are made of lies closer together.
-
-    There are as many as the first of `widths` that divides that side's size and so follows what is
-    read step by step (packed numbers do so two at a time), else one.
-    """
-    found = []
-    for along_k, along in ((False, rows), (True, depth)):
-        for count in (*(n for n in widths if along.size % n == 0), 1):
-            terms = [Term(_ROW, *rows), Term(_DEPTH, *depth)]
-            first = terms.pop(int(along_k))
-            first = Term(first.name, along.size // count, along.step * count)
-            near = [j * along.step for j in range(count)]
-            reading = computed.reading([first, *terms], offset, near, joined)
-            if reading.apart < math.inf:
-                break
-        found.append(Neighbours(along_k, count, reading))
-    return min(found, key=lambda one: one.reading.apart / one.width)
+    """`along` the side on which what neighbours are made of lies closer together."""
+    found = (along(k, computed, rows, depth, offset, widths, joined) for k in (False, True))
+    return min(found, key=lambda near: near.reading.apart / near.width)

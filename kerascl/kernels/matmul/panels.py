@@ -169,8 +169,7 @@ class PanelMatmul(Solver):
 
     def computes_well(self, problem: MatmulProblem, info, computed: Computed) -> bool:
         # Compilers make vectors of nothing else, and without these it takes far longer.
-        near = _neighbours(problem, computed)
-        return near.reading.steady and not near.along_k
+        return _columns(problem, computed).reading.steady
 
     def plan_computing(
         self, problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed
@@ -189,7 +188,7 @@ class PanelMatmul(Solver):
         near = None
         if computed is not None:
             b = dataclasses.replace(b, mode=_OWN)
-            near = _neighbours(p, computed)
+            near = _columns(p, computed)
         read = []
         for given, lanes, packed in (
             (a, micro.mr, a.mode is None),
@@ -309,10 +308,10 @@ class PanelMatmul(Solver):
         return ceil_div(p.k, slice_), slice_
 
 
-def _neighbours(p: MatmulProblem, computed: Computed) -> operands.Neighbours:
-    """How b is computed, in a loop that compilers make vectors of."""
+def _columns(p: MatmulProblem, computed: Computed) -> operands.Neighbours:
+    """How neighbouring columns of b are computed, in a loop that compilers make vectors of."""
     columns, depth = operands.Side(p.n, p.b_strides[-1]), operands.Side(p.k, p.b_strides[-2])
-    return operands.neighbours(computed, columns, depth, p.b_offset, (1, 2), joined=False)
+    return operands.along(False, computed, columns, depth, p.b_offset, (1, 2), joined=False)
 
 
 def _computed(near: operands.Neighbours, index: str) -> str:

@@ -116,7 +116,7 @@ class SkinnyMatmul(Solver):
         reading, nbytes, text = None, float(long.dtype.itemsize), ""
         if computed is not None:
             sides = operands.Side(rows, long.row), operands.Side(p.k, long.depth)
-            near = operands.neighbours(computed, *sides, long.offset, (4,), joined=True)
+            near = operands.closest(computed, *sides, long.offset, (4,), joined=True)
             along_k, width, reading = near
             nbytes, text = reading.nbytes, _computed(near, index)
         group_rows = self._rows(p, info, nbytes, rows, along_k, width)
