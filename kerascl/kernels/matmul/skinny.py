@@ -64,6 +64,9 @@ class SkinnyMatmul(Solver):
     # Loads that a work-item of a GPU has under way before it multiplies, of one or two rows and of
     # more, whose sums take registers too.
     EARLY, EARLY_ROWS = 16, 8
+    # Of elements that are computed, each from several reads: sixteen, of int4 in groups, took 150
+    # registers of AMD's where eight take 97.
+    EARLY_COMPUTED = 8
 
     def __init__(self, split: int | None = None):
         self.split = split
@@ -135,6 +138,7 @@ class SkinnyMatmul(Solver):
         room = min(LOCAL_BYTES, info.local_mem_bytes) // (lanes * group_rows * p.acc.itemsize)
         together = next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room)))
         early = self._early(p, info, short_rows, ceil_div(slice_, step))
+        early = early if reading is None else min(early, self.EARLY_COMPUTED)
         local = together * lanes * group_rows * p.acc.itemsize
         stage = round_up(min(slice_, p.k), 4)
         staged = early and stage * short_rows * short.dtype.itemsize
