@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kerascl.compiler import library
 from kerascl.compiler.fuse.rules import Context, Join, Part, join
-from kerascl.compiler.fuse.targets import Reads, choose_targets, reads_of
+from kerascl.compiler.fuse.targets import Computing, Reads, choose_targets, reads_of
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.core.node import Node
@@ -20,9 +20,10 @@ NEIGHBOURS = 8  # clusters that read the same value and are looked at, the lates
 class Grouping:
     """Builds clusters greedily, in topological order, keeping the order of clusters acyclic."""
 
-    def __init__(self, stored: set[int], now: Context) -> None:
+    def __init__(self, stored: set[int], now: Context, computed: dict[int, int]) -> None:
         self.stored = stored
         self.now = now
+        self.computed = computed
         self.clusters: list[Cluster] = []
         self.of: dict[int, Cluster] = {}
         self.reads: dict[int, set[int]] = {}
@@ -32,7 +33,8 @@ class Grouping:
         """Put the next target into a cluster: one that takes it, or a new one."""
         kind = node.op.kind
         if kind is Kind.LIBRARY:
-            self._open(Cluster("library", node.shape), node, self._operands(node), Join())
+            cluster = Cluster("library", node.shape, computed=self.computed.get(id(node)))
+            self._open(cluster, node, self._operands(node), Join())
             return
         if kind is Kind.PICK:
             self.of[id(node)] = self.of[id(node.inputs[0])]
@@ -50,8 +52,12 @@ class Grouping:
 
     def _operands(self, node: Node) -> Reads:
         reads = Reads()
-        for read in library.operands(node):
-            reads.add(read.base, "other")
+        for k, read in enumerate(library.operands(node)):
+            found = [read.base]
+            if self.computed.get(id(node)) == k:
+                found = list(reads_of(read.base, self.stored).nodes.values())
+            for base in found:
+                reads.add(base, "other")
         return reads
 
     def _open(self, cluster: Cluster, node: Node, reads: Reads, joined: Join) -> None:
@@ -123,6 +129,7 @@ def group(
     update_limit: float = math.inf,
     most_buffers: float = math.inf,
     most_reductions: float = math.inf,
+    computing: Computing | None = None,
 ) -> tuple[list[Cluster], set[int]]:
     """Clusters in an order that respects dependencies, and the ids of stored nodes.
 
@@ -131,13 +138,15 @@ def group(
         roots: the values wanted.
         accepts, busy_rows, update_limit, most_buffers, most_reductions: see
             `rules.Context`.
+        computing: see `targets.Computing`.
     """
-    targets, stored, length, apart = choose_targets(nodes, roots, most_buffers)
+    chosen = choose_targets(nodes, roots, most_buffers, computing)
+    targets, stored, length, apart, computed = chosen
     varied = frozenset(id(node.inputs[0]) for node in nodes if node.op is VARIANCE)
     now = Context(
         accepts, length, varied, busy_rows, update_limit, most_buffers, most_reductions, apart
     )
-    grouping = Grouping(stored, now)
+    grouping = Grouping(stored, now, computed)
     for node in targets:
         grouping.add(node)
     order = _ordered(grouping.clusters)
