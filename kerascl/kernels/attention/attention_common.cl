@@ -158,6 +158,7 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
       LOAD_TILE(other, pQ + qOff + b * q0 + h * q2 + t0 * q1, q1, q3, T - t0, BC, WIDTH, WP) \
       LOAD_TILE(otherV, pG + gOff + b * g0 + h * g2 + t0 * g1, g1, g3, T - t0, BC, DEPTH, DP) \
       const int first = t0;
+#define END_EACH_BLOCK }}
 #else
 #define FOR_EACH_BLOCK \
   __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T; \
@@ -167,12 +168,13 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
     for (int t = r0; t < min(T, r0 + BR); ++t) \
       if (stats[t] <= NEGATIVE) end = S; \
   { \
-    for (int c0 = 0; c0 < end; c0 += BC) { \
+    int c0 = 0; \
+    do { \
       barrier(CLK_LOCAL_MEM_FENCE); \
       LOAD_TILE(other, pK + kOff + b * k0 + group * k2 + c0 * k1, k1, k3, S - c0, BC, WIDTH, WP) \
       LOAD_TILE(otherV, pV + vOff + b * v0 + group * v2 + c0 * v1, v1, v3, S - c0, BC, DEPTH, DP)
+#define END_EACH_BLOCK c0 += BC; } while (c0 < end); }  // once at least: see gemm_tile.cl
 #endif
-#define END_EACH_BLOCK }}
 
 // Of the block's queries.
 #define LOAD_STATISTICS \
