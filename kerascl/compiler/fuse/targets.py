@@ -12,6 +12,7 @@ from typing import Any
 from kerascl.compiler import library
 from kerascl.compiler.fuse.inline import Statements
 from kerascl.compiler.graph import views
+from kerascl.compiler.graph.in_place import STORE, UPDATED
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.ops.views import CONCAT, EXPAND, PAD
@@ -116,6 +117,7 @@ class _Walk:
         length: statements that compute a node.
         exact: whether a node has the same bits wherever it is computed.
         apart: what no kernel computes that reads it.
+        memory: what stores in place replace, before and after.
     """
 
     def __init__(self, nodes: list[Node], roots: Iterable[Node], most_buffers: float) -> None:
@@ -129,6 +131,7 @@ class _Walk:
         self.length: dict[int, int] = {}
         self.exact: dict[int, bool] = {}
         self.apart: set[int] = set()
+        self.memory = {id(y) for x in nodes if x.op is UPDATED for y in (x, x.inputs[1])}
         self.statements = Statements()
         for node in nodes:
             for key in {id(x) for x in node.inputs}:
@@ -146,6 +149,10 @@ class _Walk:
             return
         if kind in (Kind.LIBRARY, Kind.PICK, Kind.REDUCTION):
             self.target.add(key)
+        if node.op is STORE:
+            self._store(node)
+        if node.op is UPDATED:  # its memory is whole when the kernel that stores has ended
+            self.apart.add(key)
         if kind is Kind.POINTWISE and node.dtype.is_bool:
             self._keep_compared(node)
         inline, sources = self._inline(node)
@@ -168,6 +175,16 @@ class _Walk:
             self.buffers[key] = buffers
             self.whole[key] = sources if len(sources) <= 2 else frozenset(list(sources)[:2])
         self.cost[key] = inline
+
+    def _store(self, node: Node) -> None:
+        """What a store writes does not read, in its kernel, memory that stores replace."""
+        self.target.add(id(node))
+        for x in node.inputs:
+            if not self.buffers[id(x)].isdisjoint(self.memory):
+                x = views.storage(x)
+                self._demand(x)
+                self.buffers[id(x)] = self.whole[id(x)]
+                self.statements.read(x)
 
     def _visit_source(self, node: Node) -> None:
         """A leaf, or a constant, which lies in memory only where it must."""
