@@ -13,7 +13,7 @@ from kerascl.core.array import Array, apply
 from kerascl.core.batch import BatchTracer
 from kerascl.core.op import Op
 from kerascl.core.types import Attrs, Gradients, Results
-from kerascl.dtypes import int32
+from kerascl.dtypes import int32, int64
 from kerascl.ops import gather
 from kerascl.ops.batched import as_batches
 from kerascl.ops.declare import cast_to, library_operation, scalar
@@ -36,13 +36,19 @@ def update(x: Array, part: Array, starts: Starts) -> Array:
     if part.shape == x.shape and not any(isinstance(s, Array) for s in starts):
         return part
     fixed = tuple([None if isinstance(s, Array) else s for s in starts])
-    # a box further away is outside as well, and sums with such numbers stay integers
     moving = [
-        cast_to(minimum(maximum(s, -m), n), int32)
+        bounded(s, -m, n)  # a box further away is outside as well
         for s, m, n in zip(starts, part.shape, x.shape, strict=True)
         if isinstance(s, Array)
     ]
     return apply(UPDATE, (x, part, *moving), (fixed,), x.shape, x.dtype)
+
+
+def bounded(x: Array, low: int, high: int) -> Array:
+    """Integers of any dtype, those out of bounds as the nearest bound, of int32."""
+    if x.dtype is not int32:
+        x = cast_to(minimum(x, high) if x.dtype.name == "uint64" else x, int64)
+    return cast_to(minimum(maximum(x, low), high), int32)
 
 
 def formula(x: Array, part: Array, *rest: Any) -> Array:

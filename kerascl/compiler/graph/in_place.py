@@ -8,9 +8,8 @@ so before the store (fuse/group.py), or says that it cannot (`ReadLater`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from kerascl.compiler.graph.symbolic import strides_of
 from kerascl.core.node import Node, topological
@@ -39,6 +38,7 @@ class Place:
         shape: of that array: what lies outside is dropped.
         starts: of the box in it, None for the axes whose starts are inputs.
         size: of the memory.
+        number: of the store in its loop: those of one box into several memories are not the same.
     """
 
     offset: int
@@ -46,6 +46,7 @@ class Place:
     shape: tuple[int, ...]
     starts: tuple[int | None, ...]
     size: int
+    number: int
 
 
 class ReadLater(Exception):
@@ -117,6 +118,10 @@ class _Seen:
     strides: tuple[int, ...]
     views: tuple[Node, ...] = ()
 
+    def through(self, view: Node, offset: int, strides: tuple[int, ...]) -> _Seen:
+        """What a view of it shows."""
+        return _Seen(offset, strides, (*self.views, view))
+
 
 @dataclass(frozen=True)
 class _Store:
@@ -137,16 +142,18 @@ class _Rebuilt:
 
     def add(self, carry: Node, root: Node, nodes: list[Node]) -> None:
         """Note the updates that make the next value of a carry of it, if nothing else does."""
+        while root.op is KEEP:
+            root = root.inputs[0]
         seen = _seen_in(carry, nodes)
-        if root.op is not KEEP or id(root.inputs[0]) not in seen:
+        if id(root) not in seen:
             return
-        top = seen[id(root.inputs[0])]
+        top = seen[id(root)]
         if top.offset or not _alike(top.strides, strides_of(carry.shape), root.shape):
             return
         found: dict[int, _Store] = {}
         last: list[Node] = []
         # an array, whether it is a part of what a node below gives, and the update around it
-        stack: list[tuple[Node, bool, Node | None]] = [(root.inputs[0], False, None)]
+        stack: list[tuple[Node, bool, Node | None]] = [(root, False, None)]
         above: dict[int, Node] = {}
         while stack:
             node, cut, update = stack.pop()
@@ -189,7 +196,9 @@ class _Rebuilt:
         """The store of an update's box; gives the array after it."""
         _, part, *moving = inputs
         carry, seen = store.carry, store.seen
-        place = Place(seen.offset, seen.strides, node.shape, node.attrs[0], carry.size)
+        place = Place(
+            seen.offset, seen.strides, node.shape, node.attrs[0], carry.size, len(self.memory)
+        )
         columns = [_everywhere(start, part.shape) for start in moving]
         put = Node(STORE, (part, *columns), (place,), part.shape, part.dtype)
         before = carry if store.before is None else self.memory[id(store.before)]
@@ -243,8 +252,7 @@ def _seen_in(carry: Node, nodes: list[Node]) -> dict[int, _Seen]:
             parts = [found.get(id(y)) for y in node.inputs]
             seen = _joined(node, parts)
         elif node.op in _VIEWS:
-            where = _VIEWS[node.op](node, now)
-            seen = None if where is None else _Seen(*where, (*now.views, node))
+            seen = _VIEWS[node.op](node, now)
         if seen is not None:
             found[id(node)] = seen
     return found
@@ -278,30 +286,30 @@ def _joined(node: Node, parts: Sequence[_Seen | None]) -> _Seen | None:
     return _Seen(first.offset, strides)
 
 
-def _same(node: Node, x: _Seen) -> tuple[int, tuple[int, ...]] | None:
-    return x.offset, x.strides
+def _same(node: Node, x: _Seen) -> _Seen:
+    return x.through(node, x.offset, x.strides)
 
 
-def _slice(node: Node, x: _Seen) -> tuple[int, tuple[int, ...]] | None:
+def _slice(node: Node, x: _Seen) -> _Seen:
     starts, steps = node.attrs
     offset = x.offset + sum(a * s for a, s in zip(starts, x.strides, strict=True))
-    return offset, tuple(k * s for k, s in zip(steps, x.strides, strict=True))
+    return x.through(node, offset, tuple(k * s for k, s in zip(steps, x.strides, strict=True)))
 
 
-def _permute(node: Node, x: _Seen) -> tuple[int, tuple[int, ...]] | None:
+def _permute(node: Node, x: _Seen) -> _Seen:
     (axes,) = node.attrs
-    return x.offset, tuple(x.strides[a] for a in axes)
+    return x.through(node, x.offset, tuple(x.strides[a] for a in axes))
 
 
-def _reshape(node: Node, x: _Seen) -> tuple[int, tuple[int, ...]] | None:
+def _reshape(node: Node, x: _Seen) -> _Seen | None:
     """Each run of axes that become others must lie as one axis would."""
     old = [(n, s) for n, s in zip(node.inputs[0].shape, x.strides, strict=True) if n != 1]
     new = [(a, n) for a, n in enumerate(node.shape) if n != 1]
     strides = [0] * len(node.shape)
     while old and new:
-        (size, step), (axis, wanted) = old.pop(), new.pop()
+        (whole, step), (axis, wanted) = old.pop(), new.pop()
         axes = [(axis, wanted)]
-        whole, run = size, wanted
+        run = wanted
         while whole != run:
             if whole < run:
                 n, s = old.pop()
@@ -314,9 +322,10 @@ def _reshape(node: Node, x: _Seen) -> tuple[int, tuple[int, ...]] | None:
         for axis, n in axes:
             strides[axis] = step
             step *= n
-    return x.offset, tuple(strides)
+    return x.through(node, x.offset, tuple(strides))
 
 
-_VIEWS: dict[Op, Any] = {
+# From a view and how its input lies in memory to how it does; None where it is in no such order.
+_VIEWS: dict[Op, Callable[[Node, _Seen], _Seen | None]] = {
     RESHAPE: _reshape, SLICE: _slice, PERMUTE: _permute, ALIAS: _same, BARRIER: _same,
 }  # fmt: skip
