@@ -151,7 +151,8 @@ class Builder:
         (place,) = node.attrs
         coords = unravel(index, node.shape)
         moving = iter(node.inputs[1:])
-        at, guards = Expr((), place.offset), []
+        offset = Var(scope.writer.argument(place.offset), place.offset, place.offset)
+        at, guards = Expr(((offset, 1),), 0), []
         for c, n, m, start, step in zip(
             coords, place.shape, node.shape, place.starts, place.strides, strict=True
         ):

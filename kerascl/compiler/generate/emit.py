@@ -129,6 +129,13 @@ class Writer:
             self.args.append(Scalar(self.index_type, value))
         return self._numbers[value]
 
+    def argument(self, value: int) -> str:
+        """A parameter of the index type: kernels that differ in it only are the same."""
+        name = f"arg{len(self.args)}"
+        self.params.append(f"const {self.index_type} {name}")
+        self.args.append(Scalar(self.index_type, value))
+        return name
+
     def constant(self, value: Any, dtype: DType) -> str:
         """A scalar in the compute type of `dtype`."""
         ctype = self.ctype(dtype)

@@ -234,6 +234,7 @@ class _Lowering:
             )
             stored = {self.slot(m) for m in cluster.stores}
             step.writes = frozenset(stored.union(work))
+            step.tiles = self._tiles(cluster)
             self.generated.append((step, text))
             self.steps.append(step)
 
@@ -295,9 +296,18 @@ class _Lowering:
                 flops=flops if launch.role is Role.MAIN else 0,
             )
             step.writes = writes
+            step.tiles = self._tiles(cluster)
             self.steps.append(step)
             if launch.text is not None:
                 self.generated.append((step, launch.text))
+
+    def _tiles(self, cluster: Cluster) -> frozenset[tuple[int, int]]:
+        """Where a cluster stores in memory that it does not read: boxes of arrays that begin
+        elsewhere in it lie apart, see `updated_in_place`."""
+        stores = (m for m in cluster.stores if m.op is STORE)
+        read = {self.slot(self.memory[key]) for key in cluster.patterns if key in self.memory}
+        found = ((self.slot(m), m.attrs[0].offset) for m in stores)
+        return frozenset(tile for tile in found if tile[0] not in read)
 
     def _loop(self, cluster: Cluster, inputs: list[int]) -> None:
         """The launches of a loop: its body's, once for each step."""
