@@ -1,4 +1,4 @@
-"""Boxes of arrays replaced: at places on the host and on the device, alone, with gradients, in batches."""
+"""Boxes of arrays replaced, at places that the host or the device knows."""
 
 import numpy as np
 import pytest

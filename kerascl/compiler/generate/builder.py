@@ -148,13 +148,13 @@ class Builder:
 
     def _in_place(self, scope: Scope, node: Node, index: Expr) -> tuple[Expr, str]:
         """Where a store puts an element of its box, and the condition that it lies inside."""
-        (place,) = node.attrs
+        (region,) = node.attrs
         coords = unravel(index, node.shape)
         moving = iter(node.inputs[1:])
-        offset = Var(scope.writer.argument(place.offset), place.offset, place.offset)
+        offset = Var(scope.writer.offset(node, region.offset), region.offset, region.offset)
         at, guards = Expr(((offset, 1),), 0), []
         for c, n, m, start, step in zip(
-            coords, place.shape, node.shape, place.starts, place.strides, strict=True
+            coords, region.shape, node.shape, region.starts, region.strides, strict=True
         ):
             if start is None:
                 value = scope.value(next(moving), coords, (), self.outside)

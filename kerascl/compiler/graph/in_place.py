@@ -21,7 +21,7 @@ from kerascl.ops.updates import UPDATE
 from kerascl.ops.views import CONCAT, EXPAND, PERMUTE, RESHAPE, SLICE
 
 # Inputs: the box, and its starts along the axes that move, in the box's shape. One attribute: its
-# `Place`.
+# `Region`.
 STORE = register(Op("store", Kind.POINTWISE, "{0}", exact=True))
 # Inputs: the store, and the memory before it: an `updated`, or the carry.
 UPDATED = register(Op("updated", Kind.PICK))
@@ -30,7 +30,7 @@ WORTH = 1 << 16  # bytes of a carry from which stores, which may take launches m
 
 
 @dataclass(frozen=True)
-class Place:
+class Region:
     """Where a store puts its box, in elements of the carry's memory.
 
     Attributes:
@@ -196,11 +196,11 @@ class _Rebuilt:
         """The store of an update's box; gives the array after it."""
         _, part, *moving = inputs
         carry, seen = store.carry, store.seen
-        place = Place(
+        region = Region(
             seen.offset, seen.strides, node.shape, node.attrs[0], carry.size, len(self.memory)
         )
         columns = [_everywhere(start, part.shape) for start in moving]
-        put = Node(STORE, (part, *columns), (place,), part.shape, part.dtype)
+        put = Node(STORE, (part, *columns), (region,), part.shape, part.dtype)
         before = carry if store.before is None else self.memory[id(store.before)]
         result = Node(UPDATED, (put, before), (), carry.shape, carry.dtype)
         self.memory[id(node)] = result
