@@ -169,7 +169,7 @@ def _to_int(d: DType) -> tuple[DType, DType]:
     return d, int32
 
 
-_argmax = reduction("argmax", _argument(">", _lowest), _to_int, positions=True)
+ARGMAX = reduction("argmax", _argument(">", _lowest), _to_int, positions=True)
 _argmin = reduction("argmin", _argument("<", _highest), _to_int, positions=True)
 
 
@@ -187,7 +187,7 @@ def argmax(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:
 
     It is int32, or int64 among more than 2**31 - 1 elements.
     """
-    return _position(x, axis, keepdims, _argmax, "argmax")
+    return _position(x, axis, keepdims, ARGMAX, "argmax")
 
 
 def argmin(x: ArrayLike, axis: Axes = None, keepdims: bool = False) -> Array:

@@ -9,6 +9,7 @@ import pytest
 import kerascl
 from kerascl.compiler.graph import in_place
 from kerascl.compiler.graph.in_place import updated_in_place
+from kerascl.compiler.program.program import Use
 from kerascl.core.context import current
 from kerascl.core.node import topological
 from kerascl.ops.updates import update
@@ -318,6 +319,61 @@ def test_an_update_of_a_part_of_an_update(rng, run):
         return np.concatenate([box(c[:20], v * 2, i, 0), c[20:]]), v * 0.5
 
     check(run, rng, ours, theirs, WHOLE, ROW)
+
+
+def test_an_update_over_parts(rng, run, stores):
+    def ours(i, c, v):
+        parts = update(c[:20], v, [19 - i, 0]), update(c[20:], v * 2, [i, 0])
+        between = kerascl.concatenate([v * 3, v * 4])
+        return update(kerascl.concatenate(parts), between, [19, 0]), v * 0.5
+
+    def theirs(i, c, v):
+        parts = box(c[:20], v, 19 - i, 0), box(c[20:], v * 2, i, 0)
+        return box(np.concatenate(parts), np.concatenate([v * 3, v * 4]), 19, 0), v * 0.5
+
+    check(run, rng, ours, theirs, WHOLE, ROW)
+    assert not any(stores)
+
+
+def test_boxes_that_are_reduced_too(rng, run, stores):
+    def ours(i, c, v):
+        part = kerascl.tanh(v) * 2
+        mean = kerascl.sum(part, axis=1, keepdims=True) * 0.01
+        softmax = kerascl.exp(part) / kerascl.sum(kerascl.exp(part), axis=1, keepdims=True)
+        c = update(c, part, [i, 0])
+        return update(c, softmax, [i + 9, 0]), part - mean
+
+    def theirs(i, c, v):
+        part = np.tanh(v) * 2
+        softmax = np.exp(part) / np.exp(part).sum(1, keepdims=True)
+        c = box(box(c, part, i, 0), softmax, i + 9, 0)
+        return c, part - part.sum(1, keepdims=True) * 0.01
+
+    check(run, rng, ours, theirs, WHOLE, (4, WIDTH))
+    assert set(stores) == {2}
+
+
+def test_products_of_one_part_store_into_another(rng, run, stores):
+    w = normal(rng, WIDTH, WIDTH) * np.float32(0.04)
+
+    def products(i, c, x):
+        first = update(c[:20], x, [i, 0])
+        second = update(c[20:], first[:4] @ kerascl.array(w), [i + 1, 0])
+        return kerascl.concatenate([first, second]), second[3:5] * 0.5
+
+    def expected(i, c, x):
+        first = box(c[:20], x, i, 0)
+        second = box(c[20:], first[:4] @ w, i + 1, 0)
+        return np.concatenate([first, second]), second[3:5] * 0.5
+
+    check(run, rng, products, expected, WHOLE, (2, WIDTH))
+    assert set(stores) == {2}
+    values = [kerascl.array(normal(rng, *shape)) for shape in (WHOLE, (2, WIDTH))]
+    program = kerascl.jit(lambda *carry: loop(products, *carry)).captured(*values).program
+    (product,) = (step for step in program.launches if step.label == "matmul")
+    used = [a.index for a in product.args if type(a) is Use]
+    both = {slot for slot in used if used.count(slot) > 1}  # reads and stores
+    assert both and product.writes >= both
 
 
 def test_parts_in_another_order(rng, run, stores):

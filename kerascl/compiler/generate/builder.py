@@ -142,8 +142,11 @@ class Builder:
             condition = " && ".join(test for test in (condition, inside) if test)
         elif id(node) in self.cluster.streamed:
             index = index + Expr(((LOOP_INDEX, node.size),), 0)
-        keep = exact and node.dtype.keep
-        text = (keep or node.dtype.store).format(p=pointer, i=writer.index(index), v=value)
+        template = (exact and node.dtype.keep) or node.dtype.store
+        near = scope.neighbours
+        if near and near.store(scope, node, index, value, condition, template):
+            return
+        text = template.format(p=pointer, i=writer.index(index), v=value)
         scope.stores.append(f"if ({condition}) {{ {text}; }}" if condition else f"{text};")
 
     def _in_place(self, scope: Scope, node: Node, index: Expr) -> tuple[Expr, str]:

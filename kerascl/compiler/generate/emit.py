@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.symbolic import (
@@ -29,6 +29,9 @@ from kerascl.ops.movement import IOTA
 from kerascl.ops.random import KEEP_COARSE
 from kerascl.ops.views import CONCAT, PAD
 from kerascl.runtime.device import DeviceInfo
+
+if TYPE_CHECKING:
+    from kerascl.compiler.generate.neighbours import Neighbours
 
 # A double as a float that rounds further as the double itself would: cut off, and where something
 # was lost the last bit set (rounding to odd, Boldo and Melquiond 2008).
@@ -266,9 +269,11 @@ class Scope:
 
     Attributes:
         rounds: whether operations of 16-bit floats and float8 give values of these dtypes.
+        neighbours: the vectors that elements are read and stored with, if they are.
     """
 
     rounds = True
+    neighbours: Neighbours | None = None
 
     def __init__(
         self, writer: Writer, parent: Scope | None = None, own: Iterable[str] | None = None
@@ -334,7 +339,9 @@ class Scope:
             return found
         writer = self.writer
         pointer = writer.buffer(node)
-        text = node.dtype.load.format(p=pointer, i=writer.index(index))
+        text = None if guards or not self.neighbours else self.neighbours.read(self, node, index)
+        if text is None:
+            text = node.dtype.load.format(p=pointer, i=writer.index(index))
         if guards:
             text = f"({writer.condition(guards)}) ? {text} : {zero(node.dtype)}"
         name = self.define(writer.ctype(node.dtype), text)

@@ -7,10 +7,11 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from kerascl.compiler.generate import blocked, space, vectors
+from kerascl.compiler.generate import blocked, neighbours, space, vectors
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
 from kerascl.compiler.generate.emit import Scope, Writer, rounded
+from kerascl.compiler.generate.neighbours import VECTOR_BYTES, Neighbours
 from kerascl.compiler.generate.rows import Layout, few_rows, layout_of
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, linear, strides_of, unravel, variable
@@ -116,7 +117,26 @@ class _Reduction:
                 break
             marks = [marks[0]] + [m for m, j in zip(marks[1:], joined, strict=True) if not j]
             dims = space.merge(dims, joined)
+        near = self._near(dims, marks, layout)
+        if near > 1:
+            return self._write(dims, marks, replace(layout, near=near))[0]
         return self._in_vectors(dims, marks) or result
+
+    def _near(self, dims: tuple[int, ...], marks: Any, layout: Layout) -> int:
+        """How many neighbours a work-item of a GPU takes together."""
+        along = marks[-1] and sum(marks) == 1 and layout.threads_first and layout.splits == 1
+        few = few_rows(self.rows, self.info)
+        if self.info.kind != "gpu" or self.build.generic or not along or few:
+            return 1
+        memory = (x for x in self._values() if id(x) in self.build.outside)
+        widest = max((x.dtype.itemsize for x in memory), default=VECTOR_BYTES)
+        near = min(neighbours.MOST, VECTOR_BYTES // widest)
+        each = layout.per_thread or self._together(layout)
+        if each == 1:  # in a loop, one vector after the other
+            each = self._loop_length(layout)
+        while near > 1 and (each % near or dims[-1] % near):
+            near //= 2
+        return max(1, near)
 
     def _in_vectors(self, dims: tuple[int, ...], marks: Any) -> Kernels | None:
         """Rows in vectors, where a CPU's compiler makes none; None where that cannot be."""
@@ -171,15 +191,16 @@ class _Reduction:
         reduced_dims = tuple(dims[d] for d in reduced)
 
         def place(copy: int) -> tuple[str, Expr, list[str], list[str]]:
-            """Of the element `copy` strides on: the variable of its place along the reduction, its
-            index over the full space, the variables it has and the lines that set them."""
-            suffix = f"_{copy}" if copy else ""
-            own = [names[d] + suffix for d in reduced]
+            """Of the element `copy` strides on, or neighbours: the variable of its place along the
+            reduction, its index over the full space, the variables it has and the lines that set
+            them."""
+            lane = copy % layout.near
+            own = [names[d] + _suffix(copy - lane) for d in reduced]
             coords = list(variables)
             for d, name in zip(reduced, own, strict=True):
-                coords[d] = variable(name, dims[d])
-            r = "r" + suffix
-            lines = space.decode(r, reduced_dims, own, writer.number, ctype)
+                coords[d] = variable(name, dims[d] - layout.near + 1) + lane
+            r = "r" + _suffix(copy)
+            lines = [] if lane else space.decode(r, reduced_dims, own, writer.number, ctype)
             return r, linear(tuple(coords), dims), own, lines
 
         result = Kernels()
@@ -279,9 +300,14 @@ class _Reduction:
             return
         ctype = outer.writer.index_type
 
+        near = Neighbours(layout.near) if layout.near > 1 else None
+
         def element(scope: Scope, copy: int, r: str, full: Expr, condition: str) -> list[str]:
             """Read into `scope`; gives what then takes it into the reductions."""
             steps = []
+            if near:
+                near.at(copy, place(copy)[2])
+                scope.neighbours = near
             for node in side:
                 value = scope.compute(node, unravel(full, node.shape), (), self.visible)
                 self.build.store(scope, node, full, value, condition)
@@ -290,6 +316,7 @@ class _Reduction:
                 value = scope.value(x, unravel(full, x.shape), (), self.visible)
                 text = sums[id(reduction)].step(value)
                 steps.append(f"{{ const {ctype} r = {r}; {text} }}" if copy else text)
+            scope.neighbours = None
             return steps
 
         if layout.per_thread:
@@ -331,18 +358,22 @@ class _Reduction:
         self, outer: Scope, element: Any, place: Any, layout: Layout, first: bool
     ) -> None:
         """Without a loop: what one stage has read or computed the next ones know."""
-        ctype, threads = outer.writer.index_type, layout.row_threads
+        ctype, threads, near = outer.writer.index_type, layout.row_threads, layout.near
         steps: list[Any] = []
         start = len(outer.lines)
         for copy in range(layout.per_thread):
             r, full, _, decode = place(copy)
             # threads beyond the row's end repeat its end, and leave it out
-            beyond = copy == layout.per_thread - 1 and self.length % threads != 0
+            lane = copy % near
+            last = copy >= layout.per_thread - near
+            beyond = last and self.length % (threads * near) != 0
             if first:
-                at = f"rl + {copy * threads}"
-                if beyond:
+                at = f"rl + {copy * threads}" if near == 1 else f"{near} * rl + {copy * threads}"
+                if lane:
+                    at = f"r{_suffix(copy - lane)} + {lane}"
+                elif beyond:
                     outer.lines.append(f"const int inside = {at} < r_end;")
-                    at = f"inside ? {at} : r_end - 1"
+                    at = f"inside ? {at} : r_end - {near}"
                 outer.lines += [f"const {ctype} {r} = {at};", *decode]
             found = element(outer, copy, r, full, "live && inside" if beyond else "live")
             steps += [f"if (inside) {{ {text} }}" for text in found] if beyond else found
@@ -406,7 +437,7 @@ class _Reduction:
         sums: list[Blocked],
         again: list[str],
     ) -> None:
-        ctype, threads = outer.writer.index_type, layout.row_threads
+        ctype, threads, near = outer.writer.index_type, layout.row_threads, layout.near
 
         def elements(count: int) -> list[str]:
             """The lines for so many elements: they are all read before the first is stored."""
@@ -414,7 +445,10 @@ class _Reduction:
             for copy in range(count):
                 r, full, own, decode = place(copy)
                 inner = Scope(outer.writer, outer, own)
-                if copy:
+                if copy % near:
+                    before = f"r{_suffix(copy - copy % near)}"
+                    inner.lines.append(f"const {ctype} {r} = {before} + {copy % near};")
+                elif copy:
                     inner.lines.append(f"const {ctype} {r} = r + {copy * threads};")
                 inner.lines.extend(decode)
                 steps += element(inner, copy, r, full, "live")
@@ -423,16 +457,20 @@ class _Reduction:
             return reads + steps + stores
 
         together = self._together(layout)
-        loops = [(together, f"r_end - r > {(together - 1) * threads}")] if together > 1 else []
-        loops.append((1, "r < r_end"))
+        loops = []
+        if together > near:
+            loops.append((together, f"r_end - r > {(together - near) * threads}"))
+        loops.append((near, "r < r_end"))
         bodies = [(elements(count), count, condition) for count, condition in loops]
         whole = elements(together) if any(own.levels for own in sums) else []
         # CPUs' compilers make better vectors of a loop that stays one
         hint = '_Pragma("nounroll") ' if self.info.kind == "cpu" else ""
-        outer.lines += ["{", f"  {ctype} r = r_begin + rl;"]
+        first = "rl" if near == 1 else f"{near} * rl"
+        outer.lines += ["{", f"  {ctype} r = r_begin + {first};"]
         if any(_CHOICE.search(line) for lines, _, _ in bodies for line in lines):
             outer.lines += [f"  {line}" for line in again]
-        outer.lines += [f"  {x}" for x in blocked.loop(sums, threads, together, whole, hint)]
+        early = -(near - 1) * (threads - 1)  # the last vector of a block begins so much before
+        outer.lines += [f"  {x}" for x in blocked.loop(sums, threads, together, whole, hint, early)]
         for lines, count, condition in bodies:
             outer.lines.append(f"  for (; {condition}; r += {count * threads}) {{")
             outer.lines += [f"    {line}" for line in lines] + ["  }"]
@@ -494,7 +532,7 @@ class _Reduction:
             around = around.parent
         for reduction in self.cluster.members:
             if id(reduction) in registers:
-                layout.take(scope, registers[id(reduction)][1])
+                layout.take(scope, registers[id(reduction)])
                 self._finish(scope, reduction, registers[id(reduction)])
 
     def _finish(self, scope: Scope, reduction: Node, register: Any) -> None:
@@ -645,6 +683,11 @@ class _Reduction:
         groups = -(-rows // layout.group_rows)
         source = writer.source(build.name + "_2", body, promised(size, self.info))
         return Generated(source, writer.args, (groups * size, 1), (size, 1)), writer.indices
+
+
+def _suffix(copy: int) -> str:
+    """Of the names of the element `copy` strides on."""
+    return f"_{copy}" if copy else ""
 
 
 def _sizeof(ctype: str) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kerascl.compiler.generate.blocked import rename
 from kerascl.compiler.generate.builder import power_of_two
 from kerascl.compiler.generate.emit import Scope, Writer
+from kerascl.kernels.contract.lanes import Lanes, lanes_of
 from kerascl.kernels.contract.sizes import last_power
 from kerascl.runtime.device import DeviceInfo
 
@@ -16,6 +18,8 @@ from kerascl.runtime.device import DeviceInfo
 USUAL = 256
 MOST_AGAIN = 512
 MANY_EACH = 64
+TOGETHER = 16  # values in local memory that one work-item merges
+_WORDS = ("float", "int", "uint")  # of 32 bits, which lanes exchange
 
 
 @dataclass
@@ -29,6 +33,9 @@ class Layout:
     threads_first: bool
     per_thread: int = 0  # elements that a work-item keeps in registers, if it does
     lanes: int = 1  # elements of the vectors that it reads
+    near: int = 1  # neighbours that it reads and stores together
+    gathers: bool = False  # whether barriers are dearer than reads of local memory
+    exchange: Lanes | None = None  # how its lanes give each other values
 
     def header(self, writer: Writer, rows: int, length: int) -> list[str]:
         """A kernel's first lines: a work-item's place in its group, its row, and its part of it."""
@@ -75,31 +82,100 @@ class Layout:
         if self.row_threads == 1:
             return
         spec, states = register
-        size = self.group_rows * self.row_threads
-        arrays = []
+        lanes = self._lanes(states)
+        places = self.row_threads // lanes
+        own = "lid"
+        if lanes > 1:
+            assert self.exchange is not None
+            scope.writer.helper(self.exchange.helper)
+            for bit in reversed(range(lanes.bit_length() - 1)):
+                others = [self.exchange.other(ctype, name, 1 << bit) for ctype, name in states]
+                scope.lines.append(f"{{ {_merge(spec, states, others)} }}")
+            own = f"ol * {places} + rl / {lanes}"
+        if places == 1:
+            return
         for ctype, name in states:
-            local_lines.append(f"__local {ctype} l{name}[{size}];")
-            arrays.append(f"l{name}")
-        stride = 1 if self.threads_first else self.group_rows
-        scope.lines += [f"{a}[lid] = {name};" for a, (_, name) in zip(arrays, states, strict=True)]
+            local_lines.append(f"__local {ctype} l{name}[{self.group_rows * places}];")
+        stores = [f"l{name}[{own}] = {name};" for _, name in states]
+        scope.lines += [f"if (rl % {lanes} == 0) {{", *stores, "}"] if lanes > 1 else stores
         scope.lines.append("barrier(CLK_LOCAL_MEM_FENCE);")
-        scope.lines.append(f"for (int d = {self.row_threads // 2}; d > 0; d >>= 1) {{")
-        scope.lines.append("  if (rl < d) {")
-        others = {}
-        for k, (a, (ctype, name)) in enumerate(zip(arrays, states, strict=True)):
-            scope.lines.append(f"    const {ctype} t{name} = {a}[lid + d * {stride}];")
-            others[f"t{k}"] = f"t{name}"
-        scope.lines.append("    " + rename(spec.combine, states, others))
-        scope.lines += [
-            f"    {a}[lid] = {name};" for a, (_, name) in zip(arrays, states, strict=True)
-        ]
-        scope.lines += ["  }", "  barrier(CLK_LOCAL_MEM_FENCE);", "}"]
-        self.take(scope, states)
+        if self.gathers:
+            self._gather(scope, register, places)
+        else:
+            self._halve(scope, register)
+        self.take(scope, register)
 
-    def take(self, scope: Scope, states: list[tuple[str, str]]) -> None:
+    def take(self, scope: Scope, register: Any) -> None:
         """Read into each of a row's threads what `combine` has left."""
-        base = f"lid - rl * {1 if self.threads_first else self.group_rows}"
-        scope.lines += [f"{name} = l{name}[{base}];" for _, name in states]
+        spec, states = register
+        places = self.row_threads // self._lanes(states)
+        if places == 1:
+            assert self.exchange is not None
+            own = [self.exchange.other(ctype, name, 0) for ctype, name in states]
+            scope.lines += [f"{name} = {x};" for (_, name), x in zip(states, own, strict=True)]
+        elif self.gathers:
+            start, left = f"ol * {places}", _counts(places)[-1]
+            scope.lines += [f"{name} = l{name}[{start}];" for _, name in states]
+            others = [f"l{name}[{start} + k]" for _, name in states]
+            scope.lines.append(
+                f"for (int k = 1; k < {left}; ++k) {{ {_merge(spec, states, others)} }}"
+            )
+        else:
+            start = f"lid - rl * {1 if self.threads_first else self.group_rows}"
+            scope.lines += [f"{name} = l{name}[{start}];" for _, name in states]
+
+    def _lanes(self, states: list[tuple[str, str]]) -> int:
+        """How many of a row's threads merge these registers lane by lane."""
+        if self.exchange is None or any(ctype not in _WORDS for ctype, _ in states):
+            return 1
+        return min(self.exchange.width, self.row_threads)
+
+    def _halve(self, scope: Scope, register: Any) -> None:
+        """Half of the threads merge the other half's values, until one has the result."""
+        spec, states = register
+        stride = 1 if self.threads_first else self.group_rows
+        others = [f"l{name}[lid + d * {stride}]" for _, name in states]
+        scope.lines += [
+            f"for (int d = {self.row_threads // 2}; d > 0; d >>= 1) {{",
+            "  if (rl < d) {",
+            f"    {_merge(spec, states, others)}",
+            *(f"    l{name}[lid] = {name};" for _, name in states),
+            "  }",
+            "  barrier(CLK_LOCAL_MEM_FENCE);",
+            "}",
+        ]
+
+    def _gather(self, scope: Scope, register: Any, places: int) -> None:
+        """Fewer threads merge several values each, until all may merge what is left."""
+        spec, states = register
+        for before, after in itertools.pairwise(_counts(places)):
+            own = f"ol * {places} + rl"
+            others = [f"l{name}[{own} + k * {after}]" for _, name in states]
+            merged = [f"{name} = l{name}[{own}];" for _, name in states]
+            scope.lines += [
+                f"if (rl < {after}) {{",
+                *(f"  {line}" for line in merged),
+                f"  for (int k = 1; k < {before // after}; ++k) "
+                f"{{ {_merge(spec, states, others)} }}",
+                *(f"  l{name}[{own}] = {name};" for _, name in states),
+                "}",
+                "barrier(CLK_LOCAL_MEM_FENCE);",
+            ]
+
+
+def _merge(spec: Any, states: list[tuple[str, str]], others: list[str]) -> str:
+    """Statements that merge others' registers, given as expressions, into one's own."""
+    taken = [f"const {c} t{name} = {x};" for (c, name), x in zip(states, others, strict=True)]
+    names = {f"t{k}": f"t{name}" for k, (_, name) in enumerate(states)}
+    return " ".join([*taken, rename(spec.combine, states, names)])
+
+
+def _counts(places: int) -> list[int]:
+    """How many values of a row are left after each step in local memory."""
+    found = [places]
+    while found[-1] > TOGETHER:
+        found.append(found[-1] // max(2, min(TOGETHER, found[-1] // TOGETHER)))
+    return found
 
 
 def layout_of(
@@ -140,7 +216,7 @@ def layout_of(
             group_rows = max(1, min(most // threads, power_of_two(rows)))
         kept = _register_layout(rows, length, most, info, per_thread)
         if kept is not None and lanes == 1:
-            return kept
+            return _agreeing(kept, info)
     elif cpu:
         group_rows, threads = min(64, power_of_two(rows)), 1
     else:
@@ -156,7 +232,17 @@ def layout_of(
             # a second kernel costs a launch: split only where each part is long
             shortest = threads * lanes * 32
             splits = max(1, min(-(-wanted // groups), length // shortest))
-    return Layout(group_rows, threads, splits, threads_first, lanes=lanes)
+    return _agreeing(Layout(group_rows, threads, splits, threads_first, lanes=lanes), info)
+
+
+def _agreeing(layout: Layout, info: DeviceInfo) -> Layout:
+    """A layout, with the way in which a row's threads agree on a result there."""
+    if info.kind != "gpu" or not layout.threads_first:
+        return layout
+    exchange = lanes_of(info)
+    if exchange is not None and layout.group_rows * layout.row_threads % exchange.width:
+        exchange = None
+    return replace(layout, gathers=True, exchange=exchange)
 
 
 def few_rows(rows: int, info: DeviceInfo) -> bool:

@@ -148,7 +148,7 @@ class _Rebuilt:
         if id(root) not in seen:
             return
         top = seen[id(root)]
-        if top.offset or not _alike(top.strides, strides_of(carry.shape), root.shape):
+        if not _alike(top.strides, strides_of(carry.shape), root.shape):
             return
         found: dict[int, _Store] = {}
         last: list[Node] = []

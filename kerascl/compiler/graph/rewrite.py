@@ -1,5 +1,5 @@
 """Simplify a graph before compiling it: equal values once, fewer views, padding in convolutions,
-attention that is written out by its kernels.
+attention that is written out by its kernels, large products with aligned rows.
 
 The graph that users hold is never changed: new nodes are made where something
 differs.  Leaves are kept, so that a compiled program finds its inputs.
@@ -14,6 +14,7 @@ from typing import Any
 from kerascl.compiler import library
 from kerascl.compiler.graph.chains import Replacement, chains
 from kerascl.compiler.graph.formula import Formula, formula_of
+from kerascl.compiler.graph.pitch import with_longer_rows
 from kerascl.compiler.graph.symbolic import strides_of
 from kerascl.compiler.graph.views import storage
 from kerascl.core.node import Node, const, identity, topological
@@ -55,6 +56,16 @@ def rewrite(
         graph = _Rewriter(simpler, info, instead)
         for node in simpler:
             graph.add(node, serials.get(id(node)))
+        found = [graph.new[id(new)] for new in found]
+        simpler = topological(found)
+    longer = with_longer_rows(simpler, found, info)
+    if longer is not None:
+        serials = graph.origin
+        found = [longer.new[id(new)] for new in found]
+        simpler = topological(found)
+        graph = _Rewriter(simpler, info)
+        for node in simpler:
+            graph.add(node, serials.get(longer.origin.get(id(node), id(node))))
         found = [graph.new[id(new)] for new in found]
     taken: set[int] = set()
     new_roots = []

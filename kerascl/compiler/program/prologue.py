@@ -139,7 +139,7 @@ def _prologue(step: Step, source: Source, nbytes: int) -> _Prologue | None:
     size, local, body = step.global_size, step.local_size, source.body
     if local is None or nbytes > MOST_BYTES or math.prod(size) != size[0]:
         return None
-    if "barrier" in body:
+    if "get_local_id" in body:  # work-items agree
         rows = size[0] // local[0]
         if rows > MOST_ROWS or size[0] % local[0] or _ROWS_WITHOUT.search(body):
             return None

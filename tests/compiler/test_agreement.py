@@ -1,0 +1,108 @@
+"""How the work-items of a row agree on a result on GPUs: in local memory, or lane to lane, which is
+emulated here."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import kerascl as kc
+from kerascl.compiler.generate import rows
+from kerascl.kernels.contract.lanes import Lanes
+
+# (rows, elements of each): of 8 work-items to 512, with rows that fill no group.
+SHAPES = [(70, 9), (2000, 50), (33, 130), (700, 200), (600, 900), (3, 40000)]
+
+# In statement expressions of the kernel, whose header has the local memory for it.
+EMULATION = """\
+#define kcl_of_lane(x, distance) ({ \\
+  barrier(CLK_LOCAL_MEM_FENCE); \\
+  of_lanes[lid] = x; \\
+  barrier(CLK_LOCAL_MEM_FENCE); \\
+  of_lanes[lid ^ (distance)]; })
+"""
+
+
+@pytest.fixture(params=["local memory", "lanes"])
+def way(request, dev, monkeypatch, launches):
+    """The device with the work-groups of a GPU; gives the reductions' launches."""
+    info = dataclasses.replace(dev.info, kind="gpu", max_work_group_size=1024, compute_units=2)
+    monkeypatch.setattr(dev, "info", info)
+    monkeypatch.setattr(kc.engine, "programs", {})
+    if request.param == "lanes":
+        header = rows.Layout.header
+        monkeypatch.setattr(rows, "lanes_of", lambda info: Lanes(32, EMULATION))
+        monkeypatch.setattr(
+            rows.Layout, "header",
+            lambda *args: ["__local uint of_lanes[1024];", *header(*args)],
+        )  # fmt: skip
+    yield launches["reduction_kernels"]
+    exchanged = ["kcl_of_lane(as_uint" in x.source.text for x in launches["reduction_kernels"]]
+    assert any(exchanged) == (request.param == "lanes")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_sums_and_extremes(way, rng, shape):
+    host = rng.normal(size=shape).astype(np.float32)
+    x = kc.array(host)
+    found = kc.jit(lambda x: (kc.sum(x, 1), kc.max(x, 1), kc.min(x, 1), kc.argmax(x, 1)))(x)
+    total, most, least, place = (y.numpy() for y in found)
+    wide = host.astype(np.float64)
+    np.testing.assert_allclose(total, wide.sum(1), rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(most, host.max(1))
+    np.testing.assert_array_equal(least, host.min(1))
+    np.testing.assert_array_equal(place, host.argmax(1))
+
+
+@pytest.mark.parametrize("shape, dtype", [*zip(SHAPES, ["float32", "bfloat16"] * 3)])
+def test_all_work_items_have_the_result(way, rng, shape, dtype):
+    x = kc.array((rng.normal(size=shape) * 3).astype(np.float32)).astype(dtype)
+    wide = x.astype("float32").numpy().astype(np.float64)
+    softmax = kc.jit(lambda x: kc.softmax(x.astype("float32"), -1))(x).numpy()
+    wanted = np.exp(wide - wide.max(1, keepdims=True))
+    np.testing.assert_allclose(softmax, wanted / wanted.sum(1, keepdims=True), rtol=1e-5)
+
+    @kc.jit
+    def norm(x):
+        mean, variance = kc.nn.moments(x.astype("float32"), 1, keepdims=True)
+        return (x - mean) * kc.rsqrt(variance + 1e-5)
+
+    wanted = (wide - wide.mean(1, keepdims=True)) / np.sqrt(wide.var(1, keepdims=True) + 1e-5)
+    found = norm(x).astype("float32").numpy()
+    assert np.linalg.norm(found - wanted) < 3e-6 * np.linalg.norm(wanted)
+
+
+def test_ties_and_what_is_no_number(way, rng):
+    host = rng.integers(0, 9, (300, 200)).astype(np.float32)
+    host[5, 150], host[5, 20], host[7] = np.nan, np.nan, -np.inf
+    found = kc.jit(lambda x: (kc.argmax(x, 1), kc.argmin(x, 1), kc.max(x, 1)))(kc.array(host))
+    most, least, top = (y.numpy() for y in found)
+    np.testing.assert_array_equal(most, host.argmax(1))
+    np.testing.assert_array_equal(least, host.argmin(1))
+    np.testing.assert_array_equal(top, host.max(1))
+
+
+def test_registers_of_64_bits(way, rng):
+    """They go through local memory, beside floats that need not."""
+    whole = rng.integers(-(2**40), 2**40, (40, 300))
+    pairs = (rng.normal(size=(40, 300)) + 1j * rng.normal(size=(40, 300))).astype(np.complex64)
+
+    @kc.jit
+    def function(x, z):
+        return kc.sum(x, 1), kc.sum(z, 1), kc.sum(kc.real(z), 1), kc.argmin(x, 1)
+
+    total, sums, parts, place = (y.numpy() for y in function(kc.array(whole), kc.array(pairs)))
+    np.testing.assert_array_equal(total, whole.sum(1))
+    np.testing.assert_allclose(sums, pairs.astype(complex).sum(1), rtol=1e-5, atol=1e-4)
+    np.testing.assert_allclose(parts, pairs.real.astype(float).sum(1), rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(place, whole.argmin(1))
+
+
+def test_short_rows_have_no_barrier(way, rng, request):
+    x = kc.array(rng.normal(size=(4000, 100)).astype(np.float32))
+    found = kc.jit(lambda x: x / kc.sum(kc.exp(x), 1, keepdims=True))(x).numpy()
+    wide = x.numpy().astype(np.float64)
+    np.testing.assert_allclose(found, wide / np.exp(wide).sum(1, keepdims=True), rtol=1e-5)
+    (launch,) = way
+    lanes = "lanes" in request.node.callspec.id
+    assert ("barrier" not in launch.source.body) == lanes
