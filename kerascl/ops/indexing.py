@@ -493,8 +493,8 @@ class _Update:
         """A copy of x with x[key] = value."""
         x = self._array
         box = box_of(x.shape, self._key)
-        if box is None:
-            return self._apply(value, "set")
+        if box is None or not any(isinstance(start, Array) for start in box.starts):
+            return self._apply(value, "set")  # one program, wherever the elements are
         return box.put(x, scalar(value, x.dtype) if is_scalar(value) else as_array(value, x.dtype))
 
     def add(self, value: ArrayLike) -> Array:

@@ -187,6 +187,19 @@ def test_the_gradient_is_computed_in_longer_rows():
     assert len(reduced) > 1 and all(n.inputs[0].shape == (ROWS, LONGER) for n in reduced)
 
 
+def test_tied_weights_are_padded_where_they_lie(card, rng):
+    words = argument(WORDS, DEPTH)
+    (product,) = products(kc.max(argument(ROWS, DEPTH) @ kc.transpose(words), -1))
+    turned = product.inputs[1]
+    assert turned.op is PERMUTE and turned.inputs[0].op is PAD
+    assert turned.inputs[0].shape == (LONGER, DEPTH)
+    (x, w, labels), values = drawn(rng, "float32")
+    function = kc.jit(lambda x, e, labels: step(x, kc.transpose(e), labels)[:2])
+    found = function(x, kc.transpose(w) + 0.0, kc.array(labels))
+    for f, value in zip(found, reference(*values)):
+        check(f, value, "float32")
+
+
 def test_products_stay_whose_values_are_wanted():
     x, w = argument(ROWS, DEPTH), argument(DEPTH, WORDS)
     y = x @ w
@@ -233,3 +246,51 @@ def test_what_loops_store_in_place_keeps_its_rows(card, rng):
         c[i : i + ROWS] = x @ w + 1
     c[0] = (x @ w)[0] + 1
     assert np.linalg.norm(found.numpy() - c) < 1e-5 * np.linalg.norm(c)
+
+
+# Steps from one array of ROWS rows of WORDS to another, and ends that take no such array any more;
+# each for a library and draws.
+STEPS = [
+    lambda np_, y, d: np_.tanh(y),
+    lambda np_, y, d: y * 0.5 - 1.0,
+    lambda np_, y, d: np_.where(y > d[0], y, d[1]),
+    lambda np_, y, d: y + d[2],
+    lambda np_, y, d: y * d[3],
+    lambda np_, y, d: y - np_.max(y, -1, keepdims=True),
+    lambda np_, y, d: y / (1.0 + np_.sum(np_.abs(y), -1, keepdims=True)),
+    lambda np_, y, d: y - np_.mean(y, 0, keepdims=True),
+    lambda np_, y, d: np_.reshape(np_.reshape(y, (4, -1, WORDS)) * 2.0, (ROWS, WORDS)),
+    lambda np_, y, d: y * d[4],
+]
+ENDS = [
+    lambda np_, y, d: np_.sum(y, -1),
+    lambda np_, y, d: np_.max(y, (0, 1)),
+    lambda np_, y, d: np_.mean(y * y, 0),
+    lambda np_, y, d: np_.sum(y[:, 5:900:3], 1),
+    lambda np_, y, d: np_.std(y, -1),
+    lambda np_, y, d: y @ d[5],
+    lambda np_, y, d: np_.transpose(y) @ d[6],
+    lambda np_, y, d: d[4] + y,
+]
+
+
+@pytest.mark.parametrize("program", range(8))
+def test_random_readers(program, card, rng):
+    (x, w, _), (a, b, _) = drawn(rng, "float32")
+    shapes = (1,), (1,), (WORDS,), (ROWS, 1), (ROWS, WORDS), (WORDS, 3), (ROWS, 3)
+    draws = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    steps = [STEPS[k] for k in rng.integers(0, len(STEPS), 5)]
+    ends = [ENDS[k] for k in rng.choice(len(ENDS), 3, replace=False)]
+
+    def run(np_, y, d):
+        found = []
+        for k, step in enumerate(steps):
+            y = step(np_, y, d)
+            if k % 2:
+                found.append(ends[k // 2](np_, y, d))
+        return [*found, ends[2](np_, y, d)]
+
+    made = kc.jit(lambda x, w, d: run(kc, x @ w, d))(x, w, [kc.array(d) for d in draws])
+    wanted = run(np, a @ b, [d.astype(np.float64) for d in draws])
+    for found, value in zip(made, wanted):
+        assert np.linalg.norm(found.numpy() - value) <= 1e-5 * np.linalg.norm(value) + 1e-6

@@ -216,11 +216,15 @@ class LongerRows:
     def _padded(self, node: Node, rows: _Rows) -> Node:
         """A node in longer rows: with zeros at their ends, if it is not computed so."""
         if id(node) not in self._longer:
-            zeros = (0,) * len(node.shape)
-            shape = (*node.shape[:-1], rows.longer)
-            self._longer[id(node)] = self._make(
-                PAD, (self.new[id(node)],), (zeros, zeros, 0), shape, node.dtype
-            )
+            axis, inner = len(node.shape) - 1, node
+            if node.op is PERMUTE:  # where it lies, so that it is not turned in memory as well
+                ((*_, axis),), (inner,) = node.attrs, node.inputs
+            shape = (*inner.shape[:axis], rows.longer, *inner.shape[axis + 1 :])
+            attrs = (0,) * len(shape), (0,) * len(shape), 0
+            made = self._make(PAD, (self.new[id(inner)],), attrs, shape, node.dtype)
+            if inner is not node:
+                made = self._like(node, (made,), (*node.shape[:-1], rows.longer))
+            self._longer[id(node)] = made
         return self._longer[id(node)]
 
     def _part(self, node: Node) -> Node:
