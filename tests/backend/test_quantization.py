@@ -143,3 +143,51 @@ def test_saved_variables(name, rng, tmp_path):
     found, expected = (ops.convert_to_numpy(h.kept).view(np.uint8) for h in (again, holder))
     np.testing.assert_array_equal(found, expected)
     assert expected.any()
+
+
+def nibbles(packed: np.ndarray, length: int, axis: int) -> np.ndarray:
+    """Numbers of four bits, two to a byte along an axis, the first in the low bits."""
+    moved = np.moveaxis(packed, axis, -1).astype(np.int8)
+    both = np.stack([moved << 4 >> 4, moved >> 4], -1)
+    return np.moveaxis(both.reshape(*moved.shape[:-1], -1)[..., :length], -1, axis)
+
+
+def grouped(layer, kernel: np.ndarray, scale, zero) -> np.ndarray:
+    """The weights of a layer with scales and zeros by groups of the first axis."""
+    place = np.asarray(layer.g_idx).astype(int)
+    return (kernel - np.asarray(zero, np.float64)[place]) * np.asarray(scale, np.float64)[place]
+
+
+@pytest.mark.parametrize("solver", ["skinny", "panels"])
+@pytest.mark.parametrize("block", [16, -1])
+@pytest.mark.parametrize("kind", ["dense", "einsum", "logits"])
+def test_captured_int4_layers_read_packed_weights(kind, block, solver, rng, monkeypatch):
+    monkeypatch.setenv("KERASCL_SOLVERS", solver)
+    layer = {
+        "dense": lambda: layers.Dense(40),
+        "einsum": lambda: layers.EinsumDense("ab,bcd->acd", (5, 8), bias_axes="cd"),
+        "logits": lambda: layers.ReversibleEmbedding(40, 64),
+    }[kind]()
+    layer.build(None if kind == "logits" else (None, 64))
+    layer.quantize("int4", config=quantizers.Int4QuantizationConfig(block_size=block))
+    x = rng.standard_normal((3, 64)).astype(np.float32)
+    if kind == "logits":
+        call = kerascl.jit(lambda x: layer(x, reverse=True))
+        weights = nibbles(np.asarray(layer._embeddings), 64, -1).T
+        scale = np.asarray(layer.embeddings_scale, np.float64).T
+        zero = None if block < 0 else np.asarray(layer.embeddings_zero).T
+    else:
+        call = kerascl.jit(lambda x: layer(x))
+        weights, scale = nibbles(np.asarray(layer._kernel), 40, -1), layer.kernel_scale
+        zero = None if block < 0 else layer.kernel_zero
+        layer.bias.assign(rng.standard_normal(layer.bias.shape))
+    if block < 0:
+        weights = weights / np.asarray(scale, np.float64).reshape(1, 40)
+    else:
+        weights = grouped(layer, weights, scale, zero)
+    wanted = x @ weights + (0 if kind == "logits" else np.asarray(layer.bias).reshape(40))
+    found = np.asarray(call(ops.convert_to_tensor(x))).reshape(3, 40)
+    assert np.linalg.norm(found - wanted) < 3e-6 * np.linalg.norm(wanted)
+    if solver == "skinny":
+        steps = call.captured(ops.convert_to_tensor(x)).program.steps
+        assert all("skinny" in step.name or "reduce" in step.name for step in steps)

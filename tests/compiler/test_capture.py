@@ -506,3 +506,30 @@ def test_loops_hold_no_arrays_after_use():
         use(k).evaluate()
     gc.collect()
     assert buffers.stats().in_use <= before
+
+
+def test_objects_that_can_be_called_are_captured():
+    """Keras' layers have locks and the like of their own."""
+
+    class Scaled:
+        """Multiplies."""
+
+        def __init__(self):
+            self._lock, self._engine, self._captured, self.captured = False, 1, 2, 3
+            self.factor = kc.State(kc.array([2.0, 3.0]))
+
+        def __call__(self, x):
+            return x * self.factor.value
+
+    scaled = Scaled()
+    function = kc.jit(scaled)
+    assert function(kc.array([1.0, 1.0])).tolist() == [2, 3]
+    scaled.factor.assign(kc.array([4.0, 5.0]))
+    assert function(kc.array([1.0, 2.0])).tolist() == [4, 10]
+    assert function.__doc__ == "Multiplies." and not hasattr(function, "factor")
+
+    def plain(x):
+        return x
+
+    plain.note = "kept"
+    assert kc.jit(plain).note == "kept"

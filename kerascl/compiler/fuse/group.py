@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from kerascl.compiler import library
 from kerascl.compiler.fuse.rules import Context, Join, Part, join
-from kerascl.compiler.fuse.targets import Reads, choose_targets, reads_of
+from kerascl.compiler.fuse.targets import Computing, Reads, choose_targets, reads_of
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.in_place import STORE, UPDATED, ReadLater, carry_of
@@ -21,9 +21,12 @@ NEIGHBOURS = 8  # clusters that read the same value and are looked at, the lates
 class Grouping:
     """Builds clusters greedily, in topological order, keeping the order of clusters acyclic."""
 
-    def __init__(self, stored: set[int], now: Context, memory: dict[int, Node]) -> None:
+    def __init__(
+        self, stored: set[int], now: Context, computed: dict[int, int], memory: dict[int, Node]
+    ) -> None:
         self.stored = stored
         self.now = now
+        self.computed = computed
         self.memory = memory  # by the id of each store in place: what it replaces
         self.replaced: dict[int, Node] = {}  # by id: what stores among the clusters do
         self.clusters: list[Cluster] = []
@@ -35,7 +38,8 @@ class Grouping:
         """Put the next target into a cluster: one that takes it, or a new one."""
         kind = node.op.kind
         if kind is Kind.LIBRARY:
-            self._open(Cluster("library", node.shape), node, self._operands(node), Join())
+            cluster = Cluster("library", node.shape, computed=self.computed.get(id(node)))
+            self._open(cluster, node, self._operands(node), Join())
             return
         if node.op is UPDATED:
             self.of[id(node)] = self.of[id(node.inputs[0])]
@@ -56,8 +60,12 @@ class Grouping:
 
     def _operands(self, node: Node) -> Reads:
         reads = Reads()
-        for read in library.operands(node):
-            reads.add(read.base, "other")
+        for k, read in enumerate(library.operands(node)):
+            found = [read.base]
+            if self.computed.get(id(node)) == k:
+                found = list(reads_of(read.base, self.stored).nodes.values())
+            for base in found:
+                reads.add(base, "other")
         return reads
 
     def _open(self, cluster: Cluster, node: Node, reads: Reads, joined: Join) -> None:
@@ -148,6 +156,7 @@ def group(
     update_limit: float = math.inf,
     most_buffers: float = math.inf,
     most_reductions: float = math.inf,
+    computing: Computing | None = None,
 ) -> tuple[list[Cluster], set[int]]:
     """Clusters in an order that respects dependencies, and the ids of stored nodes.
 
@@ -156,17 +165,19 @@ def group(
         roots: the values wanted.
         accepts, busy_rows, update_limit, most_buffers, most_reductions: see
             `rules.Context`.
+        computing: see `targets.Computing`.
 
     Raises:
         ReadLater: what a store in place replaces is read afterwards.
     """
-    targets, stored, length, apart = choose_targets(nodes, roots, most_buffers)
+    chosen = choose_targets(nodes, roots, most_buffers, computing)
+    targets, stored, length, apart, computed = chosen
     varied = frozenset(id(node.inputs[0]) for node in nodes if node.op is VARIANCE)
     now = Context(
         accepts, length, varied, busy_rows, update_limit, most_buffers, most_reductions, apart
     )
     memory = {id(node.inputs[0]): node.inputs[1] for node in nodes if node.op is UPDATED}
-    grouping = Grouping(stored, now, memory)
+    grouping = Grouping(stored, now, computed, memory)
     for node in targets:
         grouping.add(node)
     order = _ordered(grouping.clusters)

@@ -186,7 +186,7 @@ def _moments(cluster: Cluster, node: Node, own: dict[int, set[Any]], now: Contex
         return None
     if head.dtype.accumulator is not float32 or not _shifted(x, head):
         return None
-    if not now.accepts(head, Part.MOMENTS):
+    if cluster.computed is not None or not now.accepts(head, Part.MOMENTS):
         return None
     return Join(row=True, axes=tuple(range(len(cluster.shape) - 1)))
 

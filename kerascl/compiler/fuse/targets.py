@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
 from kerascl.compiler import library
 from kerascl.compiler.fuse.inline import Statements
@@ -23,11 +23,19 @@ INLINE_LIMIT = 160  # arithmetic cost of one kernel's expression before it is cu
 RECOMPUTE_LIMIT = 3
 RECOMPUTE_ONE_LIMIT = 8
 EXPAND_LIMIT = 30  # cost up to which a value is recomputed for each element it is broadcast to
+# Cost up to which what a gather reads is computed there, and where it reads a small part: one of so
+# many elements at most.
 GATHER_LIMIT = 4
+GATHER_PART, GATHER_PART_LIMIT = 8, 64
 # Statements of an element from which a concatenation, padding or gather is stored, where it has
 # several readers and where it has one: parts of parts would multiply.
 REPEAT_LIMIT = 24
 PARTS_LIMIT = 96
+# Of an operand that the kernel of a product computes, for a few elements at once: statements, and
+# values in memory.
+COMPUTED_LIMIT = 48
+COMPUTED_BUFFERS = 8
+COMPUTED_BYTES = 1.1  # of these values, for each of the operand's own
 VALUE_LIMIT = 256  # statements of a value beyond which its longest inputs are stored
 
 
@@ -89,19 +97,53 @@ def reads_of(target: Node, stored: set[int]) -> Reads:
     return reads
 
 
+class Targets(NamedTuple):
+    """What gets memory.
+
+    Attributes:
+        nodes: those that do, in topological order.
+        stored: ids of all that have memory, leaves too.
+        length: by id, how many statements compute a node.
+        apart: ids of nodes that no kernel computes which reads them.
+        computed: by id of a library operation, the input that its kernel computes as it reads it.
+    """
+
+    nodes: list[Node]
+    stored: set[int]
+    length: dict[int, int]
+    apart: frozenset[int]
+    computed: dict[int, int]
+
+
+class Computing:
+    """What the kernels of library operations compute, as they read it, instead of finding it in
+    memory: nothing."""
+
+    def which(self, node: Node) -> int | None:
+        """The input of a library operation for which that is possible."""
+        return None
+
+    def pays(self, node: Node, base: Node, stored: set[int]) -> bool:
+        """Whether it pays, where that input is read from `base`, which is computed from `stored`
+        values."""
+        return True
+
+
 def choose_targets(
-    nodes: list[Node], roots: Iterable[Node], most_buffers: float = math.inf
-) -> tuple[list[Node], set[int], dict[int, int], frozenset[int]]:
-    """The nodes that get memory, in topological order, the ids of all stored nodes, by id how many
-    statements compute a node, and the ids of nodes that no kernel computes which reads them.
+    nodes: list[Node],
+    roots: Iterable[Node],
+    most_buffers: float = math.inf,
+    computing: Computing | None = None,
+) -> Targets:
+    """The nodes that get memory.
 
     Where a value reads more than `most_buffers` stored ones, some inputs are stored first.
     """
-    walk = _Walk(nodes, roots, most_buffers)
+    walk = _Walk(nodes, roots, most_buffers, computing or Computing())
     for node in nodes:
         walk.visit(node)
     targets = [n for n in nodes if id(n) in walk.target and n.op.kind is not Kind.LEAF]
-    return targets, walk.stored, walk.length, frozenset(walk.apart)
+    return Targets(targets, walk.stored, walk.length, frozenset(walk.apart), walk.computed)
 
 
 class _Walk:
@@ -117,11 +159,20 @@ class _Walk:
         length: statements that compute a node.
         exact: whether a node has the same bits wherever it is computed.
         apart: what no kernel computes that reads it.
+        possible: of a library operation, the input that its kernel could compute, and its base.
+        computed: of a library operation, the input that its kernel does compute.
         memory: what stores in place replace, before and after.
     """
 
-    def __init__(self, nodes: list[Node], roots: Iterable[Node], most_buffers: float) -> None:
+    def __init__(
+        self,
+        nodes: list[Node],
+        roots: Iterable[Node],
+        most_buffers: float,
+        computing: Computing,
+    ) -> None:
         self.most_buffers = most_buffers
+        self.computing = computing
         self.target = {id(views.storage(node)) for node in roots}
         self.stored: set[int] = set()
         self.readers: dict[int, int] = {}
@@ -136,8 +187,33 @@ class _Walk:
         for node in nodes:
             for key in {id(x) for x in node.inputs}:
                 self.readers[key] = self.readers.get(key, 0) + 1
+        self.nbytes = {id(node): node.nbytes for node in nodes}
+        self.possible: dict[int, tuple[int, Node]] = {}
+        self.computed: dict[int, int] = {}
+        for node in nodes:
             if node.op.kind is Kind.LIBRARY:
-                self.target.update(id(read.base) for read in library.operands(node))
+                bases = [read.base for read in library.operands(node)]
+                k = self._single(node, bases)
+                if k is not None:
+                    self.possible[id(node)] = k, bases.pop(k)
+                self.target.update(map(id, bases))
+
+    def _single(self, node: Node, bases: list[Node]) -> int | None:
+        """The input that the kernel of a library operation could compute, if nothing else reads
+        any of it."""
+        if not any(x.op.kind in (Kind.POINTWISE, Kind.VIEW) for x in bases):
+            return None
+        k = self.computing.which(node)
+        if k is None or bases[k].op.kind not in (Kind.POINTWISE, Kind.VIEW):
+            return None
+        if sum(base is bases[k] for base in bases) > 1:
+            return None
+        x = node.inputs[k]
+        while self.readers[id(x)] == 1 and id(x) not in self.target:
+            if x is bases[k]:
+                return k
+            x = x.inputs[0]
+        return None
 
     def visit(self, node: Node) -> None:
         """Decide about a node whose inputs have been visited."""
@@ -155,6 +231,8 @@ class _Walk:
             self.apart.add(key)
         if kind is Kind.POINTWISE and node.dtype.is_bool:
             self._keep_compared(node)
+        if id(node) in self.possible:
+            self._choose_computed(node)
         inline, sources = self._inline(node)
         again = RECOMPUTE_LIMIT if len(sources) > 1 else RECOMPUTE_ONE_LIMIT
         several = self.readers.get(key, 0) > 1
@@ -185,6 +263,24 @@ class _Walk:
                 self._demand(x)
                 self.buffers[id(x)] = self.whole[id(x)]
                 self.statements.read(x)
+
+    def _choose_computed(self, node: Node) -> None:
+        """Have a kernel compute its input, if that is made of hardly more bytes than it has itself
+        and takes little text; else the input gets memory."""
+        k, base = self.possible[id(node)]
+        if id(base) in self.stored:
+            return
+        read = self.buffers[id(base)]
+        short = self.statements.count(base) <= COMPUTED_LIMIT
+        few = len(read) <= min(COMPUTED_BUFFERS, self.most_buffers // 2)
+        nbytes = sum(self.nbytes[key] for key in read)
+        small = nbytes <= COMPUTED_BYTES * base.nbytes
+        if short and few and small and self.computing.pays(node, base, self.stored):
+            self.computed[id(node)] = k
+            return
+        self._demand(base)
+        self.buffers[id(base)] = frozenset((id(base),))
+        self.statements.read(base)
 
     def _visit_source(self, node: Node) -> None:
         """A leaf, or a constant, which lies in memory only where it must."""
@@ -228,7 +324,8 @@ class _Walk:
                 if broadcast:  # computed once for a row, or nearly so
                     own, reads = 0, frozenset()
             elif kind is Kind.GATHER and x is node.inputs[0]:
-                if own > GATHER_LIMIT or (own and node.size > x.size and _ends_product(x)):
+                most = GATHER_LIMIT if GATHER_PART * node.size > x.size else GATHER_PART_LIMIT
+                if own > most or (own and node.size > x.size and _ends_product(x)):
                     x = views.storage(x)
                     self._demand(x)
                     own, reads = 0, self.whole[id(x)]

@@ -66,11 +66,12 @@ class Writer:
     """Collects parameters, helpers and text of one kernel.
 
     With `generic`, sizes and constants become kernel arguments, so that one
-    program serves every shape; otherwise they are literals.
+    program serves every shape; otherwise they are literals.  Names of memory begin with `prefix`.
     """
 
-    def __init__(self, generic: bool, wide: bool) -> None:
+    def __init__(self, generic: bool, wide: bool, prefix: str = "buf") -> None:
         self.generic = generic
+        self.prefix = prefix
         self.index_type = "long" if wide else "int"
         self.params: list[str] = []
         self.args: list[Any] = []
@@ -100,7 +101,7 @@ class Writer:
         """The parameter for the memory of a storage node."""
         key = id(node)
         if key not in self._buffers:
-            name = f"buf{len(self._buffers)}"
+            name = f"{self.prefix}{len(self._buffers)}"
             self._buffers[key] = name
             self.params.append(f"__global {node.dtype.storage}* {name}")
             self.args.append(BufferArg(node))
@@ -412,6 +413,13 @@ class Scope:
         writer = self.writer
         start, tests, values = 0, [], []
         for x in node.inputs:
+            place = coords[axis] - start
+            if place.lo >= 0 and place.hi < x.shape[axis]:
+                inner = tuple(place if a == axis else c for a, c in enumerate(coords))
+                return self.value(x, inner, guards, stored)
+            start += x.shape[axis]
+        start = 0
+        for x in node.inputs:
             size = x.shape[axis]
             place = coords[axis] - start
             inner = tuple(place if a == axis else c for a, c in enumerate(coords))
@@ -452,7 +460,10 @@ class Scope:
             wide = own if own in ("long", "ulong", "uint") else ctype
             if own == "uint" and ctype == "long":
                 wide = ctype
-            name = self.define(ctype, f"({ctype})clamp(({wide}){value}, ({wide})0, ({wide}){top})")
+            text = f"({ctype})clamp(({wide}){value}, ({wide})0, ({wide}){top})"
+            # one variable for each place: neighbours then see that theirs is the same
+            name = self.find((text,)) or self.define(ctype, text)
+            self.memo[text,] = name
             place.append(Expr(((Var(name, 0, size - 1), 1),), 0))
         found = self.value(x, tuple(place), guards, stored)
         if fill is None:

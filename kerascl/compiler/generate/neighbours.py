@@ -6,6 +6,7 @@ aligned, their reads become one load, and their stores one store.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kerascl.compiler.generate.emit import Scope
@@ -22,6 +23,15 @@ def fits(dtype: DType, count: int) -> bool:
     """Whether vectors of so many can be moved as one: as they lie, not by functions for halves."""
     alike = PLACE in dtype.load and PLACE in dtype.store and not dtype.is_complex
     return alike and dtype.itemsize * count <= VECTOR_BYTES
+
+
+def most(read: Iterable[DType], each: int, length: int) -> int:
+    """How many neighbours in a row of `length` elements, of which a work-item takes `each`, it may
+    take together; of dtypes `read`."""
+    count = min(MOST, VECTOR_BYTES // max((t.itemsize for t in read), default=VECTOR_BYTES))
+    while count > 1 and (each % count or length % count):
+        count //= 2
+    return max(1, count)
 
 
 @dataclass

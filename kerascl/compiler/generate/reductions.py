@@ -11,7 +11,7 @@ from kerascl.compiler.generate import blocked, neighbours, space, vectors
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
 from kerascl.compiler.generate.emit import Scope, Writer, rounded
-from kerascl.compiler.generate.neighbours import VECTOR_BYTES, Neighbours
+from kerascl.compiler.generate.neighbours import Neighbours
 from kerascl.compiler.generate.rows import Layout, few_rows, layout_of
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, linear, strides_of, unravel, variable
@@ -128,15 +128,11 @@ class _Reduction:
         few = few_rows(self.rows, self.info)
         if self.info.kind != "gpu" or self.build.generic or not along or few:
             return 1
-        memory = (x for x in self._values() if id(x) in self.build.outside)
-        widest = max((x.dtype.itemsize for x in memory), default=VECTOR_BYTES)
-        near = min(neighbours.MOST, VECTOR_BYTES // widest)
         each = layout.per_thread or self._together(layout)
         if each == 1:  # in a loop, one vector after the other
             each = self._loop_length(layout)
-        while near > 1 and (each % near or dims[-1] % near):
-            near //= 2
-        return max(1, near)
+        read = (x.dtype for x in self._values() if id(x) in self.build.outside)
+        return neighbours.most(read, each, dims[-1])
 
     def _in_vectors(self, dims: tuple[int, ...], marks: Any) -> Kernels | None:
         """Rows in vectors, where a CPU's compiler makes none; None where that cannot be."""

@@ -24,6 +24,7 @@ class Cluster:
         staged: members that need the reductions' results over the full space exist.
         stores: members whose value must be written to memory.
         statements: about how many one element takes.
+        computed: the input of a library operation that its kernel computes as it reads it.
     """
 
     kind: str
@@ -36,6 +37,7 @@ class Cluster:
     staged: bool = False
     stores: list[Node] = field(default_factory=list)
     statements: int = 0
+    computed: int | None = None
     index: int = 0
     before: int = 0  # bit set of clusters that must run earlier
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from kerascl.compiler.graph.operands import Operand
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
+from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem
@@ -32,7 +33,10 @@ def _problem(node: Node, reads: list[Operand]) -> MatmulProblem:
 
 
 def _plan(call: Call) -> Plan:
-    return matmul.plan(_problem(call.node, call.reads), call.info, call.epilogue)
+    problem = _problem(call.node, call.reads)
+    if call.computed is not None:
+        return matmul.plan_computing(problem, call.info, call.epilogue, call.computed)
+    return matmul.plan(problem, call.info, call.epilogue)
 
 
 def _flops(node: Node) -> int:
@@ -43,8 +47,20 @@ def _takes_moments(node: Node, reads: list[Operand], info: DeviceInfo) -> bool:
     return matmul.takes_moments(_problem(node, reads), info)
 
 
+def _computes(node: Node, reads: list[Operand], info: DeviceInfo) -> int | None:
+    slot = matmul.computes(_problem(node, reads), info)
+    return None if slot is None else "ab".index(slot)
+
+
+def _computes_well(
+    node: Node, reads: list[Operand], info: DeviceInfo, computed: Computed
+) -> bool:
+    return matmul.computes_well(_problem(node, reads), info, computed)
+
+
 OPERATIONS = (
     LibraryOperation(
-        MATMUL, _plan, strided=frozenset((0, 1)), takes_moments=_takes_moments, flops=_flops
+        MATMUL, _plan, strided=frozenset((0, 1)), takes_moments=_takes_moments,
+        computes=_computes, computes_well=_computes_well, flops=_flops,
     ),
-)
+)  # fmt: skip

@@ -10,6 +10,7 @@ from kerascl.compiler.graph.operands import Operand
 from kerascl.core.array import Array
 from kerascl.core.node import Node
 from kerascl.core.op import Op
+from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
 from kerascl.runtime.device import DeviceInfo
@@ -24,6 +25,7 @@ class Call:
         info: the device's facts.
         epilogue: what happens to each element of the result, or of the first of several.
         wanted: which results of several have memory.
+        computed: the input that `LibraryOperation.computes` named, where it is not in memory.
     """
 
     node: Node
@@ -31,6 +33,7 @@ class Call:
     info: object
     epilogue: Epilogue
     wanted: frozenset[int] = field(default=frozenset())
+    computed: Computed | None = None
 
 
 @dataclass(frozen=True)
@@ -47,6 +50,9 @@ class LibraryOperation:
             results out.
         takes_moments: from a node, the memory of its inputs and the device's facts to whether its
             kernel takes an epilogue with moments.
+        computes: from the same to the input that its kernel can compute, as it reads it, from what
+            that is made of; None where it cannot.
+        computes_well: from the same, and that input, to whether it pays.
         flops: floating point operations of a node, for profiles.
         padded: from attributes and a padded input to the attributes that take the input without its
             padding, or None.
@@ -67,6 +73,8 @@ class LibraryOperation:
     outputs: Callable[[Node], tuple[str, ...]] | None = None
     spare_bytes: Callable[[Node], int] | None = None
     takes_moments: Callable[[Node, list[Operand], DeviceInfo], bool] = lambda *_: False
+    computes: Callable[[Node, list[Operand], DeviceInfo], int | None] = lambda *_: None
+    computes_well: Callable[[Node, list[Operand], DeviceInfo, Computed], bool] = lambda *_: True
     flops: Callable[[Node], int] = lambda node: 0
     padded: Callable[[tuple[Any, ...], Node], tuple[Any, ...] | None] = lambda *_: None
     cropped: Callable[..., tuple[Any, ...] | None] = lambda *_: None

@@ -14,7 +14,9 @@ import numpy as np
 from kerascl.compiler import library
 from kerascl.compiler.fuse.group import group
 from kerascl.compiler.fuse.rules import Part
+from kerascl.compiler.fuse.targets import Computing
 from kerascl.compiler.generate import maps, reductions
+from kerascl.compiler.generate.computed import Expression
 from kerascl.compiler.generate.emit import BufferArg, LoopStep, WorkArg
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
@@ -87,6 +89,7 @@ def lower(
         update_limit=UPDATE_LIMIT.get(info.kind, math.inf),
         most_buffers=(info.max_parameter_bytes - SIZES_BYTES) // 8,
         most_reductions=info.most_reductions or math.inf,
+        computing=None if generic else _Captured(info),
     )  # fmt: skip
     program = _Lowering(position, roots, stored, info, generic)
     for node in nodes:
@@ -125,6 +128,23 @@ def _accepts(info: DeviceInfo, generic: bool) -> Callable[[Node, Part], bool]:
         return not generic and record.takes_moments(head, library.operands(head), info)
 
     return accepts
+
+
+class _Captured(Computing):
+    """What kernels compute on a device, where sizes are literals."""
+
+    def __init__(self, info: DeviceInfo) -> None:
+        self._info = info
+
+    def which(self, node: Node) -> int | None:
+        record = library.record(node.op)
+        return record.computes(node, library.operands(node), self._info) if record else None
+
+    def pays(self, node: Node, base: Node, stored: set[int]) -> bool:
+        record = library.record(node.op)
+        assert record is not None
+        computed = Expression(base, stored, self._info, lambda node: "")
+        return record.computes_well(node, library.operands(node), self._info, computed)
 
 
 class _Lowering:
@@ -248,9 +268,20 @@ class _Lowering:
         if cluster.size == 0:
             return
         names: dict[str, int] = {}
+        inputs: set[int] = set()
+
+        def input_name(base: Node) -> str:
+            slot = names[f"i{self.slot(base)}"] = self.slot(base)
+            inputs.add(slot)
+            return f"i{slot}"
+
+        computed = None
         for k, read in enumerate(reads):
-            names[string.ascii_lowercase[k]] = self.slot(read.base)
-        inputs = list(names)
+            if k == cluster.computed:
+                computed = Expression(read.base, self.stored, self.info, input_name)
+            else:
+                slot = names[string.ascii_lowercase[k]] = self.slot(read.base)
+                inputs.add(slot)
         beside: set[int] = set()  # slots that the epilogue reads or stores
         picks = {m.attrs[0]: m for m in cluster.members if m.op.kind is Kind.PICK}
         record = library.record(node.op)
@@ -270,12 +301,12 @@ class _Lowering:
                 return f"e{slot}"
 
             epilogue = maps.epilogue(cluster, self.stored, self.info, self.generic, slot_name)
-        plan = record.plan(library.Call(node, reads, self.info, epilogue, frozenset(picks)))
+        call = library.Call(node, reads, self.info, epilogue, frozenset(picks), computed)
+        plan = record.plan(call)
         for k, nbytes in enumerate(plan.workspace):
             names[f"ws{k}"] = self.work(nbytes)
         stores = frozenset(self.slot(m) for m in cluster.stores)
-        only_read = beside.difference(stores)
-        writes = frozenset(names.values()).difference((names[k] for k in inputs), only_read)
+        writes = frozenset(names.values()).difference(inputs, beside.difference(stores))
         writes |= stores.intersection(beside)  # in place also where the kernel reads that memory
         work = [launch.role is Role.MAIN for launch in plan.launches]
         flops = record.flops(node) // max(1, sum(work))  # parts of a problem are about equal

@@ -456,7 +456,9 @@ class Jit(Generic[P, R]):
         self._engine = engine
         self._captured: OrderedDict[tuple[Any, ...], Captured] = OrderedDict()
         self._lock = threading.RLock()
-        functools.update_wrapper(self, function)
+        # an object's attributes are its own
+        updated = ("__dict__",) if inspect.isroutine(function) else ()
+        functools.update_wrapper(self, function, updated=updated)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         if current.trace is not None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from kerascl import config
+from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
 from kerascl.runtime.device import DeviceInfo
@@ -48,6 +49,21 @@ class Solver(ABC):
     def takes_moments(self, problem: Any, info: DeviceInfo) -> bool:
         """Whether its plan for this problem, which applies, does `Epilogue.moments`."""
         return False
+
+    def computes(self, problem: Any, info: DeviceInfo) -> str | None:
+        """The slot of an operand that `plan_computing` computes, for this problem, which applies;
+        None where there is none."""
+        return None
+
+    def computes_well(self, problem: Any, info: DeviceInfo, computed: Computed) -> bool:
+        """Whether that takes less time than to compute the operand beforehand."""
+        return True
+
+    def plan_computing(
+        self, problem: Any, info: DeviceInfo, epilogue: Epilogue, computed: Computed
+    ) -> Plan:
+        """The launches where the operand that `computes` names does not lie in memory."""
+        raise NotImplementedError(f"{self.name} reads its operands from memory")
 
 
 def forced(solvers: Iterable[Solver], problem: Any, info: DeviceInfo) -> Solver | None:

@@ -102,7 +102,8 @@ __kernel ONE_THREAD void gemm_pack(__global const B_T* restrict src, __global AC
 #ifdef PRODUCT
 // A_MODE 0: rows with unit depth stride; 1: MR rows side by side; 2: any strides.
 // B_MODE 0: columns side by side where they lie; 1: any strides, each work-item packs a panel of its
-// own (into `own`) and uses it for all its rows; 2: panels.
+// own (into `own`) and uses it for all its rows; 2: panels.  With B_COMPUTED(to, j), b does not lie
+// in memory: behind B_FIXED(k) that leaves B_WIDE columns, from the j-th times B_WIDE on.
 // A tile is MR rows by NR columns in one slice of the depth.  Tiles are counted down the rows of a
 // block of CHUNK row panels, then along the columns, then block by block, slice by slice.  A
 // work-item does PER tiles; GROUP of them at a time go through the slice in steps of DEPTH, so that
@@ -126,7 +127,10 @@ __kernel ONE_THREAD void gemm_pack(__global const B_T* restrict src, __global AC
 #else
 #define FETCH_STEP
 #endif
-__kernel ONE_THREAD void gemm_cpu(__global const A_T* restrict pA, __global const B_T* restrict pB
+#ifndef B_PARAMS
+#define B_PARAMS __global const B_T* restrict pB
+#endif
+__kernel ONE_THREAD void gemm_cpu(__global const A_T* restrict pA, B_PARAMS
     SUMS_PARAM OWN_PARAM, const int M, const int N, const int K, const int SPLITS, const int KSLICE,
     const int DEPTH, const int CHUNK, const int GROUP, const int TILES, const int PER,
     const int B1, const int B2, const INDEX_T aOff, const INDEX_T bOff, const INDEX_T aPanel,
@@ -138,7 +142,9 @@ __kernel ONE_THREAD void gemm_cpu(__global const A_T* restrict pA, __global cons
   int first = (int)get_group_id(0) * PER, done = 0;
   while (first < last) {
     const int to = min(last, first + GROUP);
+#if B_MODE != 1
     __global const B_T* home = pB;
+#endif
     for (int tile = first; tile < to;) {
       const int entry = tile / (rowPanels * panels), split = entry % SPLITS, batch = entry / SPLITS;
       int place = tile - entry * rowPanels * panels;
@@ -147,7 +153,9 @@ __kernel ONE_THREAD void gemm_cpu(__global const A_T* restrict pA, __global cons
       const int kfrom = split * KSLICE + done, kto = min(K, (split + 1) * KSLICE);
       const int depth = min(DEPTH, kto - kfrom);
       __global const A_T* aStart = BATCH_ENTRY(pA, aOff, a0, a1, a2) + kfrom * aK;
+#ifndef B_COMPUTED
       __global const B_T* bPanels = BATCH_ENTRY(pB, bOff, b0, b1, b2) + kfrom * bK;
+#endif
       int q = block + place % rows;
       for (int panel = place / rows; tile < to && panel < panels; ++panel, q = block) {
         const int qFrom = q, qTo = min(block + rows, q + to - tile), here = tile - q;
@@ -161,12 +169,24 @@ __kernel ONE_THREAD void gemm_cpu(__global const A_T* restrict pA, __global cons
 #if B_MODE == 1
         const INDEX_T bStep = NR;
         __global ACC_T* bStart = own + (INDEX_T)get_group_id(0) * DEPTH * NR;
+#ifdef B_COMPUTED
+        for (int k = 0; k < depth; ++k) {
+          B_FIXED(kfrom + k)
+          _Pragma("clang loop vectorize(enable)")
+          for (int j = 0; j < nTo / B_WIDE; ++j)
+            B_COMPUTED(bStart + k * NR + j * B_WIDE, n0 / B_WIDE + j)
+        }
+        // What is past the last column is not stored, but multiplied.
+        for (int k = 0; k < depth; ++k)
+          for (int j = nTo; j < NR; ++j) bStart[k * NR + j] = 0;
+#else
         for (int k0 = 0; k0 < depth; k0 += 16) {
           INDEX_T at[16];
           for (int k = 0; k < 16; ++k) at[k] = (k0 + k) * bK;
           pack_steps(
               bPanels + panel * bPanel, at, min(depth - k0, 16), N - n0, bN, bStart + k0 * NR);
         }
+#endif
 #else
         const INDEX_T bStep = bK;
         __global const B_T* bStart = bPanels + panel * bPanel - nBack;

@@ -2,6 +2,7 @@
 // Long operand l[r, k], short operand s[j, k] with COUNT <= SHORT rows.  A work-group sums ROWS rows
 // with LANES work-items to each.  A load takes V neighbours of l, along k (L_ALONG_K) or along r,
 // whichever is contiguous, as do neighbouring work-items; S_VECTOR: those of s lie together, too.
+// With L_COMPUTED(x, r, k), l does not lie in memory: that sets x to V neighbours.
 // The first EARLY loads of l come before anything is done with s, which may still have to be made or is
 // copied to local memory (STAGE elements a row): compilers put a load right before its use, so that each
 // would wait for the one before, but not across a barrier.
@@ -15,12 +16,17 @@
 #define ACCV CAT4(ACC_T)
 #define L_READ(p, i) L_LOAD4(p, i)
 #define L_RAW CAT4(L_WORD)
-#define L_KNOWN(raw) RAW_LOAD4((const __private L_T*)&(raw), 0)
+#define L_STORED(raw) RAW_LOAD4((const __private L_T*)&(raw), 0)
 #else
 #define ACCV ACC_T
 #define L_READ(p, i) ((ACC_T)L_LOAD(p, i))
 #define L_RAW L_WORD
-#define L_KNOWN(raw) ((ACC_T)L_LOAD((const __private L_T*)&(raw), 0))
+#define L_STORED(raw) ((ACC_T)L_LOAD((const __private L_T*)&(raw), 0))
+#endif
+#ifdef L_COMPUTED
+#define L_KNOWN(early) (early)
+#else
+#define L_KNOWN(early) L_STORED(early)
 #endif
 #if L_ALONG_K
 #define STEP (LANES * V)
@@ -68,13 +74,27 @@
   const int first = g_ % blocks * ROWS; g_ /= blocks;
   const int split = g_ % SPLITS, batch = g_ / SPLITS;
   const int kfrom = split * KSLICE, kto = min(K, kfrom + KSLICE), own = kfrom + lane * WIDE;
-  __global const L_T* l = BATCH_ENTRY(pL, lOff, l0, l1, l2) + min(first + row, R - V / WIDE) * lR;
+  const int place = min(first + row, R - V / WIDE);
+#ifdef L_COMPUTED
+#define L_VALUE(x, k) ACCV x; L_COMPUTED(x, place, k)
+#else
+#define L_VALUE(x, k) const ACCV x = L_READ(l, (k) * lK);
+  __global const L_T* l = BATCH_ENTRY(pL, lOff, l0, l1, l2) + place * lR;
+#endif
 #if EARLY
+#ifdef L_COMPUTED
+  ACCV early[EARLY];
+#else
   L_RAW early[EARLY];
+#endif
 #pragma unroll
   for (int e = 0; e < EARLY; ++e) {
     const int k = WHOLE ? own + e * STEP : min(own + e * STEP, kto - WIDE);
+#ifdef L_COMPUTED
+    L_COMPUTED(early[e], place, k)
+#else
     early[e] = *(__global const L_RAW*)(l + k * lK);
+#endif
   }
 #ifdef EPILOGUE_READ
   EPILOGUE_KEPT
@@ -112,7 +132,7 @@
 #endif
   _Pragma(UNROLL)
   for (int k = own + EARLY * STEP; k < kto; k += STEP) {
-    const ACCV x = L_READ(l, k * lK);
+    L_VALUE(x, k)
 #pragma unroll
     for (int j = 0; j < SHORT; ++j) sum[j] += x * S_VALUE(j, k);
   }

@@ -6,11 +6,13 @@ import dataclasses
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
+from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar, Workspace
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
+from kerascl.kernels.matmul import computed as operands
 from kerascl.kernels.matmul import cpu
 from kerascl.kernels.matmul.cpu import Micro
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, usable
@@ -89,6 +91,8 @@ class PanelMatmul(Solver):
     # with rows that fall into the same cache sets.
     ROWS_TO_PACK = 256
     ROWS_TO_PACK_APART = 128
+    # Rows up to which b is computed as it is read: it is made anew for each block of them.
+    ROWS_TO_COMPUTE = 8
     # What may lie in the second-level cache: rows of a that all columns use; beside them sums
     # between two steps, or a work-item's own panel.
     ROW_BYTES = 2**20
@@ -158,14 +162,34 @@ class PanelMatmul(Solver):
         memory = sum(isinstance(arg, Ref) for arg in epilogue.args) * p.total * p.acc.itemsize
         return p.k <= 128 and memory > 2**21 and p.k * p.n * p.acc.itemsize <= self.ROW_BYTES
 
-    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+    def computes(self, problem: MatmulProblem, info) -> str | None:
+        p = problem
+        few = p.batches == 1 and p.m <= self.ROWS_TO_COMPUTE and not self.pack
+        return "b" if few and not p.acc.is_complex else None
+
+    def computes_well(self, problem: MatmulProblem, info, computed: Computed) -> bool:
+        # Compilers make vectors of nothing else, and without these it takes far longer.
+        return _columns(problem, computed).reading.steady
+
+    def plan_computing(
+        self, problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed
+    ) -> Plan:
+        return self.plan(problem, info, epilogue, computed)
+
+    def plan(
+        self, problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed | None = None
+    ) -> Plan:
         p, index = problem, problem_index(problem)
         by_rows = self._by_rows(p, epilogue)
         micro = self._shape(p, info, by_rows)
         launches: list[Launch] = []
         workspace = Workspace()
         a, b = self._left(p, micro, info), self._right(p, micro, by_rows)
-        operands = []
+        near = None
+        if computed is not None:
+            b = dataclasses.replace(b, mode=_OWN)
+            near = _columns(p, computed)
+        read = []
         for given, lanes, packed in (
             (a, micro.mr, a.mode is None),
             (b, micro.nr, b.mode == _PACKED),
@@ -176,22 +200,23 @@ class PanelMatmul(Solver):
                 launches.append(launch)
                 workspace.room(nbytes)
                 given = given.packed(target, lanes, p.acc, steps)
-            operands.append(given)
-        a, b = operands
+            read.append(given)
+        a, b = read
         cut = self._cut(p, micro, info, a, b, by_rows)
         scratch = [Ref(workspace.room(nbytes)) for nbytes in cut.scratch]
         inner, slot = epilogue, ""
         if cut.splits > 1:
             slot = workspace.room(cut.splits * p.total * p.acc.itemsize)
             inner = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}", slot)
-        source = self._source(p, index, micro, info, a, b, cut, inner)
+        b_args: tuple[Arg, ...] = (b.buffer,) if near is None else near.reading.args
+        source = self._source(p, index, micro, info, a, b, cut, inner, near)
         ints = (
             p.m, p.n, p.k, cut.splits, cut.slice, cut.depth, cut.chunk, cut.group, cut.tiles,
             cut.per, *p.batch[1:],
         )  # fmt: skip
         longs = (a.offset, b.offset, a.panel, *a.strides, b.panel, *b.strides, *a.steps, *b.steps)
         args: tuple[Arg, ...] = (
-            a.buffer, b.buffer, *scratch, *(Scalar("int", v) for v in ints),
+            a.buffer, *b_args, *scratch, *(Scalar("int", v) for v in ints),
             *(Scalar(index, v) for v in longs), *inner.args,
         )  # fmt: skip
         launches.append(Launch(source, "gemm_cpu", args, (cut.items,), (1,)))
@@ -246,8 +271,14 @@ class PanelMatmul(Solver):
 
     def _source(
         self, p: MatmulProblem, index: str, micro: Micro, info, a: _Operand, b: _Operand,
-        cut: _Cut, epilogue: Epilogue,
+        cut: _Cut, epilogue: Epilogue, near: operands.Neighbours | None,
     ) -> str:  # fmt: skip
+        if near is not None:
+            epilogue = dataclasses.replace(
+                epilogue,
+                helpers=tuple(dict.fromkeys((*near.reading.helpers, *epilogue.helpers))),
+                uses_double=epilogue.uses_double or near.reading.uses_double,
+            )
         # Small operands are cached anyway.
         fetch = b.mode == _DIRECT and p.k * p.n * p.b.itemsize > 2**17
         names = dict(
@@ -261,6 +292,7 @@ class PanelMatmul(Solver):
             + micro.source(p.acc, info, cut.depth)
             + epilogue.defines
             + "#define PRODUCT\n"
+            + ("" if near is None else _computed(near, index))
             + defines(**names)
             + cl_source("matmul/gemm_cpu.cl")
         )
@@ -274,6 +306,26 @@ class PanelMatmul(Solver):
         room = most_slices(p.total, p.acc)
         slice_ = ceil_div(p.k, max(1, min(ceil_div(units * 3, tiles), p.k // 256, room)))
         return ceil_div(p.k, slice_), slice_
+
+
+def _columns(p: MatmulProblem, computed: Computed) -> operands.Neighbours:
+    """How neighbouring columns of b are computed, in a loop that compilers make vectors of."""
+    columns, depth = operands.Side(p.n, p.b_strides[-1]), operands.Side(p.k, p.b_strides[-2])
+    return operands.along(False, computed, columns, depth, p.b_offset, (1, 2), joined=False)
+
+
+def _computed(near: operands.Neighbours, index: str) -> str:
+    """What gemm_cpu.cl must know of a right operand that is computed."""
+    params = ", ".join(near.reading.params).replace("* ", "* restrict ")
+    stores = "".join(
+        f"to_[{j}] = (ACC_T){value}; " for j, value in enumerate(near.reading.values)
+    )
+    return (
+        f"#define B_PARAMS {params}\n#define B_WIDE {near.width}\n"
+        f"#define B_FIXED(k_) {near.fixed(index, '(k_)')}\n"
+        "#define B_COMPUTED(given_to_, j_) { __global ACC_T* to_ = (given_to_); "
+        f"{near.each(index, '(j_)')} {stores}}}\n"
+    )
 
 
 def _share(tiles: int, tile_work: int, info) -> int:

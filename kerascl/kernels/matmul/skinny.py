@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from kerascl.dtypes import DType
 from kerascl.kernels.contract import arrival
+from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.epilogue import WORDS, Epilogue
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
@@ -19,6 +20,7 @@ from kerascl.kernels.contract.source import (
     unit,
     within,
 )
+from kerascl.kernels.matmul import computed as operands
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, usable
 from kerascl.kernels.matmul.split_k import most_slices, partial_epilogue, vector_reduction_launch
 from kerascl.kernels.matmul.tiles import load4
@@ -62,6 +64,9 @@ class SkinnyMatmul(Solver):
     # Loads that a work-item of a GPU has under way before it multiplies, of one or two rows and of
     # more, whose sums take registers too.
     EARLY, EARLY_ROWS = 16, 8
+    # Of elements that are computed, each from several reads: sixteen, of int4 in groups, took 150
+    # registers of AMD's where eight take 97.
+    EARLY_COMPUTED = 8
 
     def __init__(self, split: int | None = None):
         self.split = split
@@ -85,7 +90,20 @@ class SkinnyMatmul(Solver):
         work = rates.moving(long * p.a.itemsize) + products
         return rates.launch + rates.latency + work / busy
 
-    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+    def computes(self, problem: MatmulProblem, info) -> str | None:
+        p = problem
+        if p.batches > 1 or p.acc.is_complex:  # batches may share what each would compute
+            return None
+        return "a" if p.n <= p.m else "b"
+
+    def plan_computing(
+        self, problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed
+    ) -> Plan:
+        return self.plan(problem, info, epilogue, computed)
+
+    def plan(
+        self, problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed | None = None
+    ) -> Plan:
         p, index = problem, problem_index(problem)
         a = Side("a", p.a, p.a_offset, p.a_strides[-2], p.a_strides[-1], p.a_strides[:3])
         b = Side("b", p.b, p.b_offset, p.b_strides[-1], p.b_strides[-2], p.b_strides[:3])
@@ -98,7 +116,13 @@ class SkinnyMatmul(Solver):
             width = 4 if long.in_fours(long.depth, long.row, p.k) else 1
         else:
             width = 4 if long.in_fours(long.row, long.depth, rows) else 1
-        group_rows = self._rows(p, info, long, rows, along_k, width)
+        reading, nbytes, text = None, float(long.dtype.itemsize), ""
+        if computed is not None:
+            sides = operands.Side(rows, long.row), operands.Side(p.k, long.depth)
+            near = operands.closest(computed, *sides, long.offset, (4,), joined=True)
+            along_k, width, reading = near
+            nbytes, text = reading.nbytes, _computed(near, index)
+        group_rows = self._rows(p, info, nbytes, rows, along_k, width)
         lanes = THREADS // group_rows * (1 if along_k else width)
         groups = ceil_div(rows, group_rows) * p.batches
         step = lanes * (width if along_k else 1)  # of the depth, that a work-group takes at once
@@ -114,6 +138,7 @@ class SkinnyMatmul(Solver):
         room = min(LOCAL_BYTES, info.local_mem_bytes) // (lanes * group_rows * p.acc.itemsize)
         together = next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room)))
         early = self._early(p, info, short_rows, ceil_div(slice_, step))
+        early = early if reading is None else min(early, self.EARLY_COMPUTED)
         local = together * lanes * group_rows * p.acc.itemsize
         stage = round_up(min(slice_, p.k), 4)
         staged = early and stage * short_rows * short.dtype.itemsize
@@ -135,6 +160,7 @@ class SkinnyMatmul(Solver):
             + SPACE.format("__global")
             + defines(**names)
             + (inner.early if early and short_rows == 1 else inner.macro)
+            + text
             + cl_source("matmul/gemm_skinny.cl")
         )
         ints = (rows, count, p.k, splits, slice_, p.batch[1], p.batch[2])
@@ -142,28 +168,35 @@ class SkinnyMatmul(Solver):
             long.offset, short.offset, long.row, long.depth, short.row, short.depth,
             *long.batch, *short.batch, *steps,
         )  # fmt: skip
-        slices, slice_params = _slices(p, groups) if arrives else ((), ())
-        args = (
-            Ref(long.slot), Ref(short.slot), *(Scalar("int", v) for v in ints),
-            *(Scalar(index, v) for v in longs), *slices, *inner.args,
-        )  # fmt: skip
+        long_args: tuple[Arg, ...] = (Ref(long.slot),)
         # what is known never to change may be read later than it stands there
         alone = "" if early else "restrict "
+        long_params: tuple[str, ...] = (f"__global const {long.dtype.storage}* {alone}pL",)
+        if reading is not None:
+            long_args, long_params = reading.args, reading.params
+        slices, slice_params = _slices(p, groups) if arrives else ((), ())
+        args = (
+            *long_args, Ref(short.slot), *(Scalar("int", v) for v in ints),
+            *(Scalar(index, v) for v in longs), *slices, *inner.args,
+        )  # fmt: skip
+        inner_param = f"__global const {short.dtype.storage}* restrict pS"
         params = (
-            f"__global const {long.dtype.storage}* {alone}pL",
-            f"__global const {short.dtype.storage}* restrict pS",
+            *long_params, inner_param,
             *(f"const int {name}" for name in INTS), *(f"const {index} {name}" for name in STEPS),
             *slice_params, *inner.param_list,
         )  # fmt: skip
-        text = Source(
+        kernel = Source(
             "gemm_skinny", params, body,
-            ((arrival.helper(info),) if arrives else ()) + inner.helpers,
-            any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double,
-            arrival.options(info) if arrives else (), THREADS, params[1], local,
+            ((arrival.helper(info),) if arrives else ()) + inner.helpers
+            + (reading.helpers if reading else ()),
+            any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double
+            or bool(reading and reading.uses_double),
+            arrival.options(info) if arrives else (), THREADS, inner_param, local,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
-        main = Launch(unit([text]), text.name, args, size, (THREADS,), text.options, text)
-        launches = [main]
+        launches = [
+            Launch(unit([kernel]), kernel.name, args, size, (THREADS,), kernel.options, kernel)
+        ]
         if separate:
             launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue))
         return Plan(launches, [splits * p.total * p.acc.itemsize] if splits > 1 else [])
@@ -175,16 +208,28 @@ class SkinnyMatmul(Solver):
         return min(loads, self.EARLY if short_rows <= 2 else self.EARLY_ROWS)
 
     def _rows(
-        self, p: MatmulProblem, info, long: Side, rows: int, along_k: bool, width: int
+        self, p: MatmulProblem, info, nbytes: float, rows: int, along_k: bool, width: int
     ) -> int:
         """Of a work-group: fewer where few groups would leave compute units without work, so many
         at least that what lies side by side is read together."""
         if along_k:
             return 8
-        least = max(width, SEGMENT // long.dtype.itemsize)
-        counts = [n for n in (32, 16, 8) if n >= min(least, 32)]
+        most = 32 if nbytes >= 1 else 64
+        least = max(width, SEGMENT / max(nbytes, 1 / 8))
+        counts = [n for n in (64, 32, 16, 8) if min(least, most) <= n <= most]
         busy = (n for n in counts if ceil_div(rows, n) * p.batches >= info.compute_units)
         return next(busy, counts[-1])
+
+
+def _computed(near: operands.Neighbours, index: str) -> str:
+    """The macro L_COMPUTED of gemm_skinny.cl."""
+    fixed, each = ("given_row_", "given_k_") if near.along_k else ("given_k_", "given_row_")
+    values = ", ".join(f"(ACC_T){value}" for value in near.reading.values)
+    return (
+        f"#define L_COMPUTED(x_, row_, k_) {{ const u{index} given_row_ = (row_), given_k_ = (k_); "
+        f"{{ {near.fixed(index, fixed)} {near.each(index, f'{each} / {near.width}')} "
+        f"x_ = (ACCV)({values}); }} }}\n"
+    )
 
 
 def _unroll(short_rows: int, width: int, info) -> str:

@@ -7,6 +7,7 @@ applicable solver plan it.
 from __future__ import annotations
 
 from kerascl.kernels.contract import solver as contract
+from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
@@ -67,6 +68,33 @@ def plan(problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         return zero_plan(problem.total, problem.acc, epilogue)
     solver = database.choose_for("gemm", SOLVERS, VARIANTS, problem, info, epilogue)
     return solver.plan(problem, info, epilogue)
+
+
+def computes(problem: MatmulProblem, info) -> str | None:
+    """The slot of an operand that `plan_computing` need not find in memory, if there is one.
+
+    Raises:
+        NotImplementedError: as `plan`.
+    """
+    problem = normalise_matmul(problem)
+    if problem.total == 0 or problem.k == 0:
+        return None
+    return database.choose("gemm", SOLVERS, VARIANTS, problem, info).computes(problem, info)
+
+
+def computes_well(problem: MatmulProblem, info, computed: Computed) -> bool:
+    """Whether it pays to compute the operand that `computes` names in the product's kernel."""
+    problem = normalise_matmul(problem)
+    solver = database.choose("gemm", SOLVERS, VARIANTS, problem, info)
+    return solver.computes_well(problem, info, computed)
+
+
+def plan_computing(problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed) -> Plan:
+    """Launches for a problem of which `computes` named an operand, which is not in memory; the
+    epilogue has no moments."""
+    problem = normalise_matmul(problem)
+    solver = database.choose("gemm", SOLVERS, VARIANTS, problem, info)
+    return solver.plan_computing(problem, info, epilogue, computed)
 
 
 def takes_moments(problem: MatmulProblem, info) -> bool:

@@ -1,0 +1,60 @@
+"""Operands that a kernel computes as it reads them: what they are made of takes fewer bytes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from kerascl.kernels.contract.plan import Arg
+
+
+class Term(NamedTuple):
+    """A variable of a kernel, 0 <= name < size, which adds `step` times itself to an index."""
+
+    name: str
+    size: int
+    step: int
+
+
+@dataclass(frozen=True)
+class Reading:
+    """C text that computes a few elements of an operand.
+
+    Attributes:
+        params, args: kernel parameters, and the arguments for them.
+        fixed, lines: statements, which store nothing; the former do without the first term's
+            variable, and so may stand before a loop over it.
+        values: a variable for each element, of the compute type of the operand's dtype.
+        helpers: C functions that `lines` call.
+        uses_double: whether `lines` or `helpers` need fp64.
+        nbytes: of memory, for each element of the operand, all that it is made of together.
+        steady: whether the first term's next value leads to the next element of each array that is
+            read, where it leads to another one.
+        apart: how far the first term's next value takes the place in the largest array that is
+            read, in bytes; infinity where that is not always the same.
+    """
+
+    params: tuple[str, ...]
+    args: tuple[Arg, ...]
+    fixed: tuple[str, ...]
+    lines: tuple[str, ...]
+    values: tuple[str, ...]
+    helpers: tuple[str, ...]
+    uses_double: bool
+    nbytes: float
+    steady: bool
+    apart: float
+
+
+class Computed(ABC):
+    """An operand that does not lie in memory."""
+
+    @abstractmethod
+    def reading(
+        self, terms: Sequence[Term], offset: int, neighbours: Sequence[int], joined: bool
+    ) -> Reading:
+        """The text for those elements whose indices are `offset`, plus the terms, plus each of
+        `neighbours`: indices into the memory that the operand would lie in.  With `joined`, what
+        lies side by side is read at once; else compilers find that themselves in a loop."""
