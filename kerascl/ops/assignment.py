@@ -15,7 +15,7 @@ from kerascl.core.holders import rebind
 from kerascl.core.tape import distinct
 from kerascl.dtypes import bool_
 from kerascl.ops.declare import as_array, cast_to, is_scalar, scalar
-from kerascl.ops.indexing import At, Basic, Key, basic, fitting, is_flag, kept_shape
+from kerascl.ops.indexing import At, Basic, Key, basic, box_of, fitting, is_flag, kept_shape
 from kerascl.ops.movement import flip
 from kerascl.ops.pointwise import where
 from kerascl.ops.views import expand_to, pad_with, reshape_to
@@ -53,6 +53,9 @@ def _updated(x: Array, key: Any, value: ArrayLike) -> Array:
         masked = _masked(x, key, new)
         if masked is not None:
             return masked
+    box = box_of(x.shape, key)
+    if box is not None:
+        return box.put(x, new)
     parts = Key(x.shape, key).parts
     found = basic(x.shape, parts)
     if found.advanced:

@@ -28,6 +28,7 @@ from kerascl.ops.movement import flip, iota, strided
 from kerascl.ops.pointwise import not_equal
 from kerascl.ops.prepared import first, prepared, room_for
 from kerascl.ops.scan import cumsum, places_of
+from kerascl.ops.updates import bounded, update
 from kerascl.ops.views import SLICE, concat, expand_to, reshape_to, window
 
 __all__ = [
@@ -490,7 +491,11 @@ class _Update:
 
     def set(self, value: ArrayLike) -> Array:
         """A copy of x with x[key] = value."""
-        return self._apply(value, "set")
+        x = self._array
+        box = box_of(x.shape, self._key)
+        if box is None or not any(isinstance(start, Array) for start in box.starts):
+            return self._apply(value, "set")  # one program, wherever the elements are
+        return box.put(x, scalar(value, x.dtype) if is_scalar(value) else as_array(value, x.dtype))
 
     def add(self, value: ArrayLike) -> Array:
         """A copy of x with x[key] += value; repeated indices add up."""
@@ -520,6 +525,51 @@ class _Update:
             mode,
         )
         return reshape_to(flat, x.shape)
+
+
+@dataclass
+class Box:
+    """What integers and slices without steps select, where integers may be on the device.
+
+    Attributes:
+        starts, sizes: of the box, along each axis of the array.
+        kept: the shape that the key gives.
+    """
+
+    starts: list[int | Array]
+    sizes: tuple[int, ...]
+    kept: tuple[int, ...]
+
+    def put(self, x: Array, value: Array) -> Array:
+        """`x` with the box replaced by `value`, which broadcasts to the shape that is kept."""
+        return update(x, reshape_to(fitting(value, self.kept), self.sizes), self.starts)
+
+
+def box_of(shape: tuple[int, ...], key: Any) -> Box | None:
+    """The box that a key selects; None where it selects nothing or something else."""
+    given = key if isinstance(key, tuple) else (key,)
+    if not all(map(_is_plain, given)):
+        return None
+    parts = Key(shape, given).parts
+    found = basic(shape, parts)
+    sizes = [b - a for a, b in zip(found.starts, found.stops, strict=True)]
+    starts: list[int | Array] = [*found.starts]
+    drop = set(found.drop)
+    for axis, index in found.advanced:  # as when it is read, an index out of range is the nearest
+        starts[axis] = bounded(wrap_negative(index, shape[axis]), 0, shape[axis] - 1)
+        sizes[axis] = 1
+        drop.add(axis)
+    if 0 in sizes or 0 in shape or any(s != 1 for s in found.steps) or found.reverse:
+        return None
+    return Box(starts, tuple(sizes), tuple(n for a, n in enumerate(sizes) if a not in drop))
+
+
+def _is_plain(part: Any) -> bool:
+    """Whether a part of a key is a slice, an ellipsis, an integer, or one on the device."""
+    if isinstance(part, Array):
+        return not part.shape and part.dtype.is_integer
+    whole = isinstance(part, int | np.integer) and not isinstance(part, bool)
+    return whole or isinstance(part, slice) or part is Ellipsis
 
 
 def iota_like(x: Array) -> Array:

@@ -13,6 +13,7 @@ from kerascl.core.node import topological
 from kerascl.core.op import Kind
 from kerascl.core.tape import GradientTape
 from kerascl.ops.contraction import MATMUL
+from kerascl.ops.updates import update
 from kerascl.ops.views import PAD, PERMUTE, SLICE
 from tests import profiles
 from tests.compiler.graphs import CPU, argument, nodes_of
@@ -223,6 +224,28 @@ def test_only_odd_large_products_on_gpus():
     assert width(131, rows=512) == 131  # too short to be worth it
     assert width(WORDS, rows=2) == WORDS
     assert width(WORDS, rows=DEPTH // 2) == WORDS  # the padded weights are larger than the result
+
+
+def test_what_loops_store_in_place_keeps_its_rows(card, rng):
+    c, x = rng.normal(size=(2 * ROWS, WORDS)), rng.normal(size=(ROWS, DEPTH))
+    w = rng.normal(size=(DEPTH, WORDS))
+
+    @kc.jit
+    def stored(c, x, w, n):
+        def body(i, c):
+            return i + 1, c.at[kc.cast(i, "int32")].set((x @ w)[0] + 1.0)
+
+        def rows(i, c):
+            return i + 1, update(c, x @ w + 1.0, [i, 0])
+
+        c = kc.while_loop(lambda i, c: i < n, rows, (kc.array(np.int32(3)), c))[1]
+        return kc.while_loop(lambda i, c: i < 1, body, (kc.array(np.int32(0)), c))[1]
+
+    found = stored(*(kc.array(v.astype("float32")) for v in (c, x, w)), kc.array(np.int32(5)))
+    for i in (3, 4):
+        c[i : i + ROWS] = x @ w + 1
+    c[0] = (x @ w)[0] + 1
+    assert np.linalg.norm(found.numpy() - c) < 1e-5 * np.linalg.norm(c)
 
 
 # Steps from one array of ROWS rows of WORDS to another, and ends that take no such array any more;

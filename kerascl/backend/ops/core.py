@@ -42,10 +42,11 @@ from kerascl.core.array import Array
 from kerascl.core.errors import CaptureError
 from kerascl.core.overlay import placeholder
 from kerascl.dtypes import int32
-from kerascl.ops import gather, movement, pointwise, views
+from kerascl.ops import gather, movement, pointwise
 from kerascl.ops.creation import full
 from kerascl.ops.declare import cast_to, scalar
 from kerascl.ops.sparse import SparseArray
+from kerascl.ops.updates import update
 from kerascl.ops.views import expand_to, reshape_to
 
 __all__ = [
@@ -241,31 +242,17 @@ def slice(inputs, start_indices, shape) -> Array:
 def slice_update(inputs, start_indices, updates) -> Array:
     """`inputs` with `updates` put at `start_indices`, which may be device values."""
     x, updates = conversion.convert_to_tensor(inputs), conversion.convert_to_tensor(updates)
-    starts = _starts(start_indices)
-    inside, part = None, cast_to(updates, x.dtype)
-    low = [s if isinstance(s, int) else 0 for s in starts]
-    for axis, (start, m, n) in enumerate(zip(starts, updates.shape, x.shape, strict=True)):
+    starts = []
+    for start, m, n in zip(_starts(start_indices), updates.shape, x.shape, strict=True):
         if m > n:
             raise ValueError(
                 f"slice_update: updates of shape {updates.shape} do not fit in {x.shape}"
             )
         if isinstance(start, int):
-            start = low[axis] = min(max(start, 0), n - m)
-            if m == n:
-                continue
+            starts.append(min(max(start, 0), n - m))
         else:
-            start = pointwise.minimum(pointwise.maximum(start, 0), n - m)
-        place = movement.iota(x.shape, axis) - start
-        here = pointwise.logical_and(place >= 0, place < m)
-        inside = here if inside is None else pointwise.logical_and(inside, here)
-        if not isinstance(starts[axis], int):
-            line = pointwise.minimum(pointwise.maximum(movement.iota((n,), 0) - start, 0), m - 1)
-            part = gather.take(part, line, axis)
-    if inside is None:
-        return part
-    high = [n - s - k for n, s, k in zip(x.shape, low, part.shape, strict=True)]
-    part = views.pad_with(part, low, high, [0] * x.ndim, 0)
-    return pointwise.where(inside, part, x)
+            starts.append(pointwise.minimum(pointwise.maximum(start, 0), n - m))
+    return update(x, updates, starts)
 
 
 def _starts(start_indices) -> list:

@@ -10,6 +10,7 @@ from kerascl.compiler.fuse.rules import Context, Join, Part, join
 from kerascl.compiler.fuse.targets import Computing, Reads, choose_targets, reads_of
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
+from kerascl.compiler.graph.in_place import STORE, UPDATED, ReadLater, carry_of
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.ops.nn import VARIANCE
@@ -20,10 +21,14 @@ NEIGHBOURS = 8  # clusters that read the same value and are looked at, the lates
 class Grouping:
     """Builds clusters greedily, in topological order, keeping the order of clusters acyclic."""
 
-    def __init__(self, stored: set[int], now: Context, computed: dict[int, int]) -> None:
+    def __init__(
+        self, stored: set[int], now: Context, computed: dict[int, int], memory: dict[int, Node]
+    ) -> None:
         self.stored = stored
         self.now = now
         self.computed = computed
+        self.memory = memory  # by the id of each store in place: what it replaces
+        self.replaced: dict[int, Node] = {}  # by id: what stores among the clusters do
         self.clusters: list[Cluster] = []
         self.of: dict[int, Cluster] = {}
         self.reads: dict[int, set[int]] = {}
@@ -35,6 +40,9 @@ class Grouping:
         if kind is Kind.LIBRARY:
             cluster = Cluster("library", node.shape, computed=self.computed.get(id(node)))
             self._open(cluster, node, self._operands(node), Join())
+            return
+        if node.op is UPDATED:
+            self.of[id(node)] = self.of[id(node.inputs[0])]
             return
         if kind is Kind.PICK:
             self.of[id(node)] = self.of[id(node.inputs[0])]
@@ -76,15 +84,19 @@ class Grouping:
         cluster.statements += self.now.length.get(id(node), 0)
         self.of[id(node)] = cluster
         self.reads[id(node)] = set(reads.nodes)
+        if node.op is STORE:
+            self.replaced[id(self.memory[id(node)])] = self.memory[id(node)]
+        for key in reads.nodes:
+            if key in self.replaced:
+                raise ReadLater(carry_of(self.replaced[key]))
         for key, patterns in reads.patterns.items():
             cluster.patterns.setdefault(key, set()).update(patterns)
         if cluster.kind != "library":
             for key in reads.nodes:
                 self._readers.setdefault(key, []).append(cluster)
         extra = 0
-        for key in reads.nodes:
-            other = self.of.get(key)
-            if other is not None and other is not cluster:
+        for other in self._earlier(node, reads):
+            if other is not cluster:
                 extra |= other.before | (1 << other.index)
         if extra & ~cluster.before:
             cluster.before |= extra
@@ -104,21 +116,36 @@ class Grouping:
             if read.size >= own_size:
                 for cluster in self._readers.get(key, ())[-NEIGHBOURS:]:
                     found.setdefault(cluster.index, cluster)
+        earlier = self._earlier(node, reads)
         for _, cluster in sorted(found.items(), reverse=True):
-            if self._acyclic(cluster, reads):
+            if self._acyclic(cluster, earlier) and not self._uses_replaced(cluster, node):
                 inside = {key for key in reads.nodes if self.of.get(key) is cluster}
                 joined = join(cluster, node, reads, inside, self.now)
                 if joined is not None:
                     return cluster, joined
         return None, None
 
-    def _acyclic(self, cluster: Cluster, reads: Reads) -> bool:
+    def _earlier(self, node: Node, reads: Reads) -> list[Cluster]:
+        """The clusters that must have run: those that a target reads, and those that use memory
+        which it replaces."""
+        found = [self.of[key] for key in reads.nodes if key in self.of]
+        if node.op is STORE:
+            memory = self.memory[id(node)]
+            found += [x for x in self.clusters if id(memory) in x.patterns]
+            if id(memory) in self.of:
+                found.append(self.of[id(memory)])
+        return found
+
+    def _uses_replaced(self, cluster: Cluster, node: Node) -> bool:
+        """Whether a cluster reads or writes memory that a store in place replaces."""
+        if node.op is not STORE:
+            return False
+        memory = id(self.memory[id(node)])
+        return memory in cluster.patterns or self.of.get(memory) is cluster
+
+    def _acyclic(self, cluster: Cluster, earlier: list[Cluster]) -> bool:
         bit = 1 << cluster.index
-        for key in reads.nodes:
-            other = self.of.get(key)
-            if other is not None and other is not cluster and other.before & bit:
-                return False
-        return True
+        return not any(x is not cluster and x.before & bit for x in earlier)
 
 
 def group(
@@ -139,6 +166,9 @@ def group(
         accepts, busy_rows, update_limit, most_buffers, most_reductions: see
             `rules.Context`.
         computing: see `targets.Computing`.
+
+    Raises:
+        ReadLater: what a store in place replaces is read afterwards.
     """
     chosen = choose_targets(nodes, roots, most_buffers, computing)
     targets, stored, length, apart, computed = chosen
@@ -146,7 +176,8 @@ def group(
     now = Context(
         accepts, length, varied, busy_rows, update_limit, most_buffers, most_reductions, apart
     )
-    grouping = Grouping(stored, now, computed)
+    memory = {id(node.inputs[0]): node.inputs[1] for node in nodes if node.op is UPDATED}
+    grouping = Grouping(stored, now, computed, memory)
     for node in targets:
         grouping.add(node)
     order = _ordered(grouping.clusters)
@@ -178,6 +209,8 @@ def _choose_stores(clusters: list[Cluster], grouping: Grouping, roots: list[Node
     needed = {id(views.storage(node)) for node in roots}
     for cluster in clusters:
         for member in cluster.members:
+            if member.op is STORE:
+                needed.add(id(member))
             if member.op.kind is not Kind.PICK:
                 reads = grouping.reads[id(member)]
                 needed |= {k for k in reads if grouping.of.get(k) is not cluster}

@@ -16,6 +16,7 @@ from typing import Any
 from kerascl.compiler.fuse.targets import Reads
 from kerascl.compiler.generate.moments import RESULTS
 from kerascl.compiler.graph.cluster import Cluster
+from kerascl.compiler.graph.in_place import STORE
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.dtypes import float32
@@ -93,8 +94,12 @@ def join(cluster: Cluster, node: Node, reads: Reads, inside: set[int], now: Cont
         now.most_buffers
     ):
         return None
+    if node.op is STORE and (cluster.kind == "reduction" or cluster.row):
+        return None
     own = {key: patterns for key, patterns in reads.patterns.items() if key in inside}
     if node.op.kind is Kind.REDUCTION:
+        if any(member.op is STORE for member in cluster.members):
+            return None
         rules = {"map": _reduced_map, "reduction": _second_reduction, "library": _moments}
         rule = rules[cluster.kind]
         return rule(cluster, node, own, now)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from kerascl.compiler import library
 from kerascl.compiler.fuse.inline import Statements
 from kerascl.compiler.graph import views
+from kerascl.compiler.graph.in_place import STORE, UPDATED
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.ops.views import CONCAT, EXPAND, PAD
@@ -160,6 +161,7 @@ class _Walk:
         apart: what no kernel computes that reads it.
         possible: of a library operation, the input that its kernel could compute, and its base.
         computed: of a library operation, the input that its kernel does compute.
+        memory: what stores in place replace, before and after.
     """
 
     def __init__(
@@ -180,6 +182,7 @@ class _Walk:
         self.length: dict[int, int] = {}
         self.exact: dict[int, bool] = {}
         self.apart: set[int] = set()
+        self.memory = {id(y) for x in nodes if x.op is UPDATED for y in (x, x.inputs[1])}
         self.statements = Statements()
         for node in nodes:
             for key in {id(x) for x in node.inputs}:
@@ -222,6 +225,10 @@ class _Walk:
             return
         if kind in (Kind.LIBRARY, Kind.PICK, Kind.REDUCTION):
             self.target.add(key)
+        if node.op is STORE:
+            self._store(node)
+        if node.op is UPDATED:  # its memory is whole when the kernel that stores has ended
+            self.apart.add(key)
         if kind is Kind.POINTWISE and node.dtype.is_bool:
             self._keep_compared(node)
         if id(node) in self.possible:
@@ -246,6 +253,16 @@ class _Walk:
             self.buffers[key] = buffers
             self.whole[key] = sources if len(sources) <= 2 else frozenset(list(sources)[:2])
         self.cost[key] = inline
+
+    def _store(self, node: Node) -> None:
+        """What a store writes does not read, in its kernel, memory that stores replace."""
+        self.target.add(id(node))
+        for x in node.inputs:
+            if not self.buffers[id(x)].isdisjoint(self.memory):
+                x = views.storage(x)
+                self._demand(x)
+                self.buffers[id(x)] = self.whole[id(x)]
+                self.statements.read(x)
 
     def _choose_computed(self, node: Node) -> None:
         """Have a kernel compute its input, if that is made of hardly more bytes than it has itself

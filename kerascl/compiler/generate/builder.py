@@ -10,7 +10,8 @@ from typing import Any
 from kerascl import dtypes
 from kerascl.compiler.generate.emit import Scope, Writer
 from kerascl.compiler.graph.cluster import Cluster
-from kerascl.compiler.graph.symbolic import LOOP_INDEX, Expr
+from kerascl.compiler.graph.in_place import STORE
+from kerascl.compiler.graph.symbolic import LOOP_INDEX, Expr, Var, unravel
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.kernels.contract.source import Source
@@ -43,6 +44,8 @@ def _is_wide(cluster: Cluster, outside: set[int]) -> bool:
     while stack:
         node = stack.pop()
         if node.size > dtypes.NARROW_POSITIONS:
+            return True
+        if node.op is STORE and node.attrs[0].size > dtypes.NARROW_POSITIONS:
             return True
         if id(node) not in seen and id(node) not in outside:
             seen.add(id(node))
@@ -134,7 +137,10 @@ class Builder:
         """
         writer = scope.writer
         pointer = writer.buffer(node)
-        if id(node) in self.cluster.streamed:
+        if node.op is STORE:
+            index, inside = self._in_place(scope, node, index)
+            condition = " && ".join(test for test in (condition, inside) if test)
+        elif id(node) in self.cluster.streamed:
             index = index + Expr(((LOOP_INDEX, node.size),), 0)
         template = (exact and node.dtype.keep) or node.dtype.store
         near = scope.neighbours
@@ -142,3 +148,24 @@ class Builder:
             return
         text = template.format(p=pointer, i=writer.index(index), v=value)
         scope.stores.append(f"if ({condition}) {{ {text}; }}" if condition else f"{text};")
+
+    def _in_place(self, scope: Scope, node: Node, index: Expr) -> tuple[Expr, str]:
+        """Where a store puts an element of its box, and the condition that it lies inside."""
+        (region,) = node.attrs
+        coords = unravel(index, node.shape)
+        moving = iter(node.inputs[1:])
+        offset = Var(scope.writer.offset(node, region.offset), region.offset, region.offset)
+        at, guards = Expr(((offset, 1),), 0), []
+        for c, n, m, start, step in zip(
+            coords, region.shape, node.shape, region.starts, region.strides, strict=True
+        ):
+            if start is None:
+                value = scope.value(next(moving), coords, (), self.outside)
+                ctype = scope.writer.index_type
+                name = scope.define(ctype, f"({ctype}){value}")
+                c = c + Expr(((Var(name, -m, n), 1),), 0)
+                guards.append((c, n))
+            else:
+                c = c + start
+            at = at + c * step
+        return at, scope.writer.condition(tuple(guards)) if guards else ""

@@ -81,6 +81,7 @@ class Writer:
         self.uses_double = False
         self.options: tuple[str, ...] = ()
         self._buffers: dict[int, str] = {}
+        self._offsets: dict[int, str] = {}
         self._numbers: dict[int, str] = {}
         self._scalars: dict[tuple[Any, ...], str] = {}
         self._names = 0
@@ -132,6 +133,16 @@ class Writer:
             self.params.append(f"const {self.index_type} {name}")
             self.args.append(Scalar(self.index_type, value))
         return self._numbers[value]
+
+    def offset(self, node: Node, value: int) -> str:
+        """The parameter for where a node's region begins: kernels that differ in it only are the
+        same."""
+        key = id(node)
+        if key not in self._offsets:
+            self._offsets[key] = f"off{len(self._offsets)}"
+            self.params.append(f"const {self.index_type} {self._offsets[key]}")
+            self.args.append(Scalar(self.index_type, value))
+        return self._offsets[key]
 
     def constant(self, value: Any, dtype: DType) -> str:
         """A scalar in the compute type of `dtype`."""

@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kerascl import dtypes
+from kerascl.compiler.graph.in_place import STORE
 from kerascl.core.node import Node, const
 from kerascl.core.op import CONST, Kind, Op
 from kerascl.core.types import Attrs, Shape
@@ -135,7 +136,7 @@ class _Rows:
             if x.shape and x.shape[-1] == self.length and id(x) in self.possible:
                 return True
             return node.op is EXPAND and (x.shape[-1] == 1 or x.size == self.length)
-        if node.op.kind is not Kind.POINTWISE:
+        if node.op.kind is not Kind.POINTWISE or node.op is STORE:
             return False
         return bool(node.inputs) and all(
             x.op is CONST or not x.shape or id(x) in self.possible for x in node.inputs

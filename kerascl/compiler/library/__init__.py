@@ -15,6 +15,7 @@ from kerascl.compiler.library import (
     scatter,
     solve,
     sort,
+    update,
 )
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
@@ -35,6 +36,7 @@ _RECORDS: dict[Op, LibraryOperation] = {
         *solve.OPERATIONS,
         *scatter.OPERATIONS,
         *fft.OPERATIONS,
+        *update.OPERATIONS,
         *custom.OPERATIONS,
     )
 }

@@ -20,6 +20,13 @@ from kerascl.compiler.generate.computed import Expression
 from kerascl.compiler.generate.emit import BufferArg, LoopStep, WorkArg
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
+from kerascl.compiler.graph.in_place import (
+    STORE,
+    UPDATED,
+    ReadLater,
+    carry_of,
+    updated_in_place,
+)
 from kerascl.compiler.graph.rewrite import rewrite
 from kerascl.compiler.program import memory, multi, offsets, packing, prologue, schedule
 from kerascl.compiler.program.program import Program, Slot, Step, Use, copy_step, value_of
@@ -64,6 +71,7 @@ def lower(
 
     Raises:
         NotImplementedError: a value is of double precision, which the device lacks.
+        ReadLater: see `group`.
     """
     if not info.fp64:
         _refuse_doubles(nodes, info)
@@ -84,8 +92,13 @@ def lower(
         computing=None if generic else _Captured(info),
     )  # fmt: skip
     program = _Lowering(position, roots, stored, info, generic)
+    for node in nodes:
+        if node.op is UPDATED:
+            program.memory[id(node)] = program.memory[id(node.inputs[0])] = carry_of(node)
     for cluster in clusters:
-        cluster.streamed = {id(m) for m in cluster.members if id(m) in streamed}
+        cluster.streamed = {
+            id(m) for m in cluster.members if id(m) in streamed or m.op is STORE
+        }
         if labels is not None:
             program.layer = labels.at(origin.get(id(cluster.head), -1))
         program.add(cluster)
@@ -148,6 +161,7 @@ class _Lowering:
         self.generic = generic
         self.position = position
         self.roots = {id(views.storage(node)) for node in roots}
+        self.memory: dict[int, Node] = {}  # of what lies in a carry's memory: the carry
         self.slots: list[Slot] = []
         self.slot_of: dict[int, int] = {}
         self.steps: list[Step] = []
@@ -157,6 +171,7 @@ class _Lowering:
 
     def slot(self, node: Node) -> int:
         """The slot of a storage node."""
+        node = self.memory.get(id(node), node)
         key = id(node)
         if key not in self.slot_of:
             if node.op.kind is Kind.LEAF:
@@ -184,6 +199,8 @@ class _Lowering:
             return
         for member in cluster.stores:
             if cluster.kind == "reduction" and id(member) not in cluster.row:
+                continue
+            if member.op is STORE:
                 continue
             for key, patterns in cluster.patterns.items():
                 if patterns == {"same"} and key in self.slot_of:
@@ -237,6 +254,7 @@ class _Lowering:
             )
             stored = {self.slot(m) for m in cluster.stores}
             step.writes = frozenset(stored.union(work))
+            step.tiles = self._tiles(cluster)
             self.generated.append((step, text))
             self.steps.append(step)
 
@@ -287,8 +305,9 @@ class _Lowering:
         plan = record.plan(call)
         for k, nbytes in enumerate(plan.workspace):
             names[f"ws{k}"] = self.work(nbytes)
-        only_read = beside.difference(self.slot(m) for m in cluster.stores)
-        writes = frozenset(names.values()).difference(inputs, only_read)
+        stores = frozenset(self.slot(m) for m in cluster.stores)
+        writes = frozenset(names.values()).difference(inputs, beside.difference(stores))
+        writes |= stores.intersection(beside)  # in place also where the kernel reads that memory
         work = [launch.role is Role.MAIN for launch in plan.launches]
         flops = record.flops(node) // max(1, sum(work))  # parts of a problem are about equal
         for launch in plan.launches:
@@ -308,16 +327,25 @@ class _Lowering:
                 flops=flops if launch.role is Role.MAIN else 0,
             )
             step.writes = writes
+            step.tiles = self._tiles(cluster)
             self.steps.append(step)
             if launch.text is not None:
                 self.generated.append((step, launch.text))
+
+    def _tiles(self, cluster: Cluster) -> frozenset[tuple[int, int]]:
+        """Where a cluster stores in memory that it does not read: boxes of arrays that begin
+        elsewhere in it lie apart, see `updated_in_place`."""
+        stores = (m for m in cluster.stores if m.op is STORE)
+        read = {self.slot(self.memory[key]) for key in cluster.patterns if key in self.memory}
+        found = ((self.slot(m), m.attrs[0].offset) for m in stores)
+        return frozenset(tile for tile in found if tile[0] not in read)
 
     def _loop(self, cluster: Cluster, inputs: list[int]) -> None:
         """The launches of a loop: its body's, once for each step."""
         node = cluster.head
         body, length, reverse, history = node.attrs
         picks = {m.attrs[0]: self.slot(m) for m in cluster.members[1:]}
-        nodes, streamed, roots = body.graph(history)
+        nodes, _, roots = body.graph(history)
         carries = len(body.carry)
         places = []  # slots of the final carry, then of what each step stores
         for k, root in enumerate(roots):
@@ -328,8 +356,7 @@ class _Lowering:
                 self.steps.append(copy_step(inputs[k], places[k], argument.nbytes))
         if length == 0:
             return
-        ids = frozenset(id(n) for n in streamed)
-        inner = lower(nodes, roots, self.info, self.generic, ids)
+        inner, nodes, roots = self._body(body, nodes, roots, streams=True)
         slots, copies = self._loop_slots(body, inner, nodes, roots, inputs, places, {})
         once: dict[int, Step] = {}
         for step in range(length):
@@ -354,7 +381,7 @@ class _Lowering:
                 self.steps.append(copy_step(initial[k], places[k], argument.nbytes))
         flag = self.work(np.dtype(np.int32).itemsize)
         self.steps.append(start_step(wanted, flag))
-        inner = lower(nodes, roots, self.info, self.generic)
+        inner, nodes, roots = self._body(body, nodes, roots, streams=False)
         # they live as long as the loop, so share memory among themselves
         own = [k for k, slot in enumerate(inner.slots) if slot.kind == "temporary"]
         lives = [(inner.slots[k].nbytes, inner.first[k], inner.last[k]) for k in own]
@@ -370,6 +397,24 @@ class _Lowering:
         steps = [*(known[id(step)] for step in inner.steps), *copies]
         repeated = [*predicated(steps, flag), advance_step(places[carries], flag)]
         self.steps.append(repeat_step(repeated, flag, most))
+
+    def _body(
+        self, body: Any, nodes: list[Node], roots: list[Node], streams: bool
+    ) -> tuple[Program, list[Node], list[Node]]:
+        """The program of a loop's body, with its graph: carries are updated in place where they
+        can be."""
+        without: set[int] = set()
+        while True:
+            found = updated_in_place(body.carry, roots, nodes, without)
+            streamed = found.roots[len(body.carry) :] if streams else []
+            ids = frozenset(id(n) for n in streamed)
+            wanted = [*found.roots, *found.more]
+            try:
+                inner = lower(found.nodes, wanted, self.info, self.generic, ids)
+            except ReadLater as late:
+                without.add(id(late.carry))
+                continue
+            return inner, found.nodes, found.roots
 
     def _share_units(self) -> None:
         """Put the generated kernels into few translation units: building one costs more than

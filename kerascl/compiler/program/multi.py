@@ -116,15 +116,21 @@ def _capacity(step: Step, info: DeviceInfo) -> int:
 def _dependencies(steps: list[Step]) -> list[int]:
     """For each step, the bit set of all steps that must come before it."""
     before = [0] * len(steps)
-    writer: dict[int, int] = {}
+    # of each slot: the last writers, several where they wrote tiles, and who read it since
+    writers: dict[int, list[tuple[int, frozenset[int]]]] = {}
     readers: dict[int, list[int]] = {}
     for k, step in enumerate(steps):
         used = {a.index for a in step.args if type(a) is Use}
         written = used if step.writes is None else used & step.writes
+        tiles: dict[int, frozenset[int]] = {}
+        for slot, number in step.tiles:
+            tiles[slot] = tiles.get(slot, frozenset()) | {number}
         bits = 0
         for slot in used:
-            if slot in writer:
-                bits |= 1 << writer[slot]
+            own = tiles.get(slot)
+            for writer, others in writers.get(slot, ()):
+                if not (own and others and own.isdisjoint(others)):
+                    bits |= 1 << writer
             if slot in written:
                 for reader in readers.get(slot, ()):
                     bits |= 1 << reader
@@ -136,8 +142,10 @@ def _dependencies(steps: list[Step]) -> list[int]:
             rest ^= low
         before[k] = total
         for slot in used:
-            if slot in written:
-                writer[slot] = k
+            if slot in tiles:
+                writers.setdefault(slot, []).append((k, tiles[slot]))
+            elif slot in written:
+                writers[slot] = [(k, frozenset())]
                 readers[slot] = []
             else:
                 readers.setdefault(slot, []).append(k)

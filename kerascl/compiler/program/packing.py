@@ -30,8 +30,9 @@ def gather(steps: list[Step], slots: list[Slot], info: DeviceInfo) -> list[Step]
     room = (info.max_parameter_bytes - 64) // 24
     open_groups: dict[str, list[Step]] = {}
     groups: list[list[Step]] = []
+    written = {s for step in steps for s in step.writes or ()}
     for step in steps:
-        if times[id(step)] > 1 or not _is_weight(step, slots):
+        if times[id(step)] > 1 or not _is_weight(step, slots, written):
             continue
         group = open_groups.get(step.source)
         if group is None or len(group) >= min(MOST_JOBS, room):
@@ -71,12 +72,13 @@ def _can_join(step: Step) -> bool:
     )
 
 
-def _is_weight(step: Step, slots: list[Slot]) -> bool:
+def _is_weight(step: Step, slots: list[Slot], written: set[int]) -> bool:
     if not _can_join(step):
         return False
     source, out, _ = step.args[:3]
-    read, written = slots[source.index], slots[out.index]
-    return bool(read.kind == "input" and written.nbytes <= MOST_BYTES)
+    read, packed = slots[source.index], slots[out.index]
+    there = read.kind == "input" and source.index not in written
+    return bool(there and packed.nbytes <= MOST_BYTES)
 
 
 def _joined(group: list[Step]) -> Step:

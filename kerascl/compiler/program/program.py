@@ -44,7 +44,8 @@ class Step:
     `writes` are the slots it may write; None stands for all it uses.  `layer` and `flops` (floating
     point operations of a product) are for profiles.  `kernel` is what eager evaluation launches.
     Equal sources of all steps are one string.  `otherwise` are C statements for where a loop that
-    the step is part of has ended.
+    the step is part of has ended.  `tiles` are (slot, number): of what it writes in the slot, which
+    does not overlap tiles of other numbers; a slot without is written anywhere.
     """
 
     source: str
@@ -59,6 +60,7 @@ class Step:
     layer: str = ""
     flops: int = 0
     otherwise: str = ""
+    tiles: frozenset[tuple[int, int]] = frozenset()
 
     def __post_init__(self) -> None:
         self.source = sys.intern(self.source)
@@ -85,7 +87,8 @@ class Step:
         writes = None
         if self.writes is not None:
             writes = frozenset(slots[w] for w in self.writes if w in slots)
-        return replace(self, args=args, writes=writes)
+        tiles = frozenset((slots[s], number) for s, number in self.tiles if s in slots)
+        return replace(self, args=args, writes=writes, tiles=tiles)
 
 
 @dataclass

@@ -15,7 +15,7 @@ from kerascl.core.overlay import Overlay
 from kerascl.dtypes import DType
 from kerascl.onnx.exporter.errors import ExportError
 from kerascl.onnx.exporter.sizes import Shape, joined, same_everywhere
-from kerascl.ops import attention, elimination, histograms
+from kerascl.ops import attention, elimination, histograms, updates
 from kerascl.ops.control import Body
 from kerascl.ops.recurrence import Recurrence
 
@@ -26,6 +26,7 @@ FORMULAS: dict[Op, Callable[..., Sequence[Array]]] = {
     elimination.SOLVE: lambda a, b: (elimination.gauss_jordan(a, b),),
     histograms.COUNTS: lambda *values: (histograms.counted(*values),),
     histograms.BINNED: lambda *values: (histograms.binned(*values),),
+    updates.UPDATE: lambda *values: (updates.formula(*values),),
 }
 
 
