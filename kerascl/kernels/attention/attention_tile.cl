@@ -96,7 +96,8 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
     EACH(j, DP / (4 * TX)) o[i][j] = (float4)(0);
   }
   int end = CAUSAL ? min(S, t0 + BR) : S;
-  for (int s0 = 0; s0 < end; s0 += BC) {
+  int s0 = 0;
+  do {  // once at least, which takes fewer registers
     load_tile(kv, k + s0 * k1, k1, k3, S - s0, BC, WIDTH, WP, lid);
     MEET(t0, s0)
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -144,7 +145,8 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
     }
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
-  }
+    s0 += BC;
+  } while (s0 < end);
   EACH(i, RR) part[(ty + i * TY) * TX + tx] = sum[i];
   barrier(CLK_LOCAL_MEM_FENCE);
   EACH(i, RR) {
