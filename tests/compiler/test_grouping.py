@@ -5,7 +5,7 @@ import pytest
 import kerascl as kc
 from kerascl.compiler.fuse.rules import Part
 from kerascl.compiler.fuse.targets import RECOMPUTE_ONE_LIMIT, choose_targets, reads_of
-from kerascl.dtypes import int32
+from kerascl.dtypes import bfloat16, int32
 from kerascl.ops.nn import moments
 from tests.compiler.graphs import argument, epilogues_only, grouped, names, nodes_of
 
@@ -189,3 +189,34 @@ def test_records_are_asked_for_moments_only_where_they_would_serve():
     mean, variance = moments(kc.tanh(y), (0,))  # no shift of a column
     grouped(mean, variance, accepts=accepts)
     assert Part.MOMENTS not in asked
+
+
+def stored(*arrays, **limits):
+    """Names and dtypes of the large values that clusters store."""
+    clusters = grouped(*arrays, **limits)
+    return [(m.op.name, m.dtype.name) for c in clusters for m in c.stores if m.size > 10_000]
+
+
+def test_where_memory_counts_values_made_of_as_few_bytes_are_computed_again():
+    x, y, z = (argument(64, 768, dtype=bfloat16) for _ in range(3))
+    wide = [v.astype("float32") for v in (x, y, z)]
+    product = wide[0] * wide[1] + wide[0] * 3.0 - wide[1]
+    readers = kc.sum(product, 0), kc.sum(kc.abs(product), 1)
+    assert stored(*readers) == [("subtract", "float32")]
+    assert not stored(*readers, memory_bound=True)
+    more = product * wide[2]  # made of three values of 2 bytes
+    readers = kc.sum(more, 0), kc.sum(kc.abs(more), 1)
+    assert stored(*readers, memory_bound=True) == [("multiply", "float32")]
+    costly = kc.exp(kc.tanh(product))
+    readers = kc.sum(costly, 0), kc.sum(kc.abs(costly), 1)
+    assert stored(*readers, memory_bound=True) == [("exp", "float32")]
+
+
+def test_where_memory_counts_what_is_widened_is_stored_before():
+    x, y, z = (argument(64, 768, dtype=bfloat16) for _ in range(3))
+    narrow = kc.tanh(kc.tanh(x) * y) + z
+    for value in (narrow, kc.reshape(narrow, (8, 8, 768))):
+        wide = value.astype("float32")
+        readers = kc.sum(wide, 0), kc.sum(kc.abs(wide), -1)
+        assert stored(*readers) == [("cast", "float32")]
+        assert stored(*readers, memory_bound=True) == [("add", "bfloat16")]

@@ -157,6 +157,7 @@ def group(
     most_buffers: float = math.inf,
     most_reductions: float = math.inf,
     computing: Computing | None = None,
+    memory_bound: bool = False,
 ) -> tuple[list[Cluster], set[int]]:
     """Clusters in an order that respects dependencies, and the ids of stored nodes.
 
@@ -166,11 +167,12 @@ def group(
         accepts, busy_rows, update_limit, most_buffers, most_reductions: see
             `rules.Context`.
         computing: see `targets.Computing`.
+        memory_bound: see `targets.choose_targets`.
 
     Raises:
         ReadLater: what a store in place replaces is read afterwards.
     """
-    chosen = choose_targets(nodes, roots, most_buffers, computing)
+    chosen = choose_targets(nodes, roots, most_buffers, computing, memory_bound)
     targets, stored, length, apart, computed = chosen
     varied = frozenset(id(node.inputs[0]) for node in nodes if node.op is VARIANCE)
     now = Context(

@@ -15,6 +15,7 @@ from kerascl.compiler.graph import views
 from kerascl.compiler.graph.in_place import STORE, UPDATED
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
+from kerascl.ops.declare import CAST
 from kerascl.ops.views import CONCAT, EXPAND, PAD
 
 INLINE_LIMIT = 160  # arithmetic cost of one kernel's expression before it is cut
@@ -22,6 +23,8 @@ INLINE_LIMIT = 160  # arithmetic cost of one kernel's expression before it is cu
 # and from one: then its readers read no more than if it were stored.
 RECOMPUTE_LIMIT = 3
 RECOMPUTE_ONE_LIMIT = 8
+RECOMPUTE_BYTES_LIMIT = 16  # where what it is made of takes hardly more bytes than itself
+RECOMPUTE_BYTES = 1.05
 EXPAND_LIMIT = 30  # cost up to which a value is recomputed for each element it is broadcast to
 # Cost up to which what a gather reads is computed there, and where it reads a small part: one of so
 # many elements at most.
@@ -134,12 +137,15 @@ def choose_targets(
     roots: Iterable[Node],
     most_buffers: float = math.inf,
     computing: Computing | None = None,
+    memory_bound: bool = False,
 ) -> Targets:
     """The nodes that get memory.
 
-    Where a value reads more than `most_buffers` stored ones, some inputs are stored first.
+    Where a value reads more than `most_buffers` stored ones, some inputs are stored first.  On a
+    device that is `memory_bound` a value is computed for each reader, within limits, where what it
+    is made of takes no more bytes than itself.
     """
-    walk = _Walk(nodes, roots, most_buffers, computing or Computing())
+    walk = _Walk(nodes, roots, most_buffers, computing or Computing(), memory_bound)
     for node in nodes:
         walk.visit(node)
     targets = [n for n in nodes if id(n) in walk.target and n.op.kind is not Kind.LEAF]
@@ -170,9 +176,11 @@ class _Walk:
         roots: Iterable[Node],
         most_buffers: float,
         computing: Computing,
+        memory_bound: bool,
     ) -> None:
         self.most_buffers = most_buffers
         self.computing = computing
+        self.memory_bound = memory_bound
         self.target = {id(views.storage(node)) for node in roots}
         self.stored: set[int] = set()
         self.readers: dict[int, int] = {}
@@ -237,7 +245,10 @@ class _Walk:
         again = RECOMPUTE_LIMIT if len(sources) > 1 else RECOMPUTE_ONE_LIMIT
         several = self.readers.get(key, 0) > 1
         if several and kind is Kind.POINTWISE and inline > again:
-            self.target.add(key)
+            if self._again(node, inline):
+                inline, sources = self._inline(node)
+            else:
+                self.target.add(key)
         if inline > INLINE_LIMIT and kind in (Kind.POINTWISE, Kind.GATHER):
             self.target.add(key)
         lines, buffers = self._shorten(node)
@@ -263,6 +274,17 @@ class _Walk:
                 self._demand(x)
                 self.buffers[id(x)] = self.whole[id(x)]
                 self.statements.read(x)
+
+    def _again(self, node: Node, inline: int) -> bool:
+        """Whether each of several readers rather computes a value, for its memory's sake."""
+        if not self.memory_bound:
+            return False
+        if node.op is CAST and node.inputs[0].dtype.itemsize < node.dtype.itemsize:
+            self._demand_through(node.inputs[0])  # which says the same in fewer bytes
+            return True
+        read = frozenset[int]().union(*(self.buffers[id(x)] for x in node.inputs))
+        nbytes = sum(self.nbytes[key] for key in read)
+        return inline <= RECOMPUTE_BYTES_LIMIT and nbytes <= RECOMPUTE_BYTES * node.nbytes
 
     def _choose_computed(self, node: Node) -> None:
         """Have a kernel compute its input, if that is made of hardly more bytes than it has itself
@@ -358,6 +380,20 @@ class _Walk:
                 statements.compute(view)
             lines = statements.compute(node)
         return lines, found
+
+    def _demand_through(self, x: Node) -> None:
+        """Give what a node shows through views that keep the order memory; know it of these."""
+        views_above = []
+        while views.keeps_order(x):
+            views_above.append(x)
+            x = x.inputs[0]
+        self._demand(x)
+        self.buffers[id(x)] = self.whole[id(x)]
+        self.statements.read(x)
+        for view in reversed(views_above):
+            self.cost[id(view)] = 0
+            self.buffers[id(view)] = self.whole[id(view)] = self.whole[id(x)]
+            self.length[id(view)] = self.statements.compute(view)
 
     def _demand(self, x: Node) -> None:
         """Give a node memory after it has been visited."""

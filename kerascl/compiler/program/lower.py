@@ -90,6 +90,7 @@ def lower(
         most_buffers=(info.max_parameter_bytes - SIZES_BYTES) // 8,
         most_reductions=info.most_reductions or math.inf,
         computing=None if generic else _Captured(info),
+        memory_bound=info.kind == "gpu",
     )  # fmt: skip
     program = _Lowering(position, roots, stored, info, generic)
     for node in nodes:
