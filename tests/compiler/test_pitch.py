@@ -282,10 +282,15 @@ def test_random_readers(program, card, rng):
     steps = [STEPS[k] for k in rng.integers(0, len(STEPS), 5)]
     ends = [ENDS[k] for k in rng.choice(len(ENDS), 3, replace=False)]
 
+    largest = 1.0  # of the values on the way: an end that is 0 has their rounding
+
     def run(np_, y, d):
+        nonlocal largest
         found = []
         for k, step in enumerate(steps):
             y = step(np_, y, d)
+            if np_ is np:
+                largest = max(largest, np.abs(y).max())
             if k % 2:
                 found.append(ends[k // 2](np_, y, d))
         return [*found, ends[2](np_, y, d)]
@@ -293,4 +298,5 @@ def test_random_readers(program, card, rng):
     made = kc.jit(lambda x, w, d: run(kc, x @ w, d))(x, w, [kc.array(d) for d in draws])
     wanted = run(np, a @ b, [d.astype(np.float64) for d in draws])
     for found, value in zip(made, wanted):
-        assert np.linalg.norm(found.numpy() - value) <= 1e-5 * np.linalg.norm(value) + 1e-6
+        rounding = 1e-6 * largest * np.sqrt(value.size)
+        assert np.linalg.norm(found.numpy() - value) <= 1e-5 * np.linalg.norm(value) + rounding
