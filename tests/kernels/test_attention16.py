@@ -212,7 +212,9 @@ def test_costs_are_what_was_measured(measured, hopper, monkeypatch):
         assert time / 1.2 < tile.work(problem, hopper, keys) / rate < time * 1.2
 
 
-SPILLS = 56  # bytes, of values that no loop reads often: smaller tiles without are slower
+# Bytes, of values that no loop reads often: smaller tiles without are slower.  What NVIDIA's own
+# compiler keeps may differ, as clang's versions do: of what drops, 14 keeps 40 and 19 28.
+SPILLS, DROPPING_SPILLS = 56, 40
 
 
 @pytest.mark.every(3)
@@ -226,7 +228,7 @@ def test_registers_hold_everything(where, features, drop, request):
         for launch in solver.plan(p, info, store_epilogue(BF16)).launches:
             arch, rewrite = ("sm_90", sm_90a) if launch.options else ("sm_80", None)
             used = ptx.resources(launch.source, arch, launch.local_size[0], rewrite)
-            assert used["spills"] <= (SPILLS if p.dropout is None else 16)
+            assert used["spills"] <= (SPILLS if p.dropout is None else DROPPING_SPILLS)
             assert used["registers"] > 60
 
 
