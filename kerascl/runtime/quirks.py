@@ -216,6 +216,12 @@ TABLE = (
         _rusticl,
     ),
     Quirk(
+        "copies_in_turn",
+        "what a queue waits for of another stops its thread on the host: a second queue for copies "
+        "wins nothing",
+        _rusticl,
+    ),
+    Quirk(
         "software_rasterizer",
         "a graphics driver's stand-in for a GPU: slower than any other driver for processors",
         lambda info: _rusticl(info) and info.kind == "cpu",
