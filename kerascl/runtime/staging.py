@@ -44,6 +44,8 @@ class Staging:
     def __init__(self, device: Device):
         self._pool: ThreadPoolExecutor | None = None
         self._device = device
+        # of its own: a new slot is mapped at once, not after what the device has to do
+        self._maps = cl.CommandQueue(device.context, device.handle)
         self._slots: collections.deque[Slot] = collections.deque()
         self._dropped = Dropped()  # slots of reads that nobody waited for
         self._made = 0
@@ -168,7 +170,7 @@ class Staging:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         memory = cl.Buffer(self._device.context, flags, self.CHUNK)
         array, _ = cl.enqueue_map_buffer(
-            self._device.queue.handle,
+            self._maps,
             memory,
             cl.map_flags.READ | cl.map_flags.WRITE,
             0,
