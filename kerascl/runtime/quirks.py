@@ -217,9 +217,9 @@ TABLE = (
     ),
     Quirk(
         "copies_in_turn",
-        "what a queue waits for of another stops its thread on the host: a second queue for copies "
-        "wins nothing",
-        _rusticl,
+        "what a queue waits for of another stops its thread on the host (Mesa), or all share one "
+        "(Oclgrind): a queue for copies would win nothing",
+        lambda info: _rusticl(info) or _oclgrind(info),
     ),
     Quirk(
         "software_rasterizer",
