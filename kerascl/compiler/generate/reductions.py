@@ -270,8 +270,8 @@ class _Reduction:
         sums = {}
         for column, registers in enumerate(columns):
             for reduction in reductions:
-                own = registers[id(reduction)] = self._declare(outer, reduction, layout)
-                sums[id(reduction), column] = self._blocked(outer, reduction, own, layout)
+                register = registers[id(reduction)] = self._declare(outer, reduction, layout)
+                sums[id(reduction), column] = self._blocked(outer, reduction, register, layout)
         if self.length == 0:
             return
         ctype = outer.writer.index_type
