@@ -275,7 +275,7 @@ class _Beside(Scope):
         # Compilers do not see that the coordinates of neighbours lead to neighbours.
         index = self.writer.index(place)
         at = f"({ctype}){'i' if place == self.index else index} / 4u"
-        value = f"kcl_threefry({', '.join(keys)}, {at}, 0u)"
+        value = f"kcl_philox({', '.join(keys)}, {at})"
         known = [name for name, text in self.fours.items() if text == value]
         name = known[0] if known else self.writer.name("four")
         self.fours[name] = value
