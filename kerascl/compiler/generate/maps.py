@@ -361,8 +361,8 @@ def _written_out(
 ) -> list[str]:
     """An element's statements for four neighbours, between vector loads and stores.
 
-    Without a loop and with literal indices: Intel's compiler for CPUs takes half the time then.  And
-    vectors are numbered by the work-item: of neighbours' at multiples of four it makes gathers.
+    Without a loop and with literal indices: Intel's compiler for CPUs takes half the time then.
+    Vectors are counted by work-items: of places four times that it makes gathers and scatters.
     """
     writer.helper(STORE_VECTOR)
     writer.helper(LOAD_VECTOR)
