@@ -93,9 +93,14 @@ def test_what_trials_compare_with(shape, rng):
 COUNT = 2**20  # blocks, of four numbers each
 
 
+def words_of(key, dev):
+    """The words of a key's first blocks."""
+    return words(source_of("wide"), np.tile(key, (COUNT, 1)), np.arange(COUNT), dev)
+
+
 def numbers_of(key, dev):
     """The numbers of 16 bits of a key's first blocks, in order."""
-    found = words(source_of("wide"), np.tile(key, (COUNT, 1)), np.arange(COUNT), dev)
+    found = words_of(key, dev)
     return np.stack([found & 0xFFFF, found >> 16], -1).reshape(-1)
 
 
@@ -125,6 +130,17 @@ NEAR = [
     (1, 0), (0, 1), (0, 2), (1, 1), (2**31, 0), (0, 2**31), (2**31, 2**31), (0x9E3779B9, 0),
     (0xFFFFFFFF, 0xFFFFFFFF),
 ]  # fmt: skip
+
+
+@pytest.mark.parametrize("base", [(0, 0), (12345, 7)], ids=str)
+def test_words_of_related_keys(base, dev):
+    """Each of a block's 64 bits differs from that under another key half of the time."""
+    first = words_of(np.array(base), dev)
+    for difference in [*NEAR, (2, 2)]:
+        other = words_of(np.array(base) ^ np.array(difference), dev)
+        differ = np.unpackbits((first ^ other).view(np.uint8).reshape(COUNT, 8), axis=1)
+        counts = differ.sum(0, dtype=int)
+        assert abs(counts - COUNT / 2).max() < 5 * math.sqrt(COUNT / 4), difference
 
 
 def test_masks_of_related_keys(dev):
