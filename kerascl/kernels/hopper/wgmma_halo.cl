@@ -10,7 +10,6 @@
 
 #define THREADS (NWG * 128 + PRODUCERS)
 #define TILE_CONSUMERS (NWG / PINGPONG)  // warpgroups of a tile
-#define IN_TILE (consumer % TILE_CONSUMERS)
 #define TAPS (TAPS1 * TAPS2)
 #define LINE (8 + TAPS2 - 1)
 #define A_BYTES ((A_ROWS * 128 + 1023) / 1024 * 1024)
