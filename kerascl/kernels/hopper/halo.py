@@ -49,14 +49,16 @@ class HaloTile(Shape):
         return f"{self.bm}x{self.bn}x{self.stages}w{self.weights}{self.turns}"
 
     def boxes(self, p: ConvProblem) -> int:
-        """Stages of the ring of boxes; 0 where local memory has no room for two."""
+        """Stages of the ring of boxes; 0 where local memory has no room for two, or for so many
+        that teams which take turns can tell their uses apart (see wgmma_halo.cl)."""
         tile = 128 * round_up(self.bn, 64)
         kept = self.weights or math.prod(p.w_shape[:2]) * _chunks(p)
         moments = 4 * self.consumers * (8 * self.bn + 4) + 4
         barriers = 16 * (self.stages + max(self.weights, 1))
         room = SHARED_LIMIT // self.groups - kept * tile - moments - barriers
         boxes = min(self.stages, room // round_up(_box(p, self).rows * 128, 1024))
-        return boxes if boxes >= 2 else 0
+        told_apart = self.pingpong == 1 or _chunks(p) < 2 * boxes
+        return boxes if boxes >= 2 and told_apart else 0
 
 
 # Clocks for 32 bytes of k of all rows, at 128 bytes a clock of shared memory, of 128 channels or,
