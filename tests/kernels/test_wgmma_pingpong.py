@@ -7,7 +7,7 @@ import pytest
 
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore, store_epilogue
-from kerascl.kernels.contract.plan import Ref
+from kerascl.kernels.contract.plan import Ref, rename_slots
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import pingpong, tiles
 from kerascl.kernels.hopper import probe as hopper_probe
@@ -45,7 +45,7 @@ def test_products(cpu_dev, cpu_info, name, transpose, dtype, rng):
 
 
 def squaring(dtype, more=dtypes.float32):
-    """Adds "more" and stores the square; what is fused is like this."""
+    """Adds "more" and stores the square; as a residual is."""
     read, compute = more.load.format(p="more", i="i"), "const float s_ = acc + more_;"
     return Epilogue(
         f", __global {dtype.storage}* out, __global const {more.storage}* more",
@@ -56,6 +56,36 @@ def squaring(dtype, more=dtypes.float32):
         compute=compute,
         stores=(VectorStore("out", dtype, "(s_ * s_)"),),
     )
+
+
+def gating(dtype):
+    """Stores a result and its product with a logistic function of it."""
+    compute = "const float s_ = acc * native_recip(1.0f + exp2(-1.442695f * acc));"
+    first, second = (
+        dtype.store.format(p=p, i="i", v=v) for p, v in (("whole", "((float)acc)"), ("out", "s_"))
+    )
+    return Epilogue(
+        f", __global {dtype.storage}* out, __global {dtype.storage}* whole",
+        (Ref("out"), Ref("whole")),
+        f"{compute} {first}; {second};",
+        compute=compute,
+        stores=(VectorStore("whole", dtype, "((float)acc)"), VectorStore("out", dtype, "s_")),
+        work=20,
+    )
+
+
+@pytest.mark.parametrize("out", [dtypes.float32, dtypes.bfloat16], ids=str)
+def test_epilogues_that_compute(cpu_dev, cpu_info, out, rng):
+    """Both of what is stored; one work-group has four tiles, the other three."""
+    p, (a, b), want = product(rng, (850, 72, 200, (), ()), dtypes.bfloat16)
+    plan = hopper_matmul.HopperMatmul(TILE).plan(p, cpu_info, gating(out))
+    product_ = want(a, b)
+    gated = product_ / (1 + np.exp(-product_))
+    inputs = {"a": a, "b": b, "other": np.zeros_like(product_, out.numpy)}
+    for slot, other, expected in (("out", "whole", gated), ("whole", "out", product_)):
+        seen = rename_slots(plan, {slot: "out", other: "other"})
+        got = emulator.run_plan(seen, inputs, poisoned(product_.shape, out), cpu_dev)
+        assert test_wgmma.relative(got, expected) < (2e-6 if out is dtypes.float32 else 4e-3)
 
 
 @pytest.mark.parametrize("columns", [256, 140, 133])
@@ -168,12 +198,11 @@ def test_time_is_that_of_turns(hopper_info):
 @pytest.mark.parametrize("columns", [3072, 3070])
 @pytest.mark.parametrize("out", [dtypes.bfloat16, dtypes.float32], ids=str)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("plain", [True, False], ids=["stores", "reads"])
-def test_registers(hopper_info, plain, dtype, out, columns):
+@pytest.mark.parametrize("made", [store_epilogue, squaring, gating])
+def test_registers(hopper_info, made, dtype, out, columns):
     """Nothing is spilled, and setmaxnreg counts from the registers that a work-item begins with."""
     p = problem(4096, columns, 768, dtypes.as_dtype(dtype))
-    epilogue = store_epilogue(out) if plain else squaring(out)
-    launch = hopper_matmul.HopperMatmul(TILE).plan(p, hopper_info, epilogue).launches[-1]
+    launch = hopper_matmul.HopperMatmul(TILE).plan(p, hopper_info, made(out)).launches[-1]
     assert launch.local_size == (384,) and "REGISTERS(inc, 232)" in launch.source
     used = ptx.resources(launch.source, "sm_90", 384, sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
