@@ -286,6 +286,26 @@ def test_a_gather_of_a_few_packed_rows_leaves_the_others_packed(rows, rng):
     assert program(function, *args).intermediate_bytes == 0
 
 
+@pytest.mark.parametrize("card", ["rtx4090", "malig715"])
+def test_packed_weights_decide_which_kernel_multiplies(card, dev, rng, monkeypatch):
+    """Another one than for the same weights in memory, if that saves to lay them out there."""
+    info = profiles.disguise(dev.info, profiles.load()[card].info)
+    monkeypatch.setattr(dev, "info", info)
+    x, w, scale = drawn(rng, 8, 768), fours(rng, 768, 3072), drawn(rng, 3072)
+    given = kc.array(x)
+    plain, wide = kc.jit(lambda x, w: x @ w), kc.array(w.astype(np.float32))
+    check(plain(given, wide), x.astype(np.float64) @ w)
+    assert not any("skinny" in step.name for step in program(plain, given, wide).steps)
+    function = kc.jit(lambda x, w: x @ unpacked(w, 3072, 1).astype("float32"))
+    args = given, kc.array(packed(w, 1))
+    check(function(*args), x.astype(np.float64) @ w)
+    assert alone(function, *args)
+    # of as many bytes as they have themselves, they are laid out as before
+    scaled, args = kc.jit(lambda x, w, s: x @ (w * s)), (given, wide, kc.array(scale))
+    check(scaled(*args), x.astype(np.float64) @ (w * scale.astype(np.float64)))
+    assert not any("skinny" in step.name for step in program(scaled, *args).steps)
+
+
 @pytest.fixture
 def panels(dev, monkeypatch):
     """Products as CPUs compute them."""
