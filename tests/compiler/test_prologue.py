@@ -273,6 +273,7 @@ def test_only_an_epilogue_finds_further_results_there(body, joins):
         Source(
             "dot", (inner, "__global float* scale", "__global float* y"),
             SPACE.format("__global") + body, (), False, inner=inner,
+            epilogue=("__global float* scale", "__global float* y"),
         ),
     )  # fmt: skip
     slots = [Slot(k, 256, n) for n, k in enumerate(("input", "temporary", "output", "temporary"))]

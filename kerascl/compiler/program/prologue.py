@@ -138,13 +138,15 @@ def _takes(
     if not fits or not alike or _written(step).intersection(made):
         return False
     places = {k for k, a in enumerate(step.args) if type(a) is Use and a.index in made}
-    beside = (source.params[k].rsplit(" ", 1)[1] for k in places - {inner})
-    return inner in places and all(_read_late(name, source.body) for name in beside)
+    beside = [source.params[k] for k in places - {inner}]
+    late = all(p in source.epilogue and _read_late(p, source.body) for p in beside)
+    return inner in places and late
 
 
-def _read_late(name: str, body: str) -> bool:
-    """Whether only the epilogue of a product reads a parameter, by loads that do for any memory: it
-    runs behind what makes the inner parameter, unlike EPILOGUE_READ."""
+def _read_late(param: str, body: str) -> bool:
+    """Whether an epilogue reads its parameter by loads that do for any memory, and only behind what
+    makes the inner parameter, unlike EPILOGUE_READ."""
+    name = param.rsplit(" ", 1)[1]
     word = re.compile(rf"\b{name}\b")
     load = re.compile(rf"\b{name}\[|= vload_half\([^;]*, {name}\);")
     lines = [line for line in body.splitlines() if word.search(line)]
@@ -230,6 +232,7 @@ def _joined(
         uses_double=source.uses_double or target.uses_double,
         options=tuple(dict.fromkeys((*source.options, *target.options))),
         inner="",
+        epilogue=tuple(param for param in target.epilogue if param in params),
     )
     return replace(reader, args=args, name=joined.name, label=joined.name), joined
 
