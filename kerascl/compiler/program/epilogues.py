@@ -22,7 +22,7 @@ def apart(source: Source) -> tuple[object, ...]:
     """What is equal for kernels that `joined` takes: all but epilogues and what these call."""
     if not source.epilogue:
         return source.params, source.body, source.helpers
-    rest = tuple(line for line in source.body.splitlines() if not _LINE.match(line))
+    rest = "\n".join(line for line in source.body.splitlines() if not _LINE.match(line))
     params = tuple(param for param in source.params if param not in source.epilogue)
     return params, rest, source.options, source.inner
 
