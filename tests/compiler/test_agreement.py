@@ -1,5 +1,5 @@
 """How the work-items of a row agree on a result on GPUs: in local memory, or lane to lane, which is
-emulated here."""
+emulated where the device has no such instruction."""
 
 import dataclasses
 
@@ -29,7 +29,9 @@ def way(request, dev, monkeypatch, launches):
     info = dataclasses.replace(dev.info, kind="gpu", max_work_group_size=1024, compute_units=2)
     monkeypatch.setattr(dev, "info", info)
     monkeypatch.setattr(kc.engine, "programs", {})
-    if request.param == "lanes":
+    if request.param == "local memory":
+        monkeypatch.setattr(rows, "lanes_of", lambda info: None)
+    elif rows.lanes_of(dev.info) is None:
         header = rows.Layout.header
         monkeypatch.setattr(rows, "lanes_of", lambda info: Lanes(32, EMULATION))
         monkeypatch.setattr(

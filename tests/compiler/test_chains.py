@@ -67,6 +67,15 @@ def labels(function, *given):
     return {step.label for step in program.steps}
 
 
+def scaled_queries(q, k, v):
+    """Heads behind lengths, queries multiplied before the product, as Keras' layers do."""
+    q, k, v = (kc.swapaxes(x, 1, 2) for x in (q, k, v))
+    with kc.GradientTape() as tape:
+        turned = [kc.swapaxes(x, 1, 2) for x in ((kc.exp(q) + 0.1) * 0.25, k, v)]
+        y = written(*turned, rate=0.2, key=kc.random.key(5))[0]
+    return [y, *tape.gradient(y, [q, k, v])]
+
+
 def masks(rng):
     mask = rng.random((B, 1, T, S)) < 0.6
     mask[:, :, 2] = False
@@ -287,7 +296,7 @@ def causal(q, k, v):
 @pytest.mark.every(9)
 @pytest.mark.parametrize("function", [
     weights_as_values, with_remat, two_of_the_same_factors, self_attention, some_gradients,
-    used_twice, one_head, gradient_of_values, causal,
+    used_twice, one_head, gradient_of_values, causal, scaled_queries,
 ])  # fmt: skip
 def test_forms_of_graphs(rng, monkeypatch, function):
     """The same numbers with and without kernels, whichever of them serve."""
@@ -299,6 +308,13 @@ def test_forms_of_graphs(rng, monkeypatch, function):
 ])  # fmt: skip
 def test_forms_that_become_kernels(rng, function):
     assert "attention" in labels(function, *arrays(rng)[:3])
+
+
+def test_training_computes_attention_once(rng):
+    """Its derivative reads what the forward pass has left, wherever queries are scaled."""
+    roots = [y._node for y in scaled_queries(*arrays(rng)[:3])]
+    program = lower(topological(roots), roots, kc.array(0.0).device.info, generic=False)
+    assert [step.label for step in program.steps].count("attention") == 1
 
 
 def test_a_causal_mask_is_not_read(rng):

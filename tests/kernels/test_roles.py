@@ -49,12 +49,13 @@ def problems():
             problem = MatmulProblem(m, n, k, (1,), (m * k, k, 1), (k * n, n, 1), t, t, acc)
             found.append(("gemm", normalise_matmul(problem)))
         for kind in (FORWARD, DATA_GRAD, FILTER_GRAD):
-            for channels, filters, groups, kernel in (
-                (64, 64, 1, 3), (3, 64, 1, 3), (32, 32, 32, 3), (64, 64, 1, 1),
+            for channels, filters, groups, kernel, stride in (
+                (64, 64, 1, 3, 1), (3, 64, 1, 3, 1), (32, 32, 32, 3, 1), (64, 64, 1, 1, 1),
+                (3, 64, 1, 4, 4),
             ):  # fmt: skip
                 problem, _, _ = make(
-                    rng, kind, (16, 16), channels, filters, kernel, pads=kernel // 2,
-                    groups=groups, dtype=name,
+                    rng, kind, (16, 16), channels, filters, kernel, stride,
+                    pads=kernel // 2 if stride == 1 else 0, groups=groups, dtype=name,
                 )  # fmt: skip
                 found.append(("conv", normalise_conv(problem)))
     high = [(kind, dataclasses.replace(p, precision="high")) for kind, p in found]
@@ -75,7 +76,7 @@ def check(plan) -> None:
     main = {launch.name for launch in plan.launches if launch.role is Role.MAIN}
     assert len(main) == 1 and main.pop().startswith(ARITHMETIC)
     for launch in plan.launches:
-        words = ("pack", "reduce", "winograd", "stem_", "store")
+        words = ("pack", "patches", "reduce", "winograd", "stem_", "store")
         helps = any(word in launch.name for word in words)
         assert helps == (launch.role is not Role.MAIN) or launch.name == "wgmma_channel_major"
 

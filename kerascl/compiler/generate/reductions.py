@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from typing import Any
@@ -12,9 +11,10 @@ from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
 from kerascl.compiler.generate.emit import Scope, Writer, rounded
 from kerascl.compiler.generate.neighbours import Neighbours
+from kerascl.compiler.generate.reduced import Reduced
 from kerascl.compiler.generate.rows import Layout, few_rows, layout_of
 from kerascl.compiler.graph.cluster import Cluster
-from kerascl.compiler.graph.symbolic import Expr, linear, strides_of, unravel, variable
+from kerascl.compiler.graph.symbolic import Expr, linear, unravel, variable
 from kerascl.core.node import Node
 from kerascl.core.op import Kind, ReductionSpec
 from kerascl.kernels.contract import arrival
@@ -41,50 +41,12 @@ class _Reduction:
         self.build = Builder(cluster, stored, info, generic)
         self.cluster = cluster
         self.info = info
-        self.shape = cluster.shape
-        self.rows = cluster.rows
-        self.length = math.prod(self.shape[a] for a in cluster.axes)
-        reductions = {id(m) for m in cluster.members if m.op.kind is Kind.REDUCTION}
-        self.visible = self.build.outside | reductions  # what is read by its index
-        self.reductions = reductions
+        self.of = of = Reduced(self.build)
+        self.rows, self.length, self.visible = of.rows, of.length, of.visible
         self.results: dict[int, str] = {}  # of each reduction, the variable that holds it
         self.read = 0  # lines up to where a row is read that stays in registers
-        self.levels = self._levels()
-
-    def _levels(self) -> dict[int, int]:
-        """How many reduction stages must be complete before each member can be computed."""
-        levels: dict[int, int] = {}
-        available: dict[int, int] = {}
-        for member in self.cluster.members:
-            level = 0
-            seen: set[int] = set()
-            stack = list(member.inputs)
-            while stack:
-                node = stack.pop()
-                if id(node) in seen or id(node) in self.build.outside:
-                    continue
-                seen.add(id(node))
-                if id(node) in available:
-                    level = max(level, available[id(node)])
-                else:
-                    stack.extend(node.inputs)
-            levels[id(member)] = level
-            available[id(member)] = level + (member.op.kind is Kind.REDUCTION)
-        return levels
-
-    def _dims(self) -> tuple[tuple[int, ...], list[bool]]:
-        """Refined dimensions, and for each whether it is reduced."""
-        dims = space.refine(self.shape, self.build.shapes)
-        strides = strides_of(self.shape)
-        marks = []
-        for stride in strides_of(dims):
-            owner = next(
-                a
-                for a in range(len(self.shape) - 1, -1, -1)
-                if self.shape[a] > 1 and strides[a] <= stride < strides[a] * self.shape[a]
-            )
-            marks.append(owner in self.cluster.axes)
-        return dims, marks
+        self.levels = of.levels()
+        self.column = ""  # the variable of the last dimension
 
     def kernels(self) -> Kernels:
         if self.rows == 0:
@@ -93,7 +55,7 @@ class _Reduction:
             dims: tuple[int, ...] = (self.rows,)
             marks = [False]
         else:
-            dims, marks = self._dims()
+            dims, marks = self.of.dims()
         if not dims:
             dims, marks = (1,), [True]
         per_thread = self._per_thread()
@@ -107,7 +69,7 @@ class _Reduction:
         whole = self.cluster.staged or self.length == 0
         layout = layout_of(
             self.rows, self.length, marks[-1], whole, self.info, per_thread,
-            again=self._is_again(),
+            again=self.of.is_again(),
         )  # fmt: skip
         for _ in range(2):
             fixed = {d for d in range(len(dims) - 1) if marks[d] != marks[d + 1]}
@@ -120,6 +82,10 @@ class _Reduction:
         near = self._near(dims, marks, layout)
         if near > 1:
             return self._write(dims, marks, replace(layout, near=near))[0]
+        wide = self._wide(dims, marks, layout)
+        if wide > 1:
+            layout = layout_of(self.rows, self.length, False, False, self.info, wide=wide)
+            return self._write(dims, marks, layout)[0]
         return self._in_vectors(dims, marks) or result
 
     def _near(self, dims: tuple[int, ...], marks: Any, layout: Layout) -> int:
@@ -131,8 +97,21 @@ class _Reduction:
         each = layout.per_thread or self._together(layout)
         if each == 1:  # in a loop, one vector after the other
             each = self._loop_length(layout)
-        read = (x.dtype for x in self._values() if id(x) in self.build.outside)
+        read = (x.dtype for x in self.of.values() if id(x) in self.build.outside)
         return neighbours.most(read, each, dims[-1])
+
+    def _wide(self, dims: tuple[int, ...], marks: Any, layout: Layout) -> int:
+        """How many neighbouring columns a work-item of a GPU takes, where the splits of tall ones
+        leave sums that are merged later: those of elements of 16 and 8 bits that are read as one
+        of 32."""
+        tall = not marks[-1] and layout.splits > 1
+        if self.info.kind != "gpu" or self.build.generic or not tall:
+            return 1
+        read = [x.dtype for x in self.of.read_whole()]
+        wide = 4 // max((t.itemsize for t in read), default=4)
+        fit = all(neighbours.fits(t, wide) for t in read)
+        each = dims[-1] % wide == 0 and layout.row_threads % wide == 0
+        return wide if wide > 1 and fit and each else 1
 
     def _in_vectors(self, dims: tuple[int, ...], marks: Any) -> Kernels | None:
         """Rows in vectors, where a CPU's compiler makes none; None where that cannot be."""
@@ -142,25 +121,19 @@ class _Reduction:
         rows = self.cluster.row
         if any(id(m) not in rows and id(m) in self.build.writes for m in self.cluster.members):
             return None
-        lanes = vectors.width(self._values())
+        lanes = vectors.width(self.of.values())
         layout = layout_of(self.rows, self.length, True, False, self.info, lanes=lanes)
         try:
             return self._write(dims, marks, layout)[0]
         except vectors.Unfit:
             return None
 
-    def _is_again(self) -> bool:
-        """Whether a row of what is read whole is read several times, in few enough registers that
-        larger groups have local memory for them."""
-        reductions = len(self.reductions)
-        return self.cluster.staged and 0 < reductions <= 4 and bool(self._read_whole())
-
     def _per_thread(self) -> int:
         """How many elements of a row a work-item may keep; 0 where each is read once anyway."""
         if self.build.generic or not self.cluster.staged or self.length == 0:
             return 0
         per_thread, every = IN_REGISTERS["cpu" if self.info.kind == "cpu" else "gpu"]
-        while per_thread * len(self._read_whole()) > every or not self._is_short(per_thread):
+        while per_thread * len(self.of.read_whole()) > every or not self._is_short(per_thread):
             per_thread //= 2
         return per_thread
 
@@ -172,10 +145,11 @@ class _Reduction:
         self, dims: tuple[int, ...], marks: Any, layout: Layout
     ) -> tuple[Kernels, list[Expr]]:
         writer = self.build.writer()
-        writer.members = self.reductions
+        writer.members = self.of.reductions
         outer = Scope(writer)
         variables = space.axes(dims)
         names = space.names(len(dims))
+        self.column = names[-1]
         kept = [d for d, m in enumerate(marks) if not m]
         reduced = [d for d, m in enumerate(marks) if m]
         kept_dims = tuple(dims[d] for d in kept)
@@ -186,15 +160,17 @@ class _Reduction:
         outer.lines.extend(head)
         reduced_dims = tuple(dims[d] for d in reduced)
 
-        def place(copy: int) -> tuple[str, Expr, list[str], list[str]]:
-            """Of the element `copy` strides on, or neighbours: the variable of its place along the
-            reduction, its index over the full space, the variables it has and the lines that set
-            them."""
+        def place(copy: int, column: int = 0) -> tuple[str, Expr, list[str], list[str]]:
+            """Of the element `copy` strides on, or neighbours, and `column` aside: the variable of
+            its place along the reduction, its index over the full space, the variables it has and
+            the lines that set them."""
             lane = copy % layout.near
             own = [names[d] + _suffix(copy - lane) for d in reduced]
             coords = list(variables)
             for d, name in zip(reduced, own, strict=True):
                 coords[d] = variable(name, dims[d] - layout.near + 1) + lane
+            if layout.wide > 1:
+                coords[-1] = variable(names[-1], dims[-1] - layout.wide + 1) + column
             r = "r" + _suffix(copy)
             lines = [] if lane else space.decode(r, reduced_dims, own, writer.number, ctype)
             return r, linear(tuple(coords), dims), own, lines
@@ -203,7 +179,9 @@ class _Reduction:
         local_lines: list[str] = []
         reductions = [m for m in self.cluster.members if m.op.kind is Kind.REDUCTION]
         stages = 1 + max(self.levels[id(m)] for m in self.cluster.members)
-        registers: dict[int, tuple[ReductionSpec, list[tuple[str, str]]]] = {}
+        columns: list[dict[int, tuple[ReductionSpec, list[tuple[str, str]]]]]
+        columns = [{} for _ in range(layout.wide)]
+        registers = columns[0]
         for stage in range(stages):
             now = [m for m in reductions if self.levels[id(m)] == stage]
             side = [
@@ -218,7 +196,7 @@ class _Reduction:
                     "again", kept_dims, [names[d] for d in kept], writer.number, ctype
                 )
                 again = self._place_again(stage, ctype, decode)
-                self._loop(outer, now, side, registers, place, layout, stage == 0, again)
+                self._loop(outer, now, side, columns, place, layout, stage == 0, again)
             if layout.splits > 1:
                 break
             for reduction in now:
@@ -229,14 +207,15 @@ class _Reduction:
             self._row_members(outer, stage + 1, row, layout)
         arrives = layout.splits > 1 and arrival.supported(self.info)
         if layout.splits > 1:
-            places = self._partial(
-                outer, reductions, registers, writer, layout, local_lines, result
-            )
+            places = self._partial(outer, reductions, columns, writer, layout, local_lines, result)
             if arrives:
-                self._arrive(outer, reductions, places, row, layout, local_lines)
+                decode = space.decode(
+                    "o", kept_dims, [names[d] for d in kept], writer.number, ctype
+                )
+                self._arrive(outer, reductions, places, row, layout, local_lines, decode)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.group_rows * layout.row_threads
-        groups = -(-self.rows // layout.group_rows)
+        groups = layout.groups(self.rows)
         launch = Generated(
             writer.source(self.build.name, body, promised(size, self.info)),
             writer.args,
@@ -278,7 +257,7 @@ class _Reduction:
         outer: Scope,
         reductions: list[Node],
         side: Any,
-        registers: Any,
+        columns: Any,
         place: Any,
         layout: Layout,
         first: bool,
@@ -286,32 +265,38 @@ class _Reduction:
     ) -> None:
         """Over the row: take its elements into `reductions` and store those of `side`."""
         if layout.lanes > 1:
-            self._vectors(outer, reductions, registers, place, layout)
+            self._vectors(outer, reductions, columns[0], place, layout)
             return
         sums = {}
-        for reduction in reductions:
-            registers[id(reduction)] = self._declare(outer, reduction, layout)
-            sums[id(reduction)] = self._blocked(outer, reduction, registers[id(reduction)], layout)
+        for column, registers in enumerate(columns):
+            for reduction in reductions:
+                register = registers[id(reduction)] = self._declare(outer, reduction, layout)
+                sums[id(reduction), column] = self._blocked(outer, reduction, register, layout)
         if self.length == 0:
             return
         ctype = outer.writer.index_type
 
-        near = Neighbours(layout.near) if layout.near > 1 else None
+        together = layout.near * layout.wide
+        near = Neighbours(together) if together > 1 else None
 
         def element(scope: Scope, copy: int, r: str, full: Expr, condition: str) -> list[str]:
             """Read into `scope`; gives what then takes it into the reductions."""
             steps = []
-            if near:
-                near.at(copy, place(copy)[2])
-                scope.neighbours = near
-            for node in side:
-                value = scope.compute(node, unravel(full, node.shape), (), self.visible)
-                self.build.store(scope, node, full, value, condition)
-            for reduction in reductions:
-                x = reduction.inputs[0]
-                value = scope.value(x, unravel(full, x.shape), (), self.visible)
-                text = sums[id(reduction)].step(value)
-                steps.append(f"{{ const {ctype} r = {r}; {text} }}" if copy else text)
+            scope.neighbours = near
+            for column in range(layout.wide):
+                if column:
+                    full = place(copy, column)[1]
+                if near:
+                    along = layout.near > 1
+                    near.at(copy if along else column, place(copy)[2] if along else [self.column])
+                for node in side:
+                    value = scope.compute(node, unravel(full, node.shape), (), self.visible)
+                    self.build.store(scope, node, full, value, condition)
+                for reduction in reductions:
+                    x = reduction.inputs[0]
+                    value = scope.value(x, unravel(full, x.shape), (), self.visible)
+                    text = sums[id(reduction), column].step(value)
+                    steps.append(f"{{ const {ctype} r = {r}; {text} }}" if copy else text)
             scope.neighbours = None
             return steps
 
@@ -475,29 +460,10 @@ class _Reduction:
     def _together(self, layout: Layout) -> int:
         """How many elements a work-item reads before it goes on: a GPU's memory is busy only
         while several reads of each are under way."""
-        width = sum(x.dtype.itemsize for x in self._read_whole())
+        width = layout.wide * sum(x.dtype.itemsize for x in self.of.read_whole())
         count = 2 * TOGETHER if width <= 4 else TOGETHER
         busy = self.info.kind == "gpu" and self._loop_length(layout) >= 2 * count
-        return count if busy and self._is_short(count) else 1
-
-    def _read_whole(self) -> list[Node]:
-        """The values in memory of which the loop reads every element."""
-        size = self.cluster.size
-        return [x for x in self._values() if id(x) in self.build.outside and x.size == size]
-
-    def _values(self) -> list[Node]:
-        """The values that members are computed from, to those in memory."""
-        found, seen = [], set()
-        stack = [x for member in self.cluster.members for x in member.inputs]
-        while stack:
-            node = stack.pop()
-            if id(node) in seen:
-                continue
-            seen.add(id(node))
-            found.append(node)
-            if id(node) not in self.build.outside:
-                stack.extend(node.inputs)
-        return found
+        return count if busy and self._is_short(count * layout.wide) else 1
 
     def _complete(
         self,
@@ -569,7 +535,7 @@ class _Reduction:
         self,
         outer: Scope,
         reductions: list[Node],
-        registers: Any,
+        columns: Any,
         writer: Writer,
         layout: Layout,
         local_lines: list[str],
@@ -578,15 +544,24 @@ class _Reduction:
         """Each split leaves its registers in workspace; gives the pointers."""
         ctype = writer.index_type
         pointers = []
+        if layout.wide > 1:
+            every = [registers[id(reduction)] for registers in columns for reduction in reductions]
+            layout.combine_for_owner(outer, every, local_lines)
+        place = f"({ctype})get_group_id(1) * {writer.number(self.rows)} + o"
         for reduction in reductions:
-            layout.combine(outer, registers[id(reduction)], local_lines)
-            _, states = registers[id(reduction)]
-            for kind, name in states:
+            if layout.wide == 1:
+                layout.combine(outer, columns[0][id(reduction)], local_lines)
+            of_columns = (registers[id(reduction)][1] for registers in columns)
+            for states in zip(*of_columns, strict=True):
+                kind = states[0][0]
                 pointer = writer.workspace(len(result.workspace), kind)
                 pointers.append(pointer)
                 result.workspace.append(_sizeof(kind) * layout.splits * self.rows)
-                place = f"({ctype})get_group_id(1) * {writer.number(self.rows)} + o"
-                outer.lines.append(f"if ({layout.owner()}) {{ {pointer}[{place}] = {name}; }}")
+                stores = [
+                    f"{pointer}[{place}{f' + {k}' if k else ''}] = {name};"
+                    for k, (_, name) in enumerate(states)
+                ]
+                outer.lines.append(f"if ({layout.owner()}) {{ {' '.join(stores)} }}")
         return pointers
 
     def _arrive(
@@ -597,15 +572,19 @@ class _Reduction:
         row: Expr,
         layout: Layout,
         local_lines: list[str],
+        decode: list[str],
     ) -> None:
         """The last group of each row goes on with all splits."""
         writer = outer.writer
-        groups = -(-self.rows // layout.group_rows)
-        counters, first = writer.counters(groups, self.info)
+        counters, first = writer.counters(layout.groups(self.rows), self.info)
         local_lines.append("__local int last_group;")
         counter = f"{counters} + {first} + get_group_id(0)"
         outer.lines.append(f"if (kcl_last_group({counter}, {layout.splits}, &last_group)) {{")
         inner = Scope(writer, outer)
+        if layout.wide > 1:  # from here on each work-item has one column
+            inner = Scope(writer)
+            layout = layout.narrowed()
+            inner.lines += [*layout.places(writer, self.rows), *decode]
         inner.lines += ["r_begin = 0;", f"r_end = {layout.splits};"]
         self._gather(inner, reductions, pointers, row, layout, layout.splits, local_lines)
         outer.lines.extend("  " + line for line in inner.lines)
@@ -660,7 +639,7 @@ class _Reduction:
         build, rows = self.build, self.rows
         layout = layout_of(rows, first.splits, rows == 1, True, self.info)
         writer = build.writer()
-        writer.members = self.reductions
+        writer.members = self.of.reductions
         dims: tuple[int, ...] = (rows,)
         outer = Scope(writer)
         outer.lines.extend(layout.header(writer, rows, first.splits))

@@ -10,7 +10,7 @@ from kerascl.compiler.generate.blocked import rename
 from kerascl.compiler.generate.builder import power_of_two
 from kerascl.compiler.generate.emit import Scope, Writer
 from kerascl.kernels.contract.lanes import Lanes, lanes_of
-from kerascl.kernels.contract.sizes import last_power
+from kerascl.kernels.contract.sizes import ceil_div, last_power
 from kerascl.runtime.device import DeviceInfo
 
 # Work-items of a GPU's group at most for a row, and for one that is read again, if each then has so
@@ -34,14 +34,29 @@ class Layout:
     per_thread: int = 0  # elements that a work-item keeps in registers, if it does
     lanes: int = 1  # elements of the vectors that it reads
     near: int = 1  # neighbours that it reads and stores together
+    wide: int = 1  # rows that a work-item has, which are neighbours where a row's elements are not
     gathers: bool = False  # whether barriers are dearer than reads of local memory
     exchange: Lanes | None = None  # how its lanes give each other values
 
     def header(self, writer: Writer, rows: int, length: int) -> list[str]:
         """A kernel's first lines: a work-item's place in its group, its row, and its part of it."""
         ctype = writer.index_type
+        lines = ["const int lid = get_local_id(0);", *self.places(writer, rows)]
+        total = writer.number(length)
+        if self.splits > 1:
+            chunk = writer.number(-(-length // self.splits))
+            lines += [
+                f"{ctype} r_begin = ({ctype})get_group_id(1) * {chunk};",
+                f"{ctype} r_end = min(({ctype})(r_begin + {chunk}), ({ctype}){total});",
+            ]
+        else:
+            lines += [f"const {ctype} r_begin = 0;", f"const {ctype} r_end = {total};"]
+        return lines
+
+    def places(self, writer: Writer, rows: int) -> list[str]:
+        """Which row a work-item has, the first one's number, and its place among those of it."""
+        ctype, lines = writer.index_type, []
         group_rows, threads = self.group_rows, self.row_threads
-        lines = ["const int lid = get_local_id(0);"]
         # plain where they can be: compilers that see which neighbours read neighbours make vectors
         if group_rows == threads == 1:
             lines += ["const int rl = 0;", "const int ol = 0;"]
@@ -53,25 +68,27 @@ class Layout:
             lines += [f"const int rl = lid % {threads};", f"const int ol = lid / {threads};"]
         else:
             lines += [f"const int ol = lid % {group_rows};", f"const int rl = lid / {group_rows};"]
-        lines.append(f"const {ctype} row = ({ctype})get_group_id(0) * {group_rows} + ol;")
-        if rows % group_rows:
+        row = f"({ctype})get_group_id(0) * {group_rows} + ol"
+        row = row if self.wide == 1 else f"{self.wide} * ({row})"
+        lines.append(f"const {ctype} row = {row};")
+        if rows % (group_rows * self.wide):
             count = writer.number(rows)
             lines += [
                 f"const int live = row < {count};",
-                f"const {ctype} o = live ? row : {count} - 1;",
+                f"const {ctype} o = live ? row : {count} - {self.wide};",
             ]
         else:
             lines += ["const int live = 1;", f"const {ctype} o = row;"]
-        total = writer.number(length)
-        if self.splits > 1:
-            chunk = writer.number(-(-length // self.splits))
-            lines += [
-                f"{ctype} r_begin = ({ctype})get_group_id(1) * {chunk};",
-                f"{ctype} r_end = min(({ctype})(r_begin + {chunk}), ({ctype}){total});",
-            ]
-        else:
-            lines += [f"const {ctype} r_begin = 0;", f"const {ctype} r_end = {total};"]
         return lines
+
+    def groups(self, rows: int) -> int:
+        """Groups that all rows have, each of their parts."""
+        return ceil_div(rows, self.group_rows * self.wide)
+
+    def narrowed(self) -> Layout:
+        """The layout in which the same groups have the same rows, one a work-item."""
+        rows, threads = self.group_rows * self.wide, self.row_threads // self.wide
+        return replace(self, group_rows=rows, row_threads=threads, wide=1)
 
     def owner(self) -> str:
         """The condition of the one work-item that stores a row's results."""
@@ -104,6 +121,28 @@ class Layout:
         else:
             self._halve(scope, register)
         self.take(scope, register)
+
+    def combine_for_owner(self, scope: Scope, registers: list[Any], local_lines: list[str]) -> None:
+        """Merge several registers of a row's threads, with one barrier; the owner then holds the
+        results."""
+        if self.row_threads == 1:
+            return
+        merges = []
+        stride = 1 if self.threads_first else self.group_rows
+        for spec, states in registers:
+            for ctype, name in states:
+                local_lines.append(
+                    f"__local {ctype} l{name}[{self.group_rows * self.row_threads}];"
+                )
+                scope.lines.append(f"l{name}[lid] = {name};")
+            others = [f"l{name}[lid + k * {stride}]" for _, name in states]
+            merges.append(f"{{ {_merge(spec, states, others)} }}")
+        scope.lines += [
+            "barrier(CLK_LOCAL_MEM_FENCE);",
+            f"if (rl == 0) for (int k = 1; k < {self.row_threads}; ++k) {{",
+            *(f"  {merge}" for merge in merges),
+            "}",
+        ]
 
     def take(self, scope: Scope, register: Any) -> None:
         """Read into each of a row's threads what `combine` has left."""
@@ -187,6 +226,7 @@ def layout_of(
     per_thread: int = 0,
     lanes: int = 1,
     again: bool = False,
+    wide: int = 1,
 ) -> Layout:
     """The layout of `rows` rows of `length` elements on a device.
 
@@ -196,6 +236,7 @@ def layout_of(
         per_thread: how many elements a work-item may keep in registers, if rows are short.
         lanes: elements of the vectors that one work-item a row reads, if it reads vectors.
         again: whether a row is read several times.
+        wide: how many neighbouring rows a work-item has, where a row's elements are not neighbours.
     """
     cpu = info.kind == "cpu"
     most = info.max_work_group_size
@@ -222,17 +263,18 @@ def layout_of(
     else:
         # 32 neighbours read whole lines of memory: a third faster than eight on an H200
         most = min(512, most)
-        group_rows = min(32, power_of_two(rows))
+        group_rows = min(32, power_of_two(rows // wide))
         threads = max(1, min(most // group_rows, power_of_two(length) // 4))
     splits = 1
     if not whole:
-        groups = -(-rows // group_rows)
+        groups = ceil_div(rows, group_rows * wide)
         wanted = info.compute_units * (4 if cpu else 8)
         if groups < wanted:
             # a second kernel costs a launch: split only where each part is long
             shortest = threads * lanes * 32
             splits = max(1, min(-(-wanted // groups), length // shortest))
-    return _agreeing(Layout(group_rows, threads, splits, threads_first, lanes=lanes), info)
+    layout = Layout(group_rows, threads, splits, threads_first, lanes=lanes, wide=wide)
+    return _agreeing(layout, info)
 
 
 def _agreeing(layout: Layout, info: DeviceInfo) -> Layout:

@@ -124,11 +124,14 @@ class _Rewriter:
         inputs = tuple([self.new[id(x)] for x in node.inputs])
         result = self._simplify(node.op, inputs, node.attrs, node.shape, node.dtype)
         self.new[id(node)] = result
+        made = id(result) not in self.origin
         self.origin.setdefault(id(result), serial)
-        if self.readers.get(id(node), 0) <= 1:
-            self.single.add(id(result))
-        else:
+        # a view of a view may be what was there before both: all between must have one reader
+        passed = node.op.kind is Kind.VIEW and id(inputs[0]) in self.single
+        if self.readers.get(id(node), 0) > 1 or not (made or passed):
             self.single.discard(id(result))
+        elif made:
+            self.single.add(id(result))
 
     def _insert(self, formula: Formula, values: Sequence[Node], serial: int) -> None:
         """Add a formula's nodes, once, for nodes of number `serial`."""

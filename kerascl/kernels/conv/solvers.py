@@ -1,7 +1,8 @@
 """Convolutions of one to three spatial dimensions: forward, data gradient, filter gradient.
 
-All are implicit GEMMs: neither an im2col buffer nor a padded copy is made.  1x1 convolutions go
-to the GEMM solvers, depthwise ones to depthwise.py.
+Nearly all are implicit GEMMs: neither an im2col buffer nor a padded copy is made.  1x1 convolutions
+go to the GEMM solvers, patches that do not overlap are laid out for those; depthwise ones go
+to depthwise.py.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver, avoided
 from kerascl.kernels.conv import depthwise, winograd
 from kerascl.kernels.conv.panels import PanelConv
+from kerascl.kernels.conv.patches import PatchConv
 from kerascl.kernels.conv.pointwise import PointwiseConv
 from kerascl.kernels.conv.problem import FILTER_GRAD, ConvProblem, normalise_conv
 from kerascl.kernels.conv.tiled import TiledConv
@@ -35,6 +37,7 @@ SOLVERS: tuple[Solver, ...] = (
     POINTWISE,
     *depthwise.SOLVERS,
     PanelConv(),
+    PatchConv(),
     *winograd.SOLVERS,
     hopper_conv.HopperConv(),
     halo.HaloConv(),

@@ -25,7 +25,7 @@ from kerascl.kernels.tuning import machine
 # Clocks of a compute unit that copying an element to local memory takes: four at once, one by one.
 # Of four the instructions were counted beside a product's (sm_90), one by one was measured there.
 COPY = {FORWARD: 0.12, DATA_GRAD: 0.14, FILTER_GRAD: 0.25}
-GATHER = 1.2
+GATHER = 1.1
 
 
 class TiledConv(Solver):

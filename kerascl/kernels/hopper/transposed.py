@@ -24,8 +24,6 @@ from kerascl.kernels.hopper.ptx import KINDS, register_instruction
 from kerascl.kernels.hopper.tiles import STORE_CLOCKS, Shape, moments_time
 from kerascl.kernels.matmul.problem import MatmulProblem
 
-LARGEST_PACK = 4  # elements of a for each of the result, where a is packed
-
 # Those whose registers suffice for fragments, too.
 SHAPES = tuple(s for s in tiles.SHAPES if s.blocks == 1 and s.name != "128x128x3")
 
@@ -67,14 +65,9 @@ class TransposedMatmul(hopper_matmul.HopperMatmul):
             super().takes(p)
             and p.a.name == "float32"
             and p.precision != "highest"
-            and self._readable(p)
+            and self.layouts(p)[1] == "mn"
             and (self.tile is None or self.tile.blocks == 1)
         )
-
-    def _readable(self, p: MatmulProblem) -> bool:
-        """Whether b lies as it should, and a needs no packing that dwarfs the result."""
-        a, b = self.layouts(p)
-        return b == "mn" and (a == "k" or p.k <= LARGEST_PACK * p.n)
 
     def layouts(self, p: MatmulProblem) -> tuple[str, str]:
         return hopper_matmul.layouts(p, (False, True))

@@ -83,7 +83,7 @@ class TiledMatmul(Solver):
 
     def _time(self, p: MatmulProblem, info, splits: int) -> float:
         # Rows of both operands, as in filter gradients, are copied across.
-        copy = 0.13 if p.a_strides[-2] == p.b_strides[-1] == 1 else 0.04
+        copy = 0.15 if p.a_strides[-2] == p.b_strides[-1] == 1 else 0.054
         time = self.tile.time(
             p.m, p.n, p.k, p.batches, splits, p.acc, p.nbytes, info, (copy, copy)
         )  # fmt: skip

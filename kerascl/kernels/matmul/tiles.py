@@ -116,23 +116,23 @@ class Tile:
 
 # Of a multiply-add's time: itself with what goes along, and a read of local memory beside it.
 PRODUCT, READ = 1.19, 0.82
-LEAD = 15  # steps along k that a group's first loads and its stores take as long as
-WAITS = 3  # times a read of memory that a tile takes to be in local memory
+LEAD = 34  # steps along k that a group's first loads and its stores take as long as
+WAITS = 5  # times a read of memory that a tile takes to be in local memory
 # Work-items of a GPU's compute unit that hide each other's waits, and the share by which steps take
 # longer the fewer there are.
-HIDING, ALONE = 256, 0.56
+HIDING, ALONE = 384, 0.57
 # Of the rate on a CPU: work-items wait for each other at barriers, and local memory is a copy.
 ON_CPU = 0.084
 
 TILES = (
-    Tile(128, 128, 8, 8, speed=1.1),
+    Tile(128, 128, 8, 8, speed=1.12),
     Tile(128, 64, 8, 8),
     Tile(64, 128, 8, 8),
-    Tile(64, 64, 8, 4, speed=1.22),
+    Tile(64, 64, 8, 4, speed=1.13),
     Tile(64, 64, 4, 4),
     Tile(128, 32, 8, 4),
     Tile(32, 128, 4, 8),
-    Tile(32, 32, 4, 4),
+    Tile(32, 32, 4, 4, speed=1.12),
 )
 
 SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)

@@ -1,0 +1,91 @@
+"""What the reductions of a cluster are of."""
+
+from __future__ import annotations
+
+import math
+
+from kerascl.compiler.generate import space
+from kerascl.compiler.generate.builder import Builder
+from kerascl.compiler.graph.symbolic import strides_of
+from kerascl.core.node import Node
+from kerascl.core.op import Kind
+
+
+class Reduced:
+    """The rows that a cluster reduces, and what they are computed from.
+
+    Attributes:
+        rows: how many there are.
+        length: elements of each.
+        reductions: identities of the reductions.
+        visible: identities of what is read by its index: what lies in memory, and reductions.
+    """
+
+    def __init__(self, build: Builder) -> None:
+        self.build = build
+        self.cluster = build.cluster
+        self.shape = self.cluster.shape
+        self.rows = self.cluster.rows
+        self.length = math.prod(self.shape[a] for a in self.cluster.axes)
+        self.reductions = {id(m) for m in self.cluster.members if m.op.kind is Kind.REDUCTION}
+        self.visible = build.outside | self.reductions
+
+    def levels(self) -> dict[int, int]:
+        """How many reduction stages must be complete before each member can be computed."""
+        levels: dict[int, int] = {}
+        available: dict[int, int] = {}
+        for member in self.cluster.members:
+            level = 0
+            seen: set[int] = set()
+            stack = list(member.inputs)
+            while stack:
+                node = stack.pop()
+                if id(node) in seen or id(node) in self.build.outside:
+                    continue
+                seen.add(id(node))
+                if id(node) in available:
+                    level = max(level, available[id(node)])
+                else:
+                    stack.extend(node.inputs)
+            levels[id(member)] = level
+            available[id(member)] = level + (member.op.kind is Kind.REDUCTION)
+        return levels
+
+    def dims(self) -> tuple[tuple[int, ...], list[bool]]:
+        """Refined dimensions, and for each whether it is reduced."""
+        dims = space.refine(self.shape, self.build.shapes)
+        strides = strides_of(self.shape)
+        marks = []
+        for stride in strides_of(dims):
+            owner = next(
+                a
+                for a in range(len(self.shape) - 1, -1, -1)
+                if self.shape[a] > 1 and strides[a] <= stride < strides[a] * self.shape[a]
+            )
+            marks.append(owner in self.cluster.axes)
+        return dims, marks
+
+    def is_again(self) -> bool:
+        """Whether a row of what is read whole is read several times, in few enough registers that
+        larger groups have local memory for them."""
+        reductions = len(self.reductions)
+        return self.cluster.staged and 0 < reductions <= 4 and bool(self.read_whole())
+
+    def read_whole(self) -> list[Node]:
+        """The values in memory of which the loop reads every element."""
+        size = self.cluster.size
+        return [x for x in self.values() if id(x) in self.build.outside and x.size == size]
+
+    def values(self) -> list[Node]:
+        """The values that members are computed from, to those in memory."""
+        found, seen = [], set()
+        stack = [x for member in self.cluster.members for x in member.inputs]
+        while stack:
+            node = stack.pop()
+            if id(node) in seen:
+                continue
+            seen.add(id(node))
+            found.append(node)
+            if id(node) not in self.build.outside:
+                stack.extend(node.inputs)
+        return found

@@ -1,0 +1,115 @@
+"""Neighbouring columns of small elements that a work-item of a GPU reads as one vector, in sums of
+tall arrays; run on whatever device there is."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import kerascl as kc
+
+
+@pytest.fixture(params=["last group", "second kernel"])
+def texts(request, dev, monkeypatch, launches):
+    """The device with the work-groups of a GPU; gives what is generated for reductions."""
+    info = dataclasses.replace(dev.info, kind="gpu", max_work_group_size=256, compute_units=2)
+    monkeypatch.setattr(dev, "info", info)
+    monkeypatch.setattr(kc.engine, "programs", {})
+    if request.param == "second kernel":
+        monkeypatch.setattr("kerascl.kernels.contract.arrival.supported", lambda info: False)
+    return lambda: [x.source.body for x in launches["reduction_kernels"]]
+
+
+def vectors(bodies, count):
+    return any(f"{count} vec" in body for body in bodies)
+
+
+def drawn(rng, shape, dtype):
+    """An array of a dtype, and what it holds in float64."""
+    host = rng.integers(0, 2, shape) if dtype == "bool" else rng.normal(size=shape) * 3
+    x = kc.array(host.astype(np.float32)).astype(dtype)
+    return x, x.astype("float32").numpy().astype(np.float64)
+
+
+def close(found, wanted, bound=3e-6):
+    found = found.astype("float32").numpy()
+    assert found.shape == wanted.shape
+    assert np.linalg.norm(found - wanted) <= bound * np.linalg.norm(wanted)
+
+
+# whole groups of columns; some left; fewer than a group; behind another kept dimension
+SHAPES = [(4000, 128), (3001, 100), (5000, 6), (3000, 3, 36)]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("dtype, width", [("bfloat16", 2), ("int8", 4), ("float32", 1)])
+def test_sums_and_extremes(texts, rng, shape, dtype, width):
+    x, wide = drawn(rng, shape, dtype)
+    sums, most, least, place, power = kc.jit(
+        lambda x: (
+            kc.sum(x.astype("float32"), 0), kc.max(x, 0), kc.min(x, 0), kc.argmax(x, 0),
+            kc.sum(kc.square(x.astype("float32")), 0),
+        )
+    )(x)  # fmt: skip
+    close(sums, wide.sum(0), 1e-5)
+    close(power, (wide * wide).sum(0))
+    np.testing.assert_array_equal(most.astype("float32").numpy(), wide.max(0))
+    np.testing.assert_array_equal(least.astype("float32").numpy(), wide.min(0))
+    np.testing.assert_array_equal(place.numpy(), wide.argmax(0))
+    usual = shape[-1] % width == 0
+    assert vectors(texts(), width if width > 1 else "") == (width > 1 and usual)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_gradients_of_a_layer_norm(texts, rng, shape):
+    """Two sums of what rows share, and what follows them."""
+    x, wide = drawn(rng, shape, "bfloat16")
+    slope, steep = drawn(rng, shape, "bfloat16")
+    mean, scale = rng.normal(size=(2, shape[0], *[1] * (len(shape) - 1))).astype(np.float32)
+    old = rng.normal(size=shape[1:]).astype(np.float32)
+
+    @kc.jit
+    def step(x, slope, mean, scale, old):
+        unit = (x.astype("float32") - mean) * scale
+        gamma = kc.sum(slope.astype("float32") * unit, 0)
+        beta = kc.sum(slope.astype("float32"), 0)
+        return old - 0.1 * gamma, beta, old * beta
+
+    found = step(x, slope, kc.array(mean), kc.array(scale), kc.array(old))
+    gamma = (steep * (wide - mean) * scale).sum(0)
+    close(found[0], old - 0.1 * gamma, 1e-5)
+    close(found[1], steep.sum(0), 1e-5)
+    close(found[2], old * steep.sum(0), 1e-5)
+    assert vectors(texts(), 2)
+
+
+def test_variances(texts, rng):
+    x, wide = drawn(rng, (6000, 64), "bfloat16")
+    found = kc.jit(lambda x: kc.nn.moments(x.astype("float32") + 100.0, 0))(x)
+    close(found[0], wide.mean(0) + 100)
+    close(found[1], wide.var(0), 1e-5)
+    assert vectors(texts(), 2)
+
+
+def test_what_is_stored_beside_a_sum(texts, rng):
+    x, wide = drawn(rng, (4001, 90), "bfloat16")
+    sums, kept = kc.jit(lambda x: ((y := kc.maximum(x, 0)).astype("float32").sum(0), y))(x)
+    np.testing.assert_array_equal(kept.astype("float32").numpy(), np.maximum(wide, 0))
+    close(sums, np.maximum(wide, 0).sum(0))
+
+
+def test_a_part_that_begins_between_vectors(texts, rng):
+    x, wide = drawn(rng, (3000, 70), "bfloat16")
+    for part in (slice(1, 65), slice(2, 66)):
+        close(kc.jit(lambda x, part=part: kc.sum(x[:, part].astype("float32"), 0))(x),
+              wide[:, part].sum(0), 1e-5)  # fmt: skip
+
+
+def test_what_is_no_number_stays_in_its_column(texts, rng):
+    wide = drawn(rng, (4000, 64), "bfloat16")[1]
+    wide[700, 3], wide[9, 8] = np.nan, np.inf
+    found = kc.jit(lambda x: kc.sum(x.astype("float32"), 0))(
+        kc.array(wide.astype(np.float32)).astype("bfloat16")
+    ).numpy()
+    with np.errstate(invalid="ignore"):
+        np.testing.assert_allclose(found, wide.sum(0), rtol=1e-4, atol=1e-2)
