@@ -176,7 +176,7 @@ if TYPE_CHECKING:
             """
 
         def copy(self) -> Array:
-            """An Array of its own with the same values, which takes no more memory until one changes."""
+            """An Array of its own with the same values; none are copied."""
 
         def sort(self, axis: int = -1, descending: bool = False) -> None:
             """Put the elements into order along `axis`, in place; NaN counts as the largest."""
