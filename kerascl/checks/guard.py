@@ -28,7 +28,7 @@ _NAMES = {
     "recurrent": r"recurrent",
 }
 _PATTERNS = {kind: re.compile(names) for kind, names in _NAMES.items()}
-_RANDOM = "kcl_threefry("  # in the text of a kernel of whatever name
+_RANDOM = re.compile(r"\bkcl_(threefry|philox)\w*\(")  # in the text of a kernel of any name
 KINDS = (*_NAMES, "random")
 
 
@@ -36,7 +36,7 @@ def kinds_of(source: str) -> set[str]:
     """The kinds that a program's kernels belong to."""
     names = kernel_names(source)
     found = {kind for kind, name in _PATTERNS.items() if any(map(name.match, names))}
-    return found | ({"random"} if _RANDOM in source else set())
+    return found | ({"random"} if _RANDOM.search(source) else set())
 
 
 class Guard:

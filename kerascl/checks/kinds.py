@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kerascl import philox
 from kerascl.compiler.run.capture import jit
 from kerascl.core.array import Array
 from kerascl.core.derivatives import value_and_grad
@@ -322,19 +323,16 @@ def _random(n: int) -> Iterator[Case]:
     def want(key):
         with np.errstate(over="ignore"):
             bits = _threefry(key.astype(np.uint32), n)
-        return bits, (bits >> np.uint32(8)) * 2.0**-24
+        return bits, (bits >> np.uint32(8)) * 2.0**-24, philox.kept(key, (n,), 2**31)
 
     def inputs(rng):
         return (rng.integers(0, 2**32, 2, np.uint32),)
 
-    yield Case(
-        "random",
-        f"uint32[{n}]",
-        inputs,
-        lambda k: (random.random_bits(k, (n,)), random.uniform(k, (n,))),
-        want,
-        2e-7,
-    )
+    def run(key):
+        bits, halves = random.random_bits(key, (n,)), random.bernoulli(key, (n,), 0.5)
+        return bits, random.uniform(key, (n,)), halves
+
+    yield Case("random", f"uint32[{n}]", inputs, run, want, 2e-7)
 
 
 def _attention(length: int, width: int) -> Iterator[Case]:

@@ -1,12 +1,12 @@
 """Random numbers, generated where they are needed.
 
-Element i of an array is a pure function of a key (uint32[2]) and i (whether it is kept, of the
-place that kerascl/threefry.py says), so numbers need no memory and no state, fuse with what uses
-them, and are the same on every device (up to rounding in log, cos …).
+Element i of an array is a pure function of a key (uint32[2]) and i, so numbers need no memory and
+no state, fuse with what uses them, and are the same on every device (up to rounding in log, cos …).
 The function is Threefry2x32-20 of J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel
 random numbers: as easy as 1, 2, 3", SC'11: counter (i mod 2**32, stream), the key as its key;
 beyond 2**32 elements, every 2**32 of them have a key of their own.  A call that needs several
-numbers for an element takes them from different streams.
+numbers for an element takes them from different streams.  Which elements are kept (dropout,
+`bernoulli`) is a cheaper function of key and place, that of kerascl/philox.py.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from kerascl import threefry
+from kerascl import philox
 from kerascl.core import rules
 from kerascl.core.array import Array, ArrayLike, apply
 from kerascl.core.batch import note
@@ -41,6 +41,7 @@ from kerascl.dtypes import (
     uint32,
     uint64,
 )  # fmt: skip
+from kerascl.ops import threefry
 from kerascl.ops.declare import (
     as_array,
     cast_to,
@@ -333,13 +334,17 @@ _POISSONS = {
         500,
     ),
 }
-# Which elements are kept, by their places; kerascl/threefry.py says why there are two.
-KEEP = _draw("keep", f"({_BLOCK}.x < {{3}})")
-KEEP_COARSE = _draw(
-    "keep_coarse",
-    "(kcl_quarter(kcl_threefry({0}, {1}, {2} / 4u, {a0}u), (uint){2}) < {3})",
-)
 _INTEGER = _draw("integer", f"({{T}})({{4}} + mul_hi(kcl_word64({_BLOCK}), {{3}}))", (_WORDS,), 70)
+
+
+def _keep(name: str, word: str) -> Op:
+    """Declare an operation over (key0, key1, place, limit): whether an element is kept."""
+    code = f"({word} < {{3}})"
+    return register(Op("random_" + name, Kind.POINTWISE, code, (philox.SOURCE,), cost=60))
+
+
+KEEP = _keep("keep", "kcl_philox({0}, {1}, {2}).x")
+KEEP_COARSE = _keep("keep_coarse", "kcl_quarter(kcl_philox({0}, {1}, {2} / 4u), (uint){2})")
 
 
 def key(seed: int) -> Array:
@@ -376,15 +381,15 @@ def _apply(
     params: tuple[Array, ...] = (),
 ) -> Array:
     shape = rules.normalize_shape(shape)
-    return _drawn_at(op, key, places(shape), dtype, stream, params)
+    return _drawn_at(op, key, places(shape), dtype, params, stream)
 
 
 def _drawn_at(
-    op: Op, key: ArrayLike, where: Array, dtype: DType, stream: int, params: tuple[Array, ...]
+    op: Op, key: ArrayLike, where: Array, dtype: DType, params: tuple[Array, ...], *attrs: int
 ) -> Array:
     words = [expand_to(reshape_to(k, ()), where.shape) for k in _parts(key)]
     rest = [expand_to(x, where.shape) for x in params]
-    return apply(op, (*words, where, *rest), (stream,), where.shape, dtype)
+    return apply(op, (*words, where, *rest), attrs, where.shape, dtype)
 
 
 def places(shape: tuple[int, ...]) -> Array:
@@ -396,7 +401,7 @@ def places(shape: tuple[int, ...]) -> Array:
 
 def row_places(shape: tuple[int, ...]) -> int:
     """The places of a row, along the last axis, where rows begin at multiples of four."""
-    return threefry.FOUR * threefry.groups(shape[-1] if shape else 1)
+    return philox.FOUR * philox.groups(shape[-1] if shape else 1)
 
 
 def places_in_fours(shape: tuple[int, ...]) -> Array:
@@ -545,15 +550,15 @@ def keep_limit(p: float) -> int:
     come near enough that no mean is off by more than 1e-5 of it, else 32."""
     few = round(p * 2.0**16)
     if few < 2**16 and abs(few * 2.0**-16 - p) <= 1e-5 * p:
-        return few * threefry.COARSE
+        return few * philox.COARSE
     return min(round(p * 2.0**32), 2**32 - 1)
 
 
 def kept(key: ArrayLike, shape: ShapeLike, limit: int) -> Array:
-    """bool: which elements are kept; kerascl/threefry.py says which."""
+    """bool: which elements are kept; kerascl/philox.py says which."""
     where = places_in_fours(rules.normalize_shape(shape))
-    op = KEEP_COARSE if threefry.coarse(limit) else KEEP
-    return _drawn_at(op, key, where, bool_, 0, (scalar(limit, uint32),))
+    op = KEEP_COARSE if philox.coarse(limit) else KEEP
+    return _drawn_at(op, key, where, bool_, (scalar(limit, uint32),))
 
 
 def dropout(

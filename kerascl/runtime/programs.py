@@ -134,13 +134,15 @@ class Kernel:
 
 
 def _conversions(info: DeviceInfo) -> tuple[str, ...]:
-    """Which of `dtypes.PRELUDE`'s ways to round floats to 16 bits, and to write NaN, serve best,
-    and whether `ops.clibrary` may use PTX."""
+    """Which of `dtypes.PRELUDE`'s ways to round floats to 16 bits, and to write NaN, and of
+    `philox.SOURCE`'s to multiply serve best, and whether `ops.clibrary` may use PTX."""
     options = ["-DKCL_HALF"] if info.fp16 else []
     if not info.fp16 and "native_half_conversion" in info.quirks:
         options.append("-DKCL_HALF_MEMORY")
     if "native_bfloat16_conversion" in info.quirks:
         options.append("-DKCL_CVT_BF16")
+    if "wide_products" in info.quirks:
+        options.append("-DKCL_WIDE_PRODUCTS")
     if "inline_ptx" in info.quirks:
         options.append("-DKCL_PTX")
     if "undefined_constant_nan" in info.quirks:

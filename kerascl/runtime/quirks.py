@@ -138,6 +138,11 @@ TABLE = (
         _nvidia,
     ),
     Quirk(
+        "wide_products",
+        "halves of a product of words are cheapest as those of one product of 64 bits",
+        lambda info: info.kind == "cpu" or _amd(info),
+    ),
+    Quirk(
         "inline_ptx",
         "the compiler takes PTX inside asm, which has approximate functions as single instructions",
         _nvidia,

@@ -13,9 +13,11 @@ import pytest
 from rich.console import Console
 
 import kerascl as kc
+from kerascl import philox
 from kerascl.checks import first, guard, kinds, trial
 from kerascl.checks.guard import MENDED, OK, PLAIN, Guard
 from kerascl.commands import check
+from kerascl.ops import threefry
 from kerascl.runtime import programs, sources
 from kerascl.runtime.diskcache import DiskCache
 
@@ -40,6 +42,7 @@ CRASH = " *(volatile __global int*)0 = 1; "
 PROGRAM = """
 import sys
 import kerascl as kc
+from kerascl import philox
 try:
     print("sums", kc.sum(kc.reshape(kc.arange(40), (2, 20)), 1).numpy().tolist())
 except Exception as error:
@@ -163,6 +166,13 @@ def test_kernels_of_each_kind_are_known(dev, rng, monkeypatch):
         monkeypatch.setattr(kc.engine, "programs", {})
         assert case.problem(rng, captured) == "", case.name
         assert case.kind in met, case.name
+
+
+@pytest.mark.parametrize("generator", [philox.SOURCE, threefry.SOURCE], ids=["philox", "threefry"])
+def test_programs_that_draw_are_known(generator):
+    kernel = "__kernel void attention_x(__global float* out) {}"
+    assert guard.kinds_of(kernel) == {"attention"}
+    assert guard.kinds_of(generator + kernel) == {"attention", "random"}
 
 
 @pytest.mark.slow

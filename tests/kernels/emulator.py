@@ -51,6 +51,7 @@ FAULTS = {
     "BANKS": "lanes that shared memory serves at once meet in a bank",
     "SHARED": "more local memory than there is, or less than is used",
     "GENERATIONS": "more uses of a stage than the launch's depth needs",
+    "TURN": "a turn is passed to another team than the next, or before all of its tile has come",
 }
 _GENERATION = 227 * 1024  # bytes, more than a ring has
 _READS = 32  # fragments that wgmma under way may read
@@ -68,7 +69,7 @@ _DEVICE = r"""
 #define RING (STAGES * STAGE)
 #endif
 #define EMU_RING ((uint)(RING))
-#define EMU_BARRIERS (EMU_KINDS * STAGES)
+#define EMU_BARRIERS (EMU_KINDS * STAGES + EMU_TURNS)
 #define EMU_LOW 0xffffffffUL
 #define EMU_MUST(ok, fault) { if (!(ok)) atomic_or(emu->state, EMU_##fault); }
 // TMA rounds float32 to tf32 (ties to even), products cut it off; or nothing is lost.
@@ -89,6 +90,8 @@ typedef struct {
   ulong from[4], to[4];  // the operands
   ulong acquired, maps, maps_end;
   uint generations, tid, committed, done, fenced;
+  uint came;  // of wgmma_halo.cl's boxes: those that have come for certain, as they do so in order
+  uint depth, used;  // where teams take turns: stages of a tile; those that this team waited for
   // By stage: the last group of wgmma that reads it; the generation waited for and one, or 0.  By
   // barrier: the waits so far; the phases that have ended for certain.
   uint last[STAGES], open[STAGES], waits[EMU_BARRIERS], ended[EMU_BARRIERS];
@@ -116,15 +119,57 @@ inline uint emu_barrier(emu_t* emu, uint bar) {
   return ok ? at / 8 : 0;
 }
 
+#if EMU_TURNS
+#define EMU_TEAM (emu->tid / 128 / (NWG / EMU_TURNS))
+// The stages of a group's tiles before a team's `tiles`-th: its own and the others'.
+inline uint emu_before(emu_t* emu, uint tiles) {
+  return (tiles * EMU_TURNS + EMU_TEAM) * emu->depth;
+}
+
+// Who may multiply has been passed the turn by who waited for all stages before.
+inline void emu_take_turn(emu_t* emu, uint b, uint parity) {
+  const uint n = emu->waits[b]++, first = EMU_TEAM == 0, before = emu_before(emu, n);
+  EMU_MUST(b == EMU_KINDS * STAGES + EMU_TEAM && parity == ((n & 1) ^ first), PARITY)
+  for (uint s = 0; s < STAGES; ++s) emu->ended[s] = (before + STAGES - 1 - s) / STAGES;
+  EMU_COUNT(b, 2) = n + 1 - first;
+}
+
+inline void emu_pass_turn(emu_t* emu, uint b) {
+  const uint first = EMU_KINDS * STAGES, taken = emu->waits[first + EMU_TEAM];
+  const int next = b == first + (EMU_TEAM + 1) % EMU_TURNS;
+  EMU_MUST(next && emu->used == taken * emu->depth, TURN)
+}
+#endif
+
 inline void emu_wait(emu_t* emu, uint bar, uint parity) {
-  const uint b = emu_barrier(emu, bar), n = emu->waits[b]++, empty = b / STAGES == EMU_KINDS - 1;
+  const uint b = emu_barrier(emu, bar), empty = b / STAGES == EMU_KINDS - 1;
+#if EMU_TURNS
+  if (b >= EMU_KINDS * STAGES) {
+    emu_take_turn(emu, b, parity);
+    return;
+  }
+  if (!empty) {
+    emu->waits[b] = (emu_before(emu, emu->used / emu->depth) + emu->used % emu->depth) / STAGES;
+    ++emu->used;
+  }
+#endif
+  const uint n = emu->waits[b]++;
   EMU_MUST(parity == ((n & 1) ^ empty), PARITY)
-  if (empty) {  // What was handed back had come.
+  if (empty) {  // What was handed back had come; of what had come all but the last was handed back.
+    const uint s = b % STAGES, held = emu->last[s] > emu->done;
+    int again = emu->ended[s] + 1 >= n + held;
+#ifdef WEIGHTS  // Of those that were loaded, too.
+    again = again || (emu->came + BOXES - 1 - s) / BOXES >= n;
+#endif
+    EMU_MUST(again, EARLY)
     for (int kind = 0; kind < EMU_KINDS - 1; ++kind) emu->ended[kind * STAGES + b % STAGES] = n;
     return;
   }
   EMU_MUST(emu->ended[b] >= n, EARLY)
   emu->ended[b] = n + 1;
+#ifdef WEIGHTS
+  if (b < BOXES) emu->came = n * BOXES + b + 1;
+#endif
   EMU_MUST((uint)EMU_COUNT(b, 2) > n && n < emu->generations, NEVER)
   emu->open[b % STAGES] = min(n, emu->generations - 1) + 1;
 }
@@ -132,7 +177,10 @@ inline void emu_wait(emu_t* emu, uint bar, uint parity) {
 inline void emu_arrive(emu_t* emu, uint bar) {
   const uint b = emu_barrier(emu, bar);
   atomic_inc(&EMU_COUNT(b, 1));
-  if (b / STAGES < EMU_KINDS - 1) return;
+#if EMU_TURNS
+  if (b >= EMU_KINDS * STAGES) emu_pass_turn(emu, b);
+#endif
+  if (b / STAGES != EMU_KINDS - 1) return;
   EMU_MUST(emu->last[b % STAGES] <= emu->done, HELD)
   emu->open[b % STAGES] = 0;
 }
@@ -421,6 +469,9 @@ _BEGIN = """
   __local uint emu_lanes[EMU_LANES * 4];
   __local float emu_sides[SIDE / 4 + 1];
   emu_t emu_, *const emu = &emu_;
+#if EMU_TURNS
+  emu->depth = CHUNKS;
+#endif
   emu->ring = emu_ring + get_group_id(0) * emu_n.s5 * EMU_GENERATION;
   emu->state = emu_state + get_group_id(0) * (1 + EMU_BARRIERS * EMU_COUNTS);
   emu->lanes = emu_lanes;
@@ -430,7 +481,7 @@ _BEGIN = """
   for (int i_ = 0; i_ < 4; ++i_) emu->from[i_] = emu->to[i_] = 0;
   emu->maps = (ulong)pMaps;
   emu->maps_end = emu->maps + emu_n.s6;
-  emu->acquired = emu->committed = emu->done = emu->fenced = emu->reads = 0;
+  emu->acquired = emu->committed = emu->done = emu->fenced = emu->reads = emu->used = emu->came = 0;
   for (int i_ = 0; i_ < STAGES; ++i_) emu->last[i_] = emu->open[i_] = 0;
   for (int i_ = 0; i_ < EMU_BARRIERS; ++i_) emu->waits[i_] = emu->ended[i_] = 0;
 """
@@ -462,6 +513,7 @@ class Emulation:
         shape: of the numbers that each group counts, which begin as zeros behind one of its faults:
             barriers of a stage, stages, counts.
         stays: whether the last stage is never handed back.
+        turns: teams that take turns, whose barriers' counts are behind those.
     """
 
     launches: list[Launch]
@@ -469,11 +521,12 @@ class Emulation:
     groups: int
     shape: tuple[int, int, int]
     stays: bool
+    turns: int
 
     @property
     def state(self) -> tuple[int, int]:
         """The shape of what the launches leave, of int32."""
-        return self.groups, 1 + math.prod(self.shape)
+        return self.groups, 1 + math.prod(self.shape) + self.turns * _COUNTS
 
 
 def is_emulated(launch: Launch) -> bool:
@@ -501,7 +554,7 @@ def run_plan(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: De
         launches += e.launches
     results = run_outputs(Plan(launches, plan.workspace), inputs | rings, states, dev)
     for state, e in known.items():
-        _check(results[state], e.shape, e.stays)
+        _check(results[state], e)
     return results["out"]
 
 
@@ -519,10 +572,12 @@ def emulate(
     groups, taps = size // threads, launch.name == "wgmma_register_blocked"
     # The last warpgroup, or what there is of it, loads.
     consumers, kinds = (threads - 1) // 128 * 128, 3 if taps else 2
-    source, pointers = _source(launch.source, kinds, consumers, exact)
-    numbers = {name: int(n) for name, n in re.findall(r"#define (\w+) (\d+)\n", source)}
+    numbers = {name: int(n) for name, n in re.findall(r"#define (\w+) (\d+)\n", launch.source)}
     numbers |= arguments(launch)
-    together = consumers // numbers.get("PINGPONG", 1)  # who take other tiles meet at no barrier
+    teams = numbers.get("PINGPONG", 1)
+    together = consumers // teams  # who take other tiles meet at no barrier
+    turns = teams if launch.name == "wgmma" and teams > 1 else 0
+    source, pointers = _source(launch.source, kinds, consumers, exact, turns)
     # First work-item and number of them: who loads; who turns pixels; who multiplies.
     roles = (
         (consumers, 1), *(((consumers + 1, 63),) if taps else ()),
@@ -550,10 +605,10 @@ def emulate(
     ]  # fmt: skip
     stays = bool(numbers.get("RESIDENT"))
     ring = groups * generations * _GENERATION
-    return Emulation(launches, ring, groups, (kinds, stages, _COUNTS), stays)
+    return Emulation(launches, ring, groups, (kinds, stages, _COUNTS), stays, turns)
 
 
-def _source(source: str, kinds: int, lanes: int, exact: bool) -> tuple[str, int]:
+def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tuple[str, int]:
     """The text of a kernel for Hopper, with what it takes from the hardware emulated, and how many
     operands it has."""
     n, k, name, transposed = re.search(
@@ -567,7 +622,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool) -> tuple[str, int]
     assert int(k) * size == 32
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
-        KINDS=kinds, LANES=lanes, EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
+        KINDS=kinds, TURNS=turns, LANES=lanes, EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
         GENERATION=_GENERATION, LIMIT=tiles.SHARED_LIMIT,
         **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
     )  # fmt: skip
@@ -601,9 +656,9 @@ def _source(source: str, kinds: int, lanes: int, exact: bool) -> tuple[str, int]
     return head + defines + _DEVICE + "__kernel " + kernel, len(pointers)
 
 
-def _check(state: np.ndarray, shape: tuple[int, ...], stays: bool) -> None:
-    """Judge what a launch leaves: state[group], faults, [kind][stage][count], and more; `stays` as
-    the last stage is never handed back."""
+def _check(state: np.ndarray, e: Emulation) -> None:
+    """Judge what a launch leaves: state[group], faults, [kind][stage][count], [team][count]."""
+    shape = e.shape
     found = np.bitwise_or.reduce(state[:, 0])
     faults = [text for bit, text in enumerate(FAULTS.values()) if found >> bit & 1]
     assert not faults, faults
@@ -612,6 +667,12 @@ def _check(state: np.ndarray, shape: tuple[int, ...], stays: bool) -> None:
     assert not nbytes.any(), FAULTS["BYTES"]
     # Every load ends a phase of each of its stage's barriers.
     phases = np.repeat(loads[:, :1], shape[0], 1)
-    if stays:
+    if e.stays:
         phases[:, -1, -1] = 0
     assert (arrivals > 0).all() and (came == arrivals * phases).all(), "a phase never ends"
+    # A team passes a turn for each tile; nobody needs the last one.
+    turns = state[:, 1 + math.prod(shape) :].reshape(len(state), e.turns, _COUNTS)
+    arrivals, came, needed, _ = np.moveaxis(turns, -1, 0)
+    passed, missing = np.divmod(came, np.maximum(arrivals, 1))
+    assert (arrivals > 0).all() and not missing.any(), "a phase never ends"
+    assert ((passed == needed) | (passed == needed + 1)).all(), "a phase never ends"

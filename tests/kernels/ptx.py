@@ -32,7 +32,7 @@ HEADER = """\
 #define vload_half4(i, p) ((float4)(0))
 #define vstore4(v, i, p) ({ const float4 v_ = (v); \
   (p)[4 * (i)] = v_.x; (p)[4 * (i) + 1] = v_.y; (p)[4 * (i) + 2] = v_.z; (p)[4 * (i) + 3] = v_.w; })
-#define rotate(x, n) __builtin_rotateleft32(x, n)
+#define mul_hi(a, b) __nvvm_mulhi_ui(a, b)
 #define native_recip(a) native_divide(1.0f, a)
 #define min(a, b) ({ __typeof__(a) a_ = (a), b_ = (b); a_ < b_ ? a_ : b_; })
 #define max(a, b) ({ __typeof__(a) a_ = (a), b_ = (b); a_ > b_ ? a_ : b_; })

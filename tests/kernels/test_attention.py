@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from kerascl import dtypes, threefry
+from kerascl import dtypes, philox
 from kerascl.kernels.attention import cpu as attention_cpu
 from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.attention import tiled as attention_tiled
@@ -19,7 +19,7 @@ from tests import profiles
 from tests.kernels import mma_emulator, ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
 from tests.kernels.mma_emulator import emulated_class
-from tests.threefry import kept
+from tests.philox import kept
 
 DEVICES = list(devices().values())
 SOLVERS = {
@@ -365,8 +365,8 @@ def test_self_test_of_matrix_units(dev, monkeypatch):
     monkeypatch.setattr(attention_selftest, "CASES", (dropout,))
     attention_selftest.cases(dev)
     with monkeypatch.context() as patched:
-        wrong = threefry.SOURCE.replace("KCL_MIX(26)", "KCL_MIX(25)")
-        patched.setattr(threefry, "SOURCE", wrong)
+        wrong = philox.SOURCE.replace("(key + 4ul", "(key + 3ul")
+        patched.setattr(philox, "SOURCE", wrong)
         with pytest.raises(DeviceError, match="attention is wrong"):
             attention_selftest.cases(dev)
     monkeypatch.setattr(attention_selftest, "CASES", (plain,))

@@ -532,6 +532,24 @@ def test_faults_of_boxes_with_a_halo_are_found(cpu_dev, cpu_info, old, new, faul
     found_in(plan, fault, operands, functools.partial(test_wgmma.reference, p), cpu_dev)
 
 
+def test_teams_tell_uses_of_a_box_apart(cpu_dev, cpu_info, monkeypatch, rng):
+    """With 2 x 2 taps of 256 channels the other team's tile would use both boxes twice."""
+    tile, boxes = halo.SHAPES[-2], halo.HaloTile.boxes
+    for channels, fits in ((192, True), (256, False)):
+        sizes = 5, 17, 19, channels, 16, 2, 1, 0
+        p = test_wgmma.convolution(FORWARD, *sizes, dtypes.bfloat16, "high")
+        assert halo.HaloConv(tile).takes(p) == fits
+        monkeypatch.setattr(halo.HaloTile, "boxes", lambda self, p: boxes(self, p) or 2)
+        operands = test_wgmma.operands(rng, p)
+        want = functools.partial(test_wgmma.reference, p)
+        plan = halo.HaloConv(tile).plan(p, cpu_info, STORE)
+        monkeypatch.undo()
+        if fits:
+            check(plan, *operands, want, cpu_dev)
+        else:
+            found_in(plan, "EARLY", operands, want, cpu_dev)
+
+
 @pytest.mark.every(3)
 @pytest.mark.parametrize(
     "old, new, fault",

@@ -11,7 +11,8 @@ import pytest
 
 import kerascl as kc
 from kerascl.ops import random
-from tests.threefry import kept, threefry
+from tests.philox import blocks, kept
+from tests.threefry import threefry
 
 COUNT = 50_000
 
@@ -213,7 +214,7 @@ SHAPES = [(), (4,), (1001,), (16, 64), (3, 5, 7), (40, 1), (2, 3, 197), (2, 3, 6
 @pytest.mark.parametrize("rate", [0.1, 0.9], ids=["16", "32"])
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_what_dropout_keeps(shape, rate, captured, rng):
-    """The definition in kerascl/threefry.py, in NumPy; and so where it is fused with what comes
+    """The definition in kerascl/philox.py, in NumPy; and so where it is fused with what comes
     before and after, of other types and from beside."""
     key = random.key(int(rng.integers(2**63)))
     wanted = kept(key.numpy(), shape or (1,), random.keep_limit(1 - rate)).reshape(shape)
@@ -481,3 +482,11 @@ def test_more_numbers_than_a_word_counts():
     words = [np.where(block == 0, k, other) for k, other in zip(words, keys, strict=True)]
     np.testing.assert_array_equal(bits, threefry(words, (low, 0 * low + 3))[0])
     assert len(set(bits.tolist())) == len(places)
+    limit = np.uint32(3 * 2**30)
+    x, _ = blocks(key.numpy(), places)
+    x4, y4 = blocks(key.numpy(), places // 4)
+    quarter = np.choose(places % 4, [x4 << 16, x4, y4 << 16, y4])
+    inputs = (*inputs, kc.array(np.full(places.shape, limit)))
+    for op, words in ((random.KEEP, x), (random.KEEP_COARSE, quarter)):
+        mask = kc.core.array.apply(op, inputs, (), places.shape, kc.bool_).numpy()
+        np.testing.assert_array_equal(mask, words < limit)

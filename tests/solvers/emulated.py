@@ -36,18 +36,23 @@ __kernel void emulated_fill(__global int* ring, int ring_words, __global int* st
 """
 # As emulator._check.
 _JUDGE = """
+#define OF_GROUP (1 + (KINDS * STAGES + TURNS) * COUNTS)
 #define AT(g, kind, stage, count) \\
-  state[(g) * (1 + KINDS * STAGES * COUNTS) + 1 + ((kind) * STAGES + (stage)) * COUNTS + (count)]
+  state[(g) * OF_GROUP + 1 + ((kind) * STAGES + (stage)) * COUNTS + (count)]
 __kernel void emulated_judge(__global const int* state, int groups, int stays RESULTS) {
   int faults = 0, phases = 0;
   for (int g = 0; g < groups; ++g) {
-    faults |= state[g * (1 + KINDS * STAGES * COUNTS)];
+    faults |= state[g * OF_GROUP];
     for (int kind = 0; kind < KINDS; ++kind)
       for (int s = 0; s < STAGES; ++s) {
         const int last = stays && kind == KINDS - 1 && s == STAGES - 1;
         const int ended = last ? 0 : AT(g, 0, s, 2) * AT(g, kind, s, 0);
         phases |= AT(g, kind, s, 0) <= 0 || AT(g, kind, s, 1) != ended || AT(g, kind, s, 3) != 0;
       }
+    for (int t = 0; t < TURNS; ++t) {
+      const int passed = AT(g, KINDS, t, 1), needed = AT(g, KINDS, t, 0) * AT(g, KINDS, t, 2);
+      phases |= passed != needed && passed != needed + AT(g, KINDS, t, 0);
+    }
   }
   if (!faults && !phases) return;
   printf("a kernel for Hopper: bits %x of emulator.FAULTS, phases %d\\n", faults, phases);
@@ -162,7 +167,7 @@ def _judge(state: str, e: emulator.Emulation, results: tuple[Ref, ...]) -> Launc
     kinds, stages, counts = e.shape
     names = [f"result{n}" for n in range(len(results))]
     defines = {
-        "KINDS": kinds, "STAGES": stages, "COUNTS": counts,
+        "KINDS": kinds, "STAGES": stages, "COUNTS": counts, "TURNS": e.turns,
         "RESULTS": "".join(f", __global short* {name}" for name in names),
         "WRONG": " ".join(f"{name}[0] = {name}[1] = -1;" for name in names),
     }  # fmt: skip

@@ -380,7 +380,7 @@ def _key_of(kept: Node) -> Node:
     while places.op in (CAST, RESHAPE):
         places = places.inputs[0]
     count = kept.size // kept.shape[-1] * row_places(kept.shape)
-    _need(kept.attrs == (0,) and places.op is IOTA and places.shape == (count,))
+    _need(places.op is IOTA and places.shape == (count,))
     first, second = map(_behind, kept.inputs[:2])
     _need(first.op is SLICE and second.op is SLICE and first.size == second.size == 1)
     _need(first.inputs[0] is second.inputs[0] and first.inputs[0].shape == (2,))

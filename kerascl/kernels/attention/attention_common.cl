@@ -31,12 +31,12 @@
 #define DRAW_KEY const uint key0 = pKey[keyOff], key1 = pKey[keyOff + keyStep];
 #if FAR
 #define COUNTER ulong
-#define DRAW(counter) kcl_threefry(key0, key1, counter, 0u)
+#define DRAW(counter) kcl_philox(key0, key1, counter)
 #else
 #define COUNTER uint
-#define DRAW(counter) kcl_threefry_block(key0, key1, counter, 0u)
+#define DRAW(counter) kcl_philox_block(key0, counter, key1)
 #endif
-// Which four of a row of weights that of key s is of; see kerascl/threefry.py.
+// Which four of a row of weights that of key s is of; see kerascl/philox.py.
 #define FOUR_OF(t, s) ((COUNTER)firstFour + \
     ((COUNTER)(b * HEADS + h) * (uint)T + (uint)(t)) * ((uint)(S + 3) / 4u) + (uint)(s) / 4u)
 #if COARSE

@@ -68,7 +68,7 @@ inline VU words(const uint key0, const uint key1, const ulong* lanes, const ulon
     const ulong more, VU* second) {
   uint x[VL], y[VL];
   for (int j = 0; j < VL; ++j) {
-    const uint2 block = kcl_threefry(key0, key1, factor * lanes[j] + more, 0u);
+    const uint2 block = kcl_philox(key0, key1, factor * lanes[j] + more);
     x[j] = block.x;
     y[j] = block.y;
   }
@@ -79,7 +79,7 @@ inline VU words(const uint key0, const uint key1, const ulong* lanes, const ulon
 #define COUNTER uint
 inline VU words(const uint key0, const uint key1, const uint* lanes, const uint factor,
     const uint more, VU* second) {
-  return kcl_threefry_lanes(key0, key1, factor * CAT(vload, VL)(0, lanes) + more, second);
+  return kcl_philox_lanes(key0, key1, factor * CAT(vload, VL)(0, lanes) + more, second);
 }
 #endif
 #if COARSE

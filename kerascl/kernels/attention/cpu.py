@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kerascl import threefry
+from kerascl import philox
 from kerascl.dtypes import float32
 from kerascl.kernels.attention.problem import (
     LOG2_E,
@@ -103,7 +103,7 @@ def _source(p: AttentionProblem, micro: Micro, info, epilogue: Epilogue, part: s
     return (
         prelude(p.index, **prelude_types(p))
         + shared_defines(p)
-        + ("" if p.dropout is None else threefry.vectors(micro.vl))
+        + ("" if p.dropout is None else philox.vectors(micro.vl))
         + "".join(f"#define {k} {v}\n" for k, v in names.items())
         + micro.source(float32, info)
         + epilogue.defines

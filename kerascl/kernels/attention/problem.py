@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from kerascl import threefry
+from kerascl import philox
 from kerascl.dtypes import DType, bfloat16, float16, float32
 from kerascl.kernels.contract.plan import Arg, Ref, Scalar
 from kerascl.kernels.contract.sizes import index_type
@@ -30,7 +30,7 @@ class Tensor:
 class Dropout:
     """Probabilities that are dropped at random between the softmax and the values.
 
-    Those that are kept, times `factor`, are those that kerascl/threefry.py says of an array
+    Those that are kept, times `factor`, are those that kerascl/philox.py says of an array
     (batch, heads, length, source) and `limit`: what `kerascl.ops.random.dropout` draws for all
     probabilities lying in memory.  Both passes draw the numbers again.
 
@@ -92,8 +92,8 @@ class AttentionProblem:
         if (drop := self.dropout) is None:
             return False
         rows = self.batch * self.heads * self.length
-        counters = drop.first + rows * threefry.groups(self.source)
-        return counters * (1 if threefry.coarse(drop.limit) else threefry.FOUR) > 2**32
+        counters = drop.first + rows * philox.groups(self.source)
+        return counters * (1 if philox.coarse(drop.limit) else philox.FOUR) > 2**32
 
     @property
     def index(self) -> str:
@@ -161,8 +161,8 @@ def shared_defines(p: AttentionProblem) -> str:
     )  # fmt: skip
     generator = ""
     if p.dropout is not None:
-        names |= dict(COARSE=int(threefry.coarse(p.dropout.limit)))
-        generator = threefry.SOURCE
+        names |= dict(COARSE=int(philox.coarse(p.dropout.limit)))
+        generator = philox.SOURCE
     return "".join(f"#define {k} {v}\n" for k, v in names.items()) + generator
 
 

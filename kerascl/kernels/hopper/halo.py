@@ -39,32 +39,26 @@ class HaloTile(Shape):
     Attributes:
         stages: boxes of pixels in their ring, or as many as there is room for.
         weights: tiles of weights in theirs; 0 where all of them stay.
-        pingpong: groups of the `consumers` that take tiles alternately; 1: all share each tile.
     """
 
     weights: int = 0
-    pingpong: int = 1
-
-    @property
-    def bm(self) -> int:
-        """Output pixels of a work-group at a time."""
-        return 64 * self.blocks * self.consumers // self.pingpong
 
     @property
     def name(self) -> str:
-        """The shape, with stages of weights and, where warpgroups take turns, how many."""
-        turns = f"p{self.pingpong}" if self.pingpong > 1 else ""
-        return f"{super().name}w{self.weights}{turns}"
+        """The shape, with stages of weights."""
+        return f"{self.bm}x{self.bn}x{self.stages}w{self.weights}{self.turns}"
 
     def boxes(self, p: ConvProblem) -> int:
-        """Stages of the ring of boxes; 0 where local memory has no room for two."""
+        """Stages of the ring of boxes; 0 where local memory has no room for two, or for so many
+        that teams which take turns can tell their uses apart (see wgmma_halo.cl)."""
         tile = 128 * round_up(self.bn, 64)
         kept = self.weights or math.prod(p.w_shape[:2]) * _chunks(p)
         moments = 4 * self.consumers * (8 * self.bn + 4) + 4
         barriers = 16 * (self.stages + max(self.weights, 1))
         room = SHARED_LIMIT // self.groups - kept * tile - moments - barriers
         boxes = min(self.stages, room // round_up(_box(p, self).rows * 128, 1024))
-        return boxes if boxes >= 2 else 0
+        told_apart = self.pingpong == 1 or _chunks(p) < 2 * boxes
+        return boxes if boxes >= 2 and told_apart else 0
 
 
 # Clocks for 32 bytes of k of all rows, at 128 bytes a clock of shared memory, of 128 channels or,
@@ -78,12 +72,12 @@ class HaloTile(Shape):
 #
 # The speeds are measured (H200, 3x3, 28 to 224 pixels a side, 64 to 256 channels), the warm card's.
 SHAPES = (
-    HaloTile(128, 2, 2, 2, 1, 1.06, 1.12, 6),
-    HaloTile(128, 1, 2, 2, 2, 1.05, 1.08, 3),
-    HaloTile(64, 2, 2, 3, 1, 1.0, 1.07, 8),
-    HaloTile(64, 1, 2, 2, 2, 0.97, 0.98, 6),
-    HaloTile(64, 4, 2, 3, 1, 1.06, 1.0, 0, 2),
-    HaloTile(64, 2, 2, 6, 1, 1.06, 1.12, 0, 2),
+    HaloTile(128, 2, 2, 2, 1, 1.06, 1.12, weights=6),
+    HaloTile(128, 1, 2, 2, 2, 1.05, 1.08, weights=3),
+    HaloTile(64, 2, 2, 3, 1, 1.0, 1.07, weights=8),
+    HaloTile(64, 1, 2, 2, 2, 0.97, 0.98, weights=6),
+    HaloTile(64, 4, 2, 3, 1, 1.06, 1.0, pingpong=2),
+    HaloTile(64, 2, 2, 6, 1, 1.06, 1.12, pingpong=2),
 )
 
 
@@ -206,8 +200,7 @@ class HaloConv(MomentsSolver):
             flags=(
                 ("DATA_GRAD", int(p.kind != FORWARD)), ("B_TAPS_INNER", int(operand.taps_inner)),
                 ("TAPS1", rows), ("TAPS2", taps), ("A_ROWS", cover.rows),
-                ("PINGPONG", shape.pingpong), ("BOXES", boxes), ("WEIGHTS", kept),
-                ("STAGES", boxes + kept),
+                ("BOXES", boxes), ("WEIGHTS", kept), ("STAGES", boxes + kept),
             ),
         )  # fmt: skip
         _, grid_h, grid_w = grid(p)

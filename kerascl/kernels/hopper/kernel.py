@@ -44,6 +44,7 @@ class Run:
     flags: tuple[tuple[str, int], ...] = ()
 
     kernel: ClassVar[str] = "wgmma"  # its name and its file's
+    turns: ClassVar[str] = ""  # the file that says how its teams take turns, if they do
     pairs: ClassVar[bool] = True  # whether wgmma_store.cl exchanges its results
 
     @property
@@ -65,6 +66,11 @@ class Run:
     def threads(self) -> int:
         """Work-items of a group."""
         return 128 * (self.shape.consumers + 1) if self.wide else self.shape.threads
+
+    @property
+    def registers(self) -> int:
+        """Of a work-item, for its results and an epilogue; ptxas counts warps in fours."""
+        return min(65536 // (round_up(self.threads, 128) * self.shape.groups), 255)
 
     @property
     def operands(self) -> Args:
@@ -91,7 +97,7 @@ class Run:
             A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
             LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),
             VECTORS=self._vectors(epilogue), READS=len(epilogue.reads), RESIDENT=self.resident,
-            ONE_COLUMN=int(self._one_column(epilogue)),
+            ONE_COLUMN=int(self._one_column(epilogue)), PINGPONG=shape.pingpong,
         ) | dict(self.flags)  # fmt: skip
         kept = ""
         if self.pairs and epilogue.rounds and names["VECTOR"]:
@@ -111,6 +117,7 @@ class Run:
             + cl_source("hopper/wgmma_common.cl")
             + (cl_source("hopper/wgmma_moments.cl") if epilogue.moments else "")
             + cl_source("hopper/wgmma_store.cl")
+            + (cl_source(f"hopper/{self.turns}.cl") if self.turns else "")
             + cl_source(f"hopper/{self.kernel}.cl")
         )
         args = (
@@ -161,8 +168,7 @@ class Run:
         if not vector or not epilogue.reads:
             return 1
         results = self.shape.blocks * self.shape.bn // 2 * (2 if self.a_low else 1)
-        # ptxas counts warps in fours.
-        free = min(65536 // (round_up(self.threads, 128) * self.shape.groups), 255) - results
+        free = self.registers - results
         read = sum(ceil_div(vector * load.dtype.itemsize, 4) for load in epilogue.reads)
         # Columns that the lanes of a row take together.
         columns, own = 4 * vector, (self.columns, self.shape.bn)

@@ -10,6 +10,8 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.parameters import Params
 from kerascl.kernels.contract.plan import Launch, Plan, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, index_type
+from kerascl.kernels.hopper import pingpong
+from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.kernel import Run
 from kerascl.kernels.hopper.pack import Matrix, pack_launch, pack_time, packed_step
 from kerascl.kernels.hopper.ptx import KINDS
@@ -130,6 +132,7 @@ class HopperMatmul(MomentsSolver):
 
     run = Run
     shapes: tuple[Shape, ...] = SHAPES
+    alternating: tuple[Shape, ...] = pingpong.SHAPES  # considered where the epilogue computes
     store_clocks = STORE_CLOCKS
 
     def takes(self, p: MatmulProblem) -> bool:
@@ -141,10 +144,20 @@ class HopperMatmul(MomentsSolver):
             and len(p.batch) == 3
             and p.batches < 65536
             and not (self.tile and _low(p) and self.tile not in PROMOTED)
+            and not (self._alternates and self.splits not in (None, 1))
         )
 
+    def applies(self, p: MatmulProblem, info) -> bool:
+        tested = not self._alternates or hopper_probe.available(info, pingpong.SELF_TEST)
+        return tested and super().applies(p, info)
+
+    @property
+    def _alternates(self) -> bool:
+        """Whether the tile that was given is one of `pingpong`."""
+        return self.tile is not None and self.tile.pingpong > 1
+
     def moments(self, p: MatmulProblem) -> bool:
-        return p.batches == 1
+        return p.batches == 1 and not self._alternates
 
     def layouts(self, p: MatmulProblem) -> tuple[str, str]:
         """`layouts` of what the kernel can read."""
@@ -169,22 +182,38 @@ class HopperMatmul(MomentsSolver):
                 packing += pack_time(nbytes * passes_over // 2, info)
         store = self.store_clocks * (ONE_BY_ONE if p.n % 4 else 1.0)
         choices = []
-        shapes = (self.tile,) if self.tile else PROMOTED if low else self.shapes
-        for shape in shapes:
+        for shape in self._candidates(low, info):
             cut = rows, columns = self.cut(shape)
             tiles = ceil_div(p.m, rows) * ceil_div(p.n, columns) * p.batches
             fetch = sum(side.fetch_clocks(how, n, p.a) for (side, how), n in zip(sides, cut))
-            for splits in slice_counts(self.splits, p.total, ceil_div(p.k, deep)):
-                time = tiles_time(
-                    shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
-                    store, self.more, self.reads,
-                )  # fmt: skip
+            wanted = 1 if shape.pingpong > 1 else self.splits
+            for splits in slice_counts(wanted, p.total, ceil_div(p.k, deep)):
+                if shape.pingpong > 1:
+                    time = pingpong.time(
+                        shape, KINDS[p.a.name], tiles, p.k, info, store, self.more
+                    )  # fmt: skip
+                else:
+                    time = tiles_time(
+                        shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
+                        store, self.more, self.reads,
+                    )  # fmt: skip
                 stages = ceil_div(ceil_div(p.k, splits), deep)
                 fetching = rates.clocks(tiles * splits * stages * fetch / info.compute_units)
                 time = max(time, fetching, rates.moving(p.nbytes))
                 time += reduction_time(p.total, splits, info) + packing
                 choices.append((time, shape, splits))
         return min(choices, key=lambda c: c[0])
+
+    def _candidates(self, low: bool, info) -> tuple[Shape, ...]:
+        """The tiles of which `best` takes one."""
+        if self.tile:
+            return (self.tile,)
+        if low:
+            return PROMOTED
+        turns = self.busy and self.splits in (None, 1) and self.alternating
+        if turns and hopper_probe.available(info, pingpong.SELF_TEST):
+            return (*self.shapes, *self.alternating)
+        return self.shapes
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
@@ -231,7 +260,8 @@ class HopperMatmul(MomentsSolver):
         rows, columns = self.cut(shape)
         tiles_m, tiles_n = ceil_div(p.m, rows), ceil_div(p.n, columns)
         tiles = tiles_m * tiles_n * p.batches * splits
-        run = self.run(
+        made = self.run if shape.pingpong == 1 else pingpong.PingpongRun
+        run = made(
             shape, p.a, index, slots[0], slots[1],
             a.words(p.a, rows, transposed[0], batched),
             b.words(p.a, columns, transposed[1], batched),

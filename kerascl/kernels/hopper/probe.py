@@ -19,7 +19,7 @@ BASE = "wgmma"  # the self-test of all kernels that have none of their own
 SELF_TESTS = {
     BASE: "basics", "wgmma_channel_major": "channel_major", "wgmma_stem": "stem",
     "wgmma_moments": "moments", "wgmma_register_blocked16": "register_blocked16",
-    "wgmma_transposed": "transposed", "wgmma_halo": "halo",
+    "wgmma_transposed": "transposed", "wgmma_halo": "halo", "wgmma_pingpong": "pingpong",
 }  # fmt: skip
 
 

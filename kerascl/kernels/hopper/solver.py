@@ -17,18 +17,21 @@ class HopperSolver(Solver):
             by default the fastest by estimate.
         more: what the epilogue does with a result besides storing it, in times of that.
         reads: whether the epilogue reads as many values as there are results.
+        busy: whether it reads or computes, and takes no moments.
     """
 
     prefix = "wgmma"  # what its solvers' names begin with
     self_test = hopper_probe.BASE  # the self-test that must have passed
 
     def __init__(
-        self, tile=None, splits: int | None = None, more: float = 0.0, reads: bool = False
-    ):
+        self, tile=None, splits: int | None = None, more: float = 0.0, reads: bool = False,
+        busy: bool = False,
+    ):  # fmt: skip
         self.tile = tile
         self.splits = splits
         self.more = more
         self.reads = reads
+        self.busy = busy
         self.name = self.prefix + (tile.name if tile else "") + (f"s{splits}" if splits else "")
 
     def takes(self, problem) -> bool:
@@ -59,9 +62,10 @@ class MomentsSolver(HopperSolver):
         short = problem.a.itemsize == 2  # for others the rest is not measured
         more += WORK * max(epilogue.work - LIGHT, 0) if short else 0.0
         reads = short and bool(epilogue.reads)
+        busy = bool(epilogue.reads or epilogue.work > LIGHT) and not epilogue.moments
         # Moments are those of whole sums.
         splits = 1 if epilogue.moments else self.splits
-        return type(self)(self.tile, splits, more, reads).best(problem, info)
+        return type(self)(self.tile, splits, more, reads, busy).best(problem, info)
 
     def takes_moments(self, problem, info) -> bool:
         if not self.moments(problem) or not hopper_probe.available(info, "wgmma_moments"):

@@ -27,6 +27,7 @@ class Shape:
         groups: work-groups that one compute unit is to hold.
         speed, speed_tf32: the share of the peak rate that a large problem of 16-bit floats and
             of float32 reaches.
+        pingpong: teams of the `consumers` that take tiles alternately; 1: all share each tile.
     """
 
     bn: int
@@ -36,16 +37,22 @@ class Shape:
     groups: int
     speed: float
     speed_tf32: float
+    pingpong: int = 1
 
     @property
     def bm(self) -> int:
-        """Rows of the product that a work-group computes."""
-        return 64 * self.blocks * self.consumers
+        """Rows of a tile."""
+        return 64 * self.blocks * self.consumers // self.pingpong
+
+    @property
+    def turns(self) -> str:
+        """Of a name: how many teams take turns, where they do."""
+        return f"p{self.pingpong}" if self.pingpong > 1 else ""
 
     @property
     def name(self) -> str:
-        """Rows, columns and stages of the ring."""
-        return f"{self.bm}x{self.bn}x{self.stages}"
+        """Rows, columns and stages of the ring, and teams that take turns."""
+        return f"{self.bm}x{self.bn}x{self.stages}{self.turns}"
 
     @property
     def threads(self) -> int:
@@ -106,6 +113,15 @@ def moments_time(total: int, info) -> float:
     return rates.launch + max(rates.launch, rates.moving(4 * total))
 
 
+def products_time(shape: Shape, kind: Kind, depth: int, passes: int, info) -> float:
+    """Microseconds that a compute unit multiplies for one tile of so much k."""
+    speed = shape.speed if kind.depth == 16 else shape.speed_tf32
+    stages = ceil_div(depth, 4 * kind.depth)
+    peak = machine.of(info).matrix_rate(kind.dtype) / info.compute_units
+    rate = peak * kind.efficiency * speed
+    return shape.bm * shape.bn * passes * stages * 4 * kind.depth / rate if rate else math.inf
+
+
 def tiles_time(
     shape: Shape, kind: Kind, tiles: int, depth: int, passes: int, info,
     store: float = STORE_CLOCKS, more: float = 0.0, reads: bool = False,
@@ -120,12 +136,7 @@ def tiles_time(
         more *= crowded * shape.groups
     rates = machine.of(info)
     whole, rest = divmod(tiles, info.compute_units * shape.groups)
-    speed = shape.speed if kind.depth == 16 else shape.speed_tf32
-    stages = ceil_div(depth, 4 * kind.depth)
-    rate = rates.matrix_rate(kind.dtype) / info.compute_units * kind.efficiency * speed
-    if not rate:
-        return math.inf
-    multiply = shape.bm * shape.bn * passes * stages * 4 * kind.depth / rate
+    multiply = products_time(shape, kind, depth, passes, info)
     # Another work-group hides what the epilogue waits for, and that the ring is filled.
     each = store + more * STORE_CLOCKS / shape.groups
     one = multiply + rates.clocks(shape.bm * shape.bn * each)

@@ -58,6 +58,7 @@ class TransposedMatmul(hopper_matmul.HopperMatmul):
     prefix = self_test = TransposedRun.kernel
     run = TransposedRun
     shapes = SHAPES
+    alternating = ()
     store_clocks = 1.6 * STORE_CLOCKS  # a lane's results are in different rows of the output
 
     def takes(self, p: MatmulProblem) -> bool:

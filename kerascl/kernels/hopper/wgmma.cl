@@ -8,7 +8,9 @@
 // panels of 64 columns m (or n), BK rows of k each (A_MN, B_MN; 16-bit types only).  LOW: a stage
 // holds a second pair, the low parts of 3xTF32, so that three products are made of one load.
 
-#define THREADS (NWG * 128 + 32)
+
+#define THREADS (NWG * 128 + PRODUCERS)
+#define TILE_CONSUMERS (NWG / PINGPONG)
 #define A_BYTES (BM * 128)
 #define B_ROWS (B_MN ? (BN + 63) / 64 * 64 : BN)
 #define B_BYTES (B_ROWS * 128)
@@ -27,6 +29,15 @@
 
 #define A_BLOCK (A_MN ? BK * 8 : 512)
 
+#ifndef BEGIN_TURNS  // wgmma_pingpong.cl
+#define TURN_BYTES 0
+#define INIT_TURNS
+#define BEGIN_TURNS const int team = 0;
+#define TAKE_TURN
+#define PASS_TURN
+#define END_TURN
+#endif
+
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
     __global const uchar* restrict pA2, __global const uchar* restrict pB2,
@@ -35,10 +46,11 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
   SAME_IN_WARP(consumer, tid >> 7);
-  RING_AT(base, RING + 16 * STAGES + SIDE);
-  RING_BARRIERS(4 * NWG)
+  RING_AT(base, RING + 16 * STAGES + SIDE + TURN_BYTES);
+  INIT_TURNS
+  RING_BARRIERS(4 * TILE_CONSUMERS)
   const int groups = get_num_groups(0);
-#if defined(MOMENTS) || !READS  // with reads more registers help more than another work-group
+#if defined(MOMENTS) || !READS || defined(MANY_REGISTERS)  // with reads more registers help more than another work-group
   asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));
 #endif
   int stage = 0;
@@ -99,6 +111,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     const int k_begin = split * SLICE, k_end = min(depth, k_begin + SLICE);
 
   if (consumer == NWG) {
+    GIVE_REGISTERS;
     if (tid == NWG * 128) {
       __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL)
           + get_group_id(0) * (16 * MAPS);
@@ -246,17 +259,20 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     return;
   }
 
+  TAKE_REGISTERS;
   float products[MI][BN / 2];
   UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) products[i][j] = 0;
   const int lane = tid & 31, quad = lane >> 2, pair = lane & 3;
-  const ulong desc_a = DESCRIPTOR(A_MN) + (ulong)((base >> 4) + consumer * (MI * A_BLOCK));
+  const ulong desc_a = DESCRIPTOR(A_MN) + (ulong)((base >> 4) + IN_TILE * (MI * A_BLOCK));
   const ulong desc_b = DESCRIPTOR(B_MN) + (ulong)((base + A_BYTES) >> 4);
+  BEGIN_TURNS
   BEGIN_MOMENTS
-  for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+  for (int tile = get_group_id(0) + team * groups; tile < TILES; tile += PINGPONG * groups) {
     DECODE_TILE
     DECODE_DEPTH
     DECODE_SLICE
     int before = 0;
+    TAKE_TURN
 #ifdef PROMOTE
     float sum[MI][BN / 2];
     UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) sum[i][j] = 0;
@@ -289,6 +305,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         before = stage;
         if (++stage == STAGES) { stage = 0; phase ^= 1; }
       }
+      PASS_TURN
       WG_WAIT(0);
       UNROLL for (int i = 0; i < MI; ++i) { WGMMA_KEEP(products[i]); }
       if (lane == 0) BAR_ARRIVE(empty + 8 * before);
@@ -321,6 +338,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
       const INDEX_T at = ((INDEX_T)plane * M + pm * BM + (row)) * N + n0;
 #define COLUMNS N
 #endif
+    END_TURN
     STORE_RESULT
     TILE_MOMENTS
   }

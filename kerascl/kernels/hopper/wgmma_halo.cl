@@ -10,7 +10,6 @@
 
 #define THREADS (NWG * 128 + PRODUCERS)
 #define TILE_CONSUMERS (NWG / PINGPONG)  // warpgroups of a tile
-#define IN_TILE (consumer % TILE_CONSUMERS)
 #define TAPS (TAPS1 * TAPS2)
 #define LINE (8 + TAPS2 - 1)
 #define A_BYTES ((A_ROWS * 128 + 1023) / 1024 * 1024)
@@ -127,7 +126,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_halo(
     _Pragma("unroll 1") for (int chunk = 0; chunk < CHUNKS; ++chunk, ++use) {
       const int box = use % BOXES;
       // A phase has the parity of the last but one.  Only when the other group has handed the box back,
-      // which takes its pixels to have come, does the parity say whether the next have.
+      // which takes its pixels to have come, does the parity say whether the next have.  That wait's own
+      // parity is safe as no tile has 2 * BOXES chunks: the use before the other's is this group's.
       if (PINGPONG > 1) BAR_WAIT_USE(empty + 8 * box, use / BOXES, 1);
       BAR_WAIT_USE(full + 8 * box, use / BOXES, 0);
       int i = 0, j = 0;

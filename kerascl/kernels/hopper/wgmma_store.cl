@@ -9,7 +9,9 @@
 #define END_MOMENTS
 #endif
 
-#ifndef IN_TILE  // which warpgroup of its tile
+#if PINGPONG > 1  // which warpgroup of its tile
+#define IN_TILE (consumer % TILE_CONSUMERS)
+#else
 #define IN_TILE consumer
 #endif
 #define ROW(i) (IN_TILE * (64 * MI) + (i) * 64 + ((tid >> 5) & 3) * 16 + quad)

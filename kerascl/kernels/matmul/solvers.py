@@ -12,7 +12,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import matmul as hopper_matmul
-from kerascl.kernels.hopper import transposed
+from kerascl.kernels.hopper import pingpong, transposed
 from kerascl.kernels.matmul.panels import PanelMatmul
 from kerascl.kernels.matmul.portable import DirectMatmul, TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
@@ -47,6 +47,7 @@ VARIANTS: tuple[Solver, ...] = (
         for shape in kind.shapes
         for split in SLICES
     ),
+    *(hopper_matmul.HopperMatmul(shape, 1) for shape in pingpong.SHAPES),
     *(SkinnyMatmul(split) for split in SLICES),
     *(PanelMatmul(pack=pack) for pack in (True, False)),
 )

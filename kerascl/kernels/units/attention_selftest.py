@@ -7,11 +7,10 @@ whatever way the driver fails.
 from __future__ import annotations
 
 import dataclasses
-import math
 
 import numpy as np
 
-from kerascl import dtypes, threefry
+from kerascl import dtypes, philox
 from kerascl.dtypes import DType
 from kerascl.kernels.attention.problem import AttentionProblem, Dropout, Tensor
 from kerascl.kernels.contract.epilogue import store_epilogue
@@ -89,7 +88,7 @@ def attention(
     factors = np.ones((batch, heads, length, source))
     key = rng.integers(2**32, size=2, dtype=np.uint32)
     if keep < 1:
-        factors = _kept(key, factors.shape, keep) / keep
+        factors = philox.kept(key, factors.shape, round(keep * 2**32)) / keep
     wide = [x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v, g)]
     logits = wide[0] @ wide[1].swapaxes(2, 3) * scale
     if causal:
@@ -118,27 +117,6 @@ def attention(
     for name, want in wanted.items():
         got = outs[name].astype(np.float64)
         check(f"attention's gradient {name}", got, want.transpose(0, 2, 1, 3), bound)
-
-
-def _kept(key: np.ndarray, shape: tuple[int, ...], keep: float) -> np.ndarray:
-    """The weights that are kept (kerascl/threefry.py), for a chance of few bits."""
-    *rows, columns = shape
-    x, y = _words(key, math.prod(rows) * threefry.groups(columns))
-    draws = np.stack([x & 0xFFFF, x >> 16, y & 0xFFFF, y >> 16], -1).reshape(*rows, -1)
-    return draws[..., :columns] < keep * 2**16
-
-
-def _words(key: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Both words that `kcl_threefry` (kerascl/threefry.py) gives at places 0 to `count`."""
-    keys = (*key, key[0] ^ key[1] ^ np.uint32(0x1BD11BDA))
-    x, y = np.arange(count, dtype=np.uint32) + keys[0], np.full(count, keys[1], np.uint32)
-    for turn in range(5):
-        for bits in ((13, 15, 26, 6), (17, 29, 16, 24))[turn % 2]:
-            x = x + y
-            y = (y << np.uint32(bits) | y >> np.uint32(32 - bits)) ^ x
-        x = x + keys[(turn + 1) % 3]
-        y = y + keys[(turn + 2) % 3] + np.uint32(turn + 1)
-    return x, y
 
 
 def cases(dev: device.Device) -> None:
