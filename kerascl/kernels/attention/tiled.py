@@ -35,6 +35,7 @@ class Block:
 
     @property
     def threads(self) -> int:
+        """Work-items of a work-group."""
         return self.tx * self.ty
 
     def _stride(self, features: int) -> int:
@@ -49,6 +50,10 @@ class Block:
         return 4 * ((self.br + self.bc) * (width + depth) + 2 * self.br * line + 2 * self.bc + 4)
 
     def fits(self, p: AttentionProblem, info) -> bool:
+        """Whether a device has the work-items, the local memory and the registers.
+
+        Registers do not matter where their number is unknown, or work-items have one logit each.
+        """
         # constants and the driver may need a little, too
         room = info.local_mem_bytes - 256
         if self.threads > info.max_work_group_size or self.local_bytes(p) > room:

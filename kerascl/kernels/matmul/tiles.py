@@ -39,15 +39,18 @@ class Tile:
 
     @property
     def name(self) -> str:
+        """The name of the solver that takes the tile, before the number of splits."""
         # Of square tiles there is another with fewer results a work-item.
         high = f"x{self.tm}" if self.bm == self.bn and self.tm > self.tn else ""
         return f"tiled{self.bm}x{self.bn}{high}" + ("" if self.depth == DEEP else f"d{self.depth}")
 
     @property
     def threads(self) -> int:
+        """Work-items of a work-group."""
         return (self.bm // self.tm) * (self.bn // self.tn)
 
     def bk(self, acc: DType) -> int:
+        """Elements of k in one step: half as many for accumulators of more than four bytes."""
         return self.depth // 2 if acc.itemsize > 4 else self.depth
 
     def local_bytes(self, acc: DType, table: int = 0) -> int:
@@ -77,6 +80,12 @@ class Tile:
         return self != deep and (smallest or self.registers(acc, loads, **more) <= enough)
 
     def defines(self, acc: DType, av: int, bv: int, a_along_k: bool, b_along_k: bool, info) -> str:
+        """The macros of gemm_tile.cl and its like for the size of tiles and how they are read.
+
+        Args:
+            av, bv: elements that one load of each operand takes.
+            a_along_k, b_along_k: whether neighbouring work-items load an operand along k.
+        """
         # CPU drivers gain nothing from an unrolled depth and take seconds to compile it. Most GPUs'
         # compilers put all its loads in front until registers spill.
         whole = '"unroll"' if "schedules_for_registers" in info.quirks else '"unroll 2"'

@@ -35,10 +35,12 @@ class FragmentBlock:
 
     @property
     def br(self) -> int:
+        """Rows of a work-group."""
         return 16 * self.blocks * self.warps
 
     @property
     def threads(self) -> int:
+        """Work-items of a work-group: 32 in each warp."""
         return 32 * self.warps
 
     def local_bytes(self, p: AttentionProblem) -> int:
@@ -47,6 +49,7 @@ class FragmentBlock:
         return 4 * (self.bc * features + 2 * max(self.bc, self.br) + 4)
 
     def fits(self, p: AttentionProblem, info: DeviceInfo) -> bool:
+        """Whether a device has the local memory, of which 256 bytes are spared for the driver."""
         return self.local_bytes(p) <= info.local_mem_bytes - 256
 
 

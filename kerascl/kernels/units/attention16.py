@@ -63,10 +63,12 @@ class Tile:
 
     @property
     def br(self) -> int:
+        """Rows of a work-group."""
         return 16 * self.blocks * self.warps
 
     @property
     def threads(self) -> int:
+        """Work-items of a work-group: 32 in each warp."""
         return 32 * self.warps
 
     def local_bytes(self, p: AttentionProblem, keys: bool) -> int:

@@ -49,6 +49,7 @@ class FragmentBlock:
 
     @property
     def br(self) -> int:
+        """Rows of a work-group."""
         return self.subgroups * self.rows
 
     @property
@@ -58,9 +59,11 @@ class FragmentBlock:
 
     @property
     def threads(self) -> int:
+        """Work-items of a work-group."""
         return self.subgroups * self.f.lanes
 
     def padded(self, features: int) -> int:
+        """Features of a head, rounded up to whole fragments."""
         return round_up(features, max(self.f.k, self.f.n))
 
     def tile(self, layout: Layout, rows: int, depth: int) -> int:
@@ -94,6 +97,8 @@ class FragmentBlock:
         return self.rows * (sums + logits + facts) / f.lanes + operands
 
     def fits(self, p: AttentionProblem, info: DeviceInfo, keys: bool) -> bool:
+        """Whether columns are whole fragments, and a device has the local memory, registers and
+        work-items."""
         room = self.local_bytes(p, keys) <= info.local_mem_bytes - SPARE
         whole = self.bc % max(self.f.k, self.f.n) == 0
         held = self.registers(p, keys) <= MOST_REGISTERS

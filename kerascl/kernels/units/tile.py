@@ -48,10 +48,12 @@ class FragmentTile:
 
     @property
     def threads(self) -> int:
+        """Work-items of a work-group."""
         return self.bm // self.wm * (self.bn // self.wn) * self.lanes
 
     @property
     def name(self) -> str:
+        """Its rows and columns, as solvers' names have them."""
         return f"{self.bm}x{self.bn}"
 
     @property
@@ -65,6 +67,8 @@ class FragmentTile:
 
     @property
     def local_bytes(self) -> int:
+        """Bytes of local memory: all stages of both operands, or a band of results on its way out
+        where that takes more."""
         ring = self.stages * (self.bm + self.bn) * self.depth
         return max(ring, self.wm * (self.bn + 8) * 4 + self.wm * 8)
 
@@ -151,6 +155,11 @@ def widest_copy(dtype: DType, *multiples: int) -> int:
 def operand_defines(
     unit: Unit, tile: FragmentTile, dtype: DType, a: Side, b: Side, m_fast: bool
 ) -> str:
+    """The macros that say how both operands are tiled and copied, and those of the instruction.
+
+    Args:
+        m_fast: whether rows that are neighbours are so in memory of the result, too.
+    """
     size = dtype.itemsize
     names = dict(
         BM=tile.bm, BN=tile.bn, BK=tile.bk(dtype), WM=tile.wm, WN=tile.wn, STAGES=tile.stages,

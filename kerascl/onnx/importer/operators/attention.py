@@ -33,6 +33,15 @@ def attention(
     call: Call, q: Array, k: Array, v: Array, mask: Array | None = None,
     past_key: Array | None = None, past_value: Array | None = None, valid: Array | None = None,
 ) -> tuple[Any, ...]:  # fmt: skip
+    """Scaled dot-product attention of grouped heads: y, present keys and values, logits.
+
+    Inputs are (batch, heads, length, width), or (batch, length, heads * width) with their numbers
+    of heads as attributes; y has the queries' form, keys and values are given back by head.
+    Where nobody asks for the logits they may be None.  A query that sees no key gives 0.
+
+    Raises:
+        ValueError: when the number of heads does not divide three-dimensional inputs.
+    """
     joined = q.ndim == 3
     if joined:
         q = _heads(q, call.get("q_num_heads", 0))
@@ -148,6 +157,16 @@ def _four(x: Array) -> Array:
 def rotary_embedding(
     call: Call, x: Array, cos: Array, sin: Array, positions: Array | None = None
 ) -> Array:
+    """`x` with pairs of features turned by the angles of their positions.
+
+    Pairs are neighbours with `interleaved`, else one feature of either half; features beyond
+    `rotary_embedding_dim` stay.
+
+    Args:
+        x: (batch, heads, length, width), or (batch, length, heads * width) with `num_heads`.
+        cos, sin: (positions, width / 2), or (batch, length, width / 2) without `positions`.
+        positions: (batch, length), rows of `cos` and `sin`.
+    """
     joined = x.ndim == 3
     y = _heads(x, call.get("num_heads", 0)) if joined else x
     batch, heads, length, width = y.shape

@@ -23,6 +23,7 @@ _FLOAT8: dict[int, float] = {TensorProto.FLOAT8E4M3FN: 448.0, TensorProto.FLOAT8
 
 @operator("Cast", raw=True, layout="own")
 def cast(call: Call, x: Any) -> Any:
+    """`x` in the element type `to`, as `converted` makes it; images stay as they lie."""
     code = call["to"]
     if isinstance(code, str):  # opset 1
         code = TensorProto.DataType.Value(code)
@@ -38,6 +39,7 @@ def cast(call: Call, x: Any) -> Any:
 
 @operator("CastLike", raw=True)
 def cast_like(call: Call, x: Any, like: Any) -> Any:
+    """`x` in the element type of `like`, as `converted` makes it."""
     return converted(device(x), code_of(like), bool(call.get("saturate", 1)))
 
 
@@ -135,4 +137,5 @@ def _power_of_two(x: Array, saturate: bool, mode: str) -> Array:
 
 @operator("BitCast", raw=True)
 def bit_cast(call: Call, x: Any) -> Array:
+    """The bits of `x` read as another element type."""
     return bits.view(device(x), types.device_type(call["to"]))

@@ -27,6 +27,14 @@ _FEW_STEPS = 4
 
 @operator("If", raw=True)
 def branch(call: Call, condition: Any) -> tuple[Any, ...]:
+    """The outputs of one of two graphs.
+
+    Where the host knows the condition, only that graph is carried out; else a conditional is
+    noted, whose branches give arrays.
+
+    Raises:
+        CaptureError: in a captured step, for branches that give sequences or optional values.
+    """
     graphs: tuple[Graph, Graph] = call["then_branch"], call["else_branch"]
     if isinstance(condition, np.ndarray) or tracing.is_known(device(condition)):
         graph = graphs[0] if bool(on_host(condition).reshape(())) else graphs[1]
@@ -44,6 +52,15 @@ def branch(call: Call, condition: Any) -> tuple[Any, ...]:
 
 @operator("Loop", raw=True)
 def loop(call: Call, count: Any, condition: Any, *carried: Any) -> tuple[Any, ...]:
+    """Final carried values, then what each step gave, joined along a new first axis.
+
+    Args:
+        count: the most steps; None: no limit.
+        condition: whether to begin; the body says whether to go on.  None: true.
+
+    Raises:
+        CaptureError: in a captured step, for a condition that the host cannot read.
+    """
     body: Graph = call["body"]
     most = None if count is None else int(on_host(count).reshape(()))
     going = True if condition is None else condition
@@ -119,6 +136,10 @@ def _traced_loop(
 
 @operator("Scan", raw=True)
 def scan(call: Call, *inputs: Any) -> tuple[Any, ...]:
+    """Final states, then what each step gave, joined along the axes that the node names.
+
+    The last `num_scan_inputs` inputs are read slice by slice, from either end.
+    """
     if call.version < 9:
         return _batched_scan(call, *inputs)
     body: Graph = call["body"]

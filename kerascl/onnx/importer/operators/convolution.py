@@ -61,6 +61,16 @@ def along_channels(bias: Array, rank: int) -> Array:
 
 @operator("Conv", kernels=(1,), layout="own")
 def conv(call: Call, x: Images, w: Array, bias: Array | None = None) -> ChannelsLast:
+    """Convolution (cross-correlation) in groups.
+
+    Args:
+        x: (N, C, *spatial).
+        w: (K, C // group, *kernel).
+        bias: (K,).
+
+    Raises:
+        ValueError: when the shapes, groups or pads do not fit.
+    """
     rank = x.ndim - 2
     if rank < 1 or w.ndim != x.ndim:
         raise ValueError(f"a kernel of shape {w.shape} does not fit inputs of shape {x.shape}")
@@ -87,6 +97,13 @@ def convolved(
 
 @operator("ConvTranspose", kernels=(1,), layout="own")
 def conv_transpose(call: Call, x: Images, w: Array, bias: Array | None = None) -> ChannelsLast:
+    """Transposed convolution in groups; `output_shape` goes before pads.
+
+    Args:
+        x: (N, C, *spatial).
+        w: (C, K // group, *kernel).
+        bias: (K,).
+    """
     rank = x.ndim - 2
     strides = call.get("strides") or [1] * rank
     dilation = call.get("dilations") or [1] * rank

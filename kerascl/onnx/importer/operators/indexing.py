@@ -24,11 +24,16 @@ _INT64 = BY_NAME["int64"]
 
 @operator("Gather")
 def gathered(call: Call, x: Array, indices: Array) -> Array:
+    """Slices of `x` along an axis, in whose place the result has the shape of `indices`."""
     return gather.take(x, indices, call.axis(x.ndim))
 
 
 @operator("GatherElements")
 def gather_elements(call: Call, x: Array, indices: Array) -> Array:
+    """One element of `x` for each index, which replaces its own position along an axis.
+
+    The result has the shape of `indices`; negative ones count from the end.
+    """
     axis = call.axis(x.ndim)
     stops = [n if a == axis else indices.shape[a] for a, n in enumerate(x.shape)]
     x = strided(x, [0] * x.ndim, stops, [1] * x.ndim)
@@ -37,6 +42,12 @@ def gather_elements(call: Call, x: Array, indices: Array) -> Array:
 
 @operator("GatherND")
 def gather_nd(call: Call, x: Array, indices: Array) -> Array:
+    """Slices of `x` at coordinates.
+
+    Args:
+        indices: (*batch, …, k), each k coordinates along the axes of `x` after `batch_dims`
+            leading ones, which both share.
+    """
     lead = call.get("batch_dims", 0)
     depth = indices.shape[-1]
     batch = x.shape[:lead]
@@ -57,6 +68,10 @@ _MODES = {"none": None, "add": "add", "mul": "mul", "max": "max", "min": "min"}
 
 @operator("ScatterElements", "Scatter")
 def scatter_elements(call: Call, x: Array, indices: Array, updates: Array) -> Array:
+    """`x` with updates at their own positions, but along one axis at `indices`.
+
+    Where several meet, `reduction` says how they are combined.
+    """
     axis = call.axis(x.ndim)
     index = gather.wrap_negative(cast_to(indices, BY_NAME["int32"]), x.shape[axis])
     places = [
@@ -68,6 +83,12 @@ def scatter_elements(call: Call, x: Array, indices: Array, updates: Array) -> Ar
 
 @operator("ScatterND")
 def scatter_nd(call: Call, x: Array, indices: Array, updates: Array) -> Array:
+    """`x` with slices put at coordinates.
+
+    Args:
+        indices: (…, k), k coordinates of leading axes each.
+        updates: (…, *rest), combined as `reduction` says.
+    """
     return scatter_update(x, indices, updates, _MODES[call.get("reduction", "none")])
 
 
@@ -75,6 +96,14 @@ def scatter_nd(call: Call, x: Array, indices: Array, updates: Array) -> Array:
 def tensor_scatter(
     call: Call, past: Array, update: Array, starts: Array | None = None
 ) -> Array:
+    """A cache of keys or values with new ones written along an axis.
+
+    Args:
+        past: (batch, …).
+        update: of the same shape but for the axis.
+        starts: (batch,), where the new elements begin; None: at 0.  In mode "circular" they go on
+            at the beginning where the axis ends.
+    """
     axis = call.axis(past.ndim)
     x, new = moveaxis(past, axis, 1), moveaxis(update, axis, 1)
     batch, length, size = x.shape[0], new.shape[1], x.shape[1]
@@ -89,6 +118,10 @@ def tensor_scatter(
 
 @operator("OneHot", host=(1,), settings=(2,))
 def one_hot(call: Call, indices: Array, depth: np.ndarray, values: Array) -> Array:
+    """`values[1]` at the positions that `indices` name along a new axis, `values[0]` elsewhere.
+
+    Negative indices count from the end; those beyond `depth` name none.
+    """
     count = int(depth.reshape(()))
     axis = axis_of(call["axis"], indices.ndim + 1)
     index = indices if indices.dtype.is_integer else cast_to(indices, _INT64)
@@ -98,12 +131,14 @@ def one_hot(call: Call, indices: Array, depth: np.ndarray, values: Array) -> Arr
 
 @operator("NonZero")
 def nonzero(call: Call, x: Array) -> Array:
+    """Coordinates of the elements that are not 0: int64 (axes, count)."""
     found = indexing.nonzero(x)
     return stack([cast_to(f, _INT64) for f in found], 0)
 
 
 @operator("Compress")
 def compress(call: Call, x: Array, condition: Array) -> Array:
+    """The slices along an axis (left out: of the flat array) whose condition is true."""
     if call.get("axis") is None:
         x, axis = reshape_to(x, (x.size,)), 0
     else:
@@ -133,6 +168,11 @@ _declare()
 
 @operator("TopK", host=(1,))
 def top_k(call: Call, x: Array, count: np.ndarray | None = None) -> tuple[Array, Array]:
+    """The `k` largest or smallest elements along an axis, in order, and their int64 positions.
+
+    Raises:
+        ValueError: where the axis has fewer.
+    """
     axis = call.axis(x.ndim)
     k = int(count.reshape(())) if count is not None else call["k"]
     if not 0 <= k <= x.shape[axis]:

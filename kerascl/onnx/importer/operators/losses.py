@@ -20,6 +20,16 @@ _TRAINING = "ai.onnx.preview.training"
 def negative_log_likelihood(
     call: Call, x: Array, target: Array, weight: Array | None = None
 ) -> Array:
+    """Losses -x at the target classes, weighted by class and reduced as `reduction` says.
+
+    Args:
+        x: logarithms of probabilities (N, classes, …).
+        target: integers (N, …); those equal to `ignore_index` do not count.
+        weight: (classes,).
+
+    Raises:
+        ValueError: for weights of another shape.
+    """
     return _picked_loss(call, x, target, weight)
 
 
@@ -27,6 +37,7 @@ def negative_log_likelihood(
 def softmax_cross_entropy(
     call: Call, x: Array, target: Array, weight: Array | None = None
 ) -> tuple[Array, Array]:
+    """The loss `negative_log_likelihood` of the log-softmax of `x` over axis 1, and that itself."""
     logs = nn.log_softmax(x, 1)
     return _picked_loss(call, logs, target, weight), logs
 
@@ -86,6 +97,11 @@ def _in_order(rows: list[list[Array]]) -> tuple[Array, ...]:
 
 @operator("Adagrad", domain=_TRAINING)
 def adagrad(call: Call, rate: Array, step: Array, *inputs: Array) -> tuple[Array, ...]:
+    """Updated variables, then their sums of squared gradients.
+
+    Inputs are the variables, their gradients and those sums, in groups.  The rate decays with the
+    steps; `norm_coefficient` times a variable is added to its gradient.
+    """
     rows = []
     r = rate / (1.0 + cast_to(step, BY_NAME["float32"]) * call["decay_factor"])
     for x, g, h in _groups(inputs, 3):
@@ -97,6 +113,10 @@ def adagrad(call: Call, rate: Array, step: Array, *inputs: Array) -> tuple[Array
 
 @operator("Momentum", domain=_TRAINING)
 def momentum(call: Call, rate: Array, step: Array, *inputs: Array) -> tuple[Array, ...]:
+    """Updated variables, then their velocities; in mode "nesterov" with one step of foresight.
+
+    Inputs are the variables, their gradients and velocities, in groups.  In step 0 `beta` is 1.
+    """
     rows = []
     alpha = call["alpha"]
     beta = pointwise.where(step > 0, call["beta"], 1.0)
@@ -110,6 +130,11 @@ def momentum(call: Call, rate: Array, step: Array, *inputs: Array) -> tuple[Arra
 
 @operator("Adam", domain=_TRAINING)
 def adam(call: Call, rate: Array, step: Array, *inputs: Array) -> tuple[Array, ...]:
+    """Updated variables, then the running means of gradients and of their squares.
+
+    Inputs are the variables, their gradients and both means, in groups.  In step 0 the rate is not
+    corrected for means that began at 0; `norm_coefficient_post` shrinks the results.
+    """
     rows = []
     alpha, beta = call["alpha"], call["beta"]
     t = cast_to(step, BY_NAME["float32"])

@@ -27,6 +27,11 @@ _FLOAT32 = BY_NAME["float32"]
 def batch_normalization(
     call: Call, given: Images, scale: Array, bias: Array, mean: Array, variance: Array
 ) -> Images | tuple[Images, ...]:
+    """(N, C, …) normalised by channel, with running statistics or, in training, the batch's own.
+
+    Training assigns the running ones anew, and gives them as results where they are asked for,
+    before opset 14 followed by those of the batch.
+    """
     training = call.run.training
     if training is None:
         training = _asks_to_train(call)
@@ -72,6 +77,7 @@ def _moved(old: Array, new: Array, momentum: float) -> Array:
 def instance_normalization(
     call: Call, x: Images | Grouped, scale: Array, bias: Array
 ) -> Images | Grouped:
+    """Each channel of each image, normalised by its own statistics, times `scale` plus `bias`."""
     if isinstance(x, Array):
         axes = tuple(range(2, x.ndim))
         return _scaled(x, axes, call["epsilon"], _along(scale, x.ndim), _along(bias, x.ndim))
@@ -120,6 +126,10 @@ def _scaled(x: Array, axes: tuple[int, ...], epsilon: float, scale: Array, bias:
 def layer_normalization(
     call: Call, x: Array, scale: Array, bias: Array | None = None
 ) -> tuple[Array, Array, Array]:
+    """`x` normalised over all axes from one on, and the mean and inverse deviation it took.
+
+    Statistics are computed in `stash_type` and keep their axes with size 1.
+    """
     axes = tuple(range(call.axis(x.ndim), x.ndim))
     stash = types.device_type(call["stash_type"])
     wide = cast_to(x, stash)
@@ -132,6 +142,10 @@ def layer_normalization(
 
 @operator("RMSNormalization")
 def rms_normalization(call: Call, x: Array, scale: Array) -> Array:
+    """`x` over its root mean square along all axes from one on, times `scale`.
+
+    The mean is computed in `stash_type`; the result has the dtype of `scale`.
+    """
     axes = tuple(range(call.axis(x.ndim), x.ndim))
     wide = cast_to(x, types.device_type(call["stash_type"]))
     square = reduction.mean(pointwise.square(wide), axes, True)
@@ -141,6 +155,7 @@ def rms_normalization(call: Call, x: Array, scale: Array) -> Array:
 
 @operator("GroupNormalization", since=21, layout="own")
 def group_normalization(call: Call, x: Images, scale: Array, bias: Array) -> Images:
+    """(N, C, …) normalised in `num_groups` groups of channels; scale and bias: (C,)."""
     groups = call["num_groups"]
     if isinstance(x, ChannelsLast) and call.get("stash_type", 1) == TensorProto.FLOAT:
         return ChannelsLast(_in_groups(x.array, groups, call["epsilon"], scale, bias))
@@ -155,6 +170,11 @@ def group_normalization(call: Call, x: Images, scale: Array, bias: Array) -> Ima
 
 @operator("LRN")
 def local_response(call: Call, x: Array) -> Array:
+    """x / (bias + alpha / size * s) ** beta.
+
+    Here s is the sum of the squares of `size` neighbouring channels; beyond the first and the last
+    channel there are zeros.
+    """
     size = call["size"]
     low = (size - 1) // 2
     edges = [(0, 0), (low, size - 1 - low), *[(0, 0)] * (x.ndim - 2)]
@@ -172,6 +192,7 @@ def local_response(call: Call, x: Array) -> Array:
 
 @operator("LpNormalization")
 def power_normalization(call: Call, x: Array) -> Array:
+    """`x` over its 1- or 2-norm along an axis; 0 where that is 0."""
     axis, p = call.axis(x.ndim), call["p"]
     if p == 1:
         norm = reduction.sum(pointwise.absolute(x), axis, True)
@@ -182,6 +203,7 @@ def power_normalization(call: Call, x: Array) -> Array:
 
 @operator("MeanVarianceNormalization")
 def mean_variance_normalization(call: Call, x: Array) -> Array:
+    """`x` less its mean over `axes`, over its standard deviation."""
     axes = tuple(axis_of(a, x.ndim) for a in call.get("axes") or (0, 2, 3))
     mean, variance = nn.moments(x, axes, True)
     return cast_to((x - mean) / (pointwise.sqrt(variance) + 1e-9), x.dtype)
@@ -192,6 +214,14 @@ def mean_variance_normalization(call: Call, x: Array) -> Array:
 def dropout(
     call: Call, x: Array, ratio: np.ndarray | None = None, mode: np.ndarray | None = None
 ) -> tuple[Array, Array]:
+    """`x` with elements zeroed at random and the others scaled up; and which ones stay.
+
+    Only in training; else all stay.  `training` of the model's call decides, or where that is
+    left out the third input.
+
+    Raises:
+        ValueError: for a ratio outside of [0, 1).
+    """
     rate = float(ratio.reshape(())) if ratio is not None else float(call.get("ratio", 0.5))
     training = call.run.training
     if training is None:
@@ -221,18 +251,21 @@ def _seed(call: Call) -> object:
 
 @operator("RandomNormal", "RandomNormalLike")
 def random_normal(call: Call, x: Array | None = None) -> Array:
+    """Normal numbers, in the attribute `shape` or that of `x`; in `dtype` or that of `x`."""
     shape = tuple(call["shape"]) if x is None else x.shape
     return random.normal(shape, call["mean"], call["scale"], _dtype(call, x), _seed(call))
 
 
 @operator("RandomUniform", "RandomUniformLike")
 def random_uniform(call: Call, x: Array | None = None) -> Array:
+    """Numbers drawn evenly from [low, high); shape and dtype as for `random_normal`."""
     shape = tuple(call["shape"]) if x is None else x.shape
     return random.uniform(shape, call["low"], call["high"], _dtype(call, x), _seed(call))
 
 
 @operator("Bernoulli")
 def bernoulli(call: Call, x: Array) -> Array:
+    """1 with probability `x`, else 0, in `dtype` or that of `x`."""
     drawn = random.uniform(x.shape, dtype="float32", seed=_seed(call))
     code = call.get("dtype")
     return cast_to(drawn < x, x.dtype if code is None else types.device_type(code))
@@ -240,5 +273,6 @@ def bernoulli(call: Call, x: Array) -> Array:
 
 @operator("Multinomial")
 def multinomial(call: Call, x: Array) -> Array:
+    """Classes (N, `sample_size`) drawn by the softmax of logits (N, classes)."""
     dtype = types.device_type(call["dtype"]).name
     return random.categorical(x, call["sample_size"], dtype, _seed(call))

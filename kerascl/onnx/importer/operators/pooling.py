@@ -94,6 +94,11 @@ def _lowest(x: Array) -> float:
 
 @operator("MaxPool", layout="own")
 def max_pool(call: Call, x: Images) -> Images | tuple[Array, Array]:
+    """The largest element of each window, and its flat positions where they are asked for.
+
+    Those count in the whole input, int64, column by column inside an image where
+    `storage_order` is 1.
+    """
     windows = Windows(call, x)
     if windows.plain and not call.wants(1):
         return windows.of(pooling.max_pool, x)
@@ -131,6 +136,7 @@ def _flat_places(windows: Windows, column_major: int) -> np.ndarray:
 
 @operator("AveragePool", layout="own")
 def average_pool(call: Call, x: Images) -> Images:
+    """The mean of each window; padding counts with `count_include_pad` only."""
     windows = Windows(call, x)
     counted = windows.declared if call.get("count_include_pad") else [(0, 0)] * len(windows.sizes)
     size = math.prod(windows.kernel)
@@ -150,6 +156,7 @@ def average_pool(call: Call, x: Images) -> Images:
 
 @operator("LpPool")
 def power_pool(call: Call, x: Array) -> Array:
+    """(sum |x| ** p) ** (1 / p) of each window."""
     p = call["p"]
     elements = pointwise.power(pointwise.absolute(Windows(call, x).elements(x, 0)), p)
     return cast_to(pointwise.power(reduction.sum(elements, -1), 1.0 / p), x.dtype)
@@ -162,11 +169,13 @@ def _spatial(x: Array) -> tuple[int, ...]:
 
 @operator("GlobalAveragePool", layout="own")
 def global_average_pool(call: Call, x: Images) -> Images:
+    """The mean of each channel, with spatial axes of size 1."""
     return _over_pixels(x, reduction.mean)
 
 
 @operator("GlobalMaxPool", layout="own")
 def global_max_pool(call: Call, x: Images) -> Images:
+    """The largest element of each channel, with spatial axes of size 1."""
     return _over_pixels(x, reduction.max)
 
 
@@ -179,6 +188,7 @@ def _over_pixels(x: Images, fold: Callable[..., Array]) -> Images:
 
 @operator("GlobalLpPool")
 def global_power_pool(call: Call, x: Array) -> Array:
+    """(sum |x| ** p) ** (1 / p) of each channel, with spatial axes of size 1."""
     p = call["p"]
     total = reduction.sum(pointwise.power(pointwise.absolute(x), p), _spatial(x), True)
     return cast_to(pointwise.power(total, 1.0 / p), x.dtype)
@@ -187,6 +197,12 @@ def global_power_pool(call: Call, x: Array) -> Array:
 # -- back to images -------------------------------------------------------------------
 @operator("MaxUnpool", host=(2,))
 def max_unpool(call: Call, x: Array, indices: Array, sizes: np.ndarray | None = None) -> Array:
+    """Elements put back at the positions that `MaxPool` found, zeros elsewhere.
+
+    Args:
+        indices: flat positions in a result of the size that kernel, strides and pads make.
+        sizes: the result's shape; what it has more is zeros at the high ends.
+    """
     rank = x.ndim - 2
     kernel = call["kernel_shape"]
     strides = call.get("strides") or [1] * rank
@@ -205,6 +221,7 @@ def max_unpool(call: Call, x: Array, indices: Array, sizes: np.ndarray | None = 
 
 @operator("Col2Im", host=(1, 2))
 def columns_to_image(call: Call, x: Array, image: np.ndarray, block: np.ndarray) -> Array:
+    """Blocks added up where they overlap: (N, C, *image) of (N, C * elements, blocks)."""
     rank = len(image)
     sizes, kernel = [int(n) for n in image], [int(n) for n in block]
     strides = call.get("strides") or [1] * rank

@@ -12,11 +12,13 @@ from kerascl.ops.movement import transpose
 
 @operator("MatMul")
 def matmul(call: Call, a: Array, b: Array) -> Array:
+    """The matrix product, of stacks of matrices too."""
     return contraction.matmul(a, b)
 
 
 @operator("Gemm")
 def gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
+    """alpha * A B + beta * C, where A and B may be transposed."""
     a = transpose(a) if call["transA"] else a
     b = transpose(b) if call["transB"] else b
     y = contraction.matmul(a, b)
@@ -29,9 +31,11 @@ def gemm(call: Call, a: Array, b: Array, c: Array | None = None) -> Array:
 
 @operator("Einsum")
 def einsum(call: Call, *inputs: Array) -> Array:
+    """Products and sums by `equation`."""
     return contraction.einsum(call["equation"].replace(" ", ""), *inputs)
 
 
 @operator("Det")
 def det(call: Call, x: Array) -> Array:
+    """Determinants of matrices (…, n, n)."""
     return linalg.det(x)

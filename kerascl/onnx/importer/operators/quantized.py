@@ -75,6 +75,13 @@ def _in_its_layout(function: Callable[..., Any], call: Call, x: Any, scale: Any,
 
 @operator("QuantizeLinear", settings=(1, 2), raw=True, layout="own")
 def quantize_linear(call: Call, x: Any, scale: Any, zero: Any = None) -> Any:
+    """round(x / scale) + zero, limited to the range of its integers; or x / scale + zero in a small
+    float, as `converted` makes it.
+
+    Args:
+        scale, zero: one number, one for each slice of `axis`, or one for each block along it.  The
+            type of `zero`, or `output_dtype`, is that of the result; uint8 without both.
+    """
     return _in_its_layout(_quantized, call, x, scale, zero)
 
 
@@ -107,6 +114,7 @@ def _saturated(rounded: Array, zero: Array | None, code: int) -> Any:
 
 @operator("DequantizeLinear", settings=(1, 2), raw=True, layout="own")
 def dequantize_linear(call: Call, x: Any, scale: Any, zero: Any = None) -> Images:
+    """(x - zero) * scale, with scales and zero points as for `quantize_linear`."""
     return _in_its_layout(_dequantized, call, x, scale, zero)
 
 
@@ -127,6 +135,7 @@ def _dequantized(call: Call, x: Array, scale: Array, zero: Any) -> Array:
 
 @operator("DynamicQuantizeLinear")
 def dynamic_quantize_linear(call: Call, x: Array) -> tuple[Array, Array, Array]:
+    """`x` in uint8, and the scale and zero point that cover its range and 0."""
     low = pointwise.minimum(reduction.min(x), 0.0)
     high = pointwise.maximum(reduction.max(x), 0.0)
     scale = (high - low) / 255.0
@@ -156,6 +165,7 @@ def _centred(x: Array, zero: Array | None, axis: int) -> Array:
 def matmul_integer(
     call: Call, a: Array, b: Array, a_zero: Array | None = None, b_zero: Array | None = None
 ) -> Array:
+    """The int32 product of a - a_zero and b - b_zero; by row of `a` and column of `b`."""
     return matmul(_centred(a, a_zero, max(a.ndim - 2, 0)), _centred(b, b_zero, b.ndim - 1))
 
 
@@ -176,6 +186,7 @@ def _conv_integer(
 def conv_integer(
     call: Call, x: Array, w: Array, x_zero: Array | None = None, w_zero: Array | None = None
 ) -> Array:
+    """The int32 convolution of x - x_zero with w - w_zero, zeros around."""
     return _conv_integer(call, x, w, x_zero, w_zero)
 
 
@@ -184,6 +195,10 @@ def qlinear_matmul(
     call: Call, a: Any, a_scale: Any, a_zero: Any, b: Any, b_scale: Any, b_zero: Any,
     y_scale: Any, y_zero: Any,
 ) -> Any:  # fmt: skip
+    """The product of two quantised matrices, quantised by `y_scale` and `y_zero`.
+
+    Sums are int32; the type of `y_zero` is that of the result.
+    """
     a, b = device(a), device(b)
     scales = [cast_to(device(s), _FLOAT32) for s in (a_scale, b_scale, y_scale)]
     product = matmul(
@@ -202,6 +217,12 @@ def qlinear_conv(
     call: Call, x: Any, x_scale: Any, x_zero: Any, w: Any, w_scale: Any, w_zero: Any,
     y_scale: Any, y_zero: Any, bias: Any = None,
 ) -> Any:  # fmt: skip
+    """The convolution of quantised images and kernels, quantised by `y_scale` and `y_zero`.
+
+    Args:
+        w_scale: one number, or one for each filter.
+        bias: int32 (filters,), in units of x_scale * w_scale.
+    """
     x, w = device(x), device(w)
     total = _conv_integer(call, x, w, device(x_zero), device(w_zero))
     if bias is not None:

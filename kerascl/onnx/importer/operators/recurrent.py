@@ -122,6 +122,18 @@ def rnn(
     call: Call, x: Array, w: Array, r: Array, b: Array | None = None,
     lengths: Array | None = None, h: Array | None = None,
 ) -> tuple[Array, ...]:  # fmt: skip
+    """All steps' outputs, and the last state, of simple recurrent layers in one or both directions.
+
+    Args:
+        x: (steps, batch, features), or (batch, steps, features) where `layout` is 1.
+        w, r: (directions, units, features) and (directions, units, units).
+        b: (directions, 2 * units), for inputs and for states.
+        lengths: steps of each sequence; outputs after them are 0.
+        h: (directions, batch, units); None: zeros.  (batch, directions, units) where `layout` is 1.
+
+    Raises:
+        ValueError: when weights do not fit `hidden_size` or `direction`.
+    """
     layer = _Layer(call, x, w, r, 1, ["Tanh"])
     mask, outputs, finals = layer.mask(lengths), [], []
     for d, reverse in enumerate(layer.reverse):

@@ -92,11 +92,13 @@ _declare()
 
 @operator("CumSum", host=(1,))
 def cumulative_sum(call: Call, x: Array, axis: np.ndarray) -> Array:
+    """Running sums along an axis; `reverse` and `exclusive` as for `kerascl.cumsum`."""
     return _cumulative(call, x, int(axis.reshape(())), "sum")
 
 
 @operator("CumProd", host=(1,))
 def cumulative_product(call: Call, x: Array, axis: np.ndarray) -> Array:
+    """Running products along an axis, with the attributes of running sums."""
     return _cumulative(call, x, int(axis.reshape(())), "prod")
 
 
@@ -119,16 +121,19 @@ def _flattened(call: Call, x: Array, function: Callable[[Array, int], Array]) ->
 
 @operator("Softmax")
 def softmax(call: Call, x: Array) -> Array:
+    """exp(x) over its sum along an axis; before opset 13 over all axes from that one on."""
     return _flattened(call, x, nn.softmax)
 
 
 @operator("LogSoftmax")
 def log_softmax(call: Call, x: Array) -> Array:
+    """The logarithm of the softmax, over the same axes."""
     return _flattened(call, x, nn.log_softmax)
 
 
 @operator("Hardmax")
 def hardmax(call: Call, x: Array) -> Array:
+    """1 at the first largest element, else 0, over the axes of a softmax."""
     def first(x: Array, axis: int) -> Array:
         return nn.one_hot(reduction.argmax(x, axis), x.shape[axis], axis, x.dtype)
 

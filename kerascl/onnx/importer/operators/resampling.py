@@ -27,6 +27,14 @@ def resize(
     call: Call, x: Array, roi: np.ndarray | None = None, scales: np.ndarray | None = None,
     sizes: np.ndarray | None = None,
 ) -> Array:  # fmt: skip
+    """`x` sampled anew along `axes`, by `scales` or to `sizes`.
+
+    Args:
+        roi: starts, then ends, of the window for "tf_crop_and_resize", as shares of each axis.
+
+    Raises:
+        ValueError: without scales and sizes, and for a mode that the standard does not have.
+    """
     if call.version < 11:  # opset 10: (x, scales)
         scales, roi = roi, None
     axes = [axis_of(a, x.ndim) for a in call.get("axes") or range(x.ndim)]
@@ -62,6 +70,7 @@ def resize(
 
 @operator("Upsample", host=(1,))
 def upsample(call: Call, x: Array, scales: np.ndarray | None = None) -> Array:
+    """`x` at floor(n * scale) places along each axis of n; place i lies at i / scale."""
     found = scales if scales is not None else call.get("scales")
     if found is None:  # opset 1
         found = [1.0, 1.0, call["height_scale"], call["width_scale"]]
@@ -197,6 +206,13 @@ def _kernel(call: Call, distance: np.ndarray, mode: str) -> np.ndarray:
 # -- at places that are computed ---------------------------------------------------
 @operator("GridSample")
 def grid_sample(call: Call, x: Array, grid: Array) -> Array:
+    """Images at computed places: (N, C, *grid).
+
+    Args:
+        x: (N, C, *sizes).
+        grid: (N, *grid, rank); -1 and 1 are the edges of images, or the centres of the outermost
+            pixels with `align_corners`.  The first number is along the last axis of `x`.
+    """
     mode, padding = call.get("mode", "linear"), call.get("padding_mode", "zeros")
     align = bool(call.get("align_corners", 0))
     rank = x.ndim - 2

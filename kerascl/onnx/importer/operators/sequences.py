@@ -23,21 +23,33 @@ def _place(position: Any, size: int, ends: int) -> int:
 
 @operator("SequenceEmpty", raw=True)
 def empty(call: Call) -> list[Any]:
+    """A sequence of nothing."""
     return []
 
 
 @operator("SequenceConstruct", raw=True)
 def construct(call: Call, *values: Any) -> list[Any]:
+    """A sequence of the inputs."""
     return list(values)
 
 
 @operator("SequenceAt", raw=True)
 def element(call: Call, sequence: list[Any], position: Any) -> Any:
+    """One element of a sequence; negative positions count from the end.
+
+    Raises:
+        IndexError: for a position that there is not.
+    """
     return sequence[_place(position, len(sequence), 0)]
 
 
 @operator("SequenceInsert", raw=True)
 def insert(call: Call, sequence: list[Any], value: Any, position: Any = None) -> list[Any]:
+    """A sequence with a value before `position`; at the end by default.
+
+    Raises:
+        IndexError: for a position outside of the sequence and its end.
+    """
     size = len(sequence)
     place = size if position is None else _place(position, size, 1)
     return [*sequence[:place], value, *sequence[place:]]
@@ -45,6 +57,11 @@ def insert(call: Call, sequence: list[Any], value: Any, position: Any = None) ->
 
 @operator("SequenceErase", raw=True)
 def erase(call: Call, sequence: list[Any], position: Any = None) -> list[Any]:
+    """A sequence without one element, by default the last.
+
+    Raises:
+        IndexError: for a position that there is not.
+    """
     size = len(sequence)
     place = size - 1 if position is None else _place(position, size, 0)
     return [*sequence[:place], *sequence[place + 1 :]]
@@ -52,11 +69,13 @@ def erase(call: Call, sequence: list[Any], position: Any = None) -> list[Any]:
 
 @operator("SequenceLength", raw=True)
 def length(call: Call, sequence: list[Any]) -> np.ndarray:
+    """The number of elements, an int64 scalar."""
     return np.asarray(len(sequence), np.int64)
 
 
 @operator("ConcatFromSequence", raw=True)
 def concat(call: Call, sequence: list[Any]) -> Array:
+    """All elements joined along an axis, a new one where `new_axis` is set."""
     arrays = [device(v) for v in sequence]
     if call["new_axis"]:
         return movement.stack(arrays, axis_of(call["axis"], arrays[0].ndim + 1))
@@ -65,6 +84,15 @@ def concat(call: Call, sequence: list[Any]) -> Array:
 
 @operator("SplitToSequence", raw=True)
 def split(call: Call, x: Any, sizes: Any = None) -> list[Array]:
+    """`x` cut along an axis into a sequence.
+
+    Args:
+        sizes: of each part, or one number for all but the last, which may be smaller.  None: parts
+            of size 1, without the axis unless `keepdims` is set.
+
+    Raises:
+        ValueError: when sizes are not that of the axis together, or the one number is not positive.
+    """
     x = device(x)
     axis = call.axis(x.ndim)
     size = x.shape[axis]
@@ -86,6 +114,10 @@ def split(call: Call, x: Any, sizes: Any = None) -> list[Array]:
 
 @operator("SequenceMap", raw=True)
 def each(call: Call, sequence: list[Any], *others: Any) -> tuple[list[Any], ...]:
+    """Sequences of what a graph makes of each element.
+
+    Of `others`, sequences go along element by element, and arrays are the same for all.
+    """
     body: Graph = call["body"]
     results: list[list[Any]] = [[] for _ in body.outputs]
     for place, value in enumerate(sequence):
@@ -98,16 +130,23 @@ def each(call: Call, sequence: list[Any], *others: Any) -> tuple[list[Any], ...]
 # -- optional values -----------------------------------------------------------
 @operator("Optional", raw=True)
 def optional(call: Call, value: Any = None) -> Any:
+    """The value itself: an optional value is None where it is empty."""
     return value
 
 
 @operator("OptionalHasElement", raw=True)
 def has_element(call: Call, value: Any = None) -> np.ndarray:
+    """Whether an optional value is not empty, on the host."""
     return np.asarray(value is not None)
 
 
 @operator("OptionalGetElement", raw=True)
 def get_element(call: Call, value: Any) -> Any:
+    """What an optional value holds.
+
+    Raises:
+        ValueError: when it is empty.
+    """
     if value is None:
         raise ValueError("the optional is empty")
     return value

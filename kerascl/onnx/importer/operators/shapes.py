@@ -30,12 +30,14 @@ from kerascl.ops.views import expand_to, reshape_to
 # -- what shapes are --------------------------------------------------------------
 @operator("Shape", raw=True)
 def shape(call: Call, x: Any) -> np.ndarray:
+    """The sizes of the axes from `start` to `end`, int64, on the host."""
     sizes = shape_of(x)
     return np.asarray(sizes[slice(call.get("start", 0), call.get("end"))], np.int64)
 
 
 @operator("Size", raw=True)
 def size(call: Call, x: Any) -> np.ndarray:
+    """The number of elements, an int64 scalar on the host."""
     return np.asarray(math.prod(shape_of(x)), np.int64)
 
 
@@ -46,6 +48,13 @@ def shape_of(x: Any) -> tuple[int, ...]:
 
 @operator("Reshape", host=(1,), layout="groups")
 def reshape(call: Call, x: Images | Grouped, sizes: np.ndarray | None = None) -> Images | Grouped:
+    """`x` with another shape; one size may be -1, and 0 keeps that of `x` without `allowzero`.
+
+    Images stay as they lie where only pixels change their shape or join groups of channels.
+
+    Raises:
+        ValueError: without a shape, or for one of another number of elements.
+    """
     wanted = call.ints("shape", sizes)
     if wanted is None:
         raise ValueError("the shape is missing")
@@ -67,12 +76,18 @@ def reshape(call: Call, x: Images | Grouped, sizes: np.ndarray | None = None) ->
 
 @operator("Flatten")
 def flatten(call: Call, x: Array) -> Array:
+    """A matrix: the axes before one are rows, all others columns."""
     axis = call["axis"] if call["axis"] >= 0 else call["axis"] + x.ndim
     return reshape_to(x, (math.prod(x.shape[:axis]), math.prod(x.shape[axis:])))
 
 
 @operator("Squeeze", host=(1,))
 def squeeze(call: Call, x: Array, given: np.ndarray | None = None) -> Array:
+    """`x` without the given axes of size 1; by default without all of them.
+
+    Raises:
+        ValueError: for an axis of another size.
+    """
     axes = call.ints("axes", given)
     if axes is None:
         return reshape_to(x, tuple(n for n in x.shape if n != 1))
@@ -84,6 +99,7 @@ def squeeze(call: Call, x: Array, given: np.ndarray | None = None) -> Array:
 
 @operator("Unsqueeze", host=(1,))
 def unsqueeze(call: Call, x: Array, given: np.ndarray | None = None) -> Array:
+    """`x` with new axes of size 1, where they lie in the result."""
     axes = call.ints("axes", given) or []
     rank = x.ndim + len(axes)
     chosen = {axis_of(a, rank) for a in axes}
@@ -93,12 +109,14 @@ def unsqueeze(call: Call, x: Array, given: np.ndarray | None = None) -> Array:
 
 @operator("Expand", host=(1,))
 def expand(call: Call, x: Array, sizes: np.ndarray) -> Array:
+    """`x` broadcast with a shape; a size of 1 there keeps that of `x`."""
     wanted = np.broadcast_shapes(x.shape, tuple(int(n) for n in sizes))
     return expand_to(x, wanted)
 
 
 @operator("Transpose", layout="own")
 def transposed(call: Call, x: Images) -> Images:
+    """`x` with its axes in the order `perm`, by default reversed."""
     order = call.get("perm") or list(reversed(range(x.ndim)))
     if isinstance(x, ChannelsLast):
         places = [place_of(a % x.ndim, x.ndim) for a in order]
@@ -112,6 +130,7 @@ def transposed(call: Call, x: Images) -> Images:
 # -- parts and wholes ----------------------------------------------------------
 @operator("Concat", layout="own")
 def concat(call: Call, *inputs: Images) -> Images:
+    """The inputs joined along an axis."""
     rank = inputs[0].ndim
     axis = axis_of(call.get("axis", 1), rank)
     if any(isinstance(x, ChannelsLast) for x in inputs) and all(x.ndim == rank for x in inputs):
@@ -121,6 +140,11 @@ def concat(call: Call, *inputs: Images) -> Images:
 
 @operator("Split", host=(1,), layout="own")
 def split(call: Call, x: Images, given: np.ndarray | None = None) -> tuple[Images, ...]:
+    """`x` cut along an axis: into given sizes, or equally, where the last part may be smaller.
+
+    Raises:
+        ValueError: when the sizes are not that of the axis together.
+    """
     axis = call.axis(x.ndim)
     sizes = call.ints("split", given)
     if sizes is None:
@@ -149,6 +173,11 @@ def part(
     call: Call, given: Images, start: np.ndarray | None = None, stop: np.ndarray | None = None,
     axes: np.ndarray | None = None, step: np.ndarray | None = None,
 ) -> Images:  # fmt: skip
+    """x[start:stop:step] along the given axes, with steps of either sign.
+
+    Raises:
+        ValueError: without starts and ends.
+    """
     last = isinstance(given, ChannelsLast)
     x = given.array if isinstance(given, ChannelsLast) else given
     starts, stops = call.ints("starts", start), call.ints("ends", stop)
@@ -173,6 +202,7 @@ def part(
 
 @operator("Tile", host=(1, 2))
 def repeated(call: Call, x: Array, repeats: np.ndarray, axis: np.ndarray | None = None) -> Array:
+    """`x` laid side by side, so many times along each axis."""
     if axis is not None:  # opset 1
         times = [1] * x.ndim
         times[int(axis)] = int(repeats)
@@ -185,6 +215,15 @@ def padded(
     call: Call, given: Images, pads: np.ndarray | None = None, value: Array | None = None,
     axes: np.ndarray | None = None,
 ) -> Images:  # fmt: skip
+    """`x` with elements around it; negative pads cut off.
+
+    Args:
+        pads: those at the starts of the axes, then those at the ends.
+        value: of what is added in mode "constant"; None: 0.
+
+    Raises:
+        ValueError: when there are not two pads for each axis, or not one value.
+    """
     last = isinstance(given, ChannelsLast)
     x = given.array if isinstance(given, ChannelsLast) else given
     widths = call.ints("pads", pads) or call.ints("paddings") or []
@@ -220,6 +259,7 @@ def _surrounded(call: Call, x: Array, both: list[tuple[int, int]], value: Array 
 
 @operator("DepthToSpace")
 def depth_to_space(call: Call, x: Array) -> Array:
+    """(N, C, H, W) to (N, C / b**2, H b, W b): channels become the pixels of b x b blocks."""
     n, c, h, w = x.shape
     b = call["blocksize"]
     if call.get("mode", "DCR") == "DCR":
@@ -231,6 +271,7 @@ def depth_to_space(call: Call, x: Array) -> Array:
 
 @operator("SpaceToDepth")
 def space_to_depth(call: Call, x: Array) -> Array:
+    """(N, C, H, W) to (N, C b**2, H / b, W / b): pixels of b x b blocks become channels."""
     n, c, h, w = x.shape
     b = call["blocksize"]
     if call.get("mode", "DCR") == "DCR":
@@ -242,12 +283,14 @@ def space_to_depth(call: Call, x: Array) -> Array:
 
 @operator("Trilu", host=(1,))
 def triangle(call: Call, x: Array, k: np.ndarray | None = None) -> Array:
+    """The upper or lower triangle of matrices from diagonal `k` on, zeros elsewhere."""
     function = triu if call["upper"] else tril
     return function(x, 0 if k is None else int(np.clip(int(k.reshape(())), -(2**30), 2**30)))
 
 
 @operator("ReverseSequence")
 def reverse_sequence(call: Call, x: Array, lengths: Array) -> Array:
+    """The first `lengths` elements of each sequence in reverse order, then the others."""
     time, batch = call["time_axis"], call["batch_axis"]
     x = transpose(x, (time, batch, *range(2, x.ndim)))
     place = iota(x.shape, 0)
@@ -260,6 +303,7 @@ def reverse_sequence(call: Call, x: Array, lengths: Array) -> Array:
 # -- new arrays ------------------------------------------------------------------
 @operator("ConstantOfShape", host=(0,))
 def constant_of_shape(call: Call, sizes: np.ndarray) -> Array:
+    """An array full of `value`, by default the float32 0."""
     value = call.get("value", np.zeros(1, np.float32))
     value = types.to_carrier(np.asarray(value))
     return full(tuple(int(n) for n in sizes), value.reshape(()).item(), value.dtype)
@@ -267,6 +311,7 @@ def constant_of_shape(call: Call, sizes: np.ndarray) -> Array:
 
 @operator("Range", host=(0, 1, 2))
 def counting(call: Call, start: np.ndarray, stop: np.ndarray, step: np.ndarray) -> Array:
+    """start, start + step, … before `stop`, in their dtype."""
     low, high, by = (v.reshape(()).item() for v in (start, stop, step))
     count = max(0, math.ceil((high - low) / by))
     dtype = types.BY_NAME[start.dtype.name]
@@ -276,6 +321,7 @@ def counting(call: Call, start: np.ndarray, stop: np.ndarray, step: np.ndarray) 
 
 @operator("EyeLike")
 def eye_like(call: Call, x: Array) -> Array:
+    """Ones on diagonal `k` of zeros, with the shape of `x`; in `dtype` or that of `x`."""
     code = call.get("dtype")
     dtype = x.dtype if code is None else types.device_type(code)
     rows, columns = x.shape

@@ -21,6 +21,15 @@ from kerascl.ops.views import reshape_to
 def dft(
     call: Call, x: Array, length: np.ndarray | None = None, axis: np.ndarray | None = None
 ) -> Array:
+    """The discrete Fourier transform along an axis of (…, 1 or 2), real or with imaginary parts.
+
+    Args:
+        length: of the transform; inputs are cut off or followed by zeros.
+
+    Returns:
+        (…, 2), where `onesided` is set only bins 0 to length // 2; the inverse of those is real,
+        (…, 1).
+    """
     place = axis_of(int(axis.reshape(())) if axis is not None else call.get("axis", -2), x.ndim)
     inverse, onesided = bool(call["inverse"]), bool(call["onesided"])
     moved = moveaxis(x, place, -2)  # (…, length, 1 or 2)
@@ -55,6 +64,14 @@ def stft(
     call: Call, x: Array, step: np.ndarray, window: Array | None = None,
     length: np.ndarray | None = None,
 ) -> Array:  # fmt: skip
+    """Fourier transforms of windows that overlap: (batch, frames, bins, 2).
+
+    Args:
+        x: (batch, samples), with a last axis of 1 or 2 for real and imaginary parts or without.
+        step: samples from one frame to the next.
+        window: (length,), which each frame is multiplied by.
+        length: of a frame; by default the window's.
+    """
     size = int(length.reshape(())) if length is not None else window.shape[0]  # type: ignore[union-attr]
     hop = int(step.reshape(()))
     x = reshape_to(x, (*x.shape, 1)) if x.ndim == 2 else x
@@ -77,6 +94,15 @@ def mel_weights(
     call: Call, bins: np.ndarray, length: np.ndarray, rate: np.ndarray, low: np.ndarray,
     high: np.ndarray,
 ) -> Array:  # fmt: skip
+    """Triangular filters (bins of a spectrum, mel bins) on the mel scale 2595 log10(1 + f / 700).
+
+    Args:
+        bins: the number of filters.
+        length: of the transform, which has length // 2 + 1 bins.
+        rate: samples a second.
+        low, high: in hertz.  As the standard has it, the bins + 2 edges of filters begin at `low`
+            and end one step before `high`.
+    """
     count, size = int(bins.reshape(())), int(length.reshape(()))
     least, most = (2595 * math.log10(1 + float(f.reshape(())) / 700) for f in (low, high))
     edges = np.arange(count + 2) * ((most - least) / (count + 2)) + least
@@ -99,10 +125,12 @@ def mel_weights(
 # -- classical features ---------------------------------------------------------------
 @operator("ArrayFeatureExtractor", domain="ai.onnx.ml")
 def features(call: Call, x: Array, index: Array) -> Array:
+    """The chosen elements of the last axis."""
     return gather.take(x, reshape_to(index, (index.size,)), x.ndim - 1)
 
 
 @operator("Binarizer", domain="ai.onnx.ml")
 def binarizer(call: Call, x: Array) -> Array:
+    """1 where `x` is more than `threshold`, else 0."""
     return cast_to(x > call["threshold"], x.dtype)
 
