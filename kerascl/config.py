@@ -11,6 +11,7 @@
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
 | KERASCL_WGMMA | 1 | 0 disables the kernels for NVIDIA's warpgroup matrix instructions |
 | KERASCL_ADDRESSES | 1 | 0 always passes memory objects to kernels, even where plain addresses are faster (NVIDIA) |
+| KERASCL_COPY_QUEUE | 1 | 0 copies the batches of captured steps in the order of all other commands, where they could travel beside the step before (GPUs with memory of their own) |
 | KERASCL_SOLVERS | none | comma-separated name prefixes: matching solvers are preferred where they apply, or avoided with a leading minus (for comparisons) |
 | KERASCL_BUILD_THREADS | number of cores | threads that build OpenCL programs |
 """
@@ -80,6 +81,11 @@ def wgmma() -> bool:
 def addresses() -> int:
     """Device addresses as kernel arguments: 0 never, 1 where a self-test passes, 2 untested."""
     return _integer("KERASCL_ADDRESSES", 1)
+
+
+def copy_queue() -> bool:
+    """Whether copies may have a queue of their own."""
+    return _integer("KERASCL_COPY_QUEUE", 1) != 0
 
 
 def solvers() -> tuple[str, ...]:

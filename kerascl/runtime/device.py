@@ -365,7 +365,7 @@ def _finish_all() -> None:
     for device in _opened:
         with contextlib.suppress(Exception):
             device.queue.end()
-    kept = [(d.context, d.queue.handle, d.buffers) for d in _opened]
+    kept = [(d.context, d.queue, d.buffers) for d in _opened]
     EXIT.begin(*(one for device in kept for one in device))
 
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import ctypes
 import functools
 import threading
 from collections.abc import Hashable, Sequence
-from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 # Up to here a second copy in host memory costs less than waiting for the queue.
 _SNAPSHOT_LIMIT = 1 << 20
+WRITE_BESIDE = "write beside"  # in profiles: a copy of `write_beside`
 _MARK_EVERY = 256
 _MARKS = 3
 
@@ -57,8 +58,6 @@ class LocalMemory:
 
 # What a kernel can be given.
 Argument: TypeAlias = Buffer | np.generic | bytes | LocalMemory
-# Of a write under way: its copy in host memory, and what follows it: slot, offset, bytes.
-_Piece: TypeAlias = tuple[Future[None] | None, Slot, int, int]
 
 
 @functools.lru_cache(maxsize=4096)
@@ -141,6 +140,8 @@ class Queue:
         lock: the device's lock; held while commands are enqueued, never while waiting for them.
         handle: the pyopencl.CommandQueue (another one while profiling).
         arg: the same as a ctypes pointer whose value follows `handle`.
+        copies_beside: whether `write_beside` may be used: on devices with memory of their own.
+        batches_beside: how often it was.
     """
 
     def __init__(self, device: Device):
@@ -151,7 +152,13 @@ class Queue:
         self.wait_each = config.debug() >= 3
         self.recorder: Profile | None = None
         self.staging = Staging(device) if device.info.staged_copies else None
-        self._ahead: cl.CommandQueue | None = None  # a second queue for `write_ahead`
+        self.copies_beside = (
+            self.staging is not None
+            and config.copy_queue()
+            and "copies_in_turn" not in device.info.quirks
+        )
+        self.batches_beside = 0
+        self._beside: cl.CommandQueue | None = None  # the queue of `write_beside`
         self._progress_thread = ProgressThread() if "host_must_wait" in device.info.quirks else None
         self._since = 0
         self._marks: collections.deque[cl.Event] = collections.deque()
@@ -272,7 +279,7 @@ class Queue:
         try:
             with self.lock:
                 if self.staging is not None:
-                    self._write_staged(self.staging, buffer, data, offset)
+                    self.staging.write(self.handle, buffer, data, offset, self._note_write)
                     return
                 snapshot = data.size <= _SNAPSHOT_LIMIT
                 event = cl.enqueue_copy(
@@ -282,7 +289,7 @@ class Queue:
                     is_blocking=False,
                     dst_offset=offset,
                 )
-                self._note("write", event)
+                self._note_write(event)
                 if snapshot:
                     self._hold(event)
                     return
@@ -290,27 +297,48 @@ class Queue:
         except cl.Error as error:
             raise self.failure(error.code, "a write") from error
 
-    def write_ahead(self, buffer: Buffer, array: np.ndarray, after: cl.Event | None) -> None:
-        """Copy an array into a buffer beside the commands enqueued so far; later ones wait for it.
+    def write_beside(self, copies: Sequence[tuple[Buffer, np.ndarray]], after: cl.Event) -> None:
+        """Copy arrays into buffers beside the commands enqueued so far; later ones wait for it.
 
-        Needs pinned staging (`DeviceInfo.staged_copies`).
+        Needs `copies_beside`.
 
         Args:
-            buffer: used by no command later than `after`.
-            array: contiguous; it may be changed when this returns.
-            after: an event of `mark`.
+            copies: buffers and contiguous arrays, which may be changed when this returns.
+            after: an event of `mark`; no command enqueued behind it uses the buffers.
+
+        Raises:
+            ValueError: an array is larger than its buffer.
+            ContextLost, DeviceError, OutOfDeviceMemory: a command failed.
         """
-        data = array.reshape(-1).view(np.uint8)
-        self._check(buffer, data.size, 0)
-        assert self.staging is not None
-        try:
-            with self.lock:
-                if self._ahead is None:
-                    self._ahead = cl.CommandQueue(self._device.context, self._device.handle)
-                event = self._write_staged(self.staging, buffer, data, 0, self._ahead, after)
-                cl.enqueue_barrier(self.handle, wait_for=[event])
-        except cl.Error as error:
-            raise self.failure(error.code, "a write") from error
+        pieces = [(buffer, array.reshape(-1).view(np.uint8)) for buffer, array in copies]
+        for buffer, data in pieces:
+            self._check(buffer, data.size, 0)
+        staging = self.staging
+        assert staging is not None
+        with self.lock:
+            beside = self._beside
+            if beside is None:
+                profiling = cl.command_queue_properties.PROFILING_ENABLE
+                beside = self._beside = cl.CommandQueue(
+                    self._device.context,
+                    self._device.handle,
+                    properties=0 if self.recorder is None else profiling,
+                )
+            last = None
+            try:
+                cl.enqueue_barrier(beside, wait_for=[after])
+                for buffer, data in pieces:
+                    last = staging.write(beside, buffer, data, 0, self._note_beside) or last
+                if last is not None:
+                    cl.enqueue_barrier(self.handle, wait_for=[last])
+            except BaseException as error:
+                # Nothing waits for copies under way, and others may get the buffers' memory.
+                with contextlib.suppress(cl.Error):
+                    beside.finish()
+                if isinstance(error, cl.Error):
+                    raise self.failure(error.code, "a write") from error
+                raise
+            self.batches_beside += 1
 
     def mark(self) -> cl.Event:
         """An event that is complete when everything enqueued so far is."""
@@ -476,6 +504,7 @@ class Queue:
             self.handle = handle
             self.arg.value = handle.int_ptr
             self.recorder = recorder
+            self._beside = None  # is made again as this recorder needs it
 
     def failure(
         self,
@@ -532,6 +561,12 @@ class Queue:
         if self.recorder is not None:
             self.recorder.record(name, event)
 
+    def _note_write(self, event: cl.Event) -> None:
+        self._note("write", event)
+
+    def _note_beside(self, event: cl.Event) -> None:
+        self._note(WRITE_BESIDE, event)
+
     def _hold(self, event: cl.Event) -> None:
         # Dropping the event of a write waits for it, so events are kept until they are done.
         held = self._held
@@ -539,60 +574,6 @@ class Queue:
         done = cl.command_execution_status.COMPLETE
         while held and (len(held) > 64 or held[0].command_execution_status == done):
             held.popleft()
-
-    def _write_staged(
-        self,
-        staging: Staging,
-        buffer: Buffer,
-        data: np.ndarray,
-        offset: int,
-        handle: cl.CommandQueue | None = None,
-        after: cl.Event | None = None,
-    ) -> cl.Event:
-        """Enqueue the copies, on another queue if one is given; gives the event of the last."""
-        handle = handle or self.handle
-        size = staging.CHUNK
-        under_way: collections.deque[_Piece] = collections.deque()
-        for start in range(0, data.size, size):
-            piece = data[start : start + size]
-            slot = staging.next()
-            future = None
-            if data.size <= size:
-                slot.array[: piece.size] = piece
-            else:
-                future = staging.copy(slot.array[: piece.size], piece)
-            under_way.append((future, slot, offset + start, piece.size))
-            if len(under_way) > staging.THREADS:
-                self._send(staging, handle, after, buffer, *under_way.popleft())
-        while under_way:
-            event = self._send(staging, handle, after, buffer, *under_way.popleft())
-        return event
-
-    def _send(
-        self,
-        staging: Staging,
-        handle: cl.CommandQueue,
-        after: cl.Event | None,
-        buffer: Buffer,
-        future: Future[None] | None,
-        slot: Slot,
-        offset: int,
-        nbytes: int,
-    ) -> cl.Event:
-        if future is not None:
-            future.result()
-        slot.event = event = cl.enqueue_copy(
-            handle,
-            buffer.handle,
-            slot.array[:nbytes],
-            is_blocking=False,
-            dst_offset=offset,
-            wait_for=None if after is None else [after],
-        )
-        self._note("write", event)
-        handle.flush()
-        staging.give_back([slot])
-        return event
 
     def _read_staged(
         self, staging: Staging, buffer: Buffer, data: np.ndarray, offset: int, slots: list[Slot]

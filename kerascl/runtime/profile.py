@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import functools
 import gzip
 import json
@@ -13,6 +14,7 @@ from rich.console import Console
 
 from kerascl.runtime import device as devices
 from kerascl.runtime.errors import DeviceError
+from kerascl.runtime.launch import WRITE_BESIDE
 from kerascl.runtime.opencl import cl
 from kerascl.runtime.replay import Note
 from kerascl.runtime.tables import console as standard_console
@@ -32,6 +34,11 @@ class Span:
     start: int
     end: int
     note: Note = field(default_factory=Note)
+
+    @property
+    def beside(self) -> bool:
+        """Whether it is a copy beside the other commands, which come one after another."""
+        return self.name == WRITE_BESIDE
 
 
 @dataclass
@@ -132,14 +139,33 @@ class Profile:
             except cl.Error:
                 continue
 
+    def alone(self) -> int:
+        """Nanoseconds of the copies beside other commands during which no other command ran."""
+        others = sorted((s.start, s.end) for s in self.spans if not s.beside)
+        alone = 0
+        for span in self.spans:
+            if not span.beside:
+                continue
+            now = span.start
+            k = bisect.bisect_left(others, now, key=lambda times: times[1])
+            while k < len(others) and others[k][0] < span.end:
+                alone += max(others[k][0] - now, 0)
+                now = max(now, others[k][1])
+                k += 1
+            alone += max(span.end - now, 0)
+        return alone
+
     def totals(self, by: str = "name") -> list[Total]:
         """Sums over equal commands, the longest first.
 
         Args:
-            by: "name" (of the command) or "layer" (of the model; captured steps only).
+            by: "name" (of the command) or "layer" (of the model; captured steps only), without
+                copies beside other commands.
         """
         found: dict[str, Total] = {}
         for span in self.spans:
+            if span.beside and by == "layer":
+                continue
             key = span.name if by == "name" else span.note.layer
             total = found.setdefault(key, Total(key))
             total.times.append(span.end - span.start)
@@ -159,7 +185,7 @@ class Profile:
         With `peaks` a column says how near each comes to the device's best rate.
         """
         totals = self.totals(by)
-        all_ns = sum(total.nanoseconds for total in totals) or 1
+        all_ns = sum(span.end - span.start for span in self.spans if not span.beside) or 1
         numbers = ["count", "total ms", "%", "mean us", "min us", "max us", "GFLOP/s", "GB/s"]
         if peaks is not None:
             numbers.append("of peak")
@@ -171,7 +197,7 @@ class Profile:
                 total.name or "(none)",
                 str(count),
                 f"{ns / 1e6:.3f}",
-                f"{100 * ns / all_ns:.1f}",
+                "" if total.name == WRITE_BESIDE else f"{100 * ns / all_ns:.1f}",
                 f"{ns / count / 1e3:.1f}",
                 f"{min(total.times) / 1e3:.1f}",
                 f"{max(total.times) / 1e3:.1f}",
@@ -183,15 +209,19 @@ class Profile:
                 share = peaks.share(total.flops, total.nbytes, ns * 1e-9) if known else 0
                 cells.append(f"{100 * share:.0f} %" if known else "")
             table.add_row(*cells)
-        if len(totals) > rows:
-            table.caption = f"and {len(totals) - rows} more"
+        remarks = [f"and {len(totals) - rows} more"] if len(totals) > rows else []
+        if any(span.beside for span in self.spans):
+            alone = self.alone() / 1e6
+            remarks.append(f"nothing else ran during {alone:.3f} ms of {WRITE_BESIDE!r}")
+        if remarks:
+            table.caption = "; ".join(remarks)
         (console or standard_console()).print(table)
 
     def chrome_trace(self, path: str | Path) -> None:
         """Write the spans for chrome://tracing or ui.perfetto.dev (times in microseconds).
 
-        Regions with commands in them are on a line of their own.  A path that ends in ".gz" is
-        compressed.
+        Regions with commands in them are on a line of their own, and so are copies beside other
+        commands.  A path that ends in ".gz" is compressed.
         """
         first = min((span.start for span in self.spans), default=0)
         name = self.device.info.name
@@ -202,7 +232,7 @@ class Profile:
                     "name": span.name,
                     "ph": "X",
                     "pid": 0,
-                    "tid": 0,
+                    "tid": 2 if span.beside else 0,
                     "ts": (span.start - first) / 1e3,
                     "dur": (span.end - span.start) / 1e3,
                     "cat": span.note.layer,
@@ -217,7 +247,7 @@ class Profile:
             ),
         ]
         for region in self.regions:
-            spans = self.spans[region.first : region.stop]
+            spans = [s for s in self.spans[region.first : region.stop] if not s.beside]
             if spans:
                 start = min(span.start for span in spans)
                 length = max(span.end for span in spans) - start

@@ -221,6 +221,12 @@ TABLE = (
         _rusticl,
     ),
     Quirk(
+        "copies_in_turn",
+        "what a queue waits for of another stops its thread on the host (Mesa), or all share one "
+        "(Oclgrind): a queue for copies would win nothing",
+        lambda info: _rusticl(info) or _oclgrind(info),
+    ),
+    Quirk(
         "software_rasterizer",
         "a graphics driver's stand-in for a GPU: slower than any other driver for processors",
         lambda info: _rusticl(info) and info.kind == "cpu",

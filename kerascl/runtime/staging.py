@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import os
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kerascl.runtime.buffers import Buffer
 from kerascl.runtime.dropped import Dropped
 from kerascl.runtime.opencl import cl
 
@@ -28,7 +31,7 @@ class Slot:
 
 
 class Staging:
-    """A ring of pinned chunks.  `take` and `next` are called with the device's lock held.
+    """A ring of pinned chunks.  `write`, `take` and `next` need the device's lock.
 
     One thread copies in host memory at a fifth of what the bus takes, so large
     copies use several.
@@ -41,6 +44,8 @@ class Staging:
     def __init__(self, device: Device):
         self._pool: ThreadPoolExecutor | None = None
         self._device = device
+        # of its own: a new slot is mapped at once, not after what the device has to do
+        self._maps = cl.CommandQueue(device.context, device.handle)
         self._slots: collections.deque[Slot] = collections.deque()
         self._dropped = Dropped()  # slots of reads that nobody waited for
         self._made = 0
@@ -49,6 +54,70 @@ class Staging:
     def window(self) -> int:
         """Bytes of one part of a large read; two parts are under way at a time."""
         return self.SLOTS // 4 * self.CHUNK
+
+    def write(
+        self,
+        handle: cl.CommandQueue,
+        buffer: Buffer,
+        data: np.ndarray,
+        offset: int,
+        note: Callable[[cl.Event], None],
+    ) -> cl.Event | None:
+        """Copy bytes into a buffer, from `offset` on; `data` may be changed when this returns.
+
+        Args:
+            handle: the in-order queue that the copies go to.
+            data: one-dimensional.
+            note: is given the event of each copy.
+
+        Returns:
+            the event of the last copy, None where there is nothing to copy.
+
+        Raises:
+            pyopencl.Error: the driver refuses.
+        """
+        under_way: collections.deque[tuple[Future[None] | None, Slot, int, int]]
+        under_way = collections.deque()
+        event = None
+
+        def send() -> cl.Event:
+            future, slot, start, nbytes = under_way[0]
+            if future is not None:
+                future.result()
+            slot.event = event = cl.enqueue_copy(
+                handle,
+                buffer.handle,
+                slot.array[:nbytes],
+                is_blocking=False,
+                dst_offset=offset + start,
+            )
+            note(event)
+            handle.flush()
+            under_way.popleft()
+            self.give_back([slot])
+            return event
+
+        try:
+            for start in range(0, data.size, self.CHUNK):
+                piece = data[start : start + self.CHUNK]
+                slot = self.next()
+                future = None
+                if data.size <= self.CHUNK:
+                    slot.array[: piece.size] = piece
+                else:
+                    future = self.copy(slot.array[: piece.size], piece)
+                under_way.append((future, slot, start, piece.size))
+                if len(under_way) > self.THREADS:
+                    event = send()
+            while under_way:
+                event = send()
+            return event
+        finally:
+            for future, slot, _, _ in under_way:  # after an error or Ctrl-C
+                if future is not None:
+                    with contextlib.suppress(Exception):
+                        future.result()
+                self.give_back([slot])
 
     def next(self) -> Slot:
         """A slot that is free to be written, waiting for the oldest copy if need be."""
@@ -101,7 +170,7 @@ class Staging:
         flags = cl.mem_flags.READ_WRITE | cl.mem_flags.ALLOC_HOST_PTR
         memory = cl.Buffer(self._device.context, flags, self.CHUNK)
         array, _ = cl.enqueue_map_buffer(
-            self._device.queue.handle,
+            self._maps,
             memory,
             cl.map_flags.READ | cl.map_flags.WRITE,
             0,

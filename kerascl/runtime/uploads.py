@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,47 +14,74 @@ from kerascl.runtime.opencl import cl
 if TYPE_CHECKING:
     from kerascl.runtime.device import Device
 
-# Smaller arrays arrive sooner than two queues agree.
+# A batch of fewer bytes arrives sooner than two queues agree.
 SMALLEST = 1 << 20
 
 
-class Upload:
-    """Where one argument of a captured function is copied to at each call.
+@dataclass(slots=True)
+class _Room:
+    """Memory of one batch: a buffer for each argument that was in host memory once.
 
-    On a device with memory of its own, large arguments go by turns into two buffers through a
-    second queue, so that the copy runs beside the previous step; all others go in order.
+    `free` is an event after the last command that uses the buffers; None: nobody has noted it.
+    """
+
+    buffers: dict[int, Buffer] = field(default_factory=dict)
+    free: cl.Event | None = None
+
+
+class Uploads:
+    """Where the host arguments of a captured function are copied to at each call.
+
+    Where the device can copy beside its other work (`Queue.copies_beside`), large batches go by
+    turns into two rooms on a queue of their own, so that the copy runs beside the previous step;
+    small ones go in order, always into the same room.
 
     Args:
         device: where to.
-        nbytes: size of the argument.
+        sizes: bytes of each argument, by its number; None for those that nobody reads.
     """
 
-    def __init__(self, device: Device, nbytes: int):
+    def __init__(self, device: Device, sizes: Sequence[int | None]):
         self._device = device
-        self._nbytes = nbytes
-        self._buffers: list[Buffer] = [device.buffers.allocate(nbytes)]
-        self._free: list[cl.Event | None] = [None]  # of each buffer, the event after its last use
+        self._sizes = sizes
+        self._rooms = (_Room(), _Room())
         self._turn = 0
-        if device.info.staged_copies and nbytes >= SMALLEST:
-            self._buffers.append(device.buffers.allocate(nbytes))
-            # what these buffers were before may still be in use
-            self._free = [device.queue.mark()] * 2
+        self._beside = False  # how the last batch went
 
-    def send(self, array: np.ndarray) -> Buffer:
-        """Begin to copy a contiguous array; commands enqueued from now on find it in the buffer.
+    def send(self, arrays: Mapping[int, np.ndarray]) -> dict[int, Buffer]:
+        """Begin to copy contiguous arrays, by number; commands enqueued from now on find them.
 
-        The array may be changed as soon as this returns.
+        The arrays may be changed as soon as this returns.
+
+        Returns:
+            the buffer of each, good until the next call.
+
+        Raises:
+            OutOfDeviceMemory, DeviceError: as `Allocator.allocate` and `Queue.write`.
         """
         queue = self._device.queue
-        self._turn = (self._turn + 1) % len(self._buffers)
-        buffer = self._buffers[self._turn]
-        if len(self._buffers) == 1 or queue.recorder is not None:
-            queue.write(buffer, array)
+        nbytes = sum(array.nbytes for array in arrays.values())
+        self._beside = queue.copies_beside and nbytes >= SMALLEST
+        self._turn = 1 - self._turn if self._beside else 0
+        room = self._rooms[self._turn]
+        # What an interrupt leaves half done may have used the room: it is noted anew by `used`.
+        free, room.free = room.free, None
+        for k in arrays:
+            if k not in room.buffers:
+                size = self._sizes[k]
+                assert size is not None
+                room.buffers[k] = self._device.buffers.allocate(size)
+                free = None  # what this memory was before may be in use
+        sent = {k: room.buffers[k] for k in arrays}
+        if self._beside:
+            after = queue.mark() if free is None else free
+            queue.write_beside([(sent[k], array) for k, array in arrays.items()], after)
         else:
-            queue.write_ahead(buffer, array, self._free[self._turn])
-        return buffer
+            for k, array in arrays.items():
+                queue.write(sent[k], array)
+        return sent
 
     def used(self) -> None:
-        """The commands that read the last array have been enqueued."""
-        if len(self._buffers) > 1:
-            self._free[self._turn] = self._device.queue.mark()
+        """The commands that read the last batch have been enqueued."""
+        if self._beside:
+            self._rooms[self._turn].free = self._device.queue.mark()

@@ -1,9 +1,13 @@
 """Operands that products of a few rows compute as they read them, such as packed weights."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 import kerascl as kc
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from tests import profiles
 
 FORMS = ["here", "rtx4090", "malig715"]
@@ -284,6 +288,34 @@ def test_a_gather_of_a_few_packed_rows_leaves_the_others_packed(rows, rng):
     args = kc.array(packed(table, 1)), kc.array(ids.astype(np.int32))
     np.testing.assert_array_equal(function(*args).numpy(), table[ids] * np.float32(0.5))
     assert program(function, *args).intermediate_bytes == 0
+
+
+def slightly_more(self, problem, info):
+    """A microsecond more than the cheapest other solver."""
+    others = (s for s in matmul.SOLVERS if not isinstance(s, SkinnyMatmul))
+    return 1 + min(s.cost(problem, info) for s in others if s.applies(problem, info))
+
+
+@pytest.mark.parametrize("card", ["rtx4090", "malig715"])
+def test_packed_weights_decide_which_kernel_multiplies(card, dev, rng, monkeypatch):
+    """Another one than for the same weights in memory, if that saves to lay them out there."""
+    info = profiles.disguise(dev.info, profiles.load()[card].info)
+    # under a name that no choice is known of; otherwise what was measured here decides
+    monkeypatch.setattr(dev, "info", dataclasses.replace(info, name=f"{card} with a rival"))
+    monkeypatch.setattr(SkinnyMatmul, "cost", slightly_more)
+    x, w, scale = drawn(rng, 8, 768), fours(rng, 768, 3072), drawn(rng, 3072)
+    given = kc.array(x)
+    plain, wide = kc.jit(lambda x, w: x @ w), kc.array(w.astype(np.float32))
+    check(plain(given, wide), x.astype(np.float64) @ w)
+    assert not any("skinny" in step.name for step in program(plain, given, wide).steps)
+    function = kc.jit(lambda x, w: x @ unpacked(w, 3072, 1).astype("float32"))
+    args = given, kc.array(packed(w, 1))
+    check(function(*args), x.astype(np.float64) @ w)
+    assert alone(function, *args)
+    # of as many bytes as they have themselves, they are laid out as before
+    scaled, args = kc.jit(lambda x, w, s: x @ (w * s)), (given, wide, kc.array(scale))
+    check(scaled(*args), x.astype(np.float64) @ (w * scale.astype(np.float64)))
+    assert not any("skinny" in step.name for step in program(scaled, *args).steps)
 
 
 @pytest.fixture

@@ -6,6 +6,8 @@ import pytest
 import kerascl as kc
 from kerascl.compiler.generate import maps
 from kerascl.kernels.matmul import solvers as matmul
+from kerascl.ops.updates import update
+from tests import profiles
 
 
 @pytest.fixture
@@ -107,3 +109,75 @@ def test_results_are_rounded_in_pairs(epilogues, rng, monkeypatch, solver):
         assert sum(store.pairs for store in epilogues[-1].stores) == count
         for got, expected in zip(together, apart, strict=True):
             assert (got.astype("float32") == expected.astype("float32")).all()
+
+
+@pytest.fixture(params=["here", "rtx4090"])
+def skinny(request, dev, monkeypatch):
+    """Products of a few rows as GPUs compute them; "rtx4090": with what only these do before."""
+    monkeypatch.setenv("KERASCL_SOLVERS", "skinny")
+    if request.param != "here":
+        info = profiles.disguise(dev.info, profiles.load()[request.param].info)
+        monkeypatch.setattr(dev, "info", info)
+
+
+def close(found, wanted, tolerance=3e-6):
+    assert np.linalg.norm(found.numpy() - wanted) <= tolerance * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5])
+def test_products_that_end_differently_share_a_launch(rows, skinny, rng):
+    x, w, *ws = (rng.normal(size=s).astype(np.float32) for s in ((rows, 96), *[(96, 64)] * 6))
+    b, y = (rng.normal(size=s).astype(np.float32) for s in (64, (rows, 64)))
+
+    def function(x, w, ws, b, y):
+        ends = [
+            x @ w, x @ ws[0] + b, kc.maximum(x @ ws[1], 0) * y, kc.tanh(x @ ws[2]),
+            kc.exp(x @ ws[3] / 50), x @ ws[4] + b,
+        ]  # fmt: skip
+        return ends
+
+    run, wide = kc.jit(function), x.astype(np.float64)
+    wanted = [
+        wide @ w, wide @ ws[0] + b, np.maximum(wide @ ws[1], 0) * y, np.tanh(wide @ ws[2]),
+        np.exp(wide @ ws[3] / 50), wide @ ws[4] + b,
+    ]  # fmt: skip
+    args = kc.array(x), kc.array(w), [kc.array(v) for v in ws], kc.array(b), kc.array(y)
+    for _ in range(2):
+        for found, value in zip(run(*args), wanted, strict=True):
+            close(found, value, 1e-5)
+    steps = run.captured(*args).program.steps
+    launches = [step for step in steps if "skinny" in step.name]
+    assert len(launches) == 2  # one has four ends at most, and room for so many arguments
+    assert sum(len(step.writes) for step in launches) == len(wanted)
+    assert any("epilogue_ == 1" in step.source for step in launches)
+
+
+def test_queries_keys_and_values_of_a_loop_are_one_launch(skinny, rng):
+    """Keys and values go to a place of a cache, in the memory of the carry."""
+    length, width, steps = 256, 96, 5
+    x, *ws = (rng.normal(size=s).astype(np.float32) for s in ((1, width), *[(width, width)] * 3))
+    scale = np.float32(width**-0.5)
+
+    def body(k, x, keys, values, wq, wk, wv):
+        keys = update(keys, x @ wk, [k, 0])
+        values = update(values, x @ wv, [k, 0])
+        return k + 1, kc.tanh(x @ wq * scale), keys, values
+
+    @kc.jit
+    def run(x, wq, wk, wv):
+        start = 0, x, kc.zeros((length, width)), kc.zeros((length, width))
+        step = lambda *carry: body(*carry, wq, wk, wv)  # noqa: E731
+        return kc.while_loop(lambda k, *_: k < steps, step, start)
+
+    args = [kc.array(v) for v in (x, *ws)]
+    keys, values, wanted = np.zeros((length, width)), np.zeros((length, width)), x.astype(float)
+    for k in range(steps):
+        keys[k], values[k] = wanted @ ws[1], wanted @ ws[2]
+        wanted = np.tanh(wanted @ ws[0] * scale)
+    _, found, *caches = run(*args)
+    close(found, wanted, 1e-5)
+    for cache, value in zip(caches, (keys, values), strict=True):
+        close(cache, value, 1e-5)
+    leaves = [leaf for step in run.captured(*args).program.steps for leaf in step.leaves]
+    (product,) = {leaf.name for leaf in leaves if "skinny" in leaf.name}
+    assert "multi" in product

@@ -89,3 +89,46 @@ def test_putting_off_a_step_must_not_raise_the_peak():
     assert len(steps) == 3  # slots 0 and 1 would live on while 2 and 3 do
     steps, _, _ = merged(early, middle, late, nbytes=64)
     assert len(steps) == 2
+
+
+FIRST = "#define EPILOGUE(acc_, i_) { out[i_] = acc_; }\n"
+SCALED = "#define EPILOGUE(acc_, i_) { kept0_ = s[0]; out[i_] = acc_ * kept0_; }\n"
+KEPT = "#define EPILOGUE_KEPT float kept0_; \n"
+ENDS = "  EPILOGUE(in[0], 0)\n#undef EPILOGUE\n"
+
+
+def ending(source: int, target: int, text: str, *more: int) -> tuple[Step, Source]:
+    """A kernel that hands what it reads to an epilogue, which may have further parameters."""
+    own = (*(f"__global int* s{k or ''}" for k in range(len(more))), "__global float* out")
+    params = ("__global float* in", *own)
+    args = [Use(source), *map(Use, more), Use(target)]
+    step = Step("", "end", (), args, (64,), (64,), writes=frozenset((target,)))
+    return step, Source("end", params, text + ENDS, (), False, epilogue=own)
+
+
+def test_what_becomes_of_results_may_differ():
+    (step,), ((_, source),), _ = merged(
+        ending(0, 1, FIRST), ending(0, 2, KEPT + SCALED, 3), ending(0, 4, KEPT + SCALED, 5)
+    )
+    assert used(step) == [0, 1, 0, 3, 2, 0, 5, 4] and step.writes == {1, 2, 4}
+    assert source.params[2:5] == (
+        "__global float* in_1", "__global int* s_of1_1", "__global float* out_of1_1",
+    )  # fmt: skip
+    assert "  __global int* s_of1 = 0;\n" in source.body
+    assert "if (epilogue_ == 0) { out[i_] = acc_; }" in source.body
+    assert "else if (epilogue_ == 1) { kept0_of1_ = s_of1[0]; out_of1[i_] =" in source.body
+    assert source.body.count("in = in_2; s_of1 = s_of1_2; out_of1 = out_of1_2; epilogue_ = 1;") == 1
+    assert source.body.count("#define EPILOGUE(") == source.body.count("#undef EPILOGUE\n") == 1
+
+
+def test_a_launch_has_few_epilogues():
+    most = multi.epilogues.MOST
+    texts = [FIRST.replace("acc_;", f"acc_ + {k};") for k in range(most + 2)]
+    steps, _, _ = merged(*(ending(0, 1 + k, text) for k, text in enumerate(texts)))
+    assert [len(step.writes) for step in steps] == [most, 2]
+
+
+def test_kernels_that_differ_elsewhere_stay_apart():
+    other = FIRST + "  in += 1;\n"
+    steps, _, _ = merged(ending(0, 1, FIRST), ending(0, 2, other))
+    assert len(steps) == 2

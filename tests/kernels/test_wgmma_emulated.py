@@ -396,7 +396,7 @@ FAULTS = {  # the kernel's text, what takes its place, and what is found
     "not handed back": ("if (lane == 0) BAR_ARRIVE(empty + 8 * before);", "", "a phase"),
     "no wait for sums": ("WG_WAIT(0);", "", "PENDING"),
     "no fence": ("WG_FENCE;", "", "FENCE"),
-    "arrivals": ("RING_BARRIERS(4 * NWG)", "RING_BARRIERS(NWG)", "a phase"),
+    "arrivals": ("RING_BARRIERS(4 * TILE_CONSUMERS)", "RING_BARRIERS(TILE_CONSUMERS)", "a phase"),
     "local memory": ("RING + 16 * STAGES", "RING", "SHARED"),
     "map not acquired": ("c < MAPS", "c < 1", "ACQUIRED"),
     "exchange": ("SHUFFLE(got0, give0, distance);", "SHUFFLE(got0, give0, 2);", WRONG),

@@ -2,13 +2,15 @@
 
 import io
 import json
+import types
 
 import numpy as np
 import pytest
 from rich.console import Console
 
 from kerascl.runtime.errors import DeviceError
-from kerascl.runtime.profile import profile
+from kerascl.runtime.launch import WRITE_BESIDE
+from kerascl.runtime.profile import Profile, Region, Span, profile
 
 SOURCE = """
 __kernel void short_one(__global float* a) { a[get_global_id(0)] += 1.0f; }
@@ -56,3 +58,41 @@ def test_after_an_exception_the_queue_is_as_before(dev):
     a = dev.buffers.allocate(64)
     dev.queue.fill(a, b"\1")
     assert (dev.queue.read(a, np.empty(64, np.uint8)) == 1).all()
+
+
+def test_copies_beside_other_commands(tmp_path, rng):
+    """Against a count of every nanosecond; tables and traces keep them apart."""
+    recorded = Profile(show=False)
+    recorded.device = dev_named("card")
+    for name, most in (("kernel", 6), (WRITE_BESIDE, 9)):
+        at = 10
+        for _ in range(30):
+            start = at + int(rng.integers(0, 5))
+            at = start + int(rng.integers(0, most))
+            recorded.spans.append(Span(name, 0, start, at))
+    busy, copied = np.zeros(500, bool), np.zeros(500, bool)
+    for span in recorded.spans:
+        (copied if span.beside else busy)[span.start : span.end] = True
+    assert recorded.alone() == (copied & ~busy).sum() > 0
+    # the sum is that of kernels
+    out = io.StringIO()
+    recorded.print(Console(file=out, width=120))
+    assert f"60 commands in {busy.sum() / 1e6:.3f} ms" in out.getvalue()
+    assert f"nothing else ran during {recorded.alone() / 1e6:.3f} ms" in out.getvalue()
+    assert [total.name for total in recorded.totals("layer")] == [""]
+    assert recorded.totals("layer")[0].nanoseconds == busy.sum()
+    # a region begins and ends with its kernels
+    recorded.spans.insert(0, Span(WRITE_BESIDE, 0, 0, 9))
+    recorded.regions.append(Region("all", 0))
+    recorded.chrome_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    lines = {e["tid"]: e for e in events if e["ph"] == "X"}
+    assert set(lines) == {0, 1, 2}
+    kernels = [span for span in recorded.spans if not span.beside]
+    assert lines[1]["ts"] == kernels[0].start / 1e3
+    assert lines[1]["dur"] == pytest.approx((kernels[-1].end - kernels[0].start) / 1e3)
+
+
+def dev_named(name):
+    """What a profile asks of a device."""
+    return types.SimpleNamespace(info=types.SimpleNamespace(name=name))

@@ -2,11 +2,12 @@
 
 A train step has hundreds of them: the second stage of every bias gradient,
 the update of every scale.  A launch costs several microseconds on the host
-whatever it does.
+whatever it does.  What becomes of a product's results may differ (`epilogues`).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from dataclasses import replace
@@ -14,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from kerascl.compiler.program import schedule
+from kerascl.compiler.program import epilogues, schedule
 from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.kernels.contract.plan import Counters
 from kerascl.kernels.contract.source import Source
@@ -34,7 +35,7 @@ def merge(
     aliases: set[tuple[int, int]],
     info: DeviceInfo,
 ) -> tuple[list[Step], list[tuple[Step, Source]]]:
-    """Merge independent steps that run the same generated kernel.
+    """Merge independent steps that run the same generated kernel, whatever its epilogue.
 
     Args:
         steps: in order.
@@ -55,9 +56,7 @@ def merge(
         source = source_of.get(id(step))
         if source is None or seen[id(step)] > 1 or not _can_join(step):
             continue
-        key = (
-            source.params, source.body, source.helpers, step.global_size[1:], step.local_size
-        )  # fmt: skip
+        key = (*_apart(source), step.global_size[1:], step.local_size)
         kinds.setdefault(key, []).append(k)
     kinds = {key: members for key, members in kinds.items() if len(members) > 1}
     if not kinds:
@@ -66,9 +65,20 @@ def merge(
     memory = _Memory(steps, slots)
     groups: list[list[int]] = []
     for members in kinds.values():
-        capacity = _capacity(steps[members[0]], info)
-        groups.extend(_independent(members, before, capacity, memory))
+        capacity = _capacity([steps[k] for k in members], info)
+        texts = {k: _text(source_of[id(steps[k])]) for k in members}
+        groups.extend(_independent(members, before, capacity, memory, texts))
     return _rebuild(steps, groups, before, source_of, aliases)
+
+
+@functools.lru_cache(maxsize=256)
+def _apart(source: Source) -> tuple[Any, ...]:
+    return epilogues.apart(source)
+
+
+def _text(source: Source) -> tuple[Any, ...]:
+    """What is equal for equal kernels, whatever they are called."""
+    return source.params, source.body, source.helpers
 
 
 def _can_join(step: Step) -> bool:
@@ -108,8 +118,9 @@ class _Memory:
         return True
 
 
-def _capacity(step: Step, info: DeviceInfo) -> int:
-    room = (info.max_parameter_bytes - 64) // (8 * max(1, len(step.args)))
+def _capacity(steps: list[Step], info: DeviceInfo) -> int:
+    most = max(len(step.args) for step in steps)
+    room = (info.max_parameter_bytes - 64) // (8 * max(1, most))
     return max(1, min(MOST_SEGMENTS, room))
 
 
@@ -153,14 +164,20 @@ def _dependencies(steps: list[Step]) -> list[int]:
 
 
 def _independent(
-    members: list[int], before: list[int], capacity: int, memory: _Memory
-) -> list[list[int]]:
-    """Split members into groups without dependencies inside; updates `before` for each merge."""
+    members: list[int], before: list[int], capacity: int, memory: _Memory,
+    texts: dict[int, tuple[Any, ...]],
+) -> list[list[int]]:  # fmt: skip
+    """Split members into groups without dependencies inside; updates `before` for each merge.
+
+    Args:
+        texts: of each member, of which a group has `epilogues.MOST` at most.
+    """
     groups: list[list[int]] = []
     for k in members:
         for group in groups:
             bits = sum(1 << m for m in group)
-            if len(group) < capacity and not before[k] & bits:
+            few = len({texts[m] for m in (*group, k)}) <= epilogues.MOST
+            if few and len(group) < capacity and not before[k] & bits:
                 if not any(before[m] >> k & 1 for m in group) and memory.put_off(group, k):
                     group.append(k)
                     _contract(group, before)
@@ -202,7 +219,9 @@ def _rebuild(
     new_steps, new_generated = [], []
     for entry in order:
         if len(entry) > 1:
-            step, source = _joined([steps[m] for m in entry], source_of[id(steps[entry[0]])])
+            step, source = _joined(
+                [steps[m] for m in entry], [source_of[id(steps[m])] for m in entry]
+            )
             _drop_unsafe(step, [steps[m] for m in entry], aliases)
         else:
             step = steps[entry[0]]
@@ -221,23 +240,33 @@ def _ready(unit: tuple[int, ...], before: list[int], done: int) -> bool:
     return not needed & ~(done | own)
 
 
-def _joined(parts: list[Step], source: Source) -> tuple[Step, Source]:
+def _joined(parts: list[Step], sources: list[Source]) -> tuple[Step, Source]:
     """One step that runs a kernel for each part in its own work-groups."""
     first = parts[0]
     assert first.local_size is not None
     local = first.local_size[0]
     counts = [part.global_size[0] // local for part in parts]
-    declarations: list[str] = []
+    kinds = list({_text(source): source for source in sources}.values())
+    number = {_text(source): k for k, source in enumerate(kinds)}
+    several = len(kinds) > 1
+    if several:
+        kinds = epilogues.joined(kinds)
+    source = kinds[0]
+    # those of some parts only begin as nothing
+    declarations = [
+        f"  {param.removeprefix('const ')}{' = 0' if several else ''};"
+        for param in dict.fromkeys(param for kind in kinds for param in kind.params)
+    ]
+    if several:
+        declarations.append(f"  int {epilogues.WHOSE} = 0;")
     params: list[str] = []
-    names = []
-    for param in source.params:
-        ctype, name = param.rsplit(" ", 1)
-        declarations.append(f"  {param.removeprefix('const ')};")
-        names.append((ctype, name))
     cases = []
-    for k in range(len(parts)):
+    for k, own in enumerate(map(_text, sources)):
+        names = [tuple(param.rsplit(" ", 1)) for param in kinds[number[own]].params]
         params.extend(f"{ctype} {name}_{k}" for ctype, name in names)
         sets = " ".join(f"{name} = {name}_{k};" for _, name in names)
+        if several:
+            sets += f" {epilogues.WHOSE} = {number[own]};"
         head = "default" if k == len(parts) - 1 else f"case {k}"
         cases.append(f"    {head}: {sets} break;")
     if len(set(counts)) == 1:

@@ -2,7 +2,8 @@
 
 A norm of one token's features, or a mask behind attention, takes a launch of its own, several
 microseconds, for a few thousand elements.  Where only such products read them, each of their
-work-groups computes them again into its local memory.
+work-groups computes them again into its local memory.  A row that is quantised on the way has two
+results: the numbers, which are multiplied, and the scale, which epilogues read.
 """
 
 from __future__ import annotations
@@ -10,18 +11,20 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from kerascl import dtypes
 from kerascl.compiler.program.program import Slot, Step, Use
+from kerascl.kernels.contract.sizes import round_up
 from kerascl.kernels.contract.source import MADE, SPACE, Source
 from kerascl.runtime.device import DeviceInfo
 
 MOST_ROWS = 2  # that a work-group reduces, one after the other
 MOST_ITEMS = 1 << 13  # of a map
 MOST_BYTES = 24 << 10  # of local memory for the values
+ALIGNED = 32  # bytes: where each value begins
 SPARE_BYTES = 64  # of local memory for what texts have beside arrays
 # Work-groups of a product to a compute unit: more come after each other, and each does the work.
 MOST_GROUPS = 8
@@ -63,24 +66,25 @@ def absorb(
             users.setdefault(used, []).append(step)
     instead: dict[int, Step | None] = {}
     for step in steps:
-        source, slot = sources.get(id(step)), _result(step)
-        if source is None or slot is None or slots[slot].kind != "temporary":
+        source, made = sources.get(id(step)), _results(step)
+        if source is None or not made or any(slots[k].kind != "temporary" for k in made):
             continue
-        readers = [x for x in users[slot] if x is not step]
-        text = _prologue(step, source, slots[slot].nbytes)
+        readers = list(dict.fromkeys(x for k in made for x in users[k] if x is not step))
+        places, nbytes = _places(made, slots)
+        text = _prologue(step, source, nbytes)
         if not readers or text is None:
             continue
-        text = text._replace(nbytes=text.nbytes + slots[slot].nbytes)
-        if not all(_takes(x, sources.get(id(x)), slot, text, info) for x in readers):
+        text = text._replace(nbytes=text.nbytes + nbytes)
+        if not all(_takes(x, sources.get(id(x)), made, text, info) for x in readers):
             continue
-        read = _used(step) - {slot}
+        read = _used(step).difference(made)
         after = steps[order[id(step)] + 1 : max(order[id(x)] for x in readers) + 1]
         if any(_written(x) & read for x in after):
             continue
         instead[id(step)] = None
         for x in readers:
             instead[id(x)], sources[id(x)] = _joined(
-                step, source, text, x, sources[id(x)], slots[slot]
+                step, source, text, x, sources[id(x)], places, nbytes
             )
         # work-groups read all of what another of them may have replaced
         aliases -= {pair for pair in aliases if pair[0] in read}
@@ -102,26 +106,54 @@ def _is_written(step: Step, arg: object) -> bool:
     return type(arg) is Use and arg.index in _written(step)
 
 
-def _result(step: Step) -> int | None:
-    """The slot that a step writes, if it is one, and nothing else speaks against it."""
+def _results(step: Step) -> tuple[int, ...]:
+    """The slots that a step writes, if nothing speaks against it."""
     if not all((type(a) is Use and not a.offset) or isinstance(a, np.generic) for a in step.args):
-        return None
-    written = [a.index for a in step.args if _is_written(step, a)]
-    return written[0] if len(written) == 1 else None
+        return ()
+    written = [a.index for a in step.args if type(a) is Use and _is_written(step, a)]
+    return tuple(written) if len(set(written)) == len(written) else ()
+
+
+def _places(made: tuple[int, ...], slots: list[Slot]) -> tuple[dict[int, int], int]:
+    """Where each result begins in the local memory of all, and how many bytes that has."""
+    places, end = {}, 0
+    for slot in made:
+        places[slot] = end
+        end += round_up(slots[slot].nbytes, ALIGNED)
+    return places, end
 
 
 def _takes(
-    step: Step, source: Source | None, slot: int, prologue: _Prologue, info: DeviceInfo
+    step: Step, source: Source | None, made: tuple[int, ...], prologue: _Prologue, info: DeviceInfo
 ) -> bool:
-    """Whether a product's kernel may find the slot in local memory."""
+    """Whether a product's kernel may find the slots in local memory: one as its inner parameter,
+    others where its epilogue reads them."""
     if source is None or source.inner not in source.params or not step.local_size:
         return False
-    places = [k for k, a in enumerate(step.args) if type(a) is Use and a.index == slot]
+    inner = source.params.index(source.inner)
     groups = math.prod(step.global_size) // math.prod(step.local_size)
     fits = groups <= MOST_GROUPS * info.compute_units
     fits = fits and prologue.nbytes + source.local_bytes + SPARE_BYTES <= info.local_mem_bytes
     alike = prologue.threads in (0, step.local_size[0]) and len(step.local_size) == 1
-    return fits and alike and places == [source.params.index(source.inner)]
+    if not fits or not alike or _written(step).intersection(made):
+        return False
+    places = {k for k, a in enumerate(step.args) if type(a) is Use and a.index in made}
+    beside = [source.params[k] for k in places - {inner}]
+    late = all(p in source.epilogue and _read_late(p, source.body) for p in beside)
+    return inner in places and late
+
+
+def _read_late(param: str, body: str) -> bool:
+    """Whether an epilogue reads its parameter by loads that do for any memory, and only behind what
+    makes the inner parameter, unlike EPILOGUE_READ."""
+    name = param.rsplit(" ", 1)[1]
+    word = re.compile(rf"\b{name}\b")
+    load = re.compile(rf"\b{name}\[|= vload_half\([^;]*, {name}\);")
+    lines = [line for line in body.splitlines() if word.search(line)]
+    return all(
+        line.startswith("#define EPILOGUE(") and not word.search(load.sub("", line))
+        for line in lines
+    )
 
 
 class _Prologue(NamedTuple):
@@ -160,42 +192,53 @@ def _prologue(step: Step, source: Source, nbytes: int) -> _Prologue | None:
 
 
 def _joined(
-    maker: Step, source: Source, prologue: _Prologue, reader: Step, target: Source, made: Slot
-) -> tuple[Step, Source]:
-    """A product's step and source that begin with another step's work, whose result is `made`."""
-    params = [param.rsplit(" ", 1) for param in source.params]
-    (own,) = (k for k, a in enumerate(maker.args) if _is_written(maker, a))
-    ctype, result = params.pop(own)
-    item = ctype.removeprefix("__global ").removesuffix("*")
-    place, inner = target.params.index(target.inner), target.inner.rsplit(" ", 1)[1]
+    maker: Step, source: Source, prologue: _Prologue, reader: Step, target: Source,
+    places: dict[int, int], nbytes: int,
+) -> tuple[Step, Source]:  # fmt: skip
+    """A product's step and source that begin with another step's work, whose results begin at
+    `places` of so many bytes of local memory."""
+    own: list[str] = []  # declarations beside the other step's text
+    after: list[str] = []  # and behind it
+    params: list[str] = []
+    args: list[Any] = []
+    for param, arg in zip(source.params, maker.args, strict=True):
+        kind, name = param.rsplit(" ", 1)
+        if _is_written(maker, arg):
+            own.append(_local(param, places[arg.index]))
+        else:
+            own.append(f"  {kind} {name} = made_{name};\n")
+            params.append(f"{kind} made_{name}")
+            args.append(arg)
+    for param, arg in zip(target.params, reader.args, strict=True):
+        if type(arg) is Use and arg.index in places:
+            after.append(_local(param, places[arg.index]))
+        else:
+            params.append(param)
+            args.append(arg)
     making = [
-        f"  __local uchar made_[{made.nbytes}] __attribute__((aligned(32)));\n",
-        prologue.declared,
-        "  {\n",
-        f"  __local {item}* {result} = (__local {item}*)made_;\n",
-        *(f"  {kind} {name} = made_{name};\n" for kind, name in params),
-        prologue.text,
-        "  }\n",
-        f"  __local const {item}* {inner} = (__local const {item}*)made_;\n",
-    ]
+        f"  __local uchar made_[{nbytes}] __attribute__((aligned({ALIGNED})));\n",
+        prologue.declared, "  {\n", *own, prologue.text, "  }\n", *after,
+    ]  # fmt: skip
     body = target.body.replace(SPACE.format("__global"), SPACE.format("__local"))
     # what is read of other operands is under way meanwhile
-    before, mark, after = body.rpartition(MADE)
-    text = ["#define INNER_MADE\n", before, *making, mark, after, "#undef INNER_MADE\n"]
+    before, mark, behind = body.rpartition(MADE)
+    text = ["#define INNER_MADE\n", before, *making, mark, behind, "#undef INNER_MADE\n"]
     joined = replace(
         target,
         name=f"{target.name}_after_{source.name}",
-        params=(
-            *(f"{kind} made_{name}" for kind, name in params),
-            *target.params[:place],
-            *target.params[place + 1 :],
-        ),
+        params=tuple(params),
         body="".join(text),
         helpers=tuple(dict.fromkeys((*source.helpers, *target.helpers))),
         uses_double=source.uses_double or target.uses_double,
         options=tuple(dict.fromkeys((*source.options, *target.options))),
         inner="",
+        epilogue=tuple(param for param in target.epilogue if param in params),
     )
-    given = [a for k, a in enumerate(maker.args) if k != own]
-    args = [*given, *reader.args[:place], *reader.args[place + 1 :]]
     return replace(reader, args=args, name=joined.name, label=joined.name), joined
+
+
+def _local(param: str, place: int) -> str:
+    """The declaration of a parameter's name where its memory is the work-group's own."""
+    kind, name = param.replace(" restrict", "").rsplit(" ", 1)
+    kind = kind.replace("__global", "__local")
+    return f"  {kind} {name} = ({kind})(made_ + {place});\n"

@@ -34,7 +34,7 @@ from kerascl.dtypes import DType, as_dtype, host_array
 from kerascl.kernels.contract.plan import Counters
 from kerascl.runtime.errors import OutOfDeviceMemory
 from kerascl.runtime.replay import Note, Replay, Round
-from kerascl.runtime.uploads import Upload
+from kerascl.runtime.uploads import Uploads
 
 # Signatures that one captured function keeps, and kernels of them all; the one unused for longest
 # makes room, with the memory planned for it.  Text in buckets of length asks for some tens.
@@ -119,8 +119,6 @@ class Captured:
         engine: Engine,
     ) -> None:
         self.engine = engine
-        self.uploads: dict[int, Upload] = {}  # of each argument that was a NumPy array once
-        self.torn = False  # an exception may have come before `uploads` noted their use
         trace = Trace()
         arguments = []
         values = []
@@ -227,6 +225,8 @@ class Captured:
             (slot_of(array), array.shape, array.dtype, array.nbytes) for array in arrays
         ]
         self.arguments = [by_node.get(position.get(id(a), -2)) for a in arguments]
+        sizes = [None if k is None else program.slots[k].nbytes for k in self.arguments]
+        self.uploads = Uploads(self.device, sizes)
         self.argument_buffers: list[Any] = [None] * len(arguments)
         for k in {slot for slot, *_ in self.outputs}:
             if k is not None:
@@ -360,7 +360,7 @@ class Captured:
     def _view(self, buffer: Any, offset: int) -> Any:
         return buffer.view(offset, buffer.nbytes - offset) if offset else buffer
 
-    def _rebind(self, slot: int, buffer: Any) -> None:
+    def _rebind(self, slot: int | None, buffer: Any) -> None:
         for launch, place, offset in self.uses.get(slot, ()):
             self.replay.rebind(launch, place, self._view(buffer, offset))
 
@@ -370,9 +370,6 @@ class Captured:
         """Replay with new arguments (Arrays or NumPy arrays, in order of tracing)."""
         device = self.device
         with LOCK:
-            if self.torn:  # a second queue may write where commands not noted still read
-                device.queue.finish()
-            self.torn = True
             for state in self.states:
                 if state.pending is not None:
                     state.materialize()
@@ -381,9 +378,7 @@ class Captured:
                     state.materialize()
                 if state.lease is not None:
                     state.vacate()
-            for k, (slot, leaf) in enumerate(zip(self.arguments, leaves, strict=True)):
-                if slot is not None:
-                    self._give_argument(k, slot, leaf)
+            uploaded = self._give_arguments(leaves)
             for k, (slot, _, _, nbytes) in enumerate(self.outputs):
                 if slot is None:
                     continue
@@ -395,9 +390,8 @@ class Captured:
                     self._rebind(slot, buffer)
                     self.out_buffers[k] = buffer
             self.replay.run()
-            for upload in self.uploads.values():
-                upload.used()
-            self.torn = False
+            if uploaded:
+                self.uploads.used()
             self.engine.launches += len(self.replay)
             results = []
             arrays = iter(range(len(self.outputs)))
@@ -419,24 +413,29 @@ class Captured:
             check.check(low.numpy(), high.numpy())
         return result
 
-    def _give_argument(self, k: int, slot: int, leaf: Any) -> None:
-        if isinstance(leaf, Array):
-            leaf.evaluate()
-            node = leaf._node
-            if node.op is CONST:
+    def _give_arguments(self, leaves: list[Any]) -> bool:
+        """Bind the arguments of a call; gives whether some of them came from the host."""
+        on_host: dict[int, np.ndarray] = {}
+        for k, (slot, leaf) in enumerate(zip(self.arguments, leaves, strict=True)):
+            if slot is None:
+                continue
+            if isinstance(leaf, Array):
+                leaf.evaluate()
+                node = leaf._node
+                if node.op is not CONST:
+                    self._bind_argument(k, node.buffer)
+                    continue
                 leaf = np.asarray(node.attrs[0], node.dtype.numpy)
-            else:
-                self._bind_argument(k, slot, node.buffer)
-                return
-        upload = self.uploads.get(k)
-        if upload is None:
-            upload = self.uploads[k] = Upload(self.device, self.program.slots[slot].nbytes)
-        self._bind_argument(k, slot, upload.send(host_array(leaf)))
+            on_host[k] = host_array(leaf)
+        if on_host:
+            for k, buffer in self.uploads.send(on_host).items():
+                self._bind_argument(k, buffer)
+        return bool(on_host)
 
-    def _bind_argument(self, k: int, slot: int, buffer: Any) -> None:
+    def _bind_argument(self, k: int, buffer: Any) -> None:
         if buffer is not self.argument_buffers[k]:
             self.argument_buffers[k] = None  # should an interrupt leave it half bound
-            self._rebind(slot, buffer)
+            self._rebind(self.arguments[k], buffer)
             self.argument_buffers[k] = buffer
 
 

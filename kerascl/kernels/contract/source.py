@@ -24,7 +24,8 @@ class Source:
     many work-items along their first dimension, which the compiler then leaves registers for.
     `inner` is a parameter whose memory may also be the work-group's own: the body names its address
     space INNER_SPACE, by a line as SPACE, and reads it only, behind the line MADE where it has one;
-    INNER_MADE is defined then. `local_bytes` are what such a body declares."""
+    INNER_MADE is defined then. `local_bytes` are what such a body declares. `epilogue` are those
+    parameters that only lines of the body name which begin with #define EPILOGUE."""
 
     name: str
     params: tuple[str, ...]
@@ -35,6 +36,7 @@ class Source:
     group: int = 0
     inner: str = ""
     local_bytes: int = 0
+    epilogue: tuple[str, ...] = ()
 
     @property
     def text(self) -> str:

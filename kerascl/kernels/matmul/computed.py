@@ -67,3 +67,8 @@ def closest(
     """`along` the side on which what neighbours are made of lies closer together."""
     found = (along(k, computed, rows, depth, offset, widths, joined) for k in (False, True))
     return min(found, key=lambda near: near.reading.apart / near.width)
+
+
+def bytes_each(computed: Computed) -> float:
+    """Bytes of memory that an element is made of, all together."""
+    return computed.reading([Term(_ROW, 1, 0)], 0, [0], joined=False).nbytes

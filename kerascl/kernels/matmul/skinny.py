@@ -191,7 +191,7 @@ class SkinnyMatmul(Solver):
             + (reading.helpers if reading else ()),
             any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double
             or bool(reading and reading.uses_double),
-            arrival.options(info) if arrives else (), THREADS, inner_param, local,
+            arrival.options(info) if arrives else (), THREADS, inner_param, local, inner.param_list,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
         launches = [

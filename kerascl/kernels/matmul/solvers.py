@@ -13,13 +13,14 @@ from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import pingpong, transposed
+from kerascl.kernels.matmul.computed import bytes_each
 from kerascl.kernels.matmul.panels import PanelMatmul
 from kerascl.kernels.matmul.portable import DirectMatmul, TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from kerascl.kernels.matmul.split_k import zero_plan
 from kerascl.kernels.matmul.tiles import SHALLOW, TILES
-from kerascl.kernels.tuning import database
+from kerascl.kernels.tuning import database, machine
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
 
@@ -52,6 +53,9 @@ VARIANTS: tuple[Solver, ...] = (
     *(PanelMatmul(pack=pack) for pack in (True, False)),
 )
 
+# How many times fewer bytes an operand must be made of before its sake decides who multiplies.
+PACKED = 2
+
 
 def candidates(problem: MatmulProblem, info) -> tuple[tuple[Solver, ...], tuple[Solver, ...]]:
     """Whose costs are compared, and who is taken only where a record names it."""
@@ -80,13 +84,17 @@ def computes(problem: MatmulProblem, info) -> str | None:
     problem = normalise_matmul(problem)
     if problem.total == 0 or problem.k == 0:
         return None
-    return database.choose("gemm", SOLVERS, VARIANTS, problem, info).computes(problem, info)
+    return _computing(problem, info).computes(problem, info)
 
 
 def computes_well(problem: MatmulProblem, info, computed: Computed) -> bool:
     """Whether it pays to compute the operand that `computes` names in the product's kernel."""
     problem = normalise_matmul(problem)
-    solver = database.choose("gemm", SOLVERS, VARIANTS, problem, info)
+    solver = _computing(problem, info)
+    if solver is not database.choose("gemm", SOLVERS, VARIANTS, problem, info):
+        operand = problem.a if solver.computes(problem, info) == "a" else problem.b
+        if bytes_each(computed) * PACKED > operand.itemsize:
+            return False
     return solver.computes_well(problem, info, computed)
 
 
@@ -94,8 +102,27 @@ def plan_computing(problem: MatmulProblem, info, epilogue: Epilogue, computed: C
     """Launches for a problem of which `computes` named an operand, which is not in memory; the
     epilogue has no moments."""
     problem = normalise_matmul(problem)
-    solver = database.choose("gemm", SOLVERS, VARIANTS, problem, info)
-    return solver.plan_computing(problem, info, epilogue, computed)
+    return _computing(problem, info).plan_computing(problem, info, epilogue, computed)
+
+
+def _computing(problem: MatmulProblem, info) -> Solver:
+    """The solver that `plan` takes or, where that one computes no operand, the cheapest that does,
+    if it costs no more than that one and a launch that lays the operand out in memory."""
+    chosen = database.choose("gemm", SOLVERS, VARIANTS, problem, info)
+    if chosen.computes(problem, info) or contract.forced((*SOLVERS, *VARIANTS), problem, info):
+        return chosen
+    others = [
+        (solver.cost(problem, info), slot, solver) for solver in SOLVERS
+        if solver.applies(problem, info) and not contract.avoided(solver)
+        and (slot := solver.computes(problem, info))
+    ]  # fmt: skip
+    if not others:
+        return chosen
+    own, slot, best = min(others, key=lambda found: found[0])
+    rates, p = machine.of(info), problem
+    nbytes = p.m * p.k * p.a.itemsize if slot == "a" else p.k * p.n * p.b.itemsize
+    before = rates.launch + rates.moving(nbytes)
+    return best if own <= cost(problem, info) + before else chosen
 
 
 def takes_moments(problem: MatmulProblem, info) -> bool:
