@@ -350,6 +350,19 @@ def test_processors_convert_narrow_weights_for_their_panels(width, dtype, panels
     assert program(function, kc.array(x), narrow).intermediate_bytes < 4 * max(w.size, 1 << 16)
 
 
+@pytest.mark.parametrize("width", [5, 64])
+def test_processors_make_panels_of_nothing(width, panels, rng):
+    """Numbers that follow from their place alone, or are all the same: no memory is read."""
+    x = drawn(rng, 2, 48)
+    places = np.arange(48 * width).reshape(48, width) % 7
+    numbers = kc.jit(
+        lambda x: x @ (kc.arange(48 * width).reshape(48, width).astype("float32") % 7)
+    )
+    check(numbers(kc.array(x)), x.astype(np.float64) @ places)
+    ones = kc.jit(lambda x: x @ kc.ones((48, width)))
+    check(ones(kc.array(x)), x.astype(np.float64) @ np.ones((48, width)))
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 def test_processors_expand_what_gives_no_vectors(rows, panels, rng):
     """Numbers packed along the depth, and scales that are found at computed places."""

@@ -128,9 +128,9 @@ __kernel ONE_THREAD void gemm_pack(__global const B_T* restrict src, __global AC
 #define FETCH_STEP
 #endif
 #ifndef B_PARAMS
-#define B_PARAMS __global const B_T* restrict pB
+#define B_PARAMS , __global const B_T* restrict pB
 #endif
-__kernel ONE_THREAD void gemm_cpu(__global const A_T* restrict pA, B_PARAMS
+__kernel ONE_THREAD void gemm_cpu(__global const A_T* restrict pA B_PARAMS
     SUMS_PARAM OWN_PARAM, const int M, const int N, const int K, const int SPLITS, const int KSLICE,
     const int DEPTH, const int CHUNK, const int GROUP, const int TILES, const int PER,
     const int B1, const int B2, const INDEX_T aOff, const INDEX_T bOff, const INDEX_T aPanel,

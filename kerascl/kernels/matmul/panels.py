@@ -316,7 +316,7 @@ def _columns(p: MatmulProblem, computed: Computed) -> operands.Neighbours:
 
 def _computed(near: operands.Neighbours, index: str) -> str:
     """What gemm_cpu.cl must know of a right operand that is computed."""
-    params = ", ".join(near.reading.params).replace("* ", "* restrict ")
+    params = "".join(f", {param}" for param in near.reading.params).replace("* ", "* restrict ")
     stores = "".join(
         f"to_[{j}] = (ACC_T){value}; " for j, value in enumerate(near.reading.values)
     )
