@@ -133,7 +133,7 @@ class Kernel:
         return f"Kernel({self.name!r}, {self.num_args} arguments)"
 
 
-def _conversions(info: DeviceInfo) -> tuple[str, ...]:
+def _preferences(info: DeviceInfo) -> tuple[str, ...]:
     """Which of `dtypes.PRELUDE`'s ways to round floats to 16 bits, and to write NaN, and of
     `philox.SOURCE`'s to multiply serve best, and whether `ops.clibrary` may use PTX."""
     options = ["-DKCL_HALF"] if info.fp16 else []
@@ -155,7 +155,7 @@ def always(info: DeviceInfo) -> tuple[str, ...]:
     # Division is approximate by default on GPUs; NumPy's and the host's is not.
     exact = info.exact_division and info.kind == "gpu"
     silent = ("-w",) if "prints_warnings" in info.quirks else ()
-    return (*((EXACT_DIVISION,) if exact else ()), *_conversions(info), *silent)
+    return (*((EXACT_DIVISION,) if exact else ()), *_preferences(info), *silent)
 
 
 _Build = Callable[[Iterable[_Texts]], list[Built]]

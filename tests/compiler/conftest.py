@@ -10,11 +10,11 @@ from kerascl.compiler.generate import maps, reductions
 
 @pytest.fixture
 def as_gpu(dev, monkeypatch):
-    """as_gpu(compute_units) makes the device pass for a GPU with small work-groups."""
+    """as_gpu(compute_units, group) makes the device pass for a GPU with work-groups of so many."""
 
-    def change(compute_units: int) -> None:
+    def change(compute_units: int, group: int = 64) -> None:
         info = dataclasses.replace(
-            dev.info, kind="gpu", max_work_group_size=64, compute_units=compute_units
+            dev.info, kind="gpu", max_work_group_size=group, compute_units=compute_units
         )
         monkeypatch.setattr(dev, "info", info)
         # Programs that are kept were laid out for another device.

@@ -1,7 +1,6 @@
 """How the work-items of a row agree on a result on GPUs: in local memory, or lane to lane, which is
 emulated where the device has no such instruction."""
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -24,11 +23,9 @@ EMULATION = """\
 
 
 @pytest.fixture(params=["local memory", "lanes"])
-def way(request, dev, monkeypatch, launches):
+def way(request, dev, as_gpu, monkeypatch, launches):
     """The device with the work-groups of a GPU; gives the reductions' launches."""
-    info = dataclasses.replace(dev.info, kind="gpu", max_work_group_size=1024, compute_units=2)
-    monkeypatch.setattr(dev, "info", info)
-    monkeypatch.setattr(kc.engine, "programs", {})
+    as_gpu(2, 1024)
     if request.param == "local memory":
         monkeypatch.setattr(rows, "lanes_of", lambda info: None)
     elif rows.lanes_of(dev.info) is None:

@@ -1,7 +1,6 @@
 """Neighbours that a work-item of a GPU reads and stores as one vector, in reductions of rows; run
 on whatever device there is."""
 
-import dataclasses
 
 import numpy as np
 import pytest
@@ -13,11 +12,9 @@ LOAD, STORE = "= *(__global const ", "*(__global "
 
 
 @pytest.fixture
-def texts(dev, monkeypatch, launches):
+def texts(as_gpu, launches):
     """The device with the work-groups of a GPU; gives what is generated for reductions."""
-    info = dataclasses.replace(dev.info, kind="gpu", max_work_group_size=256, compute_units=2)
-    monkeypatch.setattr(dev, "info", info)
-    monkeypatch.setattr(kc.engine, "programs", {})
+    as_gpu(2, 256)
     return lambda: [x.source.body for x in launches["reduction_kernels"]]
 
 

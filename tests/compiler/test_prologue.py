@@ -153,7 +153,7 @@ def test_a_row_is_quantised_in_the_product_that_reads_it(depth, width, dtype, ro
 @pytest.mark.parametrize("rows", [1, prologue.MOST_ROWS])
 def test_the_last_group_of_slices_finds_the_scale_too(rows, real, card, dev, rng, monkeypatch):
     if not real.device_atomics:
-        pytest.skip("groups cannot hand each other memory here")
+        pytest.skip("the device's work-groups have no atomics for each other")
     monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, device_atomics=True))
     x, w = halves(rng, rows, 4 * WIDTH, "float32"), int8s(rng, 4 * WIDTH, 96)
 

@@ -327,7 +327,7 @@ PATCHES = {
 @pytest.mark.parametrize("case", PATCHES)
 def test_patches_that_do_not_overlap(dev, case, kind, dtype, acc, rng):
     if dtype == "float64" and not dev.info.fp64:
-        pytest.skip("no doubles")
+        pytest.skip("the device has no doubles")
     case = PATCHES[case]
     made = make(rng, kind, stride=case["kernel"], dtype=dtype, acc=acc, **case)
     assert PatchConv().applies(normalise_conv(made[0]), dev.info)

@@ -18,6 +18,8 @@ from tests.kernels import emulator, ptx, test_wgmma
 from tests.kernels.harness import poisoned, random_array, run_plan
 from tests.kernels.test_wgmma_emulated import STORE, altered, check, found_in, product
 
+hopper = test_wgmma.hopper
+with_turns = test_wgmma.passing(pingpong.SELF_TEST)
 (TILE,) = pingpong.SHAPES
 SIZES = {  # m, n, k, batch of a, batch of b; two work-groups
     "one tile": (70, 40, 136, (), ()),
@@ -212,9 +214,8 @@ def test_registers(hopper_info, made, dtype, out, columns):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 @pytest.mark.parametrize("sizes", [(200, 136, 424), (12000, 1000, 64), (3000, 2000, 1000)], ids=str)
-def test_products_on_a_card(dev, sizes, dtype, rng):
-    if not hopper_probe.available(dev.info, pingpong.SELF_TEST):
-        pytest.skip("the device has no warpgroup matrix instructions, or failed this self-test")
+def test_products_on_a_card(with_turns, sizes, dtype, rng):
+    dev = with_turns
     m, n, k = sizes
     p, (a, b), want = product(rng, (m, n, k, (), ()), dtypes.as_dtype(dtype))
     more = random_array(rng, (m, n), dtypes.float32)

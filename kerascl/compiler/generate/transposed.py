@@ -15,11 +15,11 @@ from kerascl.compiler.graph import views
 from kerascl.compiler.graph.symbolic import Expr, Var, linear, unravel, variable
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
+from kerascl.kernels.contract.epilogue import WORDS
 from kerascl.kernels.contract.sizes import ceil_div
 
 SIDE = 8  # elements of a square's side
 RUN = 512  # elements that a work-item reads along a row
-_MOVED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}  # bits as they are, by bytes
 
 
 def kernel(build: Builder, dims: tuple[int, ...], rows: int) -> Generated | None:
@@ -35,7 +35,7 @@ def kernel(build: Builder, dims: tuple[int, ...], rows: int) -> Generated | None
     (result,) = build.cluster.members
     steps = {a.name: k for a, k in source.terms if isinstance(a, Var)}
     plain = len(steps) == len(source.terms)
-    ctype = _MOVED.get(result.dtype.itemsize)
+    ctype = WORDS.get(result.dtype.itemsize)
     same = node.dtype.storage == result.dtype.storage
     if not plain or not same or ctype is None or steps.get(names[rows]) != 1:
         return None

@@ -57,7 +57,7 @@ class VectorLoad:
         return f"const {self.dtype.compute} {self.name} = {value};"
 
 
-WORDS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+WORDS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}  # bits as they lie, by bytes
 
 # KCL_STORE_VECTOR<W>(word, to, from): W words from a private array to global memory at once.
 STORE_VECTOR = """\

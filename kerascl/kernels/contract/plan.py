@@ -110,8 +110,14 @@ class Plan:
     workspace: list[int] = field(default_factory=list)
 
 
-def rename_slots(plan: Plan, names: dict[str, str]) -> Plan:
-    """The plan with input slots renamed, for a solver that delegates with its inputs swapped."""
+def rename_slots(plan: Plan, names: dict[str, str], before: int = 0) -> Plan:
+    """The plan with input slots renamed, for a solver that delegates.
+
+    Args:
+        names: of slots, from the plan's to the solver's.
+        before: how many slots of workspace the solver has in front of the plan's.
+    """
+    names = names | {f"ws{k}": f"ws{k + before}" for k in range(len(plan.workspace))}
 
     def rename(arg: Arg) -> Arg:
         if isinstance(arg, Ref) and arg.slot in names:

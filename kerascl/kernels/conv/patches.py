@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 
-from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.epilogue import WORDS, Epilogue
 from kerascl.kernels.contract.parameters import Params
 from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Role, rename_slots
 from kerascl.kernels.contract.sizes import index_type, round_up
@@ -21,8 +21,6 @@ from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem
 from kerascl.kernels.tuning import machine
 
-# Numbers as they lie, by bytes.
-_WORDS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 _VECTOR_BYTES = 16
 _EFFICIENCY = 0.8  # share of the memory's bandwidth that copying reaches
 
@@ -40,7 +38,7 @@ class PatchConv(Solver):
             and p.kind in (FORWARD, FILTER_GRAD)
             and p.groups == 1
             and not p.channels_first
-            and p.a.itemsize in _WORDS
+            and p.a.itemsize in WORDS
             and math.prod(taps) > 1
             and taps == p.strides
             and all(d == 1 for d in p.dilation)
@@ -60,8 +58,7 @@ class PatchConv(Solver):
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         product = self._product(problem)
         plan = matmul.plan(product, info, epilogue)
-        moved = {f"ws{k}": f"ws{k + 1}" for k in range(len(plan.workspace))}
-        plan = rename_slots(plan, {"a": "ws0"} | moved)
+        plan = rename_slots(plan, {"a": "ws0"}, before=1)
         nbytes = product.m * product.k * problem.a.itemsize
         return Plan([self._patches(problem, info), *plan.launches], [nbytes, *plan.workspace])
 
@@ -91,7 +88,7 @@ class PatchConv(Solver):
         source = (
             defines(
                 INDEX_T=index,
-                VECTOR=_WORDS[p.a.itemsize] + (str(lanes) if lanes > 1 else ""),
+                VECTOR=WORDS[p.a.itemsize] + (str(lanes) if lanes > 1 else ""),
                 WHOLE_RUNS=int(whole),
             )
             + params.source

@@ -110,8 +110,7 @@ class WinogradConv(Solver):
             part = min(most, tiles - first)
             launches.append(self._input(p, info, index, first, part))
             product = matmul.plan(self._product(p, part), info, store_epilogue(p.acc, "sums"))
-            moved = {f"ws{k}": f"ws{k + 3}" for k in range(len(product.workspace))}
-            launches += rename_slots(product, names | {"sums": "ws2"} | moved).launches
+            launches += rename_slots(product, names | {"sums": "ws2"}, before=3).launches
             pairs = itertools.zip_longest(spare, product.workspace, fillvalue=0)
             spare = [max(pair) for pair in pairs]
             launches.append(self._output(p, info, index, first, part, epilogue))
@@ -249,9 +248,8 @@ class WinogradFilterGradient(WinogradConv):
             store = store_epilogue(p.acc, "sums")
             store = dataclasses.replace(store, args=(Ref("sums", part * slice_),))
             product = matmul.plan(self._product(p, count), info, store)
-            moved = {f"ws{k}": f"ws{k + 3}" for k in range(len(product.workspace))}
             names = {"a": "ws1", "b": "ws2", "sums": "ws0"}
-            launches += rename_slots(product, names | moved).launches
+            launches += rename_slots(product, names, before=3).launches
             pairs = itertools.zip_longest(spare, product.workspace, fillvalue=0)
             spare = [max(pair) for pair in pairs]
         launches.append(self._filter(p, info, index, parts, slice_ // value, epilogue))

@@ -8,7 +8,6 @@
 // panels of 64 columns m (or n), BK rows of k each (A_MN, B_MN; 16-bit types only).  LOW: a stage
 // holds a second pair, the low parts of 3xTF32, so that three products are made of one load.
 
-
 #define THREADS (NWG * 128 + PRODUCERS)
 #define TILE_CONSUMERS (NWG / PINGPONG)
 #define A_BYTES (BM * 128)
@@ -50,7 +49,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   INIT_TURNS
   RING_BARRIERS(4 * TILE_CONSUMERS)
   const int groups = get_num_groups(0);
-#if defined(MOMENTS) || !READS || defined(MANY_REGISTERS)  // with reads more registers help more than another work-group
+// With reads more registers help more than another work-group.
+#if defined(MOMENTS) || !READS || defined(MANY_REGISTERS)
   asm volatile("//#entry .minnctapersm %0" :: "n"(GROUPS));
 #endif
   int stage = 0;

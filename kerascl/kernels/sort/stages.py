@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
-from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.epilogue import WORDS, Epilogue
 from kerascl.kernels.contract.plan import Arg, Launch, Ref, Scalar
 from kerascl.kernels.contract.sizes import (
     ceil_div,
@@ -24,7 +24,6 @@ from kerascl.kernels.contract.source import cl_source, defines
 from kerascl.kernels.contract.vectors import group_size
 from kerascl.runtime.device import DeviceInfo
 
-_RAW = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 # the bits of the largest value that is not NaN
 _INFINITY = {
     "float8_e4m3fn": "0x7e",
@@ -57,7 +56,7 @@ def key_macros(dtype: DType, descending: bool) -> str:
     """The macros by which kernels make sortable integers of values: their type and order."""
     return defines(
         WIDE=int(is_wide(dtype)),
-        RAW_T=_RAW[dtype.itemsize],
+        RAW_T=WORDS[dtype.itemsize],
         KEY_BITS=8 * dtype.itemsize,
         KEY_FLOAT=int(dtype.is_float),
         KEY_SIGNED=int(dtype.kind == "i"),
