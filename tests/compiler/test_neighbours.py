@@ -1,7 +1,6 @@
 """Neighbours that a work-item of a GPU reads and stores as one vector, in reductions of rows; run
 on whatever device there is."""
 
-
 import numpy as np
 import pytest
 
@@ -53,7 +52,8 @@ def test_other_dtypes(texts, rng, dtype):
     np.testing.assert_array_equal(found[0].numpy(), host.astype(np.float32).sum(1))
     np.testing.assert_array_equal(found[1].numpy(), np.where(host != 0, 1.0, host.sum()))
     vectors = {"int64": 2, "uint8": 4, "bool": 4}.get(dtype)
-    body = next(b for b in texts() if "get_group_id(1)" not in b)
+    # Without atomics between work-groups, the whole sum's last stage is a short kernel of its own.
+    body = max((b for b in texts() if "get_group_id(1)" not in b), key=len)
     assert loads(body) if vectors else not loads(body)
 
 
