@@ -17,6 +17,7 @@ from typing import Any
 from unittest import mock
 
 from kerascl.runtime import device, quirks
+from kerascl.runtime.diskcache import DiskCache
 from kerascl.runtime.opencl import cl
 
 FILE = Path(__file__).parent / "cards.toml"
@@ -116,13 +117,24 @@ def pretend(name: str) -> None:
     """
     card = load()[name].info
     honest = quirks.apply
+    opened = DiskCache.open
+    drivers: dict[str, str] = {}  # the real device's cache key by the pretended one's
     order = [(f.info.platform, f.info.name) for f in device.find_devices() if f.device and f.info]
 
     def apply(info: device.DeviceInfo) -> device.DeviceInfo:
         real = honest(info)
-        return disguise(real, card) if real.kind == "cpu" else real
+        if real.kind != "cpu":
+            return real
+        disguised = disguise(real, card)
+        drivers[disguised.cache_key] = real.cache_key
+        return disguised
+
+    # One source with the same options is built once for all profiles: the driver is the same.
+    def open_cache(name: str, salt: str) -> DiskCache | None:
+        return opened(name, drivers.get(salt, salt) if name == "programs" else salt)
 
     quirks.apply = apply
+    DiskCache.open = open_cache
     device._rank = lambda info: order.index((info.platform, info.name))
     device.find_devices.cache_clear()
     device._default = None

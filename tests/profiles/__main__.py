@@ -49,22 +49,21 @@ def drivers() -> list[str]:
     return [DRIVERS[name] for name in dict.fromkeys(found) if name in DRIVERS]
 
 
-def run(name: str, driver: str, args: argparse.Namespace) -> dict:
-    """The outcome of the tests as one device on one driver."""
+def run(name: str, driver: str, folder: str, args: argparse.Namespace) -> dict:
+    """The outcome of the tests as one device on one driver; what is built is kept in a folder."""
     begin = time.monotonic()
     command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *args.paths]
     command += ["-k", args.k] if args.k else []
-    with tempfile.TemporaryDirectory(prefix="kerascl-profiles-") as folder:
-        environment = {**os.environ, "KERASCL_DEVICE": driver, "KERASCL_TEST_PROFILE": name,
-                       "KERASCL_CHECK": "0", "PYTEST_PLUGINS": "tests.profiles.pretending",
-                       "KERASCL_CACHE_DIR": folder}  # fmt: skip
-        try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=args.timeout, env=environment
-            )
-            text, status = done.stdout + done.stderr, done.returncode
-        except subprocess.TimeoutExpired as late:
-            text, status = (late.stdout or b"").decode(), -1
+    environment = {**os.environ, "KERASCL_DEVICE": driver, "KERASCL_TEST_PROFILE": name,
+                   "KERASCL_CHECK": "0", "PYTEST_PLUGINS": "tests.profiles.pretending",
+                   "KERASCL_CACHE_DIR": folder}  # fmt: skip
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=args.timeout, env=environment
+        )
+        text, status = done.stdout + done.stderr, done.returncode
+    except subprocess.TimeoutExpired as late:
+        text, status = (late.stdout or b"").decode(), -1
     lines = text.strip().splitlines() or [""]
     counts = Counter({what: int(n) for n, what in _COUNT.findall(lines[-1])})
     failures = [line for line in lines if line.startswith(("FAILED", "ERROR"))]
@@ -98,15 +97,20 @@ def main() -> int:
     table = Table("device", "driver", "passed", "failed", "skipped", "s")
     failures = []
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console) as progress, ThreadPoolExecutor(args.n) as pool:
+    with (
+        tempfile.TemporaryDirectory(prefix="kerascl-profiles-") as folder,
+        Progress(*columns, console=console) as progress,
+        ThreadPoolExecutor(args.n) as pool,
+    ):
         task = progress.add_task("profiles", total=len(runs))
-        futures = {pool.submit(run, *one, args): one for one in runs}
+        futures = {pool.submit(run, *one, folder, args): one for one in runs}
         for done in as_completed(futures):
             (name, driver), r = futures[done], done.result()
             progress.advance(task)
             counts = r["counts"]
             wrong = counts["failed"] + counts["error"]
             cells = (counts["passed"], wrong, counts["skipped"], f"{r['seconds']:.0f}")
+            progress.console.print(f"{name} on {driver}: {counts['passed']} passed, {wrong} failed")
             table.add_row(name, driver, *map(str, cells), style="red" if r["status"] else "")
             failures += [f"{name} on {driver}: {line}" for line in r["failures"]]
     console.print(table)
