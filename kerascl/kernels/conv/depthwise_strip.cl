@@ -47,7 +47,7 @@
 
 #if KIND_GATHER
 // y, or dx where strides are one (FLIP: taps from the last to the first).
-__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void depthwise_strip(
+__kernel NARROW __attribute__((reqd_work_group_size(GROUP, 1, 1))) void depthwise_strip(
     __global const A_T* restrict pA, __global const B_T* restrict pB PARAMS EPILOGUE_PARAMS) {
   PLACE_ITEM
   const int rows = min(ROWS, OUT1 - first), x0 = col0 * SW - PAD2;
@@ -89,7 +89,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void depthwise_strip
 #if KIND_SCATTER
 // dx where strides are above one.  Row o of dx is (o + PAD1) = SH * u + q: it meets row u - k of dy at
 // tap q + k * SH.  A step of the walk, one u, writes up to SH rows; columns likewise.
-__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void depthwise_strip(
+__kernel NARROW __attribute__((reqd_work_group_size(GROUP, 1, 1))) void depthwise_strip(
     __global const A_T* restrict pA, __global const B_T* restrict pB PARAMS EPILOGUE_PARAMS) {
   PLACE_ITEM
   const int last = min(first + ROWS, HIGH1 - LOW1) + LOW1, u2 = col0 + LOW2, h2 = u2 - (WIDE - 1);
@@ -131,7 +131,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void depthwise_strip
 #if KIND_FILTER
 // part[split][tap][channel]: work-group (split, block) has ACROSS lanes of channels and DOWN of
 // strips, each of which keeps all taps' sums in registers.
-__kernel __attribute__((reqd_work_group_size(ACROSS * DOWN, 1, 1))) void depthwise_strip_filter(
+__kernel NARROW __attribute__((reqd_work_group_size(ACROSS * DOWN, 1, 1))) void depthwise_strip_filter(
     __global const A_T* restrict pA, __global const B_T* restrict pB,
     __global float* restrict part PARAMS) {
   __local CV below_[(DOWN > 1 ? DOWN / 2 : 1) * KH * KW * ACROSS];

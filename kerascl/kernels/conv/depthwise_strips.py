@@ -15,7 +15,7 @@ from kerascl.kernels.contract.parameters import Params
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, index_type, last_power, round_up
 from kerascl.kernels.contract.solver import Solver
-from kerascl.kernels.contract.source import cl_source, defines, prelude
+from kerascl.kernels.contract.source import cl_source, defines, narrow, prelude
 from kerascl.kernels.contract.vectors import vector_macros
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, ConvProblem, conv_index, usable
 from kerascl.kernels.tuning import machine
@@ -23,6 +23,7 @@ from kerascl.kernels.tuning import machine
 _GROUP = 256  # work-items of a group
 _REDUCE_LANES = 32
 _REGISTERS = 176  # words that a work-item's arrays may take
+_OTHERS = 36  # of a work-item's registers, for addresses and epilogues
 _FLOATS = (dtypes.float32, dtypes.float16, dtypes.bfloat16)
 
 
@@ -74,10 +75,10 @@ class DepthwiseStrips(Depthwise):
             and p.acc is dtypes.float32
             and max(p.strides) <= 4
             and info.max_work_group_size >= _GROUP
-            and self._shape(p) is not None
+            and self._shape(p, info) is not None
         )
 
-    def _shape(self, p: ConvProblem) -> tuple[int, int] | None:
+    def _shape(self, p: ConvProblem, info) -> tuple[int, int] | None:
         """Lanes of channels and columns of a strip whose arrays fit the registers."""
         scatter = p.kind == DATA_GRAD and max(p.strides) > 1
         (kh, kw), (sh, sw) = p.w_shape[:2], p.strides
@@ -85,18 +86,24 @@ class DepthwiseStrips(Depthwise):
         # Measured on an H200: two columns where rows of two images are in registers, else four.
         strips: tuple[int, ...] = (4, 2, 1) if p.kind != FILTER_GRAD and not scatter else (2, 1)
         strips = (self.strip,) if self.strip else strips
+        room, ahead = _REGISTERS, 1
+        if info.registers:  # whose compilers load the input rows of a step before they use them
+            room, ahead = min(room, info.registers - _OTHERS), min(sh, kh)
         for lanes in (4, 2, 1):
             if p.x_shape[-1] % lanes:
                 continue
             for t in strips:
-                walk = deep * (t + wide - 1) + sw * t if scatter else deep * t + (t - 1) * sw + kw
-                if lanes * (kh * kw + walk) <= _REGISTERS:
+                if scatter:
+                    walk = deep * (t + wide - 1) + sw * t
+                else:
+                    walk = deep * t + ahead * ((t - 1) * sw + kw)
+                if lanes * (kh * kw + walk) <= room:
                     return lanes, t
         return None
 
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         p, index = problem, conv_index(problem)
-        found = self._shape(p)
+        found = self._shape(p, info)
         assert found is not None
         lanes, strip = found
         (kh, kw), (sh, sw) = p.w_shape[:2], p.strides
@@ -130,6 +137,7 @@ class DepthwiseStrips(Depthwise):
             "FLIP": flip, "GROUP": _GROUP,
         }  # fmt: skip
         head = prelude(index, A=p.a, B=p.b, ACC=p.acc) + vector_macros(lanes, True, A=p.a, B=p.b)
+        head += narrow(info)
         if p.kind != FILTER_GRAD:
             items = units * blocks
             params.add("uint", ITEMS=items, BLOCKS=blocks)

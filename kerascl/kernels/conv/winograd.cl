@@ -76,7 +76,7 @@
 
 #if WEIGHTS
 // u[place][channel][filter] from w[tap][channel][filter].
-__kernel void winograd_weights(__global const B_T* restrict w, __global ACC_T* restrict u,
+__kernel NARROW void winograd_weights(__global const B_T* restrict w, __global ACC_T* restrict u,
                                const int COUNT) {
   const int at = (int)get_global_id(0);
   if (at >= COUNT) return;
@@ -105,7 +105,7 @@ __kernel void winograd_weights(__global const B_T* restrict w, __global ACC_T* r
 #endif
 
 #if INPUT
-__kernel GROUP void winograd_input(__global const A_T* restrict x, __global ACC_T* restrict v PARAMS) {
+__kernel NARROW GROUP void winograd_input(__global const A_T* restrict x, __global ACC_T* restrict v PARAMS) {
   ITEMS {
     PLACE(CIN)
     const int top = row - PAD1, left = col - PAD2;
@@ -149,7 +149,7 @@ __kernel GROUP void winograd_input(__global const A_T* restrict x, __global ACC_
 #endif
 
 #if OUTPUT
-__kernel GROUP void winograd_output(__global const ACC_T* restrict m PARAMS EPILOGUE_PARAMS) {
+__kernel NARROW GROUP void winograd_output(__global const ACC_T* restrict m PARAMS EPILOGUE_PARAMS) {
   ITEMS {
     PLACE(COUT)
     P_CV d[TILE][EDGE], o[TILE];
@@ -189,7 +189,7 @@ __kernel GROUP void winograd_output(__global const ACC_T* restrict m PARAMS EPIL
 
 #if GRADIENT
 // Tiles of dy, zeros beyond its edges.
-__kernel GROUP void winograd_gradient(__global const B_T* restrict dy,
+__kernel NARROW GROUP void winograd_gradient(__global const B_T* restrict dy,
                                       __global ACC_T* restrict v PARAMS) {
   ITEMS {
     PLACE(COUT)
@@ -226,7 +226,7 @@ __kernel GROUP void winograd_gradient(__global const B_T* restrict dy,
 
 #if FILTER
 // dw[tap][channel][filter] from sums[part][place][channel][filter]; parts are STEP elements apart.
-__kernel void winograd_filter(__global const ACC_T* restrict sums, const int COUNT, const int PARTS,
+__kernel NARROW void winograd_filter(__global const ACC_T* restrict sums, const int COUNT, const int PARTS,
                               const INDEX_T STEP EPILOGUE_PARAMS) {
   const int at = (int)get_global_id(0);
   if (at >= COUNT) return;

@@ -20,7 +20,7 @@ from kerascl.kernels.contract.parameters import Params
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar, rename_slots
 from kerascl.kernels.contract.sizes import ceil_div, index_type, round_up
 from kerascl.kernels.contract.solver import Solver, choose
-from kerascl.kernels.contract.source import cl_source, defines, prelude
+from kerascl.kernels.contract.source import cl_source, defines, narrow, prelude
 from kerascl.kernels.contract.vectors import group_size, vector_macros, vector_width
 from kerascl.kernels.conv.problem import (
     DATA_GRAD,
@@ -151,6 +151,7 @@ class WinogradConv(Solver):
         source = (
             prelude(index_type(self.places * count), B=p.b, ACC=p.acc, P=p.acc)
             + vector_macros(1, P=p.acc)
+            + narrow(info)
             + defines(TILE=self.tile, WEIGHTS=1, FLIP=int(p.kind == DATA_GRAD))
             + cl_source("conv/winograd.cl")
         )
@@ -198,6 +199,7 @@ class WinogradConv(Solver):
         source = (
             prelude(index, A=p.a, B=p.b, P=p.acc, ACC=p.acc)
             + vector_macros(lanes, A=p.a, B=p.b, P=p.acc)
+            + narrow(info)
             + params.source
             + defines(
                 **{"SAVE(v_, p_, i_)": save, what.upper(): 1},
@@ -278,6 +280,7 @@ class WinogradFilterGradient(WinogradConv):
         source = (
             prelude(index, ACC=p.acc, P=p.acc)
             + vector_macros(1, P=p.acc)
+            + narrow(info)
             + defines(TILE=self.tile, FILTER=1)
             + epilogue.defines
             + cl_source("conv/winograd.cl")
