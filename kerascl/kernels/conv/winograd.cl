@@ -113,9 +113,11 @@ __kernel NARROW GROUP void winograd_input(__global const A_T* restrict x, __glob
     P_CV d[EDGE][EDGE], o[EDGE];
     const bool whole = top >= 0 && left >= 0 && top + EDGE <= IN1 && left + EDGE <= IN2;
     if (whole) {
+      INDEX_T from = at;
 #pragma unroll
-      for (int k = 0; k < EDGE * EDGE; ++k)
-        d[k / EDGE][k % EDGE] = A_LOADV(x, at + ((INDEX_T)(k / EDGE) * IN2 + k % EDGE) * aP);
+      for (int r = 0; r < EDGE; ++r, from += IN2 * aP)
+#pragma unroll
+        for (int k = 0; k < EDGE; ++k) d[r][k] = A_LOADV(x, from + k * aP);
     } else {
 #pragma unroll
       for (int k = 0; k < EDGE * EDGE; ++k) {
