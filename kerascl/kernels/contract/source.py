@@ -22,10 +22,11 @@ class Source:
     """One kernel whose text can stand beside others: its parameters and body, the C functions
     that it calls, and the build options it needs.  Where `group` is not 0, all work-groups have so
     many work-items along their first dimension, which the compiler then leaves registers for.
-    `inner` is a parameter whose memory may also be the work-group's own: the body names its address
-    space INNER_SPACE, by a line as SPACE, and reads it only, behind the line MADE where it has one;
-    INNER_MADE is defined then. `local_bytes` are what such a body declares. `epilogue` are those
-    parameters that only lines of the body name which begin with #define EPILOGUE."""
+    Where `lanes` is not 0, sub-groups have so many work-items.  `inner` is a parameter whose memory
+    may also be the work-group's own: the body names its address space INNER_SPACE, by a line as
+    SPACE, and reads it only, behind the line MADE where it has one; INNER_MADE is defined then.
+    `local_bytes` are what such a body declares. `epilogue` are those parameters that only lines of
+    the body name which begin with #define EPILOGUE."""
 
     name: str
     params: tuple[str, ...]
@@ -34,6 +35,7 @@ class Source:
     uses_double: bool
     options: tuple[str, ...] = ()
     group: int = 0
+    lanes: int = 0
     inner: str = ""
     local_bytes: int = 0
     epilogue: tuple[str, ...] = ()
@@ -42,6 +44,7 @@ class Source:
     def text(self) -> str:
         """The kernel, without its helpers."""
         sized = f"__attribute__((reqd_work_group_size({self.group}, 1, 1))) " if self.group else ""
+        sized = sub_groups(self.lanes) + sized
         return f"__kernel {sized}void {self.name}({', '.join(self.params)}) {{\n{self.body}}}\n"
 
 
@@ -101,9 +104,17 @@ def within(text: str) -> str:
 def narrow(info: DeviceInfo) -> str:
     """The macro NARROW before a kernel's type: sub-groups as small as they can be where registers
     are what counts, for a thread's registers are shared by its lanes."""
-    sizes = info.sub_group_sizes if info.registers else ()
-    attribute = f"__attribute__((intel_reqd_sub_group_size({sizes[0]})))" if sizes else ""
-    return f"#define NARROW {attribute}\n"
+    return f"#define NARROW {sub_groups(narrowest(info)).rstrip()}\n"
+
+
+def narrowest(info: DeviceInfo) -> int:
+    """Lanes of such a sub-group, 0 where compilers choose."""
+    return min(info.sub_group_sizes, default=0) if info.registers else 0
+
+
+def sub_groups(lanes: int) -> str:
+    """A kernel's attribute for sub-groups of so many lanes, and a space; "" for 0."""
+    return f"__attribute__((intel_reqd_sub_group_size({lanes}))) " if lanes else ""
 
 
 def few_loads(info: DeviceInfo) -> str:

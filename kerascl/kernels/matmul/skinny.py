@@ -9,13 +9,14 @@ from kerascl.kernels.contract import arrival
 from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.epilogue import WORDS, Epilogue
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scalar
-from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.sizes import ceil_div, last_power, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import (
     SPACE,
     Source,
     cl_source,
     defines,
+    narrowest,
     type_macros,
     unit,
     within,
@@ -29,6 +30,7 @@ from kerascl.kernels.tuning import machine
 THREADS = 256
 SEGMENT = 64  # bytes side by side that a work-group reads at least, where the memory has them
 LOADS = 16  # of a work-item, from which on slices pay
+OTHERS = 32  # of a work-item's registers, for addresses and the short operand
 SPARE_BYTES = 64  # of local memory for what is no array
 LOCAL_BYTES = 16 * 1024
 STAGE_BYTES = 24 * 1024  # of the short operand, that a work-group copies to local memory
@@ -137,7 +139,7 @@ class SkinnyMatmul(Solver):
         short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
         room = min(LOCAL_BYTES, info.local_mem_bytes) // (lanes * group_rows * p.acc.itemsize)
         together = next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room)))
-        early = self._early(p, info, short_rows, ceil_div(slice_, step))
+        early = self._early(p, info, short_rows, width, ceil_div(slice_, step))
         early = early if reading is None else min(early, self.EARLY_COMPUTED)
         local = together * lanes * group_rows * p.acc.itemsize
         stage = round_up(min(slice_, p.k), 4)
@@ -191,7 +193,8 @@ class SkinnyMatmul(Solver):
             + (reading.helpers if reading else ()),
             any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double
             or bool(reading and reading.uses_double),
-            arrival.options(info) if arrives else (), THREADS, inner_param, local, inner.param_list,
+            arrival.options(info) if arrives else (), THREADS, narrowest(info), inner_param, local,
+            inner.param_list,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
         launches = [
@@ -201,11 +204,16 @@ class SkinnyMatmul(Solver):
             launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue))
         return Plan(launches, [splits * p.total * p.acc.itemsize] if splits > 1 else [])
 
-    def _early(self, p: MatmulProblem, info, short_rows: int, loads: int) -> int:
-        """How many of a work-item's loads come first."""
+    def _early(self, p: MatmulProblem, info, short_rows: int, width: int, loads: int) -> int:
+        """How many of a work-item's loads, of `width` neighbours, come first."""
         if info.kind == "cpu" or max(p.a.itemsize, p.b.itemsize) > max(WORDS):
             return 0
-        return min(loads, self.EARLY if short_rows <= 2 else self.EARLY_ROWS)
+        most = self.EARLY if short_rows <= 2 else self.EARLY_ROWS
+        if info.registers:
+            word = ceil_div(width * max(p.a.itemsize, p.b.itemsize), 4)
+            room = info.registers - OTHERS - short_rows * width * ceil_div(p.acc.itemsize, 4)
+            most = min(most, last_power(room // word)) if room >= word else 0
+        return min(loads, most)
 
     def _rows(
         self, p: MatmulProblem, info, nbytes: float, rows: int, along_k: bool, width: int
