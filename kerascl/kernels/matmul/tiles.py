@@ -63,8 +63,10 @@ class Tile:
         what is `held` throughout."""
         left, right = (n * self.bk(acc) // self.threads for n in (self.bm, self.bn))
         values = self.tm * self.tn + 2 * (self.tm + self.tn) + left + right
+        # Bytes are taken out of words, and products of 64 bits put together from smaller ones.
+        words = ceil_div(acc.itemsize, 4) + (acc.is_integer and acc.itemsize != 4)
         indices = ceil_div(left, loads.a) * (1 + coordinates) + ceil_div(right, loads.b)
-        return values * ceil_div(acc.itemsize, 4) + indices + held
+        return values * words + indices + held
 
     def fits(self, acc: DType, loads: Loads, info: DeviceInfo, table: int = 0, **more: int) -> bool:
         """Whether work-groups, local memory and registers (see there for `more`) suffice.  Shallow
@@ -87,9 +89,10 @@ class Tile:
             a_along_k, b_along_k: whether neighbouring work-items load an operand along k.
         """
         # CPU drivers gain nothing from an unrolled depth and take seconds to compile it. Most GPUs'
-        # compilers put all its loads in front until registers spill.
+        # compilers put all its loads in front until registers spill, some those of two steps, too.
         whole = '"unroll"' if "schedules_for_registers" in info.quirks else '"unroll 2"'
-        unroll = whole if info.kind == "gpu" else '"nounroll"'
+        crowded = self.registers(acc, Loads(av, bv)) > (info.registers or math.inf)
+        unroll = whole if info.kind == "gpu" and not crowded else '"nounroll"'
         names = dict(
             BM=self.bm, BN=self.bn, BK=self.bk(acc), TM=self.tm, TN=self.tn, AV=av, BV=bv,
             A_ALONG_K=int(a_along_k), B_ALONG_K=int(b_along_k), KK_UNROLL=unroll,
