@@ -23,6 +23,7 @@ from kerascl.kernels.conv.problem import (
 from kerascl.kernels.conv.tiled import TiledConv
 from kerascl.kernels.matmul.tiles import TILES
 from kerascl.kernels.units.conv import FragmentConv
+from tests import profiles
 from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
 
 KINDS = (FORWARD, DATA_GRAD, FILTER_GRAD)
@@ -293,6 +294,45 @@ def test_depthwise_strips_on_gpus(dev, kind, rng):
         assert_close(got, want, problem.acc, problem.terms)
         results.add(got.tobytes())
     assert len(results) == 1
+
+
+def _macros(launch) -> dict[str, str]:
+    lines = (line.split(None, 2) for line in launch.source.splitlines())
+    return {line[1]: line[-1] for line in lines if line[:1] == ["#define"]}
+
+
+def _strip(problem, info) -> tuple[int, int, int]:
+    """Lanes and columns of the strips that a device takes, and words of the arrays of the text."""
+    plan = depthwise_strips.DepthwiseStrips().plan(problem, info, store_epilogue(problem.acc))
+    macros = _macros(plan.launches[0])
+    lanes, strip, kh, kw, sh, sw = (
+        int(macros[name]) for name in ("LANES", "STRIP", "KH", "KW", "SH", "SW")
+    )
+    deep, wide = -(-kh // sh), -(-kw // sw)
+    if "KIND_SCATTER" in macros:
+        arrays = deep * (strip + wide - 1) + strip * sw
+    else:
+        arrays = deep * strip + (strip - 1) * sw + kw
+    narrow = min(info.sub_group_sizes, default=0) if info.registers else 0
+    assert (f"sub_group_size({narrow})" in macros["NARROW"]) == (narrow > 0)
+    return lanes, strip, lanes * (kh * kw + arrays)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_strips_keep_to_a_card_s_registers(kind, rng):
+    """And leave a quarter for the rest, where there is no less than a column of one channel."""
+    seen = set()
+    for kernel, stride in ((3, 1), (3, 2), (5, 1), (5, 2)):
+        problem = make(rng, kind, (14, 14), 8, 8, kernel, stride, pads=kernel // 2, groups=8)[0]
+        for name, profile in profiles.load().items():
+            info = profile.info
+            lanes, strip, words = _strip(problem, info)
+            if not info.registers:
+                assert (lanes, strip > 1) == (4, True), name
+            elif lanes * strip > 1:
+                assert words <= 0.75 * info.registers, name
+                seen.add(name)
+    assert {"rx580", "rx6700xt", "uhd630", "a770", "max1550", "malig715"} <= seen
 
 
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])

@@ -1,5 +1,7 @@
 """Products of a few rows as GPUs compute them: a CPU passes for one."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -89,3 +91,26 @@ def test_only_what_is_a_line_of_its_own_is_read_early():
     assert "buf0" not in early[2] and "const float val1 = kept0_; const int x0 = i;" in early[2]
     for other in (Epilogue("", (), body), Epilogue("", (), "out[i] = acc;", loads=(load,))):
         assert other.early == other.macro
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_loads_keep_to_a_card_s_registers(dtype, rng):
+    """What is loaded ahead, in words of each work-item, and the sums; the last two are few enough
+    for any card but where no load has room."""
+    words = {"float16": 2, "float32": 4, "float64": 8}[dtype]
+    sums = 8 if dtype == "float64" else 4
+    for m in (1, 8):
+        problem = normalise_matmul(make(rng, m, 768, 4096, b="transposed", dtype=dtype)[0])
+        for name, profile in profiles.load().items():
+            info = profile.info
+            if dtype == "float64" and not info.fp64:
+                continue
+            plan = SkinnyMatmul(1).plan(problem, info, store_epilogue(problem.acc))
+            text = plan.launches[0].source
+            early = int(re.search(r"#define EARLY (\d+)", text)[1])
+            if not info.registers:
+                assert early == (SkinnyMatmul.EARLY if m == 1 else SkinnyMatmul.EARLY_ROWS)
+            elif early:
+                assert early * words + m * sums <= 0.75 * info.registers, name
+            narrow = min(info.sub_group_sizes, default=0) if info.registers else 0
+            assert (f"sub_group_size({narrow})" in text) == (narrow > 0), name

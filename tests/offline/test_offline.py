@@ -8,6 +8,7 @@ import pytest
 import kerascl as kc
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import DATA_GRAD, FORWARD
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.tiles import TILES
 from kerascl.kernels.units import attention_fragment
@@ -188,14 +189,27 @@ def _all_of_them(p) -> bool:
     return p.bias is not None and p.mask is not None and p.dropout is not None
 
 
+def _dropped(p) -> bool:
+    return p.width == 64 and p.dropout is not None and p.bias is None and p.grad is None
+
+
+def _transformed(p) -> bool:
+    return p.kind == DATA_GRAD and p.channels_first and p.w_shape[2] == p.w_shape[3] == 64
+
+
 # What once spilled, and the problem of the kind: loops over arrays, 32 lanes where 16 do, results
-# that are divided one by one, places of all logits at once, copies of tiles unrolled whole.
+# that are divided one by one, places of all logits at once, copies of tiles unrolled whole, strips
+# of too many columns, transforms of 32 lanes, two steps of products at once beside dropout.
 ONCE_SPILLED = {
     "large prime": ("fft", "gfx1030", "rx6700xt", lambda p: p.length == 488),
     "wide lanes": ("fft", "pvc", "max1550", lambda p: p.length == 1024 and p.acc.is_double),
     "division": ("attention", "tgllp", "irisxe", lambda p: p.causal and p.width == 64),
     "places": ("attention", "gfx1030", "rx6700xt", lambda p: p.width == 64 and _all_of_them(p)),
     "copies": ("attention", "dg2", "a770", lambda p: p.width == 64 and p.causal and p.grad),
+    "strips": ("conv", "pvc", "max1550", lambda p: p.groups == 96 and p.kind == FORWARD),
+    "strips of few": ("conv", "skl", "uhd630", lambda p: p.groups == 96 and p.kind == FORWARD),
+    "transforms": ("conv", "pvc", "max1550", _transformed),
+    "steps": ("attention", "gfx1030", "rx6700xt", _dropped),
     "copies to units": ("attention", "dg2", "a770", lambda p: p.width == 128 and not p.grad),
 }
 

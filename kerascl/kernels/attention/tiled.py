@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,6 +73,11 @@ class Block:
             return rows * (columns + depth) + 4 * (rows + columns + min(depth, 4)) + 24
         return rows * (2 * columns + width + depth) + 4 * (rows + columns) + 30
 
+    def crowds(self, p: AttentionProblem, info) -> bool:
+        """Whether a bias, a mask or dropout, which `registers` leaves out, may have too few."""
+        more = p.bias is not None or p.mask is not None or p.dropout is not None
+        return more and 3 * self.registers(p) > 2 * (info.registers or math.inf)
+
 
 # (most features, block), measured on an H200: for each head size the fastest first, then smaller
 # ones for little work or little local memory.
@@ -139,9 +145,10 @@ def strides(p: AttentionProblem, *tensors: Tensor) -> list[Arg]:
     return [Scalar(p.index, n) for x in tensors for n in (x.offset, *x.strides)]
 
 
-def _loops(info) -> str:
+def _loops(p: AttentionProblem, block: Any, info) -> str:
     """How wide a device's sub-groups are to be, and how far loops may be unrolled."""
-    return narrow(info) + bounded(info) + few_loads(info)
+    crowded = isinstance(block, Block) and block.crowds(p, info)  # others have no such loops
+    return narrow(info) + bounded(info, crowded) + few_loads(info)
 
 
 class TiledSolver(Solver):
@@ -202,7 +209,7 @@ class TiledAttention(TiledSolver):
             *epilogue.args,
         )  # fmt: skip
         size = (ceil_div(p.length, block.br) * block.threads, p.heads, p.batch)
-        source = _loops(info) + self.source(p, block, epilogue, FORWARD=1)
+        source = _loops(p, block, info) + self.source(p, block, epilogue, FORWARD=1)
         options = self.options(p, block, False)
         return Plan([Launch(source, self.kernel, args, size, (block.threads, 1, 1), options)])
 
@@ -233,7 +240,7 @@ class TiledAttentionGradient(TiledSolver):
             size = (ceil_div(rows, block.br) * block.threads, count, p.batch)
             inner = Epilogue("", (), "") if keys else epilogue
             source = self.source(p, block, inner, BACKWARD=1, KEYS=int(keys))
-            source = _loops(info) + source
+            source = _loops(p, block, info) + source
             local, options = (block.threads, 1, 1), self.options(p, block, keys)
             launches.append(Launch(source, f"{self.kernel}_grad", args, size, local, options))
         return Plan(launches)

@@ -60,6 +60,7 @@ def unit(sources: Iterable[Source]) -> str:
 
 
 _KERNELS = Path(__file__).parents[1]
+ONE_AT_ONCE = '_Pragma("nounroll")'
 TWO_AT_ONCE = '_Pragma("unroll 2")'
 
 
@@ -124,11 +125,12 @@ def few_loads(info: DeviceInfo) -> str:
     return f"#define FEW_LOADS {TWO_AT_ONCE if scarce else ''}\n"
 
 
-def bounded(info: DeviceInfo) -> str:
+def bounded(info: DeviceInfo, crowded: bool = False) -> str:
     """The macro BOUNDED before a loop over a tile's depth, which keeps it from being unrolled whole
-    where compilers then put all its loads in front until registers spill."""
+    where compilers then put all its loads in front until registers spill, or, where they are
+    `crowded` as it is, from being unrolled at all."""
     trusted = info.kind != "gpu" or "schedules_for_registers" in info.quirks
-    return f"#define BOUNDED {'' if trusted else TWO_AT_ONCE}\n"
+    return f"#define BOUNDED {'' if trusted else ONE_AT_ONCE if crowded else TWO_AT_ONCE}\n"
 
 
 def defines(**values: object) -> str:

@@ -97,7 +97,8 @@ class DepthwiseStrips(Depthwise):
                     walk = deep * (t + wide - 1) + sw * t
                 else:
                     walk = deep * t + ahead * ((t - 1) * sw + kw)
-                if lanes * (kh * kw + walk) <= room:
+                words = lanes * (kh * kw + walk)
+                if words <= room or lanes == t == 1 and words <= _REGISTERS:  # the least is left
                     return lanes, t
         return None
 
