@@ -111,13 +111,12 @@ __kernel NARROW GROUP void winograd_input(__global const A_T* restrict x, __glob
     const int top = row - PAD1, left = col - PAD2;
     const INDEX_T at = image * aN + ((INDEX_T)top * IN2 + left) * aP + c * aC;
     P_CV d[EDGE][EDGE], o[EDGE];
+    INDEX_T to = ELEMENT(0, CIN);
     const bool whole = top >= 0 && left >= 0 && top + EDGE <= IN1 && left + EDGE <= IN2;
     if (whole) {
-      INDEX_T from = at;
 #pragma unroll
-      for (int r = 0; r < EDGE; ++r, from += IN2 * aP)
-#pragma unroll
-        for (int k = 0; k < EDGE; ++k) d[r][k] = A_LOADV(x, from + k * aP);
+      for (int k = 0; k < EDGE * EDGE; ++k)
+        d[k / EDGE][k % EDGE] = A_LOADV(x, at + ((INDEX_T)(k / EDGE) * IN2 + k % EDGE) * aP);
     } else {
 #pragma unroll
       for (int k = 0; k < EDGE * EDGE; ++k) {
@@ -144,7 +143,7 @@ __kernel NARROW GROUP void winograd_input(__global const A_T* restrict x, __glob
 #undef IN_
 #undef OUT_
 #pragma unroll
-      for (int k = 0; k < EDGE; ++k) SAVE(o[k], v, ELEMENT(r * EDGE + k, CIN));
+      for (int k = 0; k < EDGE; ++k, to += (INDEX_T)CIN * TILES) SAVE(o[k], v, to);
     }
   }
 }
