@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
+from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import DATA_GRAD, FORWARD
@@ -183,6 +184,26 @@ def test_products_spill_nothing(target, profile):
     kernel = outcome.kernels["gemm_tile"]
     assert not outcome.error and kernel.spills == kernel.private == 0
     assert kernel.registers >= 64 and kernel.local == solver.tile.local_bytes(product.acc)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "target", "profile"),
+    [("int8", "gfx1201", "rx9070xt"), ("int64", "gfx1100", "rx7900xtx")],
+)
+def test_convolutions_of_integers_spill_nothing(dtype, target, profile):
+    """By the largest tile that is offered; such once spilled up to 347 registers."""
+    by, info = compilers.compiler(target), CARDS[profile].info
+    if by.missing:
+        pytest.skip(by.missing)
+    t = dtypes.as_dtype(dtype)
+    problem = next(p for p, _ in problems.of("conv") if p.w_shape[:3] == (3, 3, 64))
+    problem = dataclasses.replace(problem, a=t, b=t, acc=t)
+    tiled = [s for s in conv.SOLVERS if s.name.startswith("tiled") and s.applies(problem, info)]
+    solver = max(tiled, key=lambda s: (s.tile.tm * s.tile.tn, s.tile.bm == 128))
+    launch = solver.plan(problem, info, store_epilogue(t)).launches[0]
+    outcome = by.compile(launch.source, launch.options, target)
+    kernel = outcome.kernels["gemm_tile"]
+    assert not outcome.error and kernel.spills == kernel.private == 0
 
 
 def _all_of_them(p) -> bool:

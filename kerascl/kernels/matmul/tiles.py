@@ -63,8 +63,11 @@ class Tile:
         what is `held` throughout."""
         left, right = (n * self.bk(acc) // self.threads for n in (self.bm, self.bn))
         values = self.tm * self.tn + 2 * (self.tm + self.tn) + left + right
-        # Bytes are taken out of words, and products of 64 bits put together from smaller ones.
+        # Products of 64 bits are put together from smaller ones; bytes are taken out of words, and
+        # sums of them put back.
         words = ceil_div(acc.itemsize, 4) + (acc.is_integer and acc.itemsize != 4)
+        if acc.is_integer and acc.itemsize < 4:
+            held += self.tm * self.tn
         indices = ceil_div(left, loads.a) * (1 + coordinates) + ceil_div(right, loads.b)
         return values * words + indices + held
 
