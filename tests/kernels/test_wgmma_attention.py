@@ -58,3 +58,138 @@ def test_lengths(length, causal, cpu_dev, cpu_info, rng):
     """Of one and of several blocks and tiles, whole and partial, two tiles a work-group and more."""
     case = Case((1, length, length, 2, 1, 24, 16), rng, causal=causal, dtype=BF16)
     check(case, cpu_info, cpu_dev)
+
+
+@pytest.mark.parametrize("tile", [*attention.TILES, Tile(3, 48, 2), Tile(1, 32, 2)], ids=str)
+def test_tiles(tile, cpu_dev, cpu_info, rng):
+    case = Case((1, 150, 290, 1, 1, 72, 64), rng, causal=True, dtype=BF16)
+    check(case, cpu_info, cpu_dev, tile=tile)
+
+
+@pytest.mark.parametrize("width, depth", [(8, 128), (128, 8), (128, 128), (64, 104), (40, 24)])
+def test_features(width, depth, cpu_dev, cpu_info, rng):
+    """One panel of 64 or two, whole and partial, of keys and of values."""
+    case = Case((2, 70, 75, 1, 1, width, depth), rng, dtype=F16)
+    check(case, cpu_info, cpu_dev)
+
+
+@pytest.mark.parametrize("groups", [1, 2, 6])
+def test_shared_keys(groups, cpu_dev, cpu_info, rng):
+    """Neighbouring heads share keys, and all do; three work-groups for 24 tiles."""
+    case = Case((2, 200, 90, 6, groups, 16, 24), rng, causal=True, dtype=BF16)
+    check(case, cpu_info, cpu_dev, groups=3)
+
+
+DROPOUTS = {  # words of 16 bits and of 32, and counters beyond 32
+    "coarse": Dropout(3 * 2**30, 4 / 3), "fine": Dropout(int(0.9 * 2**32), 1 / 0.9),
+    "far": Dropout(2**31, 2.0, first=2**32 - 99),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_dropout(causal, name, cpu_dev, cpu_info, rng):
+    """The numbers are those of `philox`, which all kernels draw."""
+    case = Case(
+        (2, 70, 75, 2, 1, 16, 24), rng, causal=causal, dtype=BF16, dropout=DROPOUTS[name]
+    )
+    check(case, cpu_info, cpu_dev)
+
+
+def test_dropout_is_bit_for_bit_that_of_the_backward_pass(cpu_dev, cpu_info, rng):
+    """Values that are the identity show which probabilities are kept; every one is seen alone."""
+    size = 64
+    case = Case((1, 70, size, 1, 1, 16, size), rng, dtype=F16, dropout=DROPOUTS["coarse"])
+    case.inputs["c"] = np.eye(size, dtype=np.float16).reshape(1, size, 1, size)
+    got = run(case, cpu_info, cpu_dev)["out"]
+    np.testing.assert_array_equal(got[0, :, 0] != 0, case.factors[0, 0] != 0)
+
+
+def test_strided_rows(cpu_dev, cpu_info, rng):
+    """Heads before rows, and keys and values as parts of longer rows."""
+    case = Case((2, 70, 75, 4, 2, 16, 16), rng, causal=True, dtype=BF16)
+    q, k, v = (case.inputs[x] for x in "abc")
+    moved = np.ascontiguousarray(q.transpose(0, 2, 1, 3))
+    a, b, c, d = contiguous(moved.shape)
+    both = np.concatenate([k, v], -1)
+    steps = contiguous(both.shape)
+    stat = statistic(case)
+    case.inputs.update(a=moved, b=both, c=both)
+    case.forward = dataclasses.replace(
+        case.forward, q=Tensor(BF16, (a, c, b, d)), k=Tensor(BF16, steps),
+        v=Tensor(BF16, steps, 16),
+    )  # fmt: skip
+    got = run(case, cpu_info, cpu_dev)
+    close(got["out"], case.y)
+    np.testing.assert_allclose(got["stat"], stat, rtol=1e-5, atol=1e-5)
+
+
+def test_repeated_keys(cpu_dev, cpu_info, rng):
+    """Keys and values of the first batch entry and head serve all, by strides of zero."""
+    case = Case((2, 20, 40, 2, 2, 16, 16), rng, dtype=BF16)
+    one = Case((1, 20, 40, 1, 1, 16, 16), rng, dtype=BF16)
+    k, v = one.inputs["b"], one.inputs["c"]
+    case.inputs.update(b=k, c=v)
+    flat = (0, 16, 0, 1)
+    case.forward = p = dataclasses.replace(case.forward, k=Tensor(BF16, flat), v=Tensor(BF16, flat))
+    got = run(case, cpu_info, cpu_dev)["out"]
+    q, k, v = (x.astype(np.float64) for x in (case.inputs["a"], k, v))
+    logits = np.einsum("bthd,sd->bhts", q, k[0, :, 0]) * p.scale
+    weights = np.exp(logits)
+    weights /= weights.sum(-1, keepdims=True)
+    close(got, np.einsum("bhts,sd->bthd", weights, v[0, :, 0]))
+
+
+def test_large_logits(cpu_dev, cpu_info, rng):
+    """The running maximum grows from block to block: sums without it would overflow."""
+    case = Case((1, 20, 200, 1, 1, 16, 16), rng, dtype=F16)
+    rising = np.linspace(1, 60, 200)[:, None, None]
+    case.inputs["b"] = (np.abs(case.inputs["b"]) * rising).astype(np.float16)
+    case.inputs["a"] = np.abs(case.inputs["a"])
+    q, k, v = (x.astype(np.float64) for x in case.inputs.values())
+    logits = np.einsum("bthd,bshd->bhts", q, k) * case.forward.scale
+    assert logits.max() > 200
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    weights /= weights.sum(-1, keepdims=True)
+    case.y = np.einsum("bhts,bshd->bthd", weights, v)
+    check(case, cpu_info, cpu_dev)
+
+
+FAULTS = {
+    "keys handed back early": (
+        "      WG_WAIT(1);\n      WGMMA_KEEP_S(x);", "      WGMMA_KEEP_S(x);"
+    ),
+    "values handed back early": (
+        "      WG_WAIT(0);\n      WGMMA_KEEP_O(o);\n      HAND_BACK(values);",
+        "      HAND_BACK(values);\n      WG_WAIT(0);\n      WGMMA_KEEP_O(o);",
+    ),
+    "operands change under way": (
+        "SOFTMAX(j * BC)\n      WG_WAIT(0);", "SOFTMAX(j * BC)\n      TO_OPERAND\n      WG_WAIT(0);"
+    ),
+    "other phase": ("BAR_WAIT(empty + 8 * stage, phase ^ 1)", "BAR_WAIT(empty + 8 * stage, phase)"),
+    "values never handed back": ("HAND_BACK(values);", ""),
+    "no fence": ("WG_FENCE; \\\n    EACH(k_, BC / 16)", "EACH(k_, BC / 16)"),
+    "other bytes": ("PANELS(DEPTH) * PANEL);", "PANEL - 128);"),
+    "values for keys": ("if (i == last || (i > 0 && !(i & 1)))", "if (i == last || i > 1)"),
+    "other steps of keys": ("k_ % 4 * 2)", "k_ % 4 * 4)"),
+    "other steps of values": ("at_ + (ulong)(k_ * 128)", "at_ + (ulong)(k_ * 64)"),
+    "results not scaled": ("o[n] *= keep[n >> 1 & 1];", ""),
+    "rows' scales swapped": ("keep[n >> 1 & 1]", "keep[n & 1]"),
+    "sums not scaled": ("sum[r_] * keep[r_] +", "sum[r_] +"),
+    "keys beyond the last": ("s_ >= S ? -INFINITY : ", ""),
+    "diagonal as any other": ("hidden_ = CAUSAL && s_ > row0 + ROW(0, e_)", "hidden_ = 0"),
+    "diagonal's other rows": ("s_ > row0 + ROW(0, e_)", "s_ > row0"),
+    "queries of another tile": ("LOAD_QUERIES(tile + groups)", "LOAD_QUERIES(tile)"),
+    "other columns of queries": ("8 * (e_ >> 1); \\\n      const INDEX_T", "0; const INDEX_T"),
+    "other key drawn for": ("DRAWS_ALONG(words_, row0, (s0) + 8 * n_)", "DRAWS_ALONG(words_, row0, s0)"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_faults_are_seen(fault, cpu_dev, cpu_info, rng):
+    case = Case(
+        (1, 130, 140, 2, 1, 40, 24), rng, causal="beyond" not in fault, dtype=F16,
+        dropout=DROPOUTS["coarse"] if "drawn" in fault else None,
+    )  # fmt: skip
+    with pytest.raises(AssertionError):
+        check(case, cpu_info, cpu_dev, fault=FAULTS[fault])
