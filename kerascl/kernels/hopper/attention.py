@@ -6,14 +6,12 @@ keeps.  Left to it are biases, masks, and keys or values that TMA cannot read.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import (
     LOG2_E,
     AttentionProblem,
-    Dropout,
     Tensor,
     extra_refs,
     extra_scalars,
@@ -34,11 +32,12 @@ SELF_TEST = "wgmma_attention"
 PRODUCERS = 128  # work-items of the warpgroup that loads, and gives registers to the others
 MOST_FEATURES = 128
 ROWS = 64  # of a consumer warpgroup
+MOST_DROPPED = 112  # keys of a block with dropout, of more than 64 features
 # Clocks to begin and end a tile, and to draw dropout's numbers of a logit; exponentials and the
 # other instructions of softmax for which a clock of a compute unit serves.  Counted, not measured.
 START, DRAW = 1500, 0.11
 EXPONENTIALS, OTHERS = 16, 32
-HIDDEN = 0.6  # share of the shorter of products and softmax that the longer one hides
+HIDDEN = 0.4  # share of the shorter of products and softmax that the longer one hides
 CACHED = 16 << 20  # bytes of keys and values that tiles under way should share in the cache
 
 
@@ -61,6 +60,11 @@ class Tile:
         """Work-items of a work-group."""
         return 128 * self.consumers + PRODUCERS
 
+    def holds(self, p: AttentionProblem) -> bool:
+        """Whether registers hold everything: dropout's numbers take some, too."""
+        narrow = max(p.width, p.depth) <= 64 or p.dropout is None
+        return narrow or self.bc <= MOST_DROPPED
+
     def blocks(self, p: AttentionProblem) -> list[int]:
         """Blocks of keys of each tile of one head."""
         ends = range(self.br, round_up(p.length, self.br) + 1, self.br)
@@ -70,6 +74,7 @@ class Tile:
         """Clocks of a compute unit for all its tiles."""
         rates = machine.of(info)
         rate = rates.matrix_rate(p.q.dtype) / info.compute_units / rates.clock
+        rate *= KINDS[p.q.dtype.name].efficiency
         logits = self.br * self.bc
         multiply = logits * (round_up(p.width, 16) + round_up(p.depth, 16)) / rate
         weigh = logits * max(1 / EXPONENTIALS, 1 / OTHERS + (DRAW if p.dropout else 0))
@@ -79,8 +84,8 @@ class Tile:
         return rounds * (START + block * sum(blocks) / len(blocks))
 
 
-# Not measured: 64 features leave registers for blocks of 128 keys, too; blocks of 112 keys waste
-# less of lengths such as 197.
+# Not measured: the fewer keys a block has, the more often results are scaled; blocks of 112 or 80
+# waste less of lengths such as 197.
 TILES = (Tile(2, 128, 6), Tile(2, 112, 6), Tile(2, 80, 8), Tile(2, 64, 8))
 
 
@@ -134,12 +139,15 @@ class HopperAttention(attention_tiled.TiledSolver):
         self.most = groups
 
     def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
-        return takes(problem) and super().applies(problem, info) and probe.available(info, SELF_TEST)
+        return (
+            takes(problem) and super().applies(problem, info) and probe.available(info, SELF_TEST)
+        )
 
     def block(self, p: AttentionProblem, info: DeviceInfo) -> Tile:
         if self.tile:
             return self.tile
-        return min(TILES, key=lambda tile: tile.clocks(p, info))
+        fitting = [tile for tile in TILES if tile.holds(p)]
+        return min(fitting, key=lambda tile: tile.clocks(p, info))
 
     def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
         rates = machine.of(info)
