@@ -25,6 +25,7 @@ from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.hopper import tiles
 from kerascl.kernels.hopper.ptx import REWRITE
 from kerascl.runtime.device import Device
+from tests.kernels import emulator_attention
 from tests.kernels.harness import run_outputs
 
 #: What the hardware would punish, or what this file does not know.
@@ -446,23 +447,6 @@ inline float emu_half(uint pair, int high) {
     emu_product(emu, d, rows_[0], rows_[1], b, add, columns, b_mn); }
 #endif
 #define WGMMA_A(d, x0, x1, b, add) EMU_LEFT(d, x0, x1, b, add, EMU_N, EMU_B_MN)
-// wgmma_attention.cl: two shapes, whose results are waited for one after the other.
-#ifdef EMU_N_S
-#define WGMMA_A_S(d, x0, x1, b, add) { \
-    EMU_LEFT(d, x0, x1, b, add, EMU_N_S, EMU_B_MN_S) emu->owed[0] = emu->committed + 1; }
-#define WGMMA_A_O(d, x0, x1, b, add) { \
-    EMU_LEFT(d, x0, x1, b, add, EMU_N_O, EMU_B_MN_O) emu->owed[1] = emu->committed + 1; }
-#define WGMMA_KEEP_S(d) EMU_MUST(emu->owed[0] <= emu->done, PENDING)
-#define WGMMA_KEEP_O(d) EMU_MUST(emu->owed[1] <= emu->done, PENDING)
-#define SHUFFLE_XOR(to, from, bits) SHUFFLE(to, from, bits)
-#define EXP2(to, x) to = exp2(x)
-#define PACK(to, first, second) { \
-    ushort both_[2]; \
-    X_STORE((__private X_T*)both_, 0, first); \
-    X_STORE((__private X_T*)both_, 1, second); \
-    to = both_[0] | (uint)both_[1] << 16; }
-#endif
-
 // wgmma_register_blocked16.cl, transposed.  Lane 4 g + t gets rows 2 t and 2 t + 1 of each matrix's
 // column g.
 #define LDMATRIX(to, at) { \
@@ -649,6 +633,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
     shapes = re.findall(
         r"#define WGMMA_A(_\w)\(d, .*?m64n(\d+)k.*?p, 1, 1, (\d);", source
     )  # of a kernel with several
+    attention = emulator_attention.DEVICE if shapes else ""
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
         KINDS=kinds, TURNS=turns, LANES=lanes, EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
@@ -684,7 +669,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
     ):  # fmt: skip
         assert old in kernel, old
         kernel = kernel.replace(old, new)
-    return head + defines + _DEVICE + "__kernel " + kernel, len(pointers)
+    return head + defines + _DEVICE + attention + "__kernel " + kernel, len(pointers)
 
 
 def _check(state: np.ndarray, e: Emulation) -> None:

@@ -1,18 +1,26 @@
 """Attention by warpgroup matrix instructions on a CPU, see `emulator`, against float64."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kerascl import dtypes
+from kerascl.kernels.attention import solvers
 from kerascl.kernels.attention.problem import Dropout, Tensor
+from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import store_epilogue
-from kerascl.kernels.hopper import attention
+from kerascl.kernels.hopper import attention, probe, tiles
 from kerascl.kernels.hopper.attention import HopperAttention, Tile, takes
-from tests.kernels import emulator
-from tests.kernels.harness import poisoned
-from tests.kernels.test_attention import Case, close, contiguous
+from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.hopper.selftests import attention as selftest
+from kerascl.kernels.units import attention16, attention_selftest
+from kerascl.runtime.errors import DeviceError
+from tests.kernels import emulator, ptx
+from tests.kernels.harness import poisoned, run_outputs
+from tests.kernels.mma_emulator import emulated16
+from tests.kernels.test_attention import Case, attention_of, close, contiguous, tensor
 
 BF16, F16 = dtypes.bfloat16, dtypes.float16
 SMALL = Tile(2, 32, 3)
@@ -193,3 +201,110 @@ def test_faults_are_seen(fault, cpu_dev, cpu_info, rng):
     )  # fmt: skip
     with pytest.raises(AssertionError):
         check(case, cpu_info, cpu_dev, fault=FAULTS[fault])
+
+
+def test_results_are_those_of_the_other_kernel(cpu_dev, cpu_info, rng):
+    """attention_mma16.cl, emulated: the same statistics, and the same probabilities dropped."""
+    case = Case((1, 70, 75, 2, 1, 16, 24), rng, causal=True, dtype=F16, dropout=DROPOUTS["fine"])
+    got = run(case, cpu_info, cpu_dev)
+    outs = {"out": poisoned(case.y.shape, F16), "stat": poisoned((1, 2, 70), dtypes.float32)}
+    other = emulated16(attention16.Attention16)((((256, attention16.Tile(2, 1, 16)),),))
+    plan = other.plan(case.forward, cpu_info, store_epilogue(F16))
+    inputs = case.inputs | dict(zip("d", case.extra.values(), strict=True))
+    want = run_outputs(plan, inputs, outs, cpu_dev)
+    np.testing.assert_allclose(got["stat"], want["stat"], rtol=1e-5, atol=1e-5)
+    close(got["out"], want["out"].astype(np.float64))
+
+
+def test_what_is_taken():
+    p = attention_of(64, BF16)
+    assert takes(p) and takes(attention_of(128, F16)) and takes(attention_of(72, BF16))
+    assert takes(dataclasses.replace(p, dropout=DROPOUTS["far"], causal=True))
+    steps = p.k.strides
+    for other in (
+        attention_of(64), attention_of(136, BF16), attention_of(20, BF16),
+        dataclasses.replace(p, grad=p.q),
+        dataclasses.replace(p, bias=tensor((1, 1, 200, 200), BF16)),
+        dataclasses.replace(p, mask=tensor((1, 1, 200, 200), dtypes.bool_)),
+        dataclasses.replace(p, k=dataclasses.replace(p.k, offset=4)),
+        dataclasses.replace(p, v=Tensor(BF16, (steps[0], -steps[1], *steps[2:]), 199 * steps[1])),
+        dataclasses.replace(p, k=Tensor(BF16, (steps[0], 0, *steps[2:]))),
+    ):  # fmt: skip
+        assert not takes(other)
+
+
+def of(length, features, **more):
+    """Enough work for any card."""
+    x = tensor((16, length, 12, features), BF16)
+    return dataclasses.replace(
+        attention_of(features, BF16), batch=16, length=length, source=length, heads=12, groups=12,
+        q=x, k=x, v=x, **more,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def hopper(hopper_info, monkeypatch):
+    monkeypatch.setattr(attention16, "available", lambda *_: True)
+    return dataclasses.replace(hopper_info, nvidia_capability=(9, 0))
+
+
+@pytest.mark.parametrize("drop", [None, *DROPOUTS.values()], ids=["all", *DROPOUTS])
+@pytest.mark.parametrize("features", [64, 128])
+@pytest.mark.parametrize("length", [197, 512, 2048, 8192])
+def test_it_is_chosen(length, features, drop, hopper, monkeypatch):
+    p = of(length, features, dropout=drop)
+    chosen = contract.choose(solvers.SOLVERS, p, hopper)
+    assert chosen.name == "wgmma_attention"
+    assert chosen.block(p, hopper).holds(p)
+    monkeypatch.setattr(probe, "available", lambda info, name: name != "wgmma_attention")
+    assert contract.choose(solvers.SOLVERS, p, hopper).name == "mma16"
+
+
+def test_blocks_waste_little(hopper):
+    """Two blocks of 112 keys hold 197, as no two of 128 do."""
+    assert HopperAttention().block(of(197, 64, causal=False), hopper).bc == 112
+    assert HopperAttention().block(of(2048, 64, causal=False), hopper).bc == 128
+    assert attention.TILES[0].blocks(of(300, 64, causal=True)) == [1, 2, 3]
+    assert attention.TILES[0].blocks(of(300, 64, causal=False)) == [3, 3, 3]
+
+
+@pytest.mark.every(3)
+@pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
+@pytest.mark.parametrize("drop", [None, *DROPOUTS.values()], ids=["all", *DROPOUTS])
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("features", [64, 128])
+@pytest.mark.parametrize("tile", attention.TILES, ids=str)
+def test_registers_hold_everything(tile, features, causal, drop, hopper):
+    """And no product waits for the one before."""
+    p = of(512, features, causal=causal, dropout=drop)
+    if not tile.holds(p):  # is never taken
+        return
+    (launch,) = HopperAttention(tile).plan(p, hopper, store_epilogue(BF16)).launches
+    used = ptx.resources(launch.source, "sm_90", launch.local_size[0], sm_90a)
+    assert used["spills"] == used["lost"] == 0
+    assert tiles.SHARED_LIMIT >= used["local"] > 64 * 1024
+
+
+def test_self_test(cpu_dev, cpu_info, monkeypatch):
+    """It passes where the hardware does as it should, and says what is wrong where not."""
+    fault = ()
+
+    def run(plan, inputs, out=None, dev=None, **more):
+        if fault and emulator.is_emulated(plan.launches[0]):
+            (launch,) = plan.launches
+            assert fault[0] in launch.source
+            plan.launches[0] = dataclasses.replace(launch, source=launch.source.replace(*fault))
+        outs = more if out is None else more | {"out": out}
+        for name, got in emulator.run_outputs_of(plan, inputs, outs, cpu_dev).items():
+            outs[name][...] = got
+
+    gradient = emulated16(attention16.Attention16Gradient)
+    gradient.tables = tuple(((64, attention16.Tile(2, 1, 16)),) for _ in gradient.tables)
+    monkeypatch.setattr(attention16, "Attention16Gradient", gradient)
+    monkeypatch.setattr(attention_selftest, "run", run)
+    monkeypatch.setattr(selftest, "CASES", (((1, 70, 130, 2, 16, 24, True, 0.75), 3, F16),))
+    card = SimpleNamespace(info=cpu_info, programs=SimpleNamespace(build=lambda _: None))
+    selftest.cases(card)
+    fault = FAULTS["other steps of values"]
+    with pytest.raises(DeviceError, match="attention is wrong"):
+        selftest.cases(card)

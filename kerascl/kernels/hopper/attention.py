@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kerascl import philox
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import (
     LOG2_E,
@@ -32,10 +33,12 @@ SELF_TEST = "wgmma_attention"
 PRODUCERS = 128  # work-items of the warpgroup that loads, and gives registers to the others
 MOST_FEATURES = 128
 ROWS = 64  # of a consumer warpgroup
-MOST_DROPPED = 112  # keys of a block with dropout, of more than 64 features
-# Clocks to begin and end a tile, and to draw dropout's numbers of a logit; exponentials and the
+# Keys of a block with dropout, for which there are registers: by whether 16 bits decide with
+# counters of 32 bits, and whether there are but 64 features.
+MOST_DROPPED = {(True, True): 128, (True, False): 112, (False, True): 112, (False, False): 80}
+# Clocks to begin and end a tile, and what a block takes whatever its keys are; exponentials and the
 # other instructions of softmax for which a clock of a compute unit serves.  Counted, not measured.
-START, DRAW = 1500, 0.11
+START, BLOCK = 1500, 300
 EXPONENTIALS, OTHERS = 16, 32
 HIDDEN = 0.4  # share of the shorter of products and softmax that the longer one hides
 CACHED = 16 << 20  # bytes of keys and values that tiles under way should share in the cache
@@ -62,8 +65,10 @@ class Tile:
 
     def holds(self, p: AttentionProblem) -> bool:
         """Whether registers hold everything: dropout's numbers take some, too."""
-        narrow = max(p.width, p.depth) <= 64 or p.dropout is None
-        return narrow or self.bc <= MOST_DROPPED
+        if (drop := p.dropout) is None:
+            return True
+        small = not p.far and philox.coarse(drop.limit)
+        return self.bc <= MOST_DROPPED[small, max(p.width, p.depth) <= 64]
 
     def blocks(self, p: AttentionProblem) -> list[int]:
         """Blocks of keys of each tile of one head."""
@@ -77,11 +82,11 @@ class Tile:
         rate *= KINDS[p.q.dtype.name].efficiency
         logits = self.br * self.bc
         multiply = logits * (round_up(p.width, 16) + round_up(p.depth, 16)) / rate
-        weigh = logits * max(1 / EXPONENTIALS, 1 / OTHERS + (DRAW if p.dropout else 0))
+        weigh = logits * max(1 / EXPONENTIALS, 1 / OTHERS + (attention16.DRAW if p.dropout else 0))
         block = max(multiply, weigh) + (1 - HIDDEN) * min(multiply, weigh)
         blocks, heads = self.blocks(p), p.batch * p.heads
         rounds = ceil_div(len(blocks) * heads, info.compute_units)
-        return rounds * (START + block * sum(blocks) / len(blocks))
+        return rounds * (START + (BLOCK + block) * sum(blocks) / len(blocks))
 
 
 # Not measured: the fewer keys a block has, the more often results are scaled; blocks of 112 or 80
