@@ -9,6 +9,9 @@ DEVICE = r"""
 #define WGMMA_KEEP_S(d) EMU_MUST(emu->owed[0] <= emu->done, PENDING)
 #define WGMMA_KEEP_O(d) EMU_MUST(emu->owed[1] <= emu->done, PENDING)
 #define SHUFFLE_XOR(to, from, bits) SHUFFLE(to, from, bits)
+#define PASS_TURN
+#define TAKE_TURN
+#define BEGIN_TURNS
 #define EXP2(to, x) to = exp2(x)
 #define PACK(to, first, second) { \
     ushort both_[2]; \

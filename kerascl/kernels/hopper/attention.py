@@ -46,12 +46,18 @@ CACHED = 16 << 20  # bytes of keys and values that tiles under way should share 
 
 @dataclass(frozen=True)
 class Tile:
-    """A work-group of `consumers` warpgroups, of 64 queries each, takes `bc` keys at a time, whose
-    keys and values lie in `stages` of a ring."""
+    """A work-group of `consumers` warpgroups (1 to 3), of 64 queries each, takes `bc` keys at a time.
+
+    Attributes:
+        stages: blocks of keys or of values in the ring.
+        turns: whether two warpgroups issue their products in turn, so that one multiplies while the
+            other is at softmax.  Not measured, and in no tile that is chosen.
+    """
 
     consumers: int
     bc: int
     stages: int
+    turns: bool = False
 
     @property
     def br(self) -> int:
@@ -78,8 +84,8 @@ class Tile:
     def clocks(self, p: AttentionProblem, info: DeviceInfo) -> float:
         """Clocks of a compute unit for all its tiles."""
         rates = machine.of(info)
-        rate = rates.matrix_rate(p.q.dtype) / info.compute_units / rates.clock
-        rate *= KINDS[p.q.dtype.name].efficiency
+        rate = rates.matrix_rate(p.q.dtype) or rates.rate(p.q.dtype)
+        rate *= KINDS[p.q.dtype.name].efficiency / info.compute_units / rates.clock
         logits = self.br * self.bc
         multiply = logits * (round_up(p.width, 16) + round_up(p.depth, 16)) / rate
         weigh = logits * max(1 / EXPONENTIALS, 1 / OTHERS + (attention16.DRAW if p.dropout else 0))
@@ -196,7 +202,7 @@ class HopperAttention(attention_tiled.TiledSolver):
         kind = KINDS[p.q.dtype.name]
         names = dict(
             FORWARD=1, NWG=tile.consumers, BC=tile.bc, STAGES=tile.stages, THREADS=tile.threads,
-            MANY_REGISTERS=1, LARGE=1,
+            MANY_REGISTERS=1, LARGE=1, TURNS=int(tile.turns),
         )  # fmt: skip
         return (
             attention_tiled.head(p, epilogue, "", **names)

@@ -19,6 +19,23 @@
 #define STAGE (PANELS(WIDTH > DEPTH ? WIDTH : DEPTH) * PANEL)
 #define RING (STAGES * STAGE)
 #define BR (64 * NWG)
+#if NWG == 3  // all that there are
+#undef TAKE_REGISTERS
+#undef GIVE_REGISTERS
+#define TAKE_REGISTERS REGISTERS(inc, 160)
+#define GIVE_REGISTERS REGISTERS(dec, 32)
+#endif
+// Named barriers 2 and 3, of the two warpgroups: who comes to its own waits until the other has passed
+// the turn.  Both take as many turns; the second begins by passing one.
+#if TURNS
+#define PASS_TURN asm volatile("bar.arrive %0, 256;" :: "r"(3 - consumer) : "memory")
+#define TAKE_TURN asm volatile("bar.sync %0, 256;" :: "r"(2 + consumer) : "memory")
+#define BEGIN_TURNS if (consumer == 1) PASS_TURN
+#else
+#define PASS_TURN
+#define TAKE_TURN
+#define BEGIN_TURNS
+#endif
 #undef HEADS
 #define HEADS HEAD_COUNT
 
@@ -155,6 +172,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
   float x[BC / 2], o[DP / 2], top[2], sum[2], keep[2];
   EACH(n, BC / 2) x[n] = 0;
   LOAD_QUERIES(get_group_id(0))
+  BEGIN_TURNS;
   for (int tile = get_group_id(0); tile < TILES; tile += groups) {
     DECODE_TILE(tile)
     const int count = COUNT_OF(first), row0 = first + place;
@@ -170,12 +188,14 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
     TO_OPERAND
     _Pragma("unroll 1") for (int j = 1; j < count; ++j) {
       const int keys = stage;
+      TAKE_TURN;
       BAR_WAIT(full + 8 * stage, phase);
       LOGITS(stage)
       NEXT_STAGE
       const int values = stage;
       BAR_WAIT(full + 8 * stage, phase);
       ADD_VALUES(stage)
+      PASS_TURN;
       NEXT_STAGE
       WG_WAIT(1);
       WGMMA_KEEP_S(x);
