@@ -68,7 +68,9 @@ def test_lengths(length, causal, cpu_dev, cpu_info, rng):
     check(case, cpu_info, cpu_dev)
 
 
-@pytest.mark.parametrize("tile", [*attention.TILES, Tile(3, 48, 2), Tile(1, 32, 2), Tile(2, 64, 8, True)], ids=str)
+@pytest.mark.parametrize("tile", [
+    *attention.TILES, Tile(3, 48, 2), Tile(1, 32, 2), Tile(2, 64, 8, turns=True),
+], ids=str)  # fmt: skip
 def test_tiles(tile, cpu_dev, cpu_info, rng):
     case = Case((1, 150, 290, 1, 1, 72, 64), rng, causal=True, dtype=BF16)
     check(case, cpu_info, cpu_dev, tile=tile)

@@ -46,7 +46,7 @@ CACHED = 16 << 20  # bytes of keys and values that tiles under way should share 
 
 @dataclass(frozen=True)
 class Tile:
-    """A work-group of `consumers` warpgroups (1 to 3), of 64 queries each, takes `bc` keys at a time.
+    """A work-group of `consumers` warpgroups (1 to 3) of 64 queries each takes `bc` keys at a time.
 
     Attributes:
         stages: blocks of keys or of values in the ring.
