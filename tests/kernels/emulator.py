@@ -25,6 +25,7 @@ from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.hopper import tiles
 from kerascl.kernels.hopper.ptx import REWRITE
 from kerascl.runtime.device import Device
+from tests.kernels import emulator_attention
 from tests.kernels.harness import run_outputs
 
 #: What the hardware would punish, or what this file does not know.
@@ -54,7 +55,7 @@ FAULTS = {
     "TURN": "a turn is passed to another team than the next, or before all of its tile has come",
 }
 _GENERATION = 227 * 1024  # bytes, more than a ring has
-_READS = 32  # fragments that wgmma under way may read
+_READS = 64  # fragments that wgmma under way may read
 _COUNTS = 4  # ints of a barrier: arrivals of a phase, all arrivals, loads expected, bytes to come
 
 # In front of the kernel, behind its macros.
@@ -91,6 +92,7 @@ typedef struct {
   ulong acquired, maps, maps_end;
   uint generations, tid, committed, done, fenced;
   uint came;  // of wgmma_halo.cl's boxes: those that have come for certain, as they do so in order
+  uint owed[2];  // groups of wgmma that give results, where those are of two kinds
   uint depth, used;  // where teams take turns: stages of a tile; those that this team waited for
   // By stage: the last group of wgmma that reads it; the generation waited for and one, or 0.  By
   // barrier: the waits so far; the phases that have ended for certain.
@@ -317,12 +319,12 @@ inline void emu_row(emu_t* emu, ulong desc, int mn, int row, float* out) {
 
 // Lane 4 g + t of warp w has rows 16 w + g and eight further, columns 8 j + 2 t and one further.
 inline void emu_product(emu_t* emu, float* d, const float* row0, const float* row1, ulong b,
-                        int add) {
+                        int add, int columns, int b_mn) {
   EMU_MUST(emu->fenced, FENCE)
-  for (int j = 0; j < EMU_N / 8; ++j)
+  for (int j = 0; j < columns / 8; ++j)
     for (int h = 0; h < 2; ++h) {
       float column[EMU_K], sum0 = 0, sum1 = 0;
-      emu_row(emu, b, EMU_B_MN, 8 * j + emu->tid % 4 * 2 + h, column);
+      emu_row(emu, b, b_mn, 8 * j + emu->tid % 4 * 2 + h, column);
       for (int k = 0; k < EMU_K; ++k) {
         sum0 += row0[k] * column[k];
         sum1 += row1[k] * column[k];
@@ -337,7 +339,7 @@ inline void emu_wgmma(emu_t* emu, float* d, ulong a, ulong b, int add) {
   float row0[EMU_K], row1[EMU_K];
   emu_row(emu, a, EMU_A_MN, row, row0);
   emu_row(emu, a, EMU_A_MN, row + 8, row1);
-  emu_product(emu, d, row0, row1, b, add);
+  emu_product(emu, d, row0, row1, b, add, EMU_N, EMU_B_MN);
 }
 
 #undef TMA2
@@ -408,7 +410,7 @@ inline uint emu_side(emu_t* emu, uint at) {
 #define WARP_SYNC
 #if EMU_SIZE == 4
 // Registers 0 to 3 of lane t: rows g and g + 8 at k = t, then at k = t + 4.
-#define WGMMA_A(d, x0, x1, b, add) { \
+#define EMU_LEFT(d, x0, x1, b, add, columns, b_mn) { \
     float rows_[2][EMU_K]; \
     emu_hold(emu, x0); \
     emu_hold(emu, x1); \
@@ -419,7 +421,7 @@ inline uint emu_side(emu_t* emu, uint at) {
       rows_[i_ & 1][i_ >> 1] = as_float( \
           emu->lanes[(emu->tid / 4 * 4 + i_ / 2 % 4) * 4 + i_ / 8 * 2 + i_ % 2]); \
     barrier(CLK_LOCAL_MEM_FENCE); \
-    emu_product(emu, d, rows_[0], rows_[1], b, add); }
+    emu_product(emu, d, rows_[0], rows_[1], b, add, columns, b_mn); }
 #else
 inline float emu_half(uint pair, int high) {
   const ushort v = pair >> 16 * high;
@@ -430,7 +432,7 @@ inline float emu_half(uint pair, int high) {
 #endif
 }
 // Registers 0 to 3 of lane t: rows g and g + 8 at k = 2 t and 2 t + 1, then both at k + 8.
-#define WGMMA_A(d, x0, x1, b, add) { \
+#define EMU_LEFT(d, x0, x1, b, add, columns, b_mn) { \
     float rows_[2][EMU_K]; \
     emu_hold(emu, x0); \
     emu_hold(emu, x1); \
@@ -442,9 +444,9 @@ inline float emu_half(uint pair, int high) {
         rows_[h_][k_] = emu_half( \
             emu->lanes[(emu->tid / 4 * 4 + k_ % 8 / 2) * 4 + k_ / 8 * 2 + h_], k_ & 1); \
     barrier(CLK_LOCAL_MEM_FENCE); \
-    emu_product(emu, d, rows_[0], rows_[1], b, add); }
+    emu_product(emu, d, rows_[0], rows_[1], b, add, columns, b_mn); }
 #endif
-
+#define WGMMA_A(d, x0, x1, b, add) EMU_LEFT(d, x0, x1, b, add, EMU_N, EMU_B_MN)
 // wgmma_register_blocked16.cl, transposed.  Lane 4 g + t gets rows 2 t and 2 t + 1 of each matrix's
 // column g.
 #define LDMATRIX(to, at) { \
@@ -482,6 +484,7 @@ _BEGIN = """
   emu->maps = (ulong)pMaps;
   emu->maps_end = emu->maps + emu_n.s6;
   emu->acquired = emu->committed = emu->done = emu->fenced = emu->reads = emu->used = emu->came = 0;
+  emu->owed[0] = emu->owed[1] = 0;
   for (int i_ = 0; i_ < STAGES; ++i_) emu->last[i_] = emu->open[i_] = 0;
   for (int i_ = 0; i_ < EMU_BARRIERS; ++i_) emu->waits[i_] = emu->ended[i_] = 0;
 """
@@ -540,9 +543,16 @@ def run_plan(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: De
     Raises:
         AssertionError: such a kernel has done what the hardware would not bear.
     """
+    return run_outputs_of(plan, inputs, {"out": out}, dev)["out"]
+
+
+def run_outputs_of(
+    plan: Plan, inputs: dict[str, np.ndarray], outs: dict[str, np.ndarray], dev: Device
+) -> dict[str, np.ndarray]:
+    """The same for several outputs, by slot."""
     sizes = {name: array.nbytes for name, array in inputs.items()}
     sizes |= {f"ws{n}": nbytes for n, nbytes in enumerate(plan.workspace)}
-    launches, rings, states, known = [], {}, {"out": out}, {}
+    launches, rings, states, known = [], {}, dict(outs), {}
     for launch in plan.launches:
         if not is_emulated(launch):
             launches.append(launch)
@@ -555,7 +565,7 @@ def run_plan(plan: Plan, inputs: dict[str, np.ndarray], out: np.ndarray, dev: De
     results = run_outputs(Plan(launches, plan.workspace), inputs | rings, states, dev)
     for state, e in known.items():
         _check(results[state], e)
-    return results["out"]
+    return {name: results[name] for name in outs}
 
 
 def emulate(
@@ -620,10 +630,16 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
     a_mn, b_mn = ("0, 0" + transposed).split(", ")[-2:]
     code, size = _CODES[name]
     assert int(k) * size == 32
+    shapes = re.findall(
+        r"#define WGMMA_A(_\w)\(d, .*?m64n(\d+)k.*?p, 1, 1, (\d);", source
+    )  # of a kernel with several
+    attention = emulator_attention.DEVICE if shapes else ""
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
         KINDS=kinds, TURNS=turns, LANES=lanes, EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
         GENERATION=_GENERATION, LIMIT=tiles.SHARED_LIMIT,
+        **{f"N{of}": columns for of, columns, _ in shapes},
+        **{f"B_MN{of}": mn for of, _, mn in shapes},
         **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())
@@ -653,7 +669,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
     ):  # fmt: skip
         assert old in kernel, old
         kernel = kernel.replace(old, new)
-    return head + defines + _DEVICE + "__kernel " + kernel, len(pointers)
+    return head + defines + _DEVICE + attention + "__kernel " + kernel, len(pointers)
 
 
 def _check(state: np.ndarray, e: Emulation) -> None:

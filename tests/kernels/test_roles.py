@@ -109,7 +109,8 @@ def test_attention(dev, units):
         scale=1.0, causal=False, dtype=dtypes.float32, q=tensor, k=tensor, v=tensor, bias=None,
         mask=None, grad=None, precision="high",
     )  # fmt: skip
-    matrices = ("", "mma80", *(m for unit in attention_fragment.UNITS for m in unit.matrix))
+    others = (m for unit in attention_fragment.UNITS for m in unit.matrix)
+    matrices = "", "mma80", "wgmma90", *others
     infos, seen = (dev.info, *(gpu(dev.info, m) for m in dict.fromkeys(matrices))), set()
     for dtype in (dtypes.float32, dtypes.bfloat16):
         x = dataclasses.replace(tensor, dtype=dtype)

@@ -13,6 +13,7 @@ import functools
 import math
 
 from kerascl.kernels.attention import solvers as attention
+from kerascl.kernels.attention.problem import AttentionProblem
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.conv import solvers as conv
@@ -113,7 +114,7 @@ class Emulated(Solver):
         exact = problem.precision == "high"
         plan = self.solver.plan(problem, self.card(info), epilogue)
         plan = mma_emulator.emulated(unit_emulator.emulated(plan, exact), exact)
-        sizes = dict(zip("ab", operand_bytes(problem), strict=True))
+        sizes = dict(zip("abc", operand_bytes(problem), strict=False))
         sizes |= {f"ws{n}": nbytes for n, nbytes in enumerate(plan.workspace)}
         results = tuple(dict.fromkeys(
             arg for launch in plan.launches for arg in launch.args
@@ -143,8 +144,15 @@ class EmulatedAttention(Emulated):
         return unit_emulator.emulated(plan, problem.precision == "high")
 
 
-def operand_bytes(p) -> tuple[int, int]:
-    """Of slots a and b."""
+def operand_bytes(p) -> tuple[int, ...]:
+    """Of slots a and b, of attention of c, too."""
+    if isinstance(p, AttentionProblem):
+        rows, keys = (p.batch, p.length, p.heads), (p.batch, p.source, p.groups)
+        shapes = (*rows, p.width), (*keys, p.width), (*keys, p.depth)
+        return tuple(
+            reach(shape, x.strides, x.offset) * x.dtype.itemsize
+            for shape, x in zip(shapes, (p.q, p.k, p.v), strict=True)
+        )
     if isinstance(p, ConvProblem):
         x, w, y = p.x_shape, p.w_shape, p.y_shape
         shapes = {FORWARD: (x, w), DATA_GRAD: (y, w), FILTER_GRAD: (x, y)}[p.kind]

@@ -22,13 +22,15 @@ from kerascl.kernels.attention.problem import AttentionProblem, Tensor
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.hopper import attention as hopper_attention
 from kerascl.kernels.tuning import database, machine
 from kerascl.kernels.units import attention as unit_attention
 from kerascl.kernels.units import attention16, attention_fragment
 
 SOLVERS: tuple[Solver, ...] = (
-    *attention_cpu.SOLVERS, *attention_few.SOLVERS, *attention16.SOLVERS,
-    *unit_attention.SOLVERS, *attention_fragment.SOLVERS, *attention_tiled.SOLVERS,
+    *attention_cpu.SOLVERS, *attention_few.SOLVERS, *hopper_attention.SOLVERS,
+    *attention16.SOLVERS, *unit_attention.SOLVERS, *attention_fragment.SOLVERS,
+    *attention_tiled.SOLVERS,
 )  # fmt: skip
 
 

@@ -97,9 +97,9 @@ def instruction(columns: int, kind: Kind, a_mn: bool, b_mn: bool) -> str:
 
 
 @functools.cache
-def register_instruction(columns: int, kind: Kind, b_mn: bool) -> str:
+def register_instruction(columns: int, kind: Kind, b_mn: bool, of: str = "") -> str:
     """The macros WGMMA_A(d, x0, x1, b, add), whose left operand is two pairs of registers, and
-    WGMMA_KEEP(d)."""
+    WGMMA_KEEP(d); the names end with `of`, where a kernel has several."""
     count = columns // 2
     registers = ", ".join(f"%{k}" for k in range(count))
     places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
@@ -111,9 +111,9 @@ def register_instruction(columns: int, kind: Kind, b_mn: bool) -> str:
         f"//@ {name} {{{registers}}}, {{{left}}}, %{count + 4}, p, 1, 1{transposed};\\n}}"
     )
     return (
-        f'#define WGMMA_A(d, x0, x1, b, add) asm volatile("{text}" : {places} '
+        f'#define WGMMA_A{of}(d, x0, x1, b, add) asm volatile("{text}" : {places} '
         ': "r"((x0)[0]), "r"((x0)[1]), "r"((x1)[0]), "r"((x1)[1]), "l"(b), "r"(add))\n'
-        f'#define WGMMA_KEEP(d) asm volatile("" : {places} :: "memory")\n'
+        f'#define WGMMA_KEEP{of}(d) asm volatile("" : {places} :: "memory")\n'
     )
 
 

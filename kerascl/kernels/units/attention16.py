@@ -34,6 +34,8 @@ PLAIN = 49152 - 256  # bytes of local memory without a rewrite
 LARGE = SHARED_LIMIT // 2  # with one, where a compute unit is to hold two work-groups
 # What a work-group does but once takes as long as so many columns.
 START = 250
+# Clocks of a compute unit to draw dropout's numbers of a logit, by their instructions.
+DRAW = 0.11
 # The self-tests: of tiles of up to PLAIN bytes, and of those beyond.
 BASE, BEYOND = "attention_mma16", "attention_mma16_large"
 SELF_TESTS = {BASE: "attention16_selftest", BEYOND: "attention16_large_selftest"}
@@ -209,7 +211,9 @@ class _Solver16(attention_tiled.TiledSolver):
         tiles = self.block(p, info)
         assert tiles is not None
         work = sum(tile.work(p, info, keys=k > 0) for k, tile in enumerate(tiles))
-        return max(work / rate, rates.moving(p.nbytes)) + len(tiles) * rates.launch
+        draws = len(tiles) * p.logits * DRAW / info.compute_units if p.dropout else 0.0
+        time = work / rate + rates.clocks(draws)
+        return max(time, rates.moving(p.nbytes)) + len(tiles) * rates.launch
 
     def block(self, p: AttentionProblem, info: DeviceInfo) -> Any:
         """A tile for each kernel, None where the device has no room for one."""

@@ -103,29 +103,6 @@
       EACH(i, MI) EACH(m, 2) MMA(sums[i][2 * n + m], a_[i], b_[m]); \
     } \
   }
-// Eight neighbours of a row at a time, x[i_][..][2 r] and the one beside it times `factor`: lane t4 of
-// a quad collects those of fragment t4 of four.
-#define STORE_ROW(x, r, factor, there, at, features, padded, put) \
-  EACH(n_, ((padded) / 8 + 3) / 4) { \
-    float v_[8]; \
-    EACH(m_, 4) EACH(e_, 2) \
-      v_[2 * m_ + e_] = x[(4 * n_ + m_) % ((padded) / 8)][2 * (r) + e_] * (factor); \
-    EACH(p_, 2) EACH(e_, 2) EXCHANGE(v_[4 * p_ + e_], v_[4 * p_ + 2 + e_], 1) \
-    EACH(p_, 2) EACH(e_, 2) EXCHANGE(v_[2 * p_ + e_], v_[2 * p_ + 4 + e_], 2) \
-    const int d_ = 8 * (4 * n_ + t4); \
-    if ((there) && d_ < (features)) put(v_, (at) + d_) \
-  }
-#define EXCHANGE(first, second, bit) { \
-    const float mine_ = t4 & bit ? first : second; \
-    float got_; \
-    SHUFFLE_XOR(got_, mine_, bit); \
-    if (t4 & bit) first = got_; else second = got_; \
-  }
-#ifdef EPILOGUE_VECTOR
-#define PUT_RESULTS(v, at) EPILOGUE_VECTOR(8, v, at)
-#else
-#define PUT_RESULTS(v, at) EACH(c_, 8) EPILOGUE(v[c_], (at) + c_)
-#endif
 // Whether a block has logits that are more than products: those hidden, and those with a bias.
 #define GENERAL(last, first_query) \
   (HAS_BIAS || HAS_MASK || (last) >= S || (CAUSAL && (last) > (first_query)))

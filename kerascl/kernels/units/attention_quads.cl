@@ -10,6 +10,30 @@
     SHUFFLE_XOR(other, x, 2); \
     x = both; }
 
+// Eight neighbours of a row at a time, x[i_][..][2 r] and the one beside it times `factor`: lane t4 of
+// a quad collects those of fragment t4 of four.
+#define STORE_ROW(x, r, factor, there, at, features, padded, put) \
+  EACH(n_, ((padded) / 8 + 3) / 4) { \
+    float v_[8]; \
+    EACH(m_, 4) EACH(e_, 2) \
+      v_[2 * m_ + e_] = x[(4 * n_ + m_) % ((padded) / 8)][2 * (r) + e_] * (factor); \
+    EACH(p_, 2) EACH(e_, 2) SWAP_LANES(v_[4 * p_ + e_], v_[4 * p_ + 2 + e_], 1) \
+    EACH(p_, 2) EACH(e_, 2) SWAP_LANES(v_[2 * p_ + e_], v_[2 * p_ + 4 + e_], 2) \
+    const int d_ = 8 * (4 * n_ + t4); \
+    if ((there) && d_ < (features)) put(v_, (at) + d_) \
+  }
+#define SWAP_LANES(first, second, bit) { \
+    const float mine_ = t4 & bit ? first : second; \
+    float got_; \
+    SHUFFLE_XOR(got_, mine_, bit); \
+    if (t4 & bit) first = got_; else second = got_; \
+  }
+#ifdef EPILOGUE_VECTOR
+#define PUT_RESULTS(v, at) EPILOGUE_VECTOR(8, v, at)
+#else
+#define PUT_RESULTS(v, at) EACH(c_, 8) EPILOGUE(v[c_], (at) + c_)
+#endif
+
 // What decides whether dropout keeps the four results of a fragment: with keys along columns (ALONG),
 // where t is the query of this lane's first row and s the key of the fragment's first column, or along
 // rows (ACROSS), t being the query of this lane's first column and s the key of its first row.  Four

@@ -1,0 +1,40 @@
+"""Computes attention with wgmma_attention.cl on one device, in a process of its own.
+
+`python -m kerascl.kernels.hopper.selftests.attention <index>` exits 0 and prints OK, or fails in
+whatever way the driver fails.
+"""
+
+from __future__ import annotations
+
+from kerascl import dtypes
+from kerascl.kernels.hopper import attention
+from kerascl.kernels.units import attention16, attention16_selftest, attention_selftest
+from kerascl.runtime import device, selftest_child
+
+# As attention_selftest.CASES, with the number of a tile and a dtype each: between them they have
+# whole and partial blocks, more tiles than work-groups, one and two panels of features, and dropout
+# by words of 16 and of 32 bits.
+CASES = (
+    ((4, 300, 333, 12, 128, 128, True, 1.0), 0, dtypes.bfloat16),
+    ((14, 197, 197, 12, 64, 64, False, 0.75), 1, dtypes.bfloat16),
+    ((2, 150, 290, 2, 40, 128, True, 0.9), 2, dtypes.float16),
+    ((3, 63, 65, 4, 8, 8, False, 1.0), 3, dtypes.bfloat16),
+)
+
+
+def cases(dev: device.Device) -> None:
+    """Each case, and its gradients from what it keeps.
+
+    Raises:
+        DeviceError: of any step, or something is wrong.
+    """
+    backward = attention16.Attention16Gradient(room=attention16.PLAIN)
+    attention_selftest.attentions(dev, [
+        (case, dtype, attention16_selftest.BOUNDS[dtype],
+         (attention.HopperAttention(attention.TILES[number]), backward))
+        for case, number, dtype in CASES
+    ])  # fmt: skip
+
+
+if __name__ == "__main__":
+    selftest_child.main(cases)
