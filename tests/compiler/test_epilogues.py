@@ -70,6 +70,7 @@ def test_a_bias_is_read_as_a_vector_and_gathered_rows_are_not(epilogues, rng, mo
     (epilogue,) = epilogues
     # the bias, the first of nine rows (by its coordinates), and what lies where the result does
     assert sorted(bool(load.at) for load in epilogue.loads) == [False, True, True]
+    assert sorted(load.period for load in epilogue.loads) == [0, 0, 32]  # the bias is one of a row
     assert len(epilogue.reads) == 1 and "column" in epilogue.decode
 
 

@@ -26,6 +26,7 @@ from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.pack import Matrix, pack_launch, packed_step
 from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.hopper.selftests.basics import biased
 from kerascl.kernels.hopper.tma import map_words
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
@@ -463,6 +464,30 @@ def test_boxes_with_a_halo_stay_in_registers(dev, tile, kind):
     assert used["local"] <= tiles.SHARED_LIMIT // tile.groups
     # What setmaxnreg gives and takes is counted from this number.
     assert used["registers"] == 168 or len(range(0, launch.local_size[0], 32)) < 12
+
+
+@pytest.mark.every(3)
+@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.parametrize("out", [dtypes.bfloat16, dtypes.float32], ids=str)
+@pytest.mark.parametrize(
+    "tile", [*tiles.SHAPES, *tiles.PROMOTED, *halo.SHAPES], ids=lambda tile: tile.name
+)
+def test_a_bias_that_is_kept_stays_in_registers(hopper_info, tile, out):
+    epilogue = biased(out, 768)
+    if tile in halo.SHAPES:
+        p = convolution(FORWARD, 8, 56, 56, 64, 768, 3, 1, 1, dtypes.bfloat16, "high")
+        plan = halo.HaloConv(tile).plan(p, hopper_info, epilogue)
+    else:
+        low = tile in tiles.PROMOTED
+        dtype = dtypes.float32 if low else dtypes.bfloat16
+        p = MatmulProblem(
+            4096, 768, 768, (), (768, 1), (768, 1), dtype, dtype, dtypes.float32,
+            precision="highest" if low else "high",
+        )  # fmt: skip
+        plan = hopper_matmul.HopperMatmul(tile, 1).plan(normalise_matmul(p), hopper_info, epilogue)
+    launch = plan.launches[-1]
+    used = ptx.resources(launch.source, "sm_90", launch.local_size[0], sm_90a)
+    assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
 
 
 def test_boxes_with_a_halo_are_chosen_for_stride_one(hopper_info):

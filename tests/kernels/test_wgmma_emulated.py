@@ -26,6 +26,7 @@ from kerascl.kernels.hopper import (
 )
 from kerascl.kernels.hopper import conv as hopper_conv
 from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.hopper.selftests.basics import biased
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from tests.kernels import emulator, test_wgmma, test_wgmma_channel_major, test_wgmma_stem
 from tests.kernels.harness import poisoned, random_array
@@ -126,6 +127,40 @@ def gated(out):
         compute="const float value = gate_ > 0.0f ? acc + more_ : 0.0f;",
         stores=(VectorStore("out", out, "value"),),
     )
+
+
+@pytest.mark.parametrize("columns, period", [(400, 400), (400, 80), (140, 140), (133, 133)])
+@pytest.mark.parametrize("out", [dtypes.float32, dtypes.bfloat16], ids=str)
+@pytest.mark.parametrize("tile", [0, 1, 3, 6, 7], ids=lambda n: tiles.SHAPES[n].name)
+def test_what_all_rows_read(cpu_dev, cpu_info, tile, out, columns, period, rng):
+    """A bias is read before the products, one vector ahead, or as its turn comes; right of the
+    columns nothing is read."""
+    tile = tiles.SHAPES[tile]
+    p, (a, b), want = product(rng, (150, columns, 72, (), ()), dtypes.bfloat16)
+    bias = rng.standard_normal(period).astype(np.float32)
+    plan = hopper_matmul.HopperMatmul(tile, 1).plan(p, cpu_info, biased(out, period))
+    kept = re.search(r"^#define KEPT (\d+)$", plan.launches[-1].source, re.M)[1]
+    wide = out is dtypes.bfloat16 and columns % 8 == 0
+    counts = {0: 1, 1: 2, 3: 0, 6: 2, 7: 2} if wide else {0: 2, 1: 2, 3: 0, 6: 4, 7: 4}
+    assert int(kept) == (counts[tiles.SHAPES.index(tile)] if columns % 4 == 0 else 0)
+    got = emulator.run_plan(
+        plan, {"a": a, "b": b, "bias": bias}, poisoned((150, columns), out), cpu_dev
+    )
+    expected = want(a, b) + np.tile(bias, columns // period)
+    assert test_wgmma.relative(got, expected) < (2e-6 if out is dtypes.float32 else 4e-3)
+
+
+def test_what_rows_do_not_share(cpu_dev, cpu_info, rng):
+    """A bias of two rows, as after a reshape."""
+    p, (a, b), want = product(rng, (150, 400, 72, (), ()), dtypes.bfloat16)
+    bias = rng.standard_normal(800).astype(np.float32)
+    epilogue = biased(dtypes.float32, 800)
+    plan = hopper_matmul.HopperMatmul(tiles.SHAPES[7], 1).plan(p, cpu_info, epilogue)
+    assert re.search(r"^#define KEPT (\d+)$", plan.launches[-1].source, re.M)[1] == "0"
+    out = poisoned((150, 400), dtypes.float32)
+    got = emulator.run_plan(plan, {"a": a, "b": b, "bias": bias}, out, cpu_dev)
+    expected = want(a, b) + np.tile(bias.reshape(2, 400), (75, 1))
+    assert test_wgmma.relative(got, expected) < 2e-6
 
 
 @pytest.mark.parametrize("out", [dtypes.float32, None], ids=["float32", "as rounded"])

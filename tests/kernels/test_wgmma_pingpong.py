@@ -12,6 +12,7 @@ from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import pingpong, tiles
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.ptx import KINDS, sm_90a
+from kerascl.kernels.hopper.selftests.basics import biased
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from tests.kernels import emulator, ptx, test_wgmma
@@ -105,6 +106,22 @@ def test_epilogues_that_read(cpu_dev, cpu_info, columns, out, rng):
     assert test_wgmma.relative(got, expected) < (2e-6 if out is dtypes.float32 else 4e-3)
 
 
+@pytest.mark.parametrize("columns", [264, 140])
+@pytest.mark.parametrize("out", [dtypes.float32, dtypes.bfloat16], ids=str)
+def test_a_bias_is_read_before_the_products(cpu_dev, cpu_info, columns, out, rng):
+    """All of a tile's, in each team for its own tiles; the last tile has fewer columns."""
+    p, (a, b), want = product(rng, (850, columns, 72, (), ()), dtypes.bfloat16)
+    bias = rng.standard_normal(columns).astype(np.float32)
+    plan = hopper_matmul.HopperMatmul(TILE).plan(p, cpu_info, biased(out, columns))
+    wide = out is dtypes.bfloat16 and columns % 8 == 0
+    assert f"#define KEPT {4 if wide else 8}\n" in plan.launches[-1].source
+    got = emulator.run_plan(
+        plan, {"a": a, "b": b, "bias": bias}, poisoned((850, columns), out), cpu_dev
+    )
+    bound = 2e-6 if out is dtypes.float32 else 4e-3
+    assert test_wgmma.relative(got, want(a, b) + bias) < bound
+
+
 FAULTS = {
     "turns are not taken": ("    TAKE_TURN\n", "", "EARLY"),
     "turns are not passed": ("      PASS_TURN\n", "", "a phase"),
@@ -196,11 +213,15 @@ def test_time_is_that_of_turns(hopper_info):
             assert found == pytest.approx(max(ready) / clock)
 
 
+def with_bias(out):
+    return biased(out, 3072)
+
+
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
 @pytest.mark.parametrize("columns", [3072, 3070])
 @pytest.mark.parametrize("out", [dtypes.bfloat16, dtypes.float32], ids=str)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-@pytest.mark.parametrize("made", [store_epilogue, squaring, gating])
+@pytest.mark.parametrize("made", [store_epilogue, squaring, gating, with_bias])
 def test_registers(hopper_info, made, dtype, out, columns):
     """Nothing is spilled, and setmaxnreg counts from the registers that a work-item begins with."""
     p = problem(4096, columns, 768, dtypes.as_dtype(dtype))

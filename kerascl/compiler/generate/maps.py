@@ -298,7 +298,9 @@ class _Beside(Scope):
         self.writer.ctype(node.dtype)
         name = self.writer.name()
         at = "" if own else self.writer.index(index)
-        self.loads.append(VectorLoad(self.writer.buffer(node), node.dtype, name, at))
+        rows = any(var.name in self.others for var, _ in variables(index))
+        period = 0 if own or rows else self.columns
+        self.loads.append(VectorLoad(self.writer.buffer(node), node.dtype, name, at, period))
         self.know(node, index, name)
         return name
 

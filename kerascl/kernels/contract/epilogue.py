@@ -44,12 +44,14 @@ class VectorLoad:
         name: the variable of its compute type that `Epilogue.compute` finds it in.
         at: C expression over the coordinates, where it is not the result's own index; of a vector's
             first result a multiple of eight.
+        period: after so many results `at` repeats, as a bias does in each row; 0 if unknown.
     """
 
     pointer: str
     dtype: DType
     name: str
     at: str = ""
+    period: int = 0
 
     def line(self, pointer: str, index: str) -> str:
         """The statement that defines the variable."""
@@ -169,7 +171,7 @@ class Epilogue:
         of a private array, which belong to indices i to i + W - 1; i is a multiple of W.  All
         values are computed before the first store.  EPILOGUE_VECTORS(N, W, accs, i, step) is that
         for N such vectors at i, i + step, ... (a multiple of W): so many reads are under way at
-        once, which memory-bound kernels need.
+        once, which memory-bound kernels need.  See `row_macros` for what all rows read.
         """
         text = (
             (FP64 if self.uses_double else "")
@@ -193,6 +195,42 @@ class Epilogue:
             + "".join(self.vector_helpers)
             + f"#define EPILOGUE_VECTORS(N_, W_, acc_, i_, step_) {vectors}\n"
             "#define EPILOGUE_VECTOR(W_, acc_, i_) EPILOGUE_VECTORS(1, W_, acc_, i_, 0)\n"
+            + self.row_macros
+        )
+
+    def repeats(self, columns: int) -> bool:
+        """Whether rows of so many results read some of the same values, and `row_macros` serve."""
+        periods = [load.period for load in self.loads if load.period]
+        return self.has_vectors and bool(periods) and not any(columns % n for n in periods)
+
+    @property
+    def row_macros(self) -> str:
+        """For kernels that compute one column of several rows and read what those share once.
+
+        EPILOGUE_ROW(W, n) declares room for n vectors, EPILOGUE_READ_ROW(W, t, i) reads the t-th,
+        of indices i to i + W - 1 of any row, EPILOGUE_NEXT_ROW(W) makes the second the first, and
+        EPILOGUE_VECTOR_KEPT(W, accs, i, t) is EPILOGUE_VECTOR with the t-th.  Nothing where no load
+        has a period.
+        """
+        rooms = reads = moves = ""
+        for k, load in enumerate(self.loads):
+            if load.period:
+                word = WORDS[load.dtype.itemsize]
+                rooms += f"{word} kept{k}_[(n_) * (W_)]; "
+                source = f"(__global const {word}*)({load.pointer}) + ({load.at})"
+                reads += f"KCL_LOAD_VECTOR##W_##_{word}((kept{k}_ + (t_) * W_), ({source})) "
+                moves += f"kept{k}_[v_] = kept{k}_[(W_) + v_]; "
+        if not rooms:
+            return ""
+        each = '_Pragma("unroll") for (int v_ = 0; v_ < (W_); ++v_)'
+        decode = " ".join(line.strip() for line in self.decode.splitlines())
+        vectors = self.vectors("##W_", "1", "W_", "ACC_T", "INDEX_T", "acc_", "i_", "0", "t_")
+        return (
+            f"#define EPILOGUE_ROW(W_, n_) {rooms}\n"
+            "#define EPILOGUE_READ_ROW(W_, t_, i_) "
+            f"{{ const INDEX_T first = (i_); {decode} {reads}}}\n"
+            f"#define EPILOGUE_NEXT_ROW(W_) {each} {{ {moves}}}\n"
+            f"#define EPILOGUE_VECTOR_KEPT(W_, acc_, i_, t_) {vectors}\n"
         )
 
     @property
@@ -246,10 +284,12 @@ class Epilogue:
         return (STORE_VECTOR, *pairs, LOAD_VECTOR) if self.loads else (STORE_VECTOR, *pairs)
 
     def vectors(
-        self, suffix: str, n: str, w: str, acc: str, index: str, accs: str, at: str, step: str
-    ) -> str:
+        self, suffix: str, n: str, w: str, acc: str, index: str, accs: str, at: str, step: str,
+        kept: str = "",
+    ) -> str:  # fmt: skip
         """The block of EPILOGUE_VECTORS(n, w, accs, at, step), in one line, for C types `acc` and
-        `index`; it calls STORE_VECTOR's and LOAD_VECTOR's macros with `suffix`, which is W."""
+        `index`; it calls STORE_VECTOR's and LOAD_VECTOR's macros with `suffix`, which is W.  Loads
+        with a period are not made where vector `kept` of EPILOGUE_ROW has their values."""
         arrays = f"const {index} given_i_ = ({at}), given_step_ = ({step}); "
         arrays += "".join(f"uint2 {name}; " for name in self.fours)
         known = inside = after = ""
@@ -258,6 +298,10 @@ class Epilogue:
         before = found if self.loads else ""
         for k, load in enumerate(self.loads):
             word = WORDS[load.dtype.itemsize]
+            if kept and load.period:
+                room = f"((const {load.dtype.storage}*)kept{k}_)"
+                known += load.line(room, f"({kept}) * {w} + j_") + " "
+                continue
             arrays += f"{word} read{k}_[({n}) * {w}]; "
             place = f"({load.at})" if load.at else "given_i_ + n_ * given_step_"
             source = f"(__global const {word}*)({load.pointer}) + {place}"

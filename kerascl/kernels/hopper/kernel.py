@@ -18,6 +18,7 @@ from kerascl.kernels.hopper.tma import depth_of
 from kerascl.kernels.matmul.split_k import vector_reduction_launch
 
 Args = tuple[Arg, ...]
+COMPUTING = 32  # registers of a work-item for addresses, and for what an epilogue computes
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Run:
             LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),
             VECTORS=self._vectors(epilogue), READS=len(epilogue.reads), RESIDENT=self.resident,
             ONE_COLUMN=int(self._one_column(epilogue)), PINGPONG=shape.pingpong,
+            KEPT=self._kept(epilogue),
         ) | dict(self.flags)  # fmt: skip
         kept = ""
         if self.pairs and epilogue.rounds and names["VECTOR"]:
@@ -175,6 +177,18 @@ class Run:
         fit = (n for n in (4, 2) if n * (read + 3 * vector) <= free)
         whole = (n for n in fit if not any(c % (columns * n) for c in own))
         return next(whole, 1)
+
+    def _kept(self, epilogue: Epilogue) -> int:
+        """Vectors of what all rows read, such as a bias, that a lane keeps: those of all its
+        columns, or two, or one, as registers suffice; 0 where they do not or rows share nothing."""
+        vector = self._vector(epilogue)
+        if not vector or epilogue.reads or not epilogue.repeats(self.columns):
+            return 0
+        words = sum(ceil_div(vector * x.dtype.itemsize, 4) for x in epilogue.loads if x.period)
+        results = self.shape.blocks * self.shape.bn // 2 * (2 if self.a_low else 1)
+        free = self.registers - results - COMPUTING
+        counts = (self.shape.bn // (4 * vector), 2, 1)
+        return next((n for n in counts if n * words <= free), 0)
 
     def _one_column(self, epilogue: Epilogue) -> bool:
         """Whether a work-group keeps to a column of tiles."""

@@ -259,6 +259,24 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     return;
   }
 
+#if (defined(CONV) && FILTER_GRAD) || PLANES
+#define PLACE(row, live, at) \
+      int live; INDEX_T at; \
+      { DECODE_BLOCK(pm * BLOCKS + (row) / BLOCK_ROWS, tap_, c0_) \
+        const int c_ = c0_ + (row) % BLOCK_ROWS; \
+        live = tap_ < KER1 * KER2 && CHANNEL_LIVE(c_); \
+        at = CHANNEL_AT(tap_, c_) * COUT + n0; }
+#define COLUMNS COUT
+#elif defined(CONV)
+#define PLACE(row, live, at) PLACE_PIXEL(row, live, at)
+#define COLUMNS COUT
+#else
+#define PLACE(row, live, at) \
+      const int live = pm * BM + (row) < M; \
+      const INDEX_T at = ((INDEX_T)plane * M + pm * BM + (row)) * N + n0;
+#define COLUMNS N
+#endif
+
   TAKE_REGISTERS;
   float products[MI][BN / 2];
   UNROLL for (int i = 0; i < MI; ++i) UNROLL for (int j = 0; j < BN / 2; ++j) products[i][j] = 0;
@@ -271,6 +289,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     DECODE_TILE
     DECODE_DEPTH
     DECODE_SLICE
+    READ_ROW
     int before = 0;
     TAKE_TURN
 #ifdef PROMOTE
@@ -320,23 +339,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 
 #if defined(CONV) && !FILTER_GRAD
     DECODE_PIXELS
-#endif
-#if (defined(CONV) && FILTER_GRAD) || PLANES
-#define PLACE(row, live, at) \
-      int live; INDEX_T at; \
-      { DECODE_BLOCK(pm * BLOCKS + (row) / BLOCK_ROWS, tap_, c0_) \
-        const int c_ = c0_ + (row) % BLOCK_ROWS; \
-        live = tap_ < KER1 * KER2 && CHANNEL_LIVE(c_); \
-        at = CHANNEL_AT(tap_, c_) * COUT + n0; }
-#define COLUMNS COUT
-#elif defined(CONV)
-#define PLACE(row, live, at) PLACE_PIXEL(row, live, at)
-#define COLUMNS COUT
-#else
-#define PLACE(row, live, at) \
-      const int live = pm * BM + (row) < M; \
-      const INDEX_T at = ((INDEX_T)plane * M + pm * BM + (row)) * N + n0;
-#define COLUMNS N
 #endif
     END_TURN
     STORE_RESULT

@@ -168,6 +168,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_halo(
 #define ch 0
 #define PLACE(row, live, at) PLACE_PIXEL(row, live, at)
 #define COLUMNS COUT
+    READ_ROW
     STORE_RESULT
     TILE_MOMENTS
   }

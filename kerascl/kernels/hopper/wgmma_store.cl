@@ -38,8 +38,52 @@
 #define VECTORS 1
 #define READS 0
 #endif
+// KEPT: what all rows read, such as a bias, is read for a tile and not for each row.  READ_ROW begins
+// to while the products are under way: with all vectors of a lane's columns where so many are kept,
+// else (2) with the first, and READ_PART reads one ahead; or (1) it reads each as its turn comes.
+#ifndef KEPT
+#define KEPT 0
+#endif
+#if VECTOR == 8
+#define COLUMN(j) (((j) + pair) * 8)
+#define READ_KEPT(j, t) if (n0 + COLUMN(j) < COLUMNS) EPILOGUE_READ_ROW(8, t, n0 + COLUMN(j))
+#elif VECTOR == 4
+#define COLUMN(j) ((j) * 8 + (pair & 1) * 8 + (pair >> 1) * 4)
+#define READ_KEPT(j, t) if (n0 + COLUMN(j) < COLUMNS) EPILOGUE_READ_ROW(4, t, n0 + COLUMN(j))
+#endif
+#define EACH (VECTOR / 2)  // tiles of eight columns that the lanes of a row store as one vector each
+#define TIMES (BN / 8 / EACH)
+#if KEPT == 0
+#define READ_ROW
+#define READ_PART(j)
+#elif KEPT == 1
+#define READ_ROW
+#define READ_PART(j) \
+    EPILOGUE_ROW(VECTOR, 1) \
+    READ_KEPT(j, 0)
+#define KEPT_AT(j) 0
+#elif KEPT == TIMES
+#define READ_ROW \
+    EPILOGUE_ROW(VECTOR, KEPT) \
+    UNROLL for (int t_ = 0; t_ < KEPT; ++t_) READ_KEPT(t_ * EACH, t_)
+#define READ_PART(j)
+#define KEPT_AT(j) ((j) / EACH)
+#else
+#define READ_ROW \
+    EPILOGUE_ROW(VECTOR, 2) \
+    READ_KEPT(0, 1)
+#define READ_PART(j) \
+    EPILOGUE_NEXT_ROW(VECTOR) \
+    if (i + 1 < MI || (j) + EACH < BN / 8) READ_KEPT(((j) + EACH) % (BN / 8), 1)
+#define KEPT_AT(j) 0
+#endif
+#if KEPT
+#define STORE_VECTORS(count, width, d, live, at, step) \
+      if (live && inside) EPILOGUE_VECTOR_KEPT(width, d, at + col, KEPT_AT(j))
+#else
 #define STORE_VECTORS(count, width, d, live, at, step) \
       if (live && inside) EPILOGUE_VECTORS(count, width, d, at + col, step)
+#endif
 #if !READS
 #define STORE_BOTH(PART, width, tiles, step) { \
         float d[width]; \
@@ -93,7 +137,8 @@
 #define STORE_ROWS \
       const int low = pair & 1, high = pair & 2; \
       UNROLL for (int j = 0; j < BN / 8; j += 4 * VECTORS) { \
-        const int col = (j + pair) * 8, inside = n0 + col < COLUMNS; \
+        const int col = COLUMN(j), inside = n0 + col < COLUMNS; \
+        READ_PART(j) \
         STORE_BOTH(EIGHT, 8, 4, 32) \
       }
 #elif defined(EPILOGUE_VECTOR) && VECTOR == 4
@@ -113,9 +158,10 @@
                   RESULT[i][4 * (j) + 4 + o], RESULT[i][4 * (j) + 5 + o], odd, 1)
 #endif
 #define STORE_ROWS \
-      const int odd = pair & 1, right = odd * 8 + (pair >> 1) * 4; \
+      const int odd = pair & 1; \
       UNROLL for (int j = 0; j < BN / 8; j += 2 * VECTORS) { \
-        const int col = j * 8 + right, inside = n0 + col < COLUMNS; \
+        const int col = COLUMN(j), inside = n0 + col < COLUMNS; \
+        READ_PART(j) \
         STORE_BOTH(FOUR, 4, 2, 16) \
       }
 #else

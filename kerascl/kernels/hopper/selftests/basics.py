@@ -10,8 +10,8 @@ import numpy as np
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
-from kerascl.kernels.contract.epilogue import store_epilogue
-from kerascl.kernels.contract.plan import Plan
+from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore, store_epilogue
+from kerascl.kernels.contract.plan import Plan, Ref
 from kerascl.kernels.contract.run import enqueue
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.hopper.conv import HopperConv
@@ -19,6 +19,7 @@ from kerascl.kernels.hopper.filter_gradient import FilterGradient
 from kerascl.kernels.hopper.matmul import HopperMatmul
 from kerascl.kernels.hopper.register_blocked import RegisterBlockedFilterGradient
 from kerascl.kernels.hopper.solver import HopperSolver
+from kerascl.kernels.hopper.tiles import SHAPES
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.runtime import device, selftest_child
 
@@ -85,6 +86,42 @@ def products(dev: device.Device) -> None:
             check(f"a product of {name} ({precision})", got, want, bound)
 
 
+def biases(dev: device.Device, solvers: tuple[HopperMatmul, ...] = ()) -> None:
+    """Products with a bias, by tiles that keep as much of it as they can, two vectors, and one.
+
+    Raises:
+        DeviceError: of any step, or a result is wrong.
+    """
+    rng = np.random.default_rng()
+    m, n, k, dtype = 700, 392, 72, dtypes.bfloat16
+    problem = normalise_matmul(
+        MatmulProblem(m, n, k, (), (k, 1), (n, 1), dtype, dtype, dtypes.float32, precision="high")
+    )
+    a, b = (rng.standard_normal(shape).astype(dtype.numpy) for shape in ((m, k), (k, n)))
+    bias = rng.standard_normal(n).astype(np.float32)
+    want = a.astype(np.float64) @ b.astype(np.float64) + bias
+    for solver in solvers or tuple(HopperMatmul(SHAPES[at]) for at in (7, 1, 0)):
+        plan = solver.plan(problem, dev.info, biased(dtypes.float32, n))
+        got = np.empty((m, n), np.float32)
+        run(plan, {"a": a, "b": b, "bias": bias}, got, dev)
+        check(f"a product with a bias ({solver.name})", got, want, 2e-5)
+
+
+def biased(out: DType, period: int) -> Epilogue:
+    """Adds slot "bias", of so many float32, again and again."""
+    compute = "const float value = acc + bias_;"
+    return Epilogue(
+        f", __global {out.storage}* restrict out, __global const float* restrict bias",
+        (Ref("out"), Ref("bias")),
+        f"const float bias_ = bias[i % {period}]; {compute} "
+        f"{out.store.format(p='out', i='i', v='value')};",
+        loads=(VectorLoad("bias", dtypes.float32, "bias_", "column", period),),
+        compute=compute,
+        stores=(VectorStore("out", out, "value"),),
+        decode=f"const int column = first % {period};",
+    )
+
+
 def convolutions(dev: device.Device) -> None:
     """A convolution and its gradients, with sizes no box divides.
 
@@ -146,4 +183,4 @@ def convolution(
 
 
 if __name__ == "__main__":
-    selftest_child.main(products, convolutions)
+    selftest_child.main(products, biases, convolutions)

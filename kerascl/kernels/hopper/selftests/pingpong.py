@@ -13,7 +13,7 @@ from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import pingpong
-from kerascl.kernels.hopper.selftests.basics import check, run
+from kerascl.kernels.hopper.selftests.basics import biases, check, run
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.runtime import device, selftest_child
 
@@ -58,6 +58,15 @@ def products(dev: device.Device) -> None:
                 check(f"the epilogue of {what}", out, want * want, 4 * BOUNDS[name])
 
 
+def with_a_bias(dev: device.Device) -> None:
+    """Products whose bias is read before them.
+
+    Raises:
+        DeviceError: of any step, or a result is wrong.
+    """
+    biases(dev, tuple(map(hopper_matmul.HopperMatmul, pingpong.SHAPES)))
+
+
 def _adds_and_squares() -> Epilogue:
     """Adds "more", stores it in "total" and its square in "out"."""
     compute = "const float total_ = acc + more_, square_ = total_ * total_;"
@@ -76,4 +85,4 @@ def _adds_and_squares() -> Epilogue:
 
 
 if __name__ == "__main__":
-    selftest_child.main(products)
+    selftest_child.main(products, with_a_bias)
