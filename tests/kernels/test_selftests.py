@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from kerascl.kernels.hopper import probe
+from kerascl.kernels.hopper.selftests import basics
 from kerascl.kernels.units import attention_selftest
 from kerascl.runtime import selftest_child
 
@@ -47,8 +48,9 @@ def test_self_tests_reach_their_end(module, matrix, hopper_info, monkeypatch):
         assert got.shape == want.shape and np.isfinite(want).all() and 0 < bound < 0.1
 
     names["run"], names["check"] = run, check
-    for name in ("run", "check"):  # what the self-test of 16-bit attention borrows
-        monkeypatch.setattr(attention_selftest, name, names[name])
+    for module in (attention_selftest, basics):  # what other self-tests borrow
+        for name in ("run", "check"):
+            monkeypatch.setattr(module, name, names[name])
     built = []
     for test in tests:
         test.__globals__.update(run=run, check=check)
