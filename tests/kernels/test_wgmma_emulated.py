@@ -274,6 +274,25 @@ def test_tiles_of_convolutions(cpu_dev, cpu_info, shape, kind, rng):
     )
 
 
+@pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
+@pytest.mark.parametrize(
+    "solver",
+    [*(hopper_conv.HopperConv(tiles.SHAPES[n]) for n in (0, 1, 7)),
+     *map(halo.HaloConv, halo.SHAPES)],
+    ids=lambda solver: solver.name,
+)  # fmt: skip
+def test_biases_of_convolutions(cpu_dev, cpu_info, solver, kind, rng):
+    """With as much of it kept as the tile has registers for."""
+    channels = (40, 104) if kind == FORWARD else (104, 40)  # 104 results, of two tiles of 64
+    p = test_wgmma.convolution(kind, 3, 9, 13, *channels, 3, 1, 1, dtypes.bfloat16, "high")
+    a, b = test_wgmma.operands(rng, p)
+    bias = rng.standard_normal(p.out_shape[-1]).astype(np.float32)
+    plan = solver.plan(p, cpu_info, biased(dtypes.float32, len(bias)))
+    inputs = {"a": a, "b": b, "bias": bias}
+    got = emulator.run_plan(plan, inputs, poisoned(p.out_shape, dtypes.float32), cpu_dev)
+    assert test_wgmma.relative(got, test_wgmma.reference(p, a, b) + bias) < 1e-6
+
+
 HALO = {  # images, height, width, channels, filters, taps a side, stride, padding
     "same": (3, 9, 7, 40, 24, 3, 1, 1), "valid": (2, 8, 7, 72, 136, 3, 1, 0),
     "even": (2, 6, 11, 24, 72, 2, 1, 1), "wide": (1, 4, 70, 8, 64, 3, 1, 2),

@@ -108,11 +108,11 @@ def takes(p: AttentionProblem) -> bool:
         and p.mask is None
         and max(p.width, p.depth) <= MOST_FEATURES
         and attention16.takes(p)
-        and all(_steps_up(x, n, p) for x, n in ((p.k, p.source), (p.v, p.source)))
+        and all(_steps_up(x, p.source) for x in (p.k, p.v))
     )
 
 
-def _steps_up(x: Tensor, rows: int, p: AttentionProblem) -> bool:
+def _steps_up(x: Tensor, rows: int) -> bool:
     """Whether TMA can walk over a tensor: no dimension runs backwards, no rows are repeated."""
     return min(x.strides) >= 0 and (x.strides[1] > 0 or rows == 1)
 

@@ -74,6 +74,11 @@ class Run:
         return min(65536 // (round_up(self.threads, 128) * self.shape.groups), 255)
 
     @property
+    def free(self) -> int:
+        """Registers of a work-item beside its results, of which 3xTF32 has two."""
+        return self.registers - self.shape.results * (2 if self.a_low else 1)
+
+    @property
     def operands(self) -> Args:
         """The kernel's first arguments."""
         return Ref(self.a), Ref(self.b), Ref(self.a_low or self.a), Ref(self.b_low or self.b)
@@ -169,8 +174,7 @@ class Run:
         vector = self._vector(epilogue)
         if not vector or not epilogue.reads:
             return 1
-        results = self.shape.blocks * self.shape.bn // 2 * (2 if self.a_low else 1)
-        free = self.registers - results
+        free = self.free
         read = sum(ceil_div(vector * load.dtype.itemsize, 4) for load in epilogue.reads)
         # Columns that the lanes of a row take together.
         columns, own = 4 * vector, (self.columns, self.shape.bn)
@@ -185,8 +189,7 @@ class Run:
         if not vector or epilogue.reads or not epilogue.repeats(self.columns):
             return 0
         words = sum(ceil_div(vector * x.dtype.itemsize, 4) for x in epilogue.loads if x.period)
-        results = self.shape.blocks * self.shape.bn // 2 * (2 if self.a_low else 1)
-        free = self.registers - results - COMPUTING
+        free = self.free - COMPUTING
         counts = (self.shape.bn // (4 * vector), 2, 1)
         return next((n for n in counts if n * words <= free), 0)
 
