@@ -51,8 +51,8 @@
 #define COLUMN(j) ((j) * 8 + (pair & 1) * 8 + (pair >> 1) * 4)
 #define READ_KEPT(j, t) if (n0 + COLUMN(j) < COLUMNS) EPILOGUE_READ_ROW(4, t, n0 + COLUMN(j))
 #endif
-#define AT_ONCE (VECTOR / 2)  // tiles of eight columns that the lanes of a row store as one vector each
-#define PARTS (BN / 8 / AT_ONCE)
+#define LANE_TILES (VECTOR / 2)  // tiles of eight columns that the lanes of a row store as one vector each
+#define ROW_VECTORS (BN / 8 / LANE_TILES)
 #if KEPT == 0
 #define READ_ROW
 #define READ_PART(j)
@@ -62,19 +62,19 @@
     EPILOGUE_ROW(VECTOR, 1) \
     READ_KEPT(j, 0)
 #define KEPT_AT(j) 0
-#elif KEPT == PARTS
+#elif KEPT == ROW_VECTORS
 #define READ_ROW \
     EPILOGUE_ROW(VECTOR, KEPT) \
-    UNROLL for (int t_ = 0; t_ < KEPT; ++t_) READ_KEPT(t_ * AT_ONCE, t_)
+    UNROLL for (int t_ = 0; t_ < KEPT; ++t_) READ_KEPT(t_ * LANE_TILES, t_)
 #define READ_PART(j)
-#define KEPT_AT(j) ((j) / AT_ONCE)
+#define KEPT_AT(j) ((j) / LANE_TILES)
 #else
 #define READ_ROW \
     EPILOGUE_ROW(VECTOR, 2) \
     READ_KEPT(0, 1)
 #define READ_PART(j) \
     EPILOGUE_NEXT_ROW(VECTOR) \
-    if (i + 1 < MI || (j) + AT_ONCE < BN / 8) READ_KEPT(((j) + AT_ONCE) % (BN / 8), 1)
+    if (i + 1 < MI || (j) + LANE_TILES < BN / 8) READ_KEPT(((j) + LANE_TILES) % (BN / 8), 1)
 #define KEPT_AT(j) 0
 #endif
 #if KEPT
