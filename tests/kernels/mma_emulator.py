@@ -176,6 +176,8 @@ ATTENTION16 = """
 #define NT THREADS
 #define EMU_MOST (EB == 4 ? 1024 / MI : 64)
 #undef LOCAL_MEMORY
+#undef WORKS
+#define WORKS(x) 1  // its barriers are for all
 #define LOCAL_MEMORY(nbytes) __local uint memory[(nbytes) / 4] __attribute__((aligned(128)));
 #define EXP2(to, x) to = exp2(x)
 #define PACK(to, first, second) { \\

@@ -110,7 +110,7 @@ FAULTS = {
     "last block as any other": ("(last) >= S || ", ""),
     "diagonal as any other": ("(CAUSAL && (last) > (first_query))", "0"),
     "zeros left out": ("r_ < left_ && CHUNK * c_ < (features)", "1"),
-    "one statistic": ("4 * COLUMN(j, 0));\n      GET", "0);\n      GET"),
+    "one statistic": ("4 * COLUMN(j, 0));\n        GET", "0);\n        GET"),
 }  # fmt: skip
 
 

@@ -59,6 +59,10 @@
 #define GENERAL(last, first_query) \
   (HAS_BIAS || HAS_MASK || DOWNWARD || (last) >= S || (CAUSAL && (last) > (first_query)))
 
+// Whether rows of a warp meet a block at all, given whether the diagonal lets them.  Warps that have
+// none to do leave the units to others, but with 16-bit tiles, whose registers do not suffice for it.
+#define MEETS(below) (!CAUSAL || HAS_MASK || (below))
+
 #ifdef FORWARD
 #define LOAD_BLOCK(at, s) \
   COPY_TILE(at, k + (s) * k1, k1, k3, S - (s), BC, WIDTH, WP) \
@@ -73,7 +77,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION(
   DRAW_KEY
   // later queries of a causal problem see more keys: they start first
   const int first = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR;
-  const int row0 = first + lid / 32 * WARP_ROWS + g;
+  const int warp0 = first + lid / 32 * WARP_ROWS, row0 = warp0 + g;
   const int h = get_group_id(1), b = get_group_id(2), heads = get_num_groups(1);
   __global const X_T* k = pK + kOff + b * k0 + h / REPEAT * k2;
   __global const X_T* v = pV + vOff + b * v0 + h / REPEAT * v2;
@@ -104,41 +108,43 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION(
       LOAD_BLOCK(to, next)
     }
     COMMIT;
-    const uint tileK = ring + stage * STAGE, tileV = tileK + BC * WS;
-    PRODUCTS(x, q, tileK, WP)
-    float factor = logScale;
-    if (GENERAL(s0 + BC - 1, first)) {
-      factor = 1.0f;
-      EACH(i, MI) EACH(j, NC) EACH(e, 4) {
-        const int t = row0 + ROW(i, e), s = s0 + COLUMN(j, e);
-        FINISH_LOGIT(x[i][j][e], t, s)
-        if (s >= end) x[i][j][e] = -INFINITY;
+    if (EB == 2 || WORKS(warp0 < T && MEETS(warp0 + WARP_ROWS > s0))) {
+      const uint tileK = ring + stage * STAGE, tileV = tileK + BC * WS;
+      PRODUCTS(x, q, tileK, WP)
+      float factor = logScale;
+      if (GENERAL(s0 + BC - 1, first)) {
+        factor = 1.0f;
+        EACH(i, MI) EACH(j, NC) EACH(e, 4) {
+          const int t = row0 + ROW(i, e), s = s0 + COLUMN(j, e);
+          FINISH_LOGIT(x[i][j][e], t, s)
+          if (s >= end) x[i][j][e] = -INFINITY;
+        }
       }
-    }
-    EACH(i, MI) EACH(r, 2) {
-      float most = x[i][0][2 * r];
-      EACH(j, NC) EACH(e, 2) most = fmax(most, x[i][j][2 * r + e]);
-      QUAD(most, more_, fmax(most, more_))
-      most = fmax(top[i][r], most * factor);
-      float keep;
-      EXP2(keep, top[i][r] - most);
-      top[i][r] = most;
-      sum[i][r] *= keep;
-      EACH(n, DP / 8) { o[i][n][2 * r] *= keep; o[i][n][2 * r + 1] *= keep; }
-      EACH(j, NC) EACH(e, 2) {
-        float w;
-        EXP2(w, x[i][j][2 * r + e] * factor - most);
-        sum[i][r] += w;
-        x[i][j][2 * r + e] = w;
+      EACH(i, MI) EACH(r, 2) {
+        float most = x[i][0][2 * r];
+        EACH(j, NC) EACH(e, 2) most = fmax(most, x[i][j][2 * r + e]);
+        QUAD(most, more_, fmax(most, more_))
+        most = fmax(top[i][r], most * factor);
+        float keep;
+        EXP2(keep, top[i][r] - most);
+        top[i][r] = most;
+        sum[i][r] *= keep;
+        EACH(n, DP / 8) { o[i][n][2 * r] *= keep; o[i][n][2 * r + 1] *= keep; }
+        EACH(j, NC) EACH(e, 2) {
+          float w;
+          EXP2(w, x[i][j][2 * r + e] * factor - most);
+          sum[i][r] += w;
+          x[i][j][2 * r + e] = w;
+        }
       }
-    }
 #if HAS_DROPOUT
-    EACH(i, MI) EACH(j, NC) {
-      DRAWS_ALONG(words, row0 + ROW(i, 0), s0 + 8 * j)
-      EACH(e, 4) x[i][j][e] = KEPT(x[i][j][e], words[e]);
-    }
+      EACH(i, MI) EACH(j, NC) {
+        DRAWS_ALONG(words, row0 + ROW(i, 0), s0 + 8 * j)
+        EACH(e, 4) x[i][j][e] = KEPT(x[i][j][e], words[e]);
+      }
 #endif
-    ADD_PRODUCT(o, x, tileV, DP)
+      ADD_PRODUCT(o, x, tileV, DP)
+    }
     stage = stage == STAGES - 1 ? 0 : stage + 1;
   }
 #if CAUSAL && HAS_MASK
@@ -228,12 +234,13 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION_GRA
   uint base;
   LOCAL_ADDRESS(base, &memory[0]);
   const int lid = get_local_id(0), lane = lid % 32, g = lane / 4, t4 = lane % 4;
-  const int b = get_group_id(2), own0 = lid / 32 * WARP_ROWS + g;
+  const int b = get_group_id(2), own0 = lid / 32 * WARP_ROWS;
   DRAW_KEY
   float sum[MI][WP / 8][4];
   EACH(i, MI) EACH(n, WP / 8) EACH(e, 4) sum[i][n][e] = 0;
 #if KEYS
-  const int r0 = (int)get_group_id(0) * BR, row0 = r0 + own0, group = get_group_id(1);
+  const int r0 = (int)get_group_id(0) * BR, group = get_group_id(1);
+  const int warp0 = r0 + own0, row0 = warp0 + g;
   const int heads_end = (group + 1) * REPEAT;
   float sumV[MI][DP / 8][4];
   EACH(i, MI) EACH(n, DP / 8) EACH(e, 4) sumV[i][n][e] = 0;
@@ -244,7 +251,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION_GRA
   HOLD(own, base, k_, k1, k3, S - r0, WIDTH, WP)
   HOLD(ownV, base + BR * WS, v_, v1, v3, S - r0, DEPTH, DP)
 #else
-  const int r0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR, row0 = r0 + own0;
+  const int r0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR;
+  const int warp0 = r0 + own0, row0 = warp0 + g;
   const int h = get_group_id(1), group = h / REPEAT;
   __global const X_T* q_ = pQ + qOff + b * q0 + h * q2 + r0 * q1;
   __global const X_T* g_ = pG + gOff + b * g0 + h * g2 + r0 * g1;
@@ -286,57 +294,59 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION_GRA
       SETTLE(h_next, next)
     }
     COMMIT;
-    const uint other = ring + stage * STAGE, otherV = other + BC * WS;
-    PRODUCTS(x, own, other, WP)
-    PRODUCTS(y, ownV, otherV, DP)
-    float factor = logScale;
+    if (EB == 2 || WORKS(warp0 < ROWS && MEETS(KEYS ? c0 + BC > warp0 : warp0 + WARP_ROWS > c0))) {
+      const uint other = ring + stage * STAGE, otherV = other + BC * WS;
+      PRODUCTS(x, own, other, WP)
+      PRODUCTS(y, ownV, otherV, DP)
+      float factor = logScale;
 #if KEYS
 #define AT(i, j, e) const int t = c0 + COLUMN(j, e), s = row0 + ROW(i, e);
-    if (GENERAL(r0 + BR - 1, c0)) {
+      if (GENERAL(r0 + BR - 1, c0)) {
 #else
 #define AT(i, j, e) const int t = row0 + ROW(i, e), s = c0 + COLUMN(j, e);
-    if (GENERAL(c0 + BC - 1, r0)) {
+      if (GENERAL(c0 + BC - 1, r0)) {
 #endif
-      factor = 1.0f;
-      EACH(i, MI) EACH(j, NC) EACH(e, 4) {
-        AT(i, j, e)
-        FINISH_LOGIT(x[i][j][e], t, s)
-        if (s >= S) x[i][j][e] = -INFINITY;
-      }
-    }
-    EACH(j, NC) {
-#if KEYS
-      float stat_[2], delta_[2];
-      GET_FLOATS(stat_[0], stat_[1], otherV + BC * DS + 4 * COLUMN(j, 0));
-      GET_FLOATS(delta_[0], delta_[1], otherV + BC * DS + 4 * BC + 4 * COLUMN(j, 0));
-#endif
-      EACH(i, MI) {
-#if KEYS
-        DRAWS_ACROSS(words, c0 + COLUMN(j, 0), row0 + ROW(i, 0))
-#else
-        DRAWS_ALONG(words, row0 + ROW(i, 0), c0 + 8 * j)
-#endif
-        EACH(e, 4) {
-#if KEYS
-          const float top = stat_[e & 1], less = delta_[e & 1];
-#else
-          const float top = stat[i][e >> 1], less = delta[i][e >> 1];
-#endif
-          float w;
-          EXP2(w, x[i][j][e] * factor - top);
-          DROP_VALUE(y[i][j][e], words[e])
-          float back = w * (y[i][j][e] - less);
-          if (HAS_MASK && top <= NEGATIVE) { w *= weight; back = 0; }
-          DROP_WEIGHT(w)
-          x[i][j][e] = w;
-          y[i][j][e] = back;
+        factor = 1.0f;
+        EACH(i, MI) EACH(j, NC) EACH(e, 4) {
+          AT(i, j, e)
+          FINISH_LOGIT(x[i][j][e], t, s)
+          if (s >= S) x[i][j][e] = -INFINITY;
         }
       }
-    }
-    ADD_PRODUCT(sum, y, other, WP)
+      EACH(j, NC) {
 #if KEYS
-    ADD_PRODUCT(sumV, x, otherV, DP)
+        float stat_[2], delta_[2];
+        GET_FLOATS(stat_[0], stat_[1], otherV + BC * DS + 4 * COLUMN(j, 0));
+        GET_FLOATS(delta_[0], delta_[1], otherV + BC * DS + 4 * BC + 4 * COLUMN(j, 0));
 #endif
+        EACH(i, MI) {
+#if KEYS
+          DRAWS_ACROSS(words, c0 + COLUMN(j, 0), row0 + ROW(i, 0))
+#else
+          DRAWS_ALONG(words, row0 + ROW(i, 0), c0 + 8 * j)
+#endif
+          EACH(e, 4) {
+#if KEYS
+            const float top = stat_[e & 1], less = delta_[e & 1];
+#else
+            const float top = stat[i][e >> 1], less = delta[i][e >> 1];
+#endif
+            float w;
+            EXP2(w, x[i][j][e] * factor - top);
+            DROP_VALUE(y[i][j][e], words[e])
+            float back = w * (y[i][j][e] - less);
+            if (HAS_MASK && top <= NEGATIVE) { w *= weight; back = 0; }
+            DROP_WEIGHT(w)
+            x[i][j][e] = w;
+            y[i][j][e] = back;
+          }
+        }
+      }
+      ADD_PRODUCT(sum, y, other, WP)
+#if KEYS
+      ADD_PRODUCT(sumV, x, otherV, DP)
+#endif
+    }
     stage = stage == STAGES - 1 ? 0 : stage + 1;
     c0 += BC;
     SETTLE(h, c0)
