@@ -12,35 +12,12 @@ from __future__ import annotations
 import dataclasses
 import re
 
+from kerascl import dtypes
 from kerascl.kernels.contract.plan import Launch, Plan
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.units import attention as unit_attention
 from kerascl.kernels.units import attention16
-
-#: mma_units.cl, with nothing rounded: results are those of float32.
-UNITS = """
-#define MATRIX_UNITS \\
-  __local float emu_a[THREADS][4], emu_b[THREADS][2], emu_x[THREADS]; \\
-  const int emu_lane = get_local_id(0), emu_warp = emu_lane / 32 * 32;
-#define MMA_TF32(d, a, b0, b1) { \\
-  barrier(CLK_LOCAL_MEM_FENCE); \\
-  for (int n_ = 0; n_ < 4; ++n_) emu_a[emu_lane][n_] = (a)[n_]; \\
-  emu_b[emu_lane][0] = b0; \\
-  emu_b[emu_lane][1] = b1; \\
-  barrier(CLK_LOCAL_MEM_FENCE); \\
-  for (int n_ = 0; n_ < 4; ++n_) { \\
-    const int row_ = emu_lane % 32 / 4, col_ = emu_lane % 4 * 2 + n_ % 2; \\
-    for (int k_ = 0; k_ < 8; ++k_) \\
-      (d)[n_] += emu_a[emu_warp + row_ * 4 + k_ % 4][n_ / 2 + k_ / 4 * 2] \\
-          * emu_b[emu_warp + col_ * 4 + k_ % 4][k_ / 4]; \\
-  } }
-#define SHUFFLE_XOR(to, from, bits) { \\
-  barrier(CLK_LOCAL_MEM_FENCE); \\
-  emu_x[emu_lane] = from; \\
-  barrier(CLK_LOCAL_MEM_FENCE); \\
-  to = emu_x[emu_lane ^ (bits)]; }
-#define ROUNDED_SUM(x) (x)
-"""
+from kerascl.kernels.units.fragment import Fragment
 
 # Instead of nv_sm80.cl's macros that hold PTX.  EMU_MASK: the bits that products take of a TF32.
 _TILE = r"""
@@ -194,11 +171,13 @@ def _without_ptx(text: str) -> str:
     )  # fmt: skip
 
 
-# Instead of mma16_units.cl's macros, and of mma_units.cl's that attention_mma16.cl uses.
+# Instead of mma16_units.cl's macros, and of mma_units.cl's.
 ATTENTION16 = """
 #define NT THREADS
-#define EMU_MOST 64
+#define EMU_MOST (EB == 4 ? 1024 / MI : 64)
 #undef LOCAL_MEMORY
+#undef WORKS
+#define WORKS(x) 1  // its barriers are for all
 #define LOCAL_MEMORY(nbytes) __local uint memory[(nbytes) / 4] __attribute__((aligned(128)));
 #define EXP2(to, x) to = exp2(x)
 #define PACK(to, first, second) { \\
@@ -232,23 +211,10 @@ def emulated16(
 
         def source(self, p, block, epilogue, **names):
             text = super().source(p, block, epilogue, **names)
-            name = attention16.NAMES[p.q.dtype]
-            pieces = "".join(cl_source(f"units/{piece}.cl") for piece in attention16.PIECES)
-            head, rest = text.split(pieces)
-            assert not rest
-            (macro,) = (f.macro for t, f in attention16.FRAGMENTS.items() if t is p.q.dtype)
-            pieces = _without_ptx(pieces)
-            macros, kernel = pieces.split("// Attention of 16-bit floats")
-            assert not re.search(r"\basm\b", re.sub("//.*", "", kernel)), "PTX not emulated"
-            if fault:
-                assert fault[0] in kernel
-                kernel = kernel.replace(*fault)
-            modes = f"#define EMU_MASK 0\n#define EMU_LATE {int(late)}\n"
-            text = (
-                head.replace(macro, "") + macros + modes + _VALUES[name] + ATTENTION16 + _TILE
-                + "//" + kernel
-            )  # fmt: skip
-            return text.replace('_Pragma("unroll")', "")
+            value = _VALUES[attention16.NAMES[p.q.dtype]]
+            fragment = next(f for t, f in attention16.FRAGMENTS.items() if t is p.q.dtype)
+            modes = f"#define EMU_MASK 0\n{value}"
+            return _attention(text, attention16.PIECES, fragment, modes, late, fault)
 
         def options(self, p, block, keys):
             return ("-cl-opt-disable",)
@@ -256,14 +222,39 @@ def emulated16(
     return Emulated
 
 
-def emulated_class(solver: type[unit_attention._FragmentSolver]) -> type:
-    """A class of attention's solvers for NVIDIA's matrix units as one for any device."""
+def _attention(
+    text: str, pieces: tuple[str, ...], fragment: Fragment, modes: str, late: bool,
+    fault: tuple[str, str] | None,
+) -> str:  # fmt: skip
+    """A text of attention_mma.cl without NVIDIA's instructions."""
+    whole = "".join(cl_source(f"units/{piece}.cl") for piece in pieces)
+    head, rest = text.split(whole)
+    assert not rest
+    whole = _without_ptx(whole)
+    macros, kernel = whole.split("// Tiles and operands")
+    assert not re.search(r"\basm\b", re.sub("//.*", "", kernel)), "PTX not emulated"
+    if fault:
+        assert fault[0] in kernel
+        kernel = kernel.replace(*fault)
+    modes += f"#define EMU_LATE {int(late)}\n"
+    head = head.replace(fragment.macro, "")
+    text = head + macros + modes + ATTENTION16 + _TILE + "//" + kernel
+    return text.replace('_Pragma("unroll")', "")
+
+
+def emulated_class(
+    solver: type[unit_attention._FragmentSolver], late: bool = False,
+    fault: tuple[str, str] | None = None,
+) -> type:  # fmt: skip
+    """A class of attention's solvers in TF32 as one for any device, which keeps what float32 holds;
+    `late` and `fault` are those of `emulated16`."""
 
     class Emulated(solver):
-        def source(self, *args, **names):
-            text = super().source(*args, **names)
-            assert cl_source("units/mma_units.cl") in text
-            return text.replace(cl_source("units/mma_units.cl"), UNITS)
+        def source(self, p, block, epilogue, **names):
+            text = super().source(p, block, epilogue, **names)
+            exact = "#undef ROUNDED\n#define ROUNDED(x) (x)\n#define EMU_MASK 0xffffffffu\n"
+            fragment = unit_attention.FRAGMENTS[dtypes.float32]
+            return _attention(text, unit_attention.PIECES, fragment, exact, late, fault)
 
         def options(self, p, block, keys):
             return ("-cl-opt-disable",)  # building takes longer than running

@@ -16,7 +16,7 @@ from kerascl.kernels.units import attention as unit_attention
 from kerascl.kernels.units import attention16, attention_selftest
 from kerascl.runtime.errors import DeviceError
 from tests import profiles
-from tests.kernels import mma_emulator, ptx
+from tests.kernels import ptx
 from tests.kernels.harness import devices, poisoned, random_array, run_outputs
 from tests.kernels.mma_emulator import emulated_class
 from tests.philox import kept
@@ -361,16 +361,19 @@ def test_self_test_of_matrix_units(dev, monkeypatch):
         monkeypatch.setattr(unit_attention, name, emulated_class(getattr(unit_attention, name)))
     plain = (1, 20, 37, 2, 12, 20, True, 1.0)
     dropout = (*plain[:-1], 0.75)
+    blocks = (unit_attention.FragmentBlock(2, 1, 16), unit_attention.FragmentBlock(2, 1, 32))
     monkeypatch.setattr(attention_selftest, "BOUNDS", {dtypes.float32: 2e-3})
-    monkeypatch.setattr(attention_selftest, "CASES", (dropout,))
+    monkeypatch.setattr(attention_selftest, "CASES", ((dropout, blocks),))
     attention_selftest.cases(dev)
     with monkeypatch.context() as patched:
         wrong = philox.SOURCE.replace("(key + 4ul", "(key + 3ul")
         patched.setattr(philox, "SOURCE", wrong)
         with pytest.raises(DeviceError, match="attention is wrong"):
             attention_selftest.cases(dev)
-    monkeypatch.setattr(attention_selftest, "CASES", (plain,))
-    wrong = mma_emulator.UNITS.replace("k_ / 4 * 2]", "k_ / 4 * 2 ^ 1]")
-    monkeypatch.setattr(mma_emulator, "UNITS", wrong)
+    monkeypatch.setattr(attention_selftest, "CASES", ((plain, blocks),))
+    fault = ("(8 * j + m) * (4", "(8 * j + 1 - m) * (4")  # depths of values swapped
+    for name in ("FragmentAttention", "FragmentAttentionGradient"):
+        kind = getattr(unit_attention, name).__mro__[1]
+        monkeypatch.setattr(unit_attention, name, emulated_class(kind, fault=fault))
     with pytest.raises(DeviceError, match="attention is wrong"):
         attention_selftest.cases(dev)

@@ -109,8 +109,8 @@ FAULTS = {
     "rows swapped": ("(e >> 1)][2 * (e & 1)],", "(e >> 1)][2 * (~e & 1)],"),
     "last block as any other": ("(last) >= S || ", ""),
     "diagonal as any other": ("(CAUSAL && (last) > (first_query))", "0"),
-    "zeros left out": ("r_ < left_ && 8 * c_ < (features)", "1"),
-    "one statistic": ("4 * COLUMN(j, 0));\n      GET", "0);\n      GET"),
+    "zeros left out": ("r_ < left_ && CHUNK * c_ < (features)", "1"),
+    "one statistic": ("4 * COLUMN(j, 0));\n        GET", "0);\n        GET"),
 }  # fmt: skip
 
 

@@ -206,7 +206,7 @@ def test_faults_are_seen(fault, cpu_dev, cpu_info, rng):
 
 
 def test_results_are_those_of_the_other_kernel(cpu_dev, cpu_info, rng):
-    """attention_mma16.cl, emulated: the same statistics, and the same probabilities dropped."""
+    """attention_mma.cl, emulated: the same statistics, and the same probabilities dropped."""
     case = Case((1, 70, 75, 2, 1, 16, 24), rng, causal=True, dtype=F16, dropout=DROPOUTS["fine"])
     got = run(case, cpu_info, cpu_dev)
     outs = {"out": poisoned(case.y.shape, F16), "stat": poisoned((1, 2, 70), dtypes.float32)}

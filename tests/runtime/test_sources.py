@@ -17,13 +17,15 @@ MODULES = [
 PROGRAMS = {
     **{hopper_probe.self_test(name): [f"{name}.cl"] for name in hopper_probe.SELF_TESTS},
     "kerascl.kernels.units.attention_selftest": [
-        "attention_mma.cl", "attention_quads.cl", "mma_units.cl",
+        "attention_mma.cl", "attention_mma_tiles32.cl", "attention_quads.cl", "mma_units.cl",
+        "nv_sm80.cl",
     ],
     "kerascl.kernels.units.attention_fragment_selftest": [
         "attention_fragment.cl", "attention_fragment_tiles.cl", "attention_common.cl", "pairs.cl",
     ],
     **{f"kerascl.kernels.units.attention16{large}_selftest": [
-        "attention_mma16.cl", "attention_quads.cl", "mma16_units.cl", "mma_units.cl", "nv_sm80.cl",
+        "attention_mma.cl", "attention_mma_tiles16.cl", "attention_quads.cl", "mma16_units.cl",
+        "mma_units.cl", "nv_sm80.cl",
     ] for large in ("", "_large")},
 }
 

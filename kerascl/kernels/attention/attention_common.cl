@@ -1,7 +1,4 @@
 // What attention_tile.cl, attention_mma.cl and attention_fragment.cl share.  Logits are kept times log2(e).
-#ifndef ROUNDED  // what is kept for products
-#define ROUNDED(x) (x)
-#endif
 #ifndef SLOPE_SCALE  // what the gradients of logits are kept times
 #define SLOPE_SCALE scale
 #endif
@@ -70,13 +67,13 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
     const int r = i / (padded / 4), c = i % (padded / 4) * 4;
     float4 x = (float4)(0);
     if (r < left && c < features) x = X_LOAD4(from, r * row + c);
-    vstore4(ROUNDED(x), 0, to + r * (padded + 4) + c);
+    vstore4(x, 0, to + r * (padded + 4) + c);
   }
 #else
   FEW_LOADS for (int i = lid; i < rows * padded; i += THREADS) {
     const int r = i / padded, c = i % padded;
     const float x = r < left && c < features ? X_LOAD(from, r * row + c * step) : 0.0f;
-    to[r * (padded + 4) + c] = ROUNDED(x);
+    to[r * (padded + 4) + c] = x;
   }
 #endif
 }

@@ -56,8 +56,8 @@ def _try_units(info) -> None:
 
 LEAST_QUERIES = 8
 MOST_LOGITS = 1 / 256  # of the memory; a training step keeps those of all layers
-# Of one head, up to which kernels on matrix units beat the formula: those of attention_mma.cl, and
-# those of attention_mma16.cl.
+# Of one head, up to which kernels on matrix units beat the formula: those with tiles of
+# TF32, and those of 16 bits.
 MATRIX_FEATURES, MATRIX_FEATURES16 = 64, 128
 # Of the formula with its gradients: launches, how often a logit is read or written, and the share
 # of the matrix units' rate that its products are taken to reach.

@@ -1,4 +1,4 @@
-// Attention of 16-bit floats on NVIDIA sm_90a, forward: as attention_mma16.cl, with warpgroup products.
+// Attention of 16-bit floats on NVIDIA sm_90a, forward: as attention_mma.cl, with warpgroup products.
 // A consumer warpgroup owns 64 queries of a tile, whose rows lie in registers as left operands.  A
 // producer brings blocks of BC keys (K) and values (V) by TMA into one ring, a stage for either, in the
 // order of their use: K0, K1, V0, K2, V1, ..., V of the last.  Logits become probabilities in the

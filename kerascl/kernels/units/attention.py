@@ -9,17 +9,17 @@ probabilities from one product into the next without leaving registers is that o
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kerascl.dtypes import float32
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import AttentionProblem
-from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.epilogue import STORE_VECTOR, Epilogue, VectorStore
 from kerascl.kernels.contract.sizes import round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.tuning import machine
-from kerascl.kernels.units.nv_sm80 import MATRIX
+from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
 from kerascl.runtime import device as devices
 from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
@@ -44,20 +44,30 @@ class FragmentBlock:
         return 32 * self.warps
 
     def local_bytes(self, p: AttentionProblem) -> int:
-        """Bytes of local memory of the hungriest kernel."""
-        features = round_up(p.width, 8) + round_up(p.depth, 8) + 8
-        return 4 * (self.bc * features + 2 * max(self.bc, self.br) + 4)
+        """Bytes of local memory of the hungriest kernel: LOCAL_BYTES of attention_mma.cl."""
+        width, depth = (4 * round_up(n, 16) + 16 for n in (p.width, p.depth))
+        facts = 0 if p.grad is None else 8
+        return STAGES * self.bc * (width + depth + facts)
 
     def fits(self, p: AttentionProblem, info: DeviceInfo) -> bool:
         """Whether a device has the local memory, of which 256 bytes are spared for the driver."""
         return self.local_bytes(p) <= info.local_mem_bytes - 256
 
+    def columns(self, p: AttentionProblem) -> int:
+        """Those that a row meets, in whole blocks; forward, or of both gradients' kernels."""
+        sides = (p.source,) if p.grad is None else (p.source, p.length)
+        return sum(round_up(n, self.bc) for n in sides)
 
+
+STAGES = 2  # blocks of columns in local memory
 # (most features, block): larger ones first; registers bound the features.
 FORWARD = (
-    (64, FragmentBlock(4, 2, 32)), (128, FragmentBlock(4, 1, 32)), (128, FragmentBlock(2, 1, 32)),
+    (64, FragmentBlock(4, 2, 32)), (128, FragmentBlock(4, 1, 32)), (64, FragmentBlock(2, 1, 32)),
+    (128, FragmentBlock(4, 1, 16)), (128, FragmentBlock(2, 1, 16)),
 )  # fmt: skip
 BACKWARD = ((64, FragmentBlock(4, 1, 32)), (64, FragmentBlock(2, 1, 32)))
+# Columns instead of 32 where blocks of so many leave fewer idle, and their most features.
+WIDER, WIDER_FEATURES = 40, 64
 
 
 def available(info: DeviceInfo) -> bool:
@@ -76,11 +86,19 @@ def result(info: DeviceInfo) -> str:
 
 
 class _FragmentSolver(attention_tiled.TiledSolver):
-    """What differs from the portable kernels."""
+    """What differs from the portable kernels.
+
+    Args:
+        block: what a work-group takes, for tests; by default the best of the tables.
+    """
 
     kernel = "attention_mma"
-    # Share of the instruction's rate: of an H100's, 0.1 forward and 0.08 backward with dropout.
-    EFFICIENCY = 0.09
+    # Share of the instruction's rate, counted, not measured: local memory, of which four bytes a
+    # multiply-add of 16 rows must be read, bounds the gradients to twice that.
+    EFFICIENCY = 0.19
+
+    def __init__(self, block: FragmentBlock | None = None):
+        self.given = block
 
     def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
         exact = problem.precision == "highest" and problem.q.dtype is float32
@@ -94,15 +112,42 @@ class _FragmentSolver(attention_tiled.TiledSolver):
         return max(p.products / rate, rates.moving(p.nbytes)) + launches * rates.launch
 
     def block(self, p: AttentionProblem, info: DeviceInfo) -> Any:
-        return attention_tiled.block_for(p, info, FORWARD, BACKWARD)
+        if self.given is not None:
+            return self.given if self.given.fits(p, info) else None
+        block = attention_tiled.block_for(p, info, FORWARD, BACKWARD)
+        if block is None or block.bc != 32 or max(p.width, p.depth) > WIDER_FEATURES:
+            return block
+        wider = replace(block, bc=WIDER)
+        return wider if wider.fits(p, info) and wider.columns(p) < block.columns(p) else block
 
     def source(self, p: AttentionProblem, block: Any, epilogue: Epilogue, **names: int) -> str:
         names |= dict(
-            BR=block.br, BC=block.bc, MI=block.blocks, THREADS=block.threads,
-            X_BYTES=p.q.dtype.itemsize,
+            BR=block.br, BC=block.bc, MI=block.blocks, THREADS=block.threads, EB=4,
+            X_BYTES=p.q.dtype.itemsize, STAGES=STAGES, OWN_LOCAL=0, LARGE=0,
+            DOWNWARD=int(not p.scale > 0),
         )  # fmt: skip
-        text = attention_tiled.head(p, epilogue, cl_source("units/mma_units.cl"), **names)
-        return text + cl_source("units/attention_quads.cl") + cl_source("units/attention_mma.cl")
+        text = attention_tiled.head(p, epilogue, "", **names)
+        if names.get("KEYS", 0):
+            text += STORE_VECTOR + stores("PUT_K", "outK", p) + stores("PUT_V", "outV", p)
+        pieces = "".join(cl_source(f"units/{name}.cl") for name in PIECES)
+        return text + FRAGMENTS[float32].macro + pieces
+
+
+# What the text is made of behind the facts of a problem.
+PIECES = ("mma_units", "nv_sm80", "mma16_units", "attention_quads", "attention_mma_tiles32",
+          "attention_mma")  # fmt: skip
+
+
+def stores(name: str, pointer: str, p: AttentionProblem) -> str:
+    """The macros <name>(count, values, at), which stores 4 or 8 neighbours as EPILOGUE_VECTOR does,
+    and <name>_ONE(value, at); STORE_VECTOR's come before the first."""
+    store = VectorStore(pointer, p.dtype, f"(({p.dtype.compute})acc)")
+    vectors = Epilogue("", (), "", stores=(store,)).vectors
+    block = vectors("##count_", "1", "count_", "float", p.index, "values_", "at_", "0")
+    return (
+        f"#define {name}(count_, values_, at_) {block}\n"
+        f"#define {name}_ONE(value_, at_) OUT_STORE({pointer}, at_, value_);\n"
+    )
 
 
 class FragmentAttention(_FragmentSolver, attention_tiled.TiledAttention):

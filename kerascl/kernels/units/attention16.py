@@ -16,13 +16,14 @@ from typing import Any
 from kerascl.dtypes import bfloat16, float16
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import AttentionProblem, Tensor
-from kerascl.kernels.contract.epilogue import STORE_VECTOR, Epilogue, VectorStore
+from kerascl.kernels.contract.epilogue import STORE_VECTOR, Epilogue
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.hopper import probe
 from kerascl.kernels.hopper.ptx import REWRITE
 from kerascl.kernels.hopper.tiles import SHARED_LIMIT
 from kerascl.kernels.tuning import machine
+from kerascl.kernels.units.attention import stores
 from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
 from kerascl.runtime import device as devices
 from kerascl.runtime import selftest, sources
@@ -74,7 +75,7 @@ class Tile:
         return 32 * self.warps
 
     def local_bytes(self, p: AttentionProblem, keys: bool) -> int:
-        """Bytes of local memory: LOCAL_BYTES of attention_mma16.cl."""
+        """Bytes of local memory: LOCAL_BYTES of attention_mma.cl."""
         width, depth = (2 * round_up(n, 16) + 16 for n in (p.width, p.depth))
         own = width if p.grad is None else width + depth
         facts = 8 if keys else 0
@@ -229,11 +230,11 @@ class _Solver16(attention_tiled.TiledSolver):
         names |= dict(
             BR=block.br, BC=block.bc, MI=block.blocks, THREADS=block.threads, EB=2,
             X_BYTES=dtype.itemsize, STAGES=block.stages, OWN_LOCAL=int(not block.held),
-            LARGE=int(block.large(p, keys)), RESIDENT=block.resident,
+            LARGE=int(block.large(p, keys)), RESIDENT=block.resident, DOWNWARD=0,
         )  # fmt: skip
         text = attention_tiled.head(p, epilogue, "", **names)
         if keys:
-            text += STORE_VECTOR + _put("PUT_K", "outK", p) + _put("PUT_V", "outV", p)
+            text += STORE_VECTOR + stores("PUT_K", "outK", p) + stores("PUT_V", "outV", p)
         return (
             text + f'#define ELEMENT_NAME "{NAMES[dtype]}"\n' + FRAGMENTS[dtype].macro
             + "".join(cl_source(f"units/{name}.cl") for name in PIECES)
@@ -243,16 +244,9 @@ class _Solver16(attention_tiled.TiledSolver):
         return (f"--rewrite={REWRITE}",) if block.large(p, keys) else ()
 
 
-def _put(name: str, pointer: str, p: AttentionProblem) -> str:
-    """A macro that stores eight neighbours, as EPILOGUE_VECTOR does."""
-    store = VectorStore(pointer, p.dtype, f"(({p.dtype.compute})acc)")
-    vectors = Epilogue("", (), "", stores=(store,)).vectors
-    block = vectors("8", "1", "8", "float", p.index, "values_", "at_", "0")
-    return f"#define {name}(values_, at_) {block}\n"
-
-
 # What the text is made of behind the facts of a problem.
-PIECES = ("mma_units", "nv_sm80", "mma16_units", "attention_quads", "attention_mma16")
+PIECES = ("mma_units", "nv_sm80", "mma16_units", "attention_quads", "attention_mma_tiles16",
+          "attention_mma")  # fmt: skip
 
 
 class Attention16(_Solver16, attention_tiled.TiledAttention):

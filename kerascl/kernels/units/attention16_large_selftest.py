@@ -1,4 +1,4 @@
-"""Computes attention with large tiles of attention_mma16.cl: more local memory than OpenCL gives.
+"""Computes attention with 16-bit tiles of attention_mma.cl of more local memory than OpenCL gives.
 
 `python -m kerascl.kernels.units.attention16_large_selftest <index>` exits 0 and prints OK, or fails
 in whatever way the driver fails.

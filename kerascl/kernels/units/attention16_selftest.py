@@ -1,4 +1,4 @@
-"""Computes attention with attention_mma16.cl on one device, in a process of its own.
+"""Computes attention with 16-bit tiles of attention_mma.cl on one device, in a process of its own.
 
 `python -m kerascl.kernels.units.attention16_selftest <index>` exits 0 and prints OK, or fails in
 whatever way the driver fails.

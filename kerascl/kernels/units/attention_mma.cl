@@ -1,197 +1,365 @@
-// Attention on NVIDIA's matrix units.  As attention_tile.cl a work-group owns BR rows and walks over
-// blocks of BC columns (rows are queries and columns keys, except in the keys' gradient); a warp owns
-// MI times 16 rows.  Logits and probabilities stay in registers: as the order of a product's depth is
-// free, columns 2 t and 2 t + 1 of a block of eight, which lane t of four holds as results, are its
-// depths t and t + 4 of the next product.
-#define WP ((WIDTH + 7) / 8 * 8)
-#define DP ((DEPTH + 7) / 8 * 8)
-#define WS (WP + 4)  // row strides in local memory: an odd multiple of four, so no bank meets twice
-#define DS (DP + 4)
+// Attention on NVIDIA's matrix units, after FlashAttention-2 (Dao, 2023).  As attention_tile.cl a
+// work-group owns BR rows and walks over blocks of BC columns (rows are queries and columns keys,
+// except in the keys' gradient), and a warp owns MI times 16 rows.  cp.async brings the blocks to come
+// into a ring of STAGES while this one is multiplied.  Logits become probabilities in the registers
+// where the units leave them, from where the next product takes its left operand.
+//
+// Tiles of 16-bit floats are those of attention_mma_tiles16.cl, others those of
+// attention_mma_tiles32.cl:
+//   WP, DP                           features of keys and values, padded
+//   CHUNK, STEP(step)                elements that are copied at once, and from one to the next
+//   MOVE(to, from)                   copies a chunk
+//   MOVE_SOME(to, from, i, n)        the one at element i, or zeros where n == 0
+//   KEEP, HOLD(name, ...)            own rows as left operands
+//   PRODUCTS(x, own, tile, padded)   declares x[MI][NC], own rows times the rows of a tile
+//   ADD_PRODUCT(sums, x, tile, ...)  sums[MI][parts] += x[MI][NC] times the rows' features
+//   STORE_RESULTS(...)               a row of such sums
+//
+// Rows in local memory are an odd number of 16-byte chunks apart, so that the eight rows of a matrix
+// that ldmatrix reads meet all banks once, and a fragment's address is a lane's place and a constant.
+#define WS (EB * WP + 16)  // bytes from row to row
+#define DS (EB * DP + 16)
 #define NC (BC / 8)
 #define WARP_ROWS (16 * MI)
+#ifdef FORWARD
+#define OWN_V 0
+#define FACTS 0
+#else
+#define OWN_V DS
+#define FACTS (KEYS ? 8 : 0)  // of a query in a stage: statistic and delta
+#endif
+#define OWN (OWN_LOCAL * BR * (WS + OWN_V))
+#define STAGE (BC * (WS + DS + FACTS))
+#define LOCAL_BYTES (OWN + STAGES * STAGE)
 
-// This lane's rows g, g + 8, … of a matrix in global memory, as left operands.
-#define OWN(name, from, row_step, step, left, features, padded) \
-  float name[MI][(padded) / 8][4]; \
-  EACH(i, MI) EACH(s, (padded) / 8) EACH(e, 4) { \
-    const int r_ = row0 + 16 * i + 8 * (e & 1), c_ = 8 * s + t4 + 4 * (e >> 1); \
-    const float x_ = r_ < (left) && c_ < (features) \
-        ? X_LOAD(from, (INDEX_T)r_ * (row_step) + c_ * (step)) : 0.0f; \
-    name[i][s][e] = ROUNDED(x_); \
-  }
-// x[MI][NC] = own rows times the rows of a local tile.
-#define PRODUCTS(x, own, tile, stride, padded) \
-  float x[MI][NC][4]; \
-  EACH(i, MI) EACH(j, NC) EACH(e, 4) x[i][j][e] = 0; \
-  EACH(s, (padded) / 8) EACH(j, NC) { \
-    __local const float* b_ = (tile) + (8 * j + g) * (stride) + 8 * s + t4; \
-    const float b0_ = b_[0], b1_ = b_[4]; \
-    EACH(i, MI) MMA_TF32(x[i][j], own[i][s], b0_, b1_); \
-  }
-// sums[MI][parts] += x[MI][NC] times the columns' features in a local tile.
-#define ADD_PRODUCT(sums, x, tile, stride, padded) \
-  EACH(j, NC) { \
-    float a_[MI][4]; \
-    EACH(i, MI) EACH(e, 4) a_[i][e] = ROUNDED_SUM(x[i][j][2 * (e & 1) + (e >> 1)]); \
-    EACH(n, (padded) / 8) { \
-      __local const float* b_ = (tile) + (8 * j + 2 * t4) * (stride) + 8 * n + g; \
-      const float b0_ = b_[0], b1_ = b_[stride]; \
-      EACH(i, MI) MMA_TF32(sums[i][n], a_[i], b0_, b1_); \
+// rows x features at `from` into a local tile; what lies outside is zero.
+#define COPY_TILE(to, from, row, step, left, rows, features, padded) { \
+    __global const X_T* from_ = from; \
+    const int left_ = left; \
+    if ((features) == (padded) && left_ >= (rows)) { \
+      COPY_ROWS(to, row, step, rows, padded, MOVE(to_, from_ + i_);) \
+    } else { \
+      COPY_ROWS(to, row, step, rows, padded, \
+                const int n_ = r_ < left_ && CHUNK * c_ < (features); \
+                MOVE_SOME(to_, from_, i_, n_);) \
     } \
   }
+#define COPY_ROWS(to, row, step, rows, padded, copy) \
+  EACH(k_, ((rows) * ((padded) / CHUNK) + THREADS - 1) / THREADS) { \
+    const uint at_ = k_ * THREADS + lid; \
+    if ((rows) * ((padded) / CHUNK) % THREADS == 0 || at_ < (rows) * ((padded) / CHUNK)) { \
+      const int r_ = at_ / ((padded) / CHUNK), c_ = at_ % ((padded) / CHUNK); \
+      const uint to_ = (to) + r_ * (EB * (padded) + 16) + CHUNK * EB * c_; \
+      const INDEX_T i_ = (INDEX_T)r_ * (row) + CHUNK * c_ * STEP(step); \
+      copy \
+    } \
+  }
+// Whether a block has logits that are more than products: those hidden, those with a bias, and where
+// logits do not grow with products (DOWNWARD).
+#define GENERAL(last, first_query) \
+  (HAS_BIAS || HAS_MASK || DOWNWARD || (last) >= S || (CAUSAL && (last) > (first_query)))
+
+// Whether rows of a warp meet a block at all, given whether the diagonal lets them.  Warps that have
+// none to do leave the units to others, but with 16-bit tiles, whose registers do not suffice for it.
+#define MEETS(below) (!CAUSAL || HAS_MASK || (below))
 
 #ifdef FORWARD
-__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma(
+#define LOAD_BLOCK(at, s) \
+  COPY_TILE(at, k + (s) * k1, k1, k3, S - (s), BC, WIDTH, WP) \
+  COPY_TILE((at) + BC * WS, v + (s) * v1, v1, v3, S - (s), BC, DEPTH, DP)
+
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION(
     FORWARD_PARAMS) {
-  __local float tileK[BC * WS], tileV[BC * DS];
-  MATRIX_UNITS
-#if CAUSAL && HAS_MASK
-  __local int blind;
-#endif
-  const int lid = get_local_id(0), g = lid % 32 / 4, t4 = lid % 4;
+  LOCAL_MEMORY(LOCAL_BYTES)
+  uint base;
+  LOCAL_ADDRESS(base, &memory[0]);
+  const int lid = get_local_id(0), lane = lid % 32, g = lane / 4, t4 = lane % 4;
   DRAW_KEY
   // later queries of a causal problem see more keys: they start first
   const int first = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR;
-  const int row0 = first + lid / 32 * WARP_ROWS + g;
+  const int warp0 = first + lid / 32 * WARP_ROWS, row0 = warp0 + g;
   const int h = get_group_id(1), b = get_group_id(2), heads = get_num_groups(1);
   __global const X_T* k = pK + kOff + b * k0 + h / REPEAT * k2;
   __global const X_T* v = pV + vOff + b * v0 + h / REPEAT * v2;
-  __global const X_T* q_ = pQ + qOff + b * q0 + h * q2;
-  OWN(q, q_, q1, q3, T, WIDTH, WP)
+  __global const X_T* q_ = pQ + qOff + b * q0 + h * q2 + first * q1;
+  KEEP(base, q_, q1, q3, T - first, WIDTH, WP)
+  HOLD(q, base, q_, q1, q3, T - first, WIDTH, WP)
   float o[MI][DP / 8][4], top[MI][2], sum[MI][2];
   EACH(i, MI) {
     EACH(r, 2) { top[i][r] = LOWEST; sum[i][r] = 0; }
     EACH(n, DP / 8) EACH(e, 4) o[i][n][e] = 0;
   }
-  int end = CAUSAL ? min(S, first + BR) : S;
-  for (int s0 = 0; s0 < end; s0 += BC) {
-    barrier(CLK_LOCAL_MEM_FENCE);
-    load_tile(tileK, k + s0 * k1, k1, k3, S - s0, BC, WIDTH, WP, lid);
-    load_tile(tileV, v + s0 * v1, v1, v3, S - s0, BC, DEPTH, DP, lid);
-    barrier(CLK_LOCAL_MEM_FENCE);
-    PRODUCTS(x, q, tileK, WS, WP)
-    EACH(i, MI) {
-      float most[2] = {top[i][0], top[i][1]};
-      EACH(j, NC) EACH(e, 4) {
-        const int t = row0 + ROW(i, e), s = s0 + COLUMN(j, e);
-        FINISH_LOGIT(x[i][j][e], t, s)
-        if (s >= end) x[i][j][e] = -INFINITY;
-        most[e >> 1] = fmax(most[e >> 1], x[i][j][e]);
-      }
-      EACH(r, 2) {
-        QUAD(most[r], more_, fmax(most[r], more_))
-        const float keep = exp2(top[i][r] - most[r]);
-        top[i][r] = most[r];
-        sum[i][r] *= keep;
-        EACH(n, DP / 8) { o[i][n][2 * r] *= keep; o[i][n][2 * r + 1] *= keep; }
-      }
-      EACH(j, NC) {
-        DRAWS_ALONG(words, row0 + ROW(i, 0), s0 + 8 * j)
-        EACH(e, 4) {
-          x[i][j][e] = exp2(x[i][j][e] - most[e >> 1]);
-          sum[i][e >> 1] += x[i][j][e];
-          x[i][j][e] = KEPT(x[i][j][e], words[e]);
+  const uint ring = base + OWN;
+  int end = CAUSAL ? min(S, (first + BR + BC - 1) / BC * BC) : S, s0 = 0;
+#if CAUSAL && HAS_MASK
+  for (;;) {
+#endif
+  EACH(n, STAGES - 1) {
+    if (s0 + n * BC < end) { LOAD_BLOCK(ring + n * STAGE, s0 + n * BC) }
+    COMMIT;
+  }
+  uint stage = 0;
+  for (; s0 < end; s0 += BC) {
+    WAIT(STAGES - 2);
+    SYNC;  // this block is there for all, and the one before no longer read
+    const int next = s0 + (STAGES - 1) * BC;
+    if (next < end) {
+      const uint to = ring + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE;
+      LOAD_BLOCK(to, next)
+    }
+    COMMIT;
+    if (EB == 2 || WORKS(warp0 < T && MEETS(warp0 + WARP_ROWS > s0))) {
+      const uint tileK = ring + stage * STAGE, tileV = tileK + BC * WS;
+      PRODUCTS(x, q, tileK, WP)
+      float factor = logScale;
+      if (GENERAL(s0 + BC - 1, first)) {
+        factor = 1.0f;
+        EACH(i, MI) EACH(j, NC) EACH(e, 4) {
+          const int t = row0 + ROW(i, e), s = s0 + COLUMN(j, e);
+          FINISH_LOGIT(x[i][j][e], t, s)
+          if (s >= end) x[i][j][e] = -INFINITY;
         }
       }
+      EACH(i, MI) EACH(r, 2) {
+        float most = x[i][0][2 * r];
+        EACH(j, NC) EACH(e, 2) most = fmax(most, x[i][j][2 * r + e]);
+        QUAD(most, more_, fmax(most, more_))
+        most = fmax(top[i][r], most * factor);
+        float keep;
+        EXP2(keep, top[i][r] - most);
+        top[i][r] = most;
+        sum[i][r] *= keep;
+        EACH(n, DP / 8) { o[i][n][2 * r] *= keep; o[i][n][2 * r + 1] *= keep; }
+        EACH(j, NC) EACH(e, 2) {
+          float w;
+          EXP2(w, x[i][j][2 * r + e] * factor - most);
+          sum[i][r] += w;
+          x[i][j][2 * r + e] = w;
+        }
+      }
+#if HAS_DROPOUT
+      EACH(i, MI) EACH(j, NC) {
+        DRAWS_ALONG(words, row0 + ROW(i, 0), s0 + 8 * j)
+        EACH(e, 4) x[i][j][e] = KEPT(x[i][j][e], words[e]);
+      }
+#endif
+      ADD_PRODUCT(o, x, tileV, DP)
     }
-    ADD_PRODUCT(o, x, tileV, DS, DP)
+    stage = stage == STAGES - 1 ? 0 : stage + 1;
+  }
 #if CAUSAL && HAS_MASK
     // A row that sees nothing at all is uniform over every key, the future ones too.
-    if (s0 + BC >= end && end < S) {
-      if (lid == 0) blind = 0;
-      barrier(CLK_LOCAL_MEM_FENCE);
-      EACH(i, MI) EACH(r, 2)
-        if (row0 + ROW(i, 2 * r) < T && top[i][r] == NEGATIVE) atomic_or(&blind, 1);
-      barrier(CLK_LOCAL_MEM_FENCE);
-      if (blind) { s0 = end - BC; end = S; }
-    }
-#endif
+    if (end == S) break;
+    uint blind = 0;
+    SYNC;
+    if (lid == 0) PUT_WORD(ring, blind);
+    EACH(i, MI) EACH(r, 2) if (row0 + ROW(i, 2 * r) < T && top[i][r] == NEGATIVE) blind = 1;
+    SYNC;
+    if (blind) PUT_WORD(ring, blind);
+    SYNC;
+    GET_WORD(blind, ring);
+    if (!blind) break;
+    SYNC;
+    end = S;
   }
+#endif
   EACH(i, MI) EACH(r, 2) {
     const int t = row0 + ROW(i, 2 * r);
     QUAD(sum[i][r], more_, sum[i][r] + more_)
     if (t < T) {
       if (t4 == 0) pStat[(INDEX_T)(b * heads + h) * T + t] = top[i][r] + log2(sum[i][r]);
-      const INDEX_T at = (((INDEX_T)b * T + t) * heads + h) * DEPTH;
-      const float share = SHARE(sum[i][r]);
-      EACH(n, DP / 8) EACH(e, 2) {
-        const int d = COLUMN(n, e);
-        if (d < DEPTH) EPILOGUE(o[i][n][2 * r + e] * share, at + d)
-      }
     }
+    const INDEX_T at = (((INDEX_T)b * T + t) * heads + h) * DEPTH;
+    const float share = SHARE(sum[i][r]);
+    STORE_RESULTS(o[i], r, share, t < T, at, DEPTH, DP, PUT_RESULTS)
   }
 }
 #endif
 
 #ifdef BACKWARD
-__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_mma_grad(
+#if KEYS
+// Places (head, first query) of the blocks that the group's keys meet.
+#if CAUSAL && !HAS_MASK
+#define BEGIN (r0 / BC * BC)
+#else
+#define BEGIN 0
+#endif
+#if CAUSAL && HAS_MASK
+// Queries before all keys at hand meet them only where one sees nothing at all.
+inline bool sees(__global const float* stats, const int t0, const int T) {
+  bool all = true;
+  for (int t = t0; t < min(T, t0 + BC); ++t) all = all && stats[t] > NEGATIVE;
+  return all;
+}
+#define SKIPPED(h, t) ((t) + BC <= r0 && sees(pStat + (INDEX_T)(b * HEADS + (h)) * T, t, T))
+#else
+#define SKIPPED(h, t) false
+#endif
+#define SETTLE(h, t) \
+  while (h < heads_end) { \
+    if (t >= T) { \
+      ++h; \
+      t = BEGIN; \
+    } else if (SKIPPED(h, t)) { \
+      t += BC; \
+    } else { \
+      break; \
+    } \
+  }
+#define PLACE_AT(h, t) \
+  int h = group * REPEAT, t = BEGIN; \
+  SETTLE(h, t)
+#define THERE(h, t) (h < heads_end)
+#define LOAD_BLOCK(at, h_, t) \
+  COPY_TILE(at, pQ + qOff + b * q0 + h_ * q2 + (t) * q1, q1, q3, T - (t), BC, WIDTH, WP) \
+  COPY_TILE((at) + BC * WS, pG + gOff + b * g0 + h_ * g2 + (t) * g1, g1, g3, T - (t), BC, DEPTH, DP) \
+  for (int i_ = lid; i_ < BC; i_ += THREADS) { \
+    const int n_ = (t) + i_ < T, t_ = n_ ? (t) + i_ : 0; \
+    COPY_SOME(CP4, (at) + BC * (WS + DS) + 4 * i_, pStat + (INDEX_T)(b * HEADS + h_) * T + t_, n_); \
+    COPY_SOME(CP4, (at) + BC * (WS + DS + 4) + 4 * i_, \
+              pDelta + ((INDEX_T)b * T + t_) * HEADS + h_, n_); \
+  }
+#else
+#define SETTLE(h, t)
+#define PLACE_AT(h, t) int t = 0;
+#define THERE(h, t) (t < end)
+#define LOAD_BLOCK(at, h, s) \
+  COPY_TILE(at, pK + kOff + b * k0 + group * k2 + (s) * k1, k1, k3, S - (s), BC, WIDTH, WP) \
+  COPY_TILE((at) + BC * WS, pV + vOff + b * v0 + group * v2 + (s) * v1, v1, v3, S - (s), BC, DEPTH, DP)
+#endif
+
+__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION_GRADIENT(
     BACKWARD_PARAMS) {
-  __local float other[BC * WS], otherV[BC * DS];
-  MATRIX_UNITS
-  __local float stat[QUERIES], delta[QUERIES];
-  const int lid = get_local_id(0), g = lid % 32 / 4, t4 = lid % 4, b = get_group_id(2);
-  const int own0 = lid / 32 * WARP_ROWS + g;
+  LOCAL_MEMORY(LOCAL_BYTES)
+  uint base;
+  LOCAL_ADDRESS(base, &memory[0]);
+  const int lid = get_local_id(0), lane = lid % 32, g = lane / 4, t4 = lane % 4;
+  const int b = get_group_id(2), own0 = lid / 32 * WARP_ROWS;
   DRAW_KEY
   float sum[MI][WP / 8][4];
   EACH(i, MI) EACH(n, WP / 8) EACH(e, 4) sum[i][n][e] = 0;
 #if KEYS
-  const int r0 = (int)get_group_id(0) * BR, row0 = r0 + own0, group = get_group_id(1);
+  const int r0 = (int)get_group_id(0) * BR, group = get_group_id(1);
+  const int warp0 = r0 + own0, row0 = warp0 + g;
+  const int heads_end = (group + 1) * REPEAT;
   float sumV[MI][DP / 8][4];
   EACH(i, MI) EACH(n, DP / 8) EACH(e, 4) sumV[i][n][e] = 0;
-  __global const X_T* k_ = pK + kOff + b * k0 + group * k2;
-  __global const X_T* v_ = pV + vOff + b * v0 + group * v2;
-  OWN(own, k_, k1, k3, S, WIDTH, WP)
-  OWN(ownV, v_, v1, v3, S, DEPTH, DP)
+  __global const X_T* k_ = pK + kOff + b * k0 + group * k2 + r0 * k1;
+  __global const X_T* v_ = pV + vOff + b * v0 + group * v2 + r0 * v1;
+  KEEP(base, k_, k1, k3, S - r0, WIDTH, WP)
+  KEEP(base + BR * WS, v_, v1, v3, S - r0, DEPTH, DP)
+  HOLD(own, base, k_, k1, k3, S - r0, WIDTH, WP)
+  HOLD(ownV, base + BR * WS, v_, v1, v3, S - r0, DEPTH, DP)
 #else
-  const int r0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR, row0 = r0 + own0;
+  const int r0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR;
+  const int warp0 = r0 + own0, row0 = warp0 + g;
   const int h = get_group_id(1), group = h / REPEAT;
-  __global const X_T* q_ = pQ + qOff + b * q0 + h * q2;
-  __global const X_T* g_ = pG + gOff + b * g0 + h * g2;
-  OWN(own, q_, q1, q3, T, WIDTH, WP)
-  OWN(ownV, g_, g1, g3, T, DEPTH, DP)
+  __global const X_T* q_ = pQ + qOff + b * q0 + h * q2 + r0 * q1;
+  __global const X_T* g_ = pG + gOff + b * g0 + h * g2 + r0 * g1;
+  KEEP(base, q_, q1, q3, T - r0, WIDTH, WP)
+  KEEP(base + BR * WS, g_, g1, g3, T - r0, DEPTH, DP)
+  HOLD(own, base, q_, q1, q3, T - r0, WIDTH, WP)
+  HOLD(ownV, base + BR * WS, g_, g1, g3, T - r0, DEPTH, DP)
+  __global const float* stats = pStat + (INDEX_T)(b * HEADS + h) * T;
+  float stat[MI][2], delta[MI][2];
+  EACH(i, MI) EACH(r, 2) {
+    const int t = row0 + ROW(i, 2 * r);
+    stat[i][r] = t < T ? stats[t] : 0.0f;
+    delta[i][r] = t < T ? pDelta[((INDEX_T)b * T + t) * HEADS + h] : 0.0f;
+  }
+  int end = CAUSAL ? min(S, r0 + BR) : S;
+  if (CAUSAL && HAS_MASK)
+    for (int t = r0; t < min(T, r0 + BR); ++t)
+      if (stats[t] <= NEGATIVE) end = S;
 #endif
-  FOR_EACH_BLOCK
-    LOAD_STATISTICS
-    barrier(CLK_LOCAL_MEM_FENCE);
-    PRODUCTS(x, own, other, WS, WP)
-    PRODUCTS(y, ownV, otherV, DS, DP)
-    EACH(i, MI) EACH(j, NC) {
-#if KEYS
-      DRAWS_ACROSS(words, t0 + COLUMN(j, 0), row0 + ROW(i, 0))
-#else
-      DRAWS_ALONG(words, row0 + ROW(i, 0), c0 + 8 * j)
-#endif
-      EACH(e, 4) {
-        const int row = own0 + ROW(i, e), column = COLUMN(j, e);
-        WEIGH(x[i][j][e], y[i][j][e], row, column, words[e])
-        x[i][j][e] = w;
-        y[i][j][e] = back;
-      }
+  const uint ring = base + OWN;
+  uint stage = 0, to = 0;
+  PLACE_AT(h_next, next)
+  EACH(n, STAGES - 1) {
+    if (THERE(h_next, next)) {
+      LOAD_BLOCK(ring + n * STAGE, h_next, next)
+      next += BC;
+      SETTLE(h_next, next)
     }
-    ADD_PRODUCT(sum, y, other, WS, WP)
+    COMMIT;
+  }
+  PLACE_AT(h, c0)
+  while (THERE(h, c0)) {
+    WAIT(STAGES - 2);
+    SYNC;  // this block is there for all, and the one before no longer read
+    if (THERE(h_next, next)) {
+      to = ring + (stage == 0 ? STAGES - 1 : stage - 1) * STAGE;
+      LOAD_BLOCK(to, h_next, next)
+      next += BC;
+      SETTLE(h_next, next)
+    }
+    COMMIT;
+    if (EB == 2 || WORKS(warp0 < ROWS && MEETS(KEYS ? c0 + BC > warp0 : warp0 + WARP_ROWS > c0))) {
+      const uint other = ring + stage * STAGE, otherV = other + BC * WS;
+      PRODUCTS(x, own, other, WP)
+      PRODUCTS(y, ownV, otherV, DP)
+      float factor = logScale;
 #if KEYS
-    ADD_PRODUCT(sumV, x, otherV, DS, DP)
+#define AT(i, j, e) const int t = c0 + COLUMN(j, e), s = row0 + ROW(i, e);
+      if (GENERAL(r0 + BR - 1, c0)) {
+#else
+#define AT(i, j, e) const int t = row0 + ROW(i, e), s = c0 + COLUMN(j, e);
+      if (GENERAL(c0 + BC - 1, r0)) {
 #endif
-  END_EACH_BLOCK
+        factor = 1.0f;
+        EACH(i, MI) EACH(j, NC) EACH(e, 4) {
+          AT(i, j, e)
+          FINISH_LOGIT(x[i][j][e], t, s)
+          if (s >= S) x[i][j][e] = -INFINITY;
+        }
+      }
+      EACH(j, NC) {
+#if KEYS
+        float stat_[2], delta_[2];
+        GET_FLOATS(stat_[0], stat_[1], otherV + BC * DS + 4 * COLUMN(j, 0));
+        GET_FLOATS(delta_[0], delta_[1], otherV + BC * DS + 4 * BC + 4 * COLUMN(j, 0));
+#endif
+        EACH(i, MI) {
+#if KEYS
+          DRAWS_ACROSS(words, c0 + COLUMN(j, 0), row0 + ROW(i, 0))
+#else
+          DRAWS_ALONG(words, row0 + ROW(i, 0), c0 + 8 * j)
+#endif
+          EACH(e, 4) {
+#if KEYS
+            const float top = stat_[e & 1], less = delta_[e & 1];
+#else
+            const float top = stat[i][e >> 1], less = delta[i][e >> 1];
+#endif
+            float w;
+            EXP2(w, x[i][j][e] * factor - top);
+            DROP_VALUE(y[i][j][e], words[e])
+            float back = w * (y[i][j][e] - less);
+            if (HAS_MASK && top <= NEGATIVE) { w *= weight; back = 0; }
+            DROP_WEIGHT(w)
+            x[i][j][e] = w;
+            y[i][j][e] = back;
+          }
+        }
+      }
+      ADD_PRODUCT(sum, y, other, WP)
+#if KEYS
+      ADD_PRODUCT(sumV, x, otherV, DP)
+#endif
+    }
+    stage = stage == STAGES - 1 ? 0 : stage + 1;
+    c0 += BC;
+    SETTLE(h, c0)
+  }
   EACH(i, MI) EACH(r, 2) {
     const int row = row0 + ROW(i, 2 * r);
-    if (row < ROWS) {
-      const INDEX_T at = ((INDEX_T)b * ROWS + row) * COUNT + PLACE;
-      EACH(n, WP / 8) EACH(e, 2) {
-        const int d = COLUMN(n, e);
+    const INDEX_T at = ((INDEX_T)b * ROWS + row) * COUNT + PLACE;
 #if KEYS
-        if (d < WIDTH) OUT_STORE(outK, at * WIDTH + d, sum[i][n][2 * r + e]);
+    STORE_RESULTS(sum[i], r, scale, row < ROWS, at * WIDTH, WIDTH, WP, PUT_K)
+    STORE_RESULTS(sumV[i], r, 1.0f, row < ROWS, at * DEPTH, DEPTH, DP, PUT_V)
 #else
-        if (d < WIDTH) EPILOGUE(sum[i][n][2 * r + e], at * WIDTH + d)
+    STORE_RESULTS(sum[i], r, scale, row < ROWS, at * WIDTH, WIDTH, WP, PUT_RESULTS)
 #endif
-      }
-#if KEYS
-      EACH(n, DP / 8) EACH(e, 2) {
-        const int d = COLUMN(n, e);
-        if (d < DEPTH) OUT_STORE(outV, at * DEPTH + d, sumV[i][n][2 * r + e]);
-      }
-#endif
-    }
   }
 }
 #endif

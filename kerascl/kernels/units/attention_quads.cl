@@ -20,7 +20,7 @@
     EACH(p_, 2) EACH(e_, 2) SWAP_LANES(v_[4 * p_ + e_], v_[4 * p_ + 2 + e_], 1) \
     EACH(p_, 2) EACH(e_, 2) SWAP_LANES(v_[2 * p_ + e_], v_[2 * p_ + 4 + e_], 2) \
     const int d_ = 8 * (4 * n_ + t4); \
-    if ((there) && d_ < (features)) put(v_, (at) + d_) \
+    if ((there) && d_ < (features)) put(8, v_, (at) + d_) \
   }
 #define SWAP_LANES(first, second, bit) { \
     const float mine_ = t4 & bit ? first : second; \
@@ -29,10 +29,11 @@
     if (t4 & bit) first = got_; else second = got_; \
   }
 #ifdef EPILOGUE_VECTOR
-#define PUT_RESULTS(v, at) EPILOGUE_VECTOR(8, v, at)
+#define PUT_RESULTS(count, v, at) EPILOGUE_VECTOR(count, v, at)
 #else
-#define PUT_RESULTS(v, at) EACH(c_, 8) EPILOGUE(v[c_], (at) + c_)
+#define PUT_RESULTS(count, v, at) EACH(c_, count) EPILOGUE(v[c_], (at) + c_)
 #endif
+#define PUT_RESULTS_ONE(x, at) EPILOGUE(x, at)
 
 // What decides whether dropout keeps the four results of a fragment: with keys along columns (ALONG),
 // where t is the query of this lane's first row and s the key of the fragment's first column, or along

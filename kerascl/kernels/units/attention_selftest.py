@@ -16,13 +16,16 @@ from kerascl.kernels.attention.problem import LOG2_E, AttentionProblem, Dropout,
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.hopper.selftests.basics import check, run
 from kerascl.kernels.units import attention as unit_attention
+from kerascl.kernels.units.attention import FragmentBlock
 from kerascl.runtime import device, selftest_child
 
 # Batch entries, queries, keys, heads, features of keys and of values, whether it is causal, and the
-# chance that a weight is kept.
+# chance that a weight is kept; then the blocks of both solvers, of which each kind is tried.
 CASES = (
-    (2, 75, 70, 2, 20, 36, False, 1.0), (1, 140, 140, 3, 64, 64, True, 1.0),
-    (2, 70, 90, 2, 64, 64, False, 0.75),
+    ((2, 75, 70, 2, 20, 36, False, 1.0), (FragmentBlock(4, 1, 32), FragmentBlock(2, 1, 40))),
+    ((1, 140, 140, 3, 64, 64, True, 1.0), (FragmentBlock(4, 2, 32), FragmentBlock(4, 1, 32))),
+    ((2, 70, 90, 2, 64, 64, False, 0.75), (FragmentBlock(4, 2, 40), FragmentBlock(4, 1, 40))),
+    ((1, 50, 78, 2, 33, 18, False, 1.0), (FragmentBlock(2, 1, 16), FragmentBlock(2, 1, 32))),
 )  # fmt: skip
 BOUNDS = {dtypes.float32: 2e-3, dtypes.bfloat16: 1e-2}
 
@@ -30,8 +33,9 @@ BOUNDS = {dtypes.float32: 2e-3, dtypes.bfloat16: 1e-2}
 Trial = tuple[tuple, DType, float, tuple]  # a case, its dtype, bound and solvers
 
 
-def _solvers() -> tuple:
-    return unit_attention.FragmentAttention(), unit_attention.FragmentAttentionGradient()
+def _solvers(forward: FragmentBlock, gradient: FragmentBlock) -> tuple:
+    kinds = unit_attention.FragmentAttention, unit_attention.FragmentAttentionGradient
+    return kinds[0](forward), kinds[1](gradient)
 
 
 def problems(case: tuple, dtype: DType) -> tuple[AttentionProblem, AttentionProblem]:
@@ -67,18 +71,18 @@ def attentions(dev: device.Device, trials: list[Trial]) -> None:
 
 
 def attention(
-    dev: device.Device, case: tuple, dtype: DType, bound: float, solvers: tuple | None = None
+    dev: device.Device, case: tuple, dtype: DType, bound: float, solvers: tuple
 ) -> None:
     """A result, its statistic and its gradients.
 
     Args:
-        solvers: what plans them, by default the solvers of attention_mma.cl; the second may be
-            None, where the gradients are another kernel's.
+        solvers: what plans them; the second may be None, where the gradients are another
+            kernel's.
 
     Raises:
         DeviceError: of any step, or something is wrong.
     """
-    forward, gradient = solvers or _solvers()
+    forward, gradient = solvers
     batch, length, source, heads, width, depth, causal, keep = case
     rng = np.random.default_rng()
     sizes = ((length, width), (source, width), (source, depth), (length, depth))
@@ -133,7 +137,8 @@ def cases(dev: device.Device) -> None:
         DeviceError: as `attention`.
     """
     attentions(dev, [
-        (case, dtype, bound, _solvers()) for case in CASES for dtype, bound in BOUNDS.items()
+        (case, dtype, bound, _solvers(*blocks))
+        for case, blocks in CASES for dtype, bound in BOUNDS.items()
     ])  # fmt: skip
 
 

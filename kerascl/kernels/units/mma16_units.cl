@@ -1,4 +1,4 @@
-// What attention_mma16.cl has of NVIDIA's instructions beside those of nv_sm80.cl and mma_units.cl.
+// What attention_mma.cl has of NVIDIA's instructions beside those of nv_sm80.cl and mma_units.cl.
 #define EXP2(to, x) asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(to) : "f"(x))
 // Two 16-bit floats in a word, the first in its low bits.
 #define PACK(to, first, second) \
