@@ -24,7 +24,7 @@ from kerascl.kernels.tuning import machine
 
 # Clocks of a compute unit that copying an element to local memory takes: four at once, one by one.
 # Of four the instructions were counted beside a product's (sm_90), one by one was measured there.
-COPY = {FORWARD: 0.12, DATA_GRAD: 0.14, FILTER_GRAD: 0.25}
+COPY = {FORWARD: 0.05, DATA_GRAD: 0.07, FILTER_GRAD: 0.1}
 GATHER = 1.1
 
 
@@ -42,19 +42,17 @@ class TiledConv(Solver):
         p = problem
         _, av, _, bv = _loads(p)
         loads = Loads(av, bv)
-        # Strided gradients hold the taps and pixels of their class.
-        held = 46 if p.kind == DATA_GRAD else 20
-        return usable(p, info) and self.tile.fits(
-            p.acc, loads, info, self.TABLE, coordinates=max(2, p.rank), held=held
-        )
+        return usable(p, info) and self.tile.fits(p.acc, loads, info, self.TABLE, **_registers(p))
 
     def _time(self, p: ConvProblem, info, splits: int) -> float:
         g = gemm_shape(p)
         four, single = COPY[p.kind], GATHER * (2 if p.a.itemsize == 2 else 1)
         channels, filters = p.x_shape[-1], p.w_shape[-1]
         copies = four if channels % 4 == 0 else single, four if filters % 4 == 0 else single
+        _, av, _, bv = _loads(p)
+        registers = self.tile.registers(p.acc, Loads(av, bv), **_registers(p))
         return self.tile.time(
-            g.m, g.n, g.k, g.classes * p.groups, splits, p.acc, p.nbytes, info, copies
+            g.m, g.n, g.k, g.classes * p.groups, splits, p.acc, p.nbytes, info, copies, registers
         )  # fmt: skip
 
     def _splits(self, p: ConvProblem, info) -> int:
@@ -104,6 +102,12 @@ class TiledConv(Solver):
             return Plan([launch])
         reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
         return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
+
+
+def _registers(p: ConvProblem) -> dict[str, int]:
+    """What a work-item keeps of places: see `Tile.registers`."""
+    # Strided gradients hold the taps and pixels of their class.
+    return {"coordinates": max(2, p.rank), "held": 46 if p.kind == DATA_GRAD else 20}
 
 
 def _loads(p: ConvProblem) -> tuple[bool, int, bool, int]:

@@ -65,6 +65,11 @@ def _steps(p: MatmulProblem) -> list[int]:
     return [max(strides[-2:]) for strides in (p.a_strides, p.b_strides)]
 
 
+# Clocks of a compute unit that copying an element to local memory takes beside a product: of rows
+# along k, and across.
+ALONG, ACROSS = 0.03, 0.07
+
+
 class TiledMatmul(Solver):
     """A tile of gemm_tile.cl through local memory, its depth split when the groups are few."""
 
@@ -83,9 +88,10 @@ class TiledMatmul(Solver):
 
     def _time(self, p: MatmulProblem, info, splits: int) -> float:
         # Rows of both operands, as in filter gradients, are copied across.
-        copy = 0.15 if p.a_strides[-2] == p.b_strides[-1] == 1 else 0.054
+        copy = ACROSS if p.a_strides[-2] == p.b_strides[-1] == 1 else ALONG
+        registers = self.tile.registers(p.acc, Loads(*(n for _, n in _both(p))))
         time = self.tile.time(
-            p.m, p.n, p.k, p.batches, splits, p.acc, p.nbytes, info, (copy, copy)
+            p.m, p.n, p.k, p.batches, splits, p.acc, p.nbytes, info, (copy, copy), registers
         )  # fmt: skip
         if p.a.itemsize == 2 and any(s % 4 for s in _steps(p)):
             time *= 2  # elements gathered one by one

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
-from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.matmul.split_k import reduction_time
 from kerascl.kernels.tuning import machine
 from kerascl.runtime.device import DeviceInfo
@@ -27,15 +27,13 @@ class Loads(NamedTuple):
 @dataclass(frozen=True)
 class Tile:
     """One tile shape of gemm_tile.cl: a work-group computes bm x bn in steps of bk along k, each
-    work-item tm x tn.  `depth` is bk of accumulators of four bytes, `speed` how many times as fast
-    as counted large products were where all tiles were timed."""
+    work-item tm x tn.  `depth` is bk of accumulators of four bytes."""
 
     bm: int
     bn: int
     tm: int
     tn: int
     depth: int = DEEP
-    speed: float = 1.0
 
     @property
     def name(self) -> str:
@@ -105,49 +103,61 @@ class Tile:
 
     def time(
         self, m: int, n: int, k: int, batch: int, splits: int, acc: DType, nbytes: float, info,
-        copies: tuple[float, float],
+        copy: tuple[float, float], registers: int,
     ) -> float:  # fmt: skip
         """Microseconds without the first launch: rounds of work-groups over the compute units,
         times one group's steps along k; or the `nbytes` of the operands and the result if memory
         takes longer; and the sum of the slices.
 
         A step is its multiply-adds, its reads of local memory, fewer for each product where a
-        work-item has more of them, and its copies to there, `copies` clocks an element of either
-        operand."""
+        work-item has more of them, and its copies to there, `copy` clocks an element of either
+        operand.  Groups whose work-items have so many `registers` hide each other's waits as far
+        as a compute unit holds them at a time."""
         rates, units = machine.of(info), info.compute_units
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
-        depth = ceil_div(k, splits)
-        products = units * self.bm * self.bn * (PRODUCT + READ * (1 / self.tm + 1 / self.tn))
-        efficiency = ON_CPU if info.kind == "cpu" else 1.0
-        step = rates.multiplying(products, acc, efficiency)
-        step += rates.clocks(self.bm * copies[0] + self.bn * copies[1])
-        work = ceil_div(groups, units) * step * (depth + LEAD)
-        if info.kind == "gpu":
-            held = min(ceil_div(groups, units) * self.threads, HIDING)
-            work *= (1 + ALONE * (1 - held / HIDING)) / self.speed
+        depth, share = ceil_div(k, splits), ceil_div(groups, units)
+        cpu = info.kind == "cpu"
+        product, read = (PRODUCT_ON_CPU, READ_ON_CPU) if cpu else (1.0, 1.0)
+        products = units * self.bm * self.bn * (product + read * (1 / self.tm + 1 / self.tn))
+        step = rates.multiplying(products, acc, ON_CPU if cpu else 1.0)
+        step += rates.clocks(self.bm * copy[0] + self.bn * copy[1])
         waits = rates.latency * WAITS * ceil_div(depth, self.bk(acc))
-        return max(work, waits, rates.moving(nbytes)) + reduction_time(m * n * batch, splits, info)
+        moving = rates.moving(nbytes)
+        if cpu:
+            time = max(share * step * (depth + LEAD_ON_CPU), waits, moving)
+        else:
+            held = min(share, max(1, rates.registers // (self.threads * round_up(registers, 8))))
+            rounds = ceil_div(share, held)
+            hiding = rates.resident / HIDING
+            alone = ALONE * (1 - min(held * self.threads / hiding, 1.0))
+            parts = share * step * depth * (1 + alone), rounds * waits, moving
+            time = (1 - BESIDE) * max(parts) + BESIDE * sum(parts)
+            time += rates.latency * BEGIN * (rounds + 1)
+        return time + reduction_time(m * n * batch, splits, info)
 
 
-# Of a multiply-add's time: itself with what goes along, and a read of local memory beside it.
-PRODUCT, READ = 1.19, 0.82
-LEAD = 34  # steps along k that a group's first loads and its stores take as long as
-WAITS = 5  # times a read of memory that a tile takes to be in local memory
-# Work-items of a GPU's compute unit that hide each other's waits, and the share by which steps take
-# longer the fewer there are.
-HIDING, ALONE = 384, 0.57
-# Of the rate on a CPU: work-items wait for each other at barriers, and local memory is a copy.
-ON_CPU = 0.084
+# How a GPU's compute unit spends a step, beside one clock for a multiply-add and one for a read of
+# local memory by each work-item.
+WAITS = 4  # times a read of memory that a tile takes to be in local memory
+BEGIN = 15  # times that, for groups to begin, all at once and with empty caches, or to store and end
+BESIDE = 0.2  # of memory's time that multiply-adds do not hide, and the other way round
+# A part of the work-items that a unit can hold hides all waits at barriers; with far fewer a step
+# takes longer by this share.
+HIDING, ALONE = 4, 0.25
+# Of a multiply-add's time on a CPU: itself with what goes along, and a read of local memory, which is
+# a copy; work-items wait for each other at barriers.
+PRODUCT_ON_CPU, READ_ON_CPU, ON_CPU = 1.19, 0.82, 0.084
+LEAD_ON_CPU = 34  # steps along k that a group's first loads and its stores take as long as there
 
 TILES = (
-    Tile(128, 128, 8, 8, speed=1.12),
+    Tile(128, 128, 8, 8),
     Tile(128, 64, 8, 8),
     Tile(64, 128, 8, 8),
-    Tile(64, 64, 8, 4, speed=1.13),
+    Tile(64, 64, 8, 4),
     Tile(64, 64, 4, 4),
     Tile(128, 32, 8, 4),
     Tile(32, 128, 4, 8),
-    Tile(32, 32, 4, 4, speed=1.12),
+    Tile(32, 32, 4, 4),
 )
 
 SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)
