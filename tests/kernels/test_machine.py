@@ -33,7 +33,8 @@ from kerascl.runtime import peaks
 F32, BF16 = dtypes.float32, dtypes.bfloat16
 # A device of round rates: 10 units, 1000 multiply-adds a microsecond each, 500 bytes a microsecond.
 ROUND = machine.Machine(
-    units=10, clock=1000.0, resident=64, simt=(("float32", 1e4), ("float64", 5e3)),
+    units=10, clock=1000.0, resident=64, registers=2048,
+    simt=(("float32", 1e4), ("float64", 5e3)),
     matrix=(("float32", 1e5), ("bfloat16", 2e5), ("float16", 2e5)), bandwidth=500.0,
     local_bandwidth=2000.0, launch=7.0, latency=0.5,
 )  # fmt: skip

@@ -6,6 +6,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.tiles import LIGHT, MOMENTS, READ, WORK, moments_time
+from kerascl.kernels.matmul.tiles import BEGIN
 from kerascl.kernels.tuning import machine
 
 
@@ -46,7 +47,8 @@ class HopperSolver(Solver):
         return self.takes(problem) and hopper_probe.available(info, self.self_test)
 
     def cost(self, problem, info) -> float:
-        return machine.of(info).launch + self.best(problem, info)[0]
+        rates = machine.of(info)
+        return rates.launch + rates.latency * BEGIN + self.best(problem, info)[0]
 
 
 class MomentsSolver(HopperSolver):
