@@ -24,7 +24,7 @@ from kerascl.kernels.tuning import machine
 
 # Clocks of a compute unit that copying an element to local memory takes: four at once, one by one.
 # Of four the instructions were counted beside a product's (sm_90), one by one was measured there.
-COPY = {FORWARD: 0.05, DATA_GRAD: 0.07, FILTER_GRAD: 0.1}
+COPY = {FORWARD: (0.07, 0.015), DATA_GRAD: (0.07, 0.06), FILTER_GRAD: (0.2, 0.0)}
 GATHER = 1.1
 
 
@@ -46,9 +46,10 @@ class TiledConv(Solver):
 
     def _time(self, p: ConvProblem, info, splits: int) -> float:
         g = gemm_shape(p)
-        four, single = COPY[p.kind], GATHER * (2 if p.a.itemsize == 2 else 1)
+        single = GATHER * (2 if p.a.itemsize == 2 else 1)
+        left, right = COPY[p.kind]
         channels, filters = p.x_shape[-1], p.w_shape[-1]
-        copies = four if channels % 4 == 0 else single, four if filters % 4 == 0 else single
+        copies = left if channels % 4 == 0 else single, right if filters % 4 == 0 else single
         _, av, _, bv = _loads(p)
         registers = self.tile.registers(p.acc, Loads(av, bv), **_registers(p))
         return self.tile.time(
