@@ -126,11 +126,15 @@ class Tile:
         if cpu:
             time = max(share * step * (depth + LEAD_ON_CPU), waits, moving)
         else:
-            held = min(share, max(1, rates.registers // (self.threads * round_up(registers, 8))))
-            rounds = ceil_div(share, held)
-            hiding = rates.resident / HIDING
-            alone = ALONE * (1 - min(held * self.threads / hiding, 1.0))
-            parts = share * step * depth * (1 + alone), rounds * waits, moving
+            most = max(1, rates.registers // (self.threads * round_up(registers, 8)))
+            (whole, rest), rounds = divmod(share, most), ceil_div(share, most)
+
+            def slowed(held: int) -> float:
+                hidden = min(held * self.threads * HIDING / rates.resident, 1.0)
+                return held * (1 + ALONE * (1 - hidden))
+
+            work = step * depth * (whole * slowed(most) + slowed(rest))
+            parts = work, rounds * waits, moving
             time = (1 - BESIDE) * max(parts) + BESIDE * sum(parts)
             time += rates.latency * BEGIN * (rounds + 1)
         return time + reduction_time(m * n * batch, splits, info)
@@ -143,7 +147,7 @@ BEGIN = 15  # times that, for groups to begin, all at once and with empty caches
 BESIDE = 0.2  # of memory's time that multiply-adds do not hide, and the other way round
 # A part of the work-items that a unit can hold hides all waits at barriers; with far fewer a step
 # takes longer by this share.
-HIDING, ALONE = 4, 0.25
+HIDING, ALONE = 4, 0.5
 # Of a multiply-add's time on a CPU: itself with what goes along, and a read of local memory, which is
 # a copy; work-items wait for each other at barriers.
 PRODUCT_ON_CPU, READ_ON_CPU, ON_CPU = 1.19, 0.82, 0.084
