@@ -22,8 +22,9 @@ from kerascl.kernels.matmul.split_k import partial_epilogue, slice_counts, vecto
 from kerascl.kernels.matmul.tiles import Loads, Tile, load4
 from kerascl.kernels.tuning import machine
 
-# Clocks of a compute unit that copying an element to local memory takes: four at once, one by one.
-# Of four the instructions were counted beside a product's (sm_90), one by one was measured there.
+# Clocks of a compute unit that copying an element of either operand to local memory takes beside
+# products: four at once, and one by one.  What is gathered takes longer, most of all where pixels
+# are the depth, as each has a place of its own to be found (measured on sm_90).
 COPY = {FORWARD: (0.07, 0.015), DATA_GRAD: (0.07, 0.06), FILTER_GRAD: (0.2, 0.0)}
 GATHER = 1.1
 

@@ -9,7 +9,6 @@ from kerascl.dtypes import DType
 from kerascl.kernels.contract.plan import Arg, Launch, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
-from kerascl.kernels.matmul.tiles import BEGIN
 from kerascl.kernels.tuning import machine
 
 NAME = "wgmma_pack"
@@ -68,7 +67,7 @@ def packed_step(dtype: DType, k: int) -> int:
 def pack_time(nbytes: int, info) -> float:
     """Microseconds to pack an operand of so many bytes."""
     rates = machine.of(info)
-    return rates.launch + rates.latency * BEGIN + rates.moving(2 * nbytes)
+    return rates.launch + rates.begin + rates.moving(2 * nbytes)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.tiles import LIGHT, MOMENTS, READ, WORK, moments_time
-from kerascl.kernels.matmul.tiles import BEGIN
 from kerascl.kernels.tuning import machine
 
 
@@ -48,7 +47,7 @@ class HopperSolver(Solver):
 
     def cost(self, problem, info) -> float:
         rates = machine.of(info)
-        return rates.launch + rates.latency * BEGIN + self.best(problem, info)[0]
+        return rates.launch + rates.begin + self.best(problem, info)[0]
 
 
 class MomentsSolver(HopperSolver):

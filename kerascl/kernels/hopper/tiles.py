@@ -98,7 +98,7 @@ PROMOTED = (
 )
 SPLITS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 TILE_CLOCKS = 594  # to begin a tile
-# The same of 3xTF32: its ring of few stages waits for four operands, and is filled by nobody meanwhile.
+# The same of 3xTF32, whose ring has few stages of four operands each: products wait for it.
 PROMOTED_CLOCKS = 3000
 STORE_CLOCKS = 0.139  # to store one result of a tile
 ONE_BY_ONE = 6.0  # times of that where results are stored one by one, as rows are not whole vectors

@@ -13,7 +13,7 @@ from kerascl.kernels.matmul.split_k import (
     slice_counts,
     vector_reduction_launch,
 )
-from kerascl.kernels.matmul.tiles import BEGIN, Loads, Tile, load4
+from kerascl.kernels.matmul.tiles import Loads, Tile, load4
 from kerascl.kernels.tuning import machine
 
 
@@ -41,8 +41,7 @@ class DirectMatmul(Solver):
         multiplying = rates.multiplying(products, p.acc, self.ON_GPU)
         apart = p.n > 1 and abs(p.b_strides[-1]) > 1
         moving = rates.moving(p.nbytes, self.APART) if apart else rates.moving(p.nbytes)
-        begin = rates.latency * BEGIN
-        return rates.launch + begin + max(multiplying, waits, moving)
+        return rates.launch + rates.begin + max(multiplying, waits, moving)
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
@@ -66,8 +65,8 @@ def _steps(p: MatmulProblem) -> list[int]:
     return [max(strides[-2:]) for strides in (p.a_strides, p.b_strides)]
 
 
-# Clocks of a compute unit that copying an element to local memory takes beside a product; none where
-# the left operand's rows are read along k.
+# Clocks of a compute unit that copying an element to local memory takes beside products; none
+# where the left operand's rows are read along k.
 COPY = 0.055
 
 

@@ -24,7 +24,7 @@ from kerascl.kernels.contract.source import (
 from kerascl.kernels.matmul import computed as operands
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index, usable
 from kerascl.kernels.matmul.split_k import most_slices, partial_epilogue, vector_reduction_launch
-from kerascl.kernels.matmul.tiles import BEGIN, load4
+from kerascl.kernels.matmul.tiles import load4
 from kerascl.kernels.tuning import machine
 
 THREADS = 256
@@ -90,7 +90,7 @@ class SkinnyMatmul(Solver):
         busy = min(1.0, max(1, long // self.LEAST) / info.compute_units)
         products = rates.multiplying(long * min(p.m, p.n), p.acc, self.ON_GPU)
         work = rates.moving(long * p.a.itemsize) + products
-        return rates.launch + rates.latency * BEGIN + work / busy
+        return rates.launch + rates.begin + work / busy
 
     def computes(self, problem: MatmulProblem, info) -> str | None:
         p = problem

@@ -105,14 +105,13 @@ class Tile:
         self, m: int, n: int, k: int, batch: int, splits: int, acc: DType, nbytes: float, info,
         copy: tuple[float, float], registers: int,
     ) -> float:  # fmt: skip
-        """Microseconds without the first launch: rounds of work-groups over the compute units,
-        times one group's steps along k; or the `nbytes` of the operands and the result if memory
-        takes longer; and the sum of the slices.
+        """Microseconds without the first launch: one group's steps along k, as often as a compute
+        unit has groups; or the `nbytes` of the operands and the result if memory takes longer; and
+        the sum of the slices.
 
         A step is its multiply-adds, its reads of local memory, fewer for each product where a
         work-item has more of them, and its copies to there, `copy` clocks an element of either
-        operand.  Groups whose work-items have so many `registers` hide each other's waits as far
-        as a compute unit holds them at a time."""
+        operand.  Work-items of a group have so many `registers`."""
         rates, units = machine.of(info), info.compute_units
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
         depth, share = ceil_div(k, splits), ceil_div(groups, units)
@@ -121,35 +120,43 @@ class Tile:
         products = units * self.bm * self.bn * (product + read * (1 / self.tm + 1 / self.tn))
         step = rates.multiplying(products, acc, ON_CPU if cpu else 1.0)
         step += rates.clocks(self.bm * copy[0] + self.bn * copy[1])
-        waits = rates.latency * WAITS * ceil_div(depth, self.bk(acc))
         moving = rates.moving(nbytes)
         if cpu:
-            time = max(share * step * (depth + LEAD_ON_CPU), waits, moving)
+            time = max(share * step * (depth + LEAD_ON_CPU), moving)
         else:
-            most = max(1, rates.registers // (self.threads * round_up(registers, 8)))
-            (whole, rest), rounds = divmod(share, most), ceil_div(share, most)
-
-            def slowed(held: int) -> float:
-                hidden = min(held * self.threads * HIDING / rates.resident, 1.0)
-                return held * (1 + ALONE * (1 - hidden))
-
-            work = step * depth * (whole * slowed(most) + slowed(rest))
-            parts = work, rounds * waits, moving
-            time = (1 - BESIDE) * max(parts) + BESIDE * sum(parts)
-            time += rates.latency * BEGIN * (rounds + 1)
+            most = max(1, rates.registers // (self.threads * round_up(registers, GRAIN)))
+            time = self._in_rounds(share, most, step * depth, ceil_div(depth, self.bk(acc)),
+                                   moving, rates)  # fmt: skip
         return time + reduction_time(m * n * batch, splits, info)
 
+    def _in_rounds(
+        self, share: int, most: int, alone: float, tiles: int, moving: float, rates: machine.Machine
+    ) -> float:
+        """Microseconds of a GPU's compute unit with a `share` of the groups, of which it holds at
+        `most` so many at a time: one takes `alone` to multiply, and waits for so many `tiles` of
+        operands, which others hide; meanwhile memory is `moving` what all groups need."""
+        whole, rest = divmod(share, most)
+        rounds = ceil_div(share, most)
 
-# How a GPU's compute unit spends a step, beside one clock for a multiply-add and one for a read of
-# local memory by each work-item.
-WAITS = 4  # times a read of memory that a tile takes to be in local memory
-BEGIN = 15  # times that, for groups to begin, all at once and with empty caches, or to store and end
-BESIDE = 0.2  # of memory's time that multiply-adds do not hide, and the other way round
-# A part of the work-items that a unit can hold hides all waits at barriers; with far fewer a step
-# takes longer by this share.
+        def together(held: int) -> float:
+            hidden = min(held * self.threads * HIDING / rates.resident, 1.0)
+            return held * alone * (1 + ALONE * (1 - hidden))
+
+        work = whole * together(most) + together(rest)
+        parts = work, rounds * tiles * WAITS * rates.latency, moving
+        time = (1 - BESIDE) * max(parts) + BESIDE * sum(parts)
+        return time + (rounds + 1) * rates.begin
+
+
+GRAIN = 8  # registers of a work-item are given out in so many
+# Times a read of memory that a tile takes to be in local memory, where nobody hides it.
+WAITS = 4
+# The part of a unit's work-items that hide all waits at barriers, as one in so many; and the share
+# by which a step takes longer without any of them.
 HIDING, ALONE = 4, 0.5
-# Of a multiply-add's time on a CPU: itself with what goes along, and a read of local memory, which is
-# a copy; work-items wait for each other at barriers.
+BESIDE = 0.2  # of what is shorter, products or memory's time: what the longer one does not hide
+# Of a multiply-add's time on a CPU: itself with what goes along, and a read of local memory, a copy
+# there; work-items wait for each other at barriers.
 PRODUCT_ON_CPU, READ_ON_CPU, ON_CPU = 1.19, 0.82, 0.084
 LEAD_ON_CPU = 34  # steps along k that a group's first loads and its stores take as long as there
 

@@ -57,6 +57,7 @@ _HELD = 2048, 65536  # work-items and registers that a compute unit of NVIDIA's 
 # Where neither was measured: bytes of memory for each multiply-add, bytes of local memory a clock
 # of a compute unit, microseconds of a launch and of a read of memory; of GPUs and of CPUs.
 _GUESSES = {"gpu": (0.06, 128, 6.5, 0.56), "cpu": (0.1, 32, 4.0, 0.08)}
+_BEGIN = 15  # reads of memory, one after another, that all groups' first ones take as long as
 _CLOCK = 1000  # MHz, where the driver does not know
 
 
@@ -88,6 +89,12 @@ class Machine:
     local_bandwidth: float
     launch: float
     latency: float
+
+    @property
+    def begin(self) -> float:
+        """Microseconds until work-groups that a GPU starts at once have read what they begin with,
+        or have stored what they end with: all wait for memory, of which caches hold nothing yet."""
+        return _BEGIN * self.latency
 
     def rate(self, dtype: DType) -> float:
         """Multiply-adds in a microsecond by ordinary units; of integers as of floats."""

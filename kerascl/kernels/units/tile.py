@@ -25,7 +25,6 @@ from kerascl.kernels.matmul.split_k import (
     slice_counts,
     vector_reduction_launch,
 )
-from kerascl.kernels.matmul.tiles import BEGIN
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units import known
 from kerascl.kernels.units.fragment import Unit
@@ -230,7 +229,7 @@ class FragmentSolver(Solver):
     def cost(self, problem, info) -> float:
         time = self._time(problem, info, self._splits(problem, info))
         rates = machine.of(info)
-        return rates.launch + rates.latency * BEGIN + time
+        return rates.launch + rates.begin + time
 
     def _sizes(self, p) -> tuple[int, int, int, int]:
         """(m, n, k, number of products) of the GEMM or the implicit ones."""
