@@ -99,14 +99,15 @@ class HopperConv(MomentsSolver):
         mean = ceil_div(k + idle * deep, classes)
         most = math.prod(ceil_div(n, stride) for n in p.w_shape[:2]) * channels
         kind, passes = KINDS[p.a.name], 3 if exact else 1
-        packing, moving = 0.0, 0.0
+        packing, rates = 0.0, machine.of(info)
+        moving = rates.moving(p.nbytes)
         if exact or packs(p):
             packing += pack_time(math.prod(p.w_shape) * p.a.itemsize * (2 if exact else 1), info)
         if exact:
             nbytes = math.prod(gathered) * p.a.itemsize
             packing += pack_time(nbytes, info)
             # What TF32 loses is read, too.
-            moving = machine.of(info).moving(p.nbytes + nbytes)
+            moving += rates.moving(nbytes)
         choices = []
         shapes = (self.tile,) if self.tile else PROMOTED if exact else SHAPES
         for shape in shapes:
