@@ -10,7 +10,7 @@ from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import ConvProblem
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem
-from kerascl.kernels.tuning import database, shipped
+from kerascl.kernels.tuning import database, machine, shipped
 from kerascl.kernels.tuning.trial import plan
 from kerascl.runtime.device import DeviceInfo, find_devices
 
@@ -40,6 +40,33 @@ MEASURED = {
     "float32 high": {
         "mma64x64": 393.0, "mma32x128": 471.4, "mma64x128": 572.4, "mma128x32": 755.0,
         "tiled64x64": 930.6,
+    },
+}  # fmt: skip
+# Microseconds on an H100 of its `RATES`, of problems without matrix units of less precision.
+RATES = {
+    "clock": 1980, "float32": 32.5e6, "bandwidth": 2.98e6, "local_bandwidth": 60e6, "launch": 6.5,
+    "latency": 0.15,
+}  # fmt: skip
+MEASURED_EXACT = {
+    # so short a depth that the tiles' beginning and what is read beside the operands count
+    "conv forward 64x224x224x3 3x3x3x64 64x224x224x64 1x1 1x1x1x1 1x1 1 0 float32 float32 float32 "
+    "highest": {
+        "tiled64x64x8": 906.5, "tiled128x64": 1096.1, "wgmma_stem": 1587.8,
+    },
+    "gemm 200704 144 24 1x1x1 0x0x0x24x1 0x0x0x1x24 float32 float32 float32 0 0 highest": {
+        "tiled128x32": 90.2, "tiled64x64x8": 91.1, "tiled128x64": 95.0, "wgmma": 118.3,
+    },
+    # a long one
+    "conv forward 64x28x28x512 3x3x512x512 64x28x28x512 1x1 1x1x1x1 1x1 1 0 float32 float32 "
+    "float32 highest": {
+        "wgmma": 1752.1,
+    },
+    # registers hold a single group of the largest tile at a time
+    "gemm 50176 128 512 1x1x1 0x0x0x512x1 0x0x0x1x512 float32 float32 float32 0 0 highest": {
+        "tiled64x64x8": 191.9, "tiled128x128": 225.5,
+    },
+    "gemm 512 128 50176 1x1x1 0x0x0x1x512 0x0x0x128x1 float32 float32 float32 0 0 highest": {
+        "tiled128x64": 185.6, "tiled64x128": 188.4, "tiled128x128": 232.9, "wgmma": 265.8,
     },
 }  # fmt: skip
 
@@ -93,3 +120,16 @@ def test_costs_say_what_was_measured(name, hopper_info):
         assert 0.6 * time < said[solver] < 1.5 * time, (solver, time, said)
     fastest = min(times, key=times.get)
     assert said[fastest] < 1.05 * min(said.values())
+
+
+@pytest.mark.parametrize("name", MEASURED_EXACT, ids=lambda name: " ".join(name.split()[:5]))
+def test_costs_of_exact_products_say_what_was_measured(name, hopper_info, monkeypatch):
+    info = dataclasses.replace(hopper_info, name="NVIDIA H100", nvidia_capability=(9, 0))
+    card = machine.of_card(info, RATES)
+    monkeypatch.setattr(machine, "of", lambda info: card)
+    known, problem = problem_of(name)
+    times = MEASURED_EXACT[name]
+    said = {n: known[n].cost(problem, info) for n in times}
+    for solver, time in times.items():
+        assert 0.8 * time < said[solver] < 1.25 * time, (solver, time, said)
+    assert times[min(said, key=said.get)] <= 1.1 * min(times.values()), said

@@ -22,9 +22,10 @@ from kerascl.kernels.matmul.split_k import partial_epilogue, slice_counts, vecto
 from kerascl.kernels.matmul.tiles import Loads, Tile, load4
 from kerascl.kernels.tuning import machine
 
-# Clocks of a compute unit that copying an element to local memory takes: four at once, one by one.
-# Of four the instructions were counted beside a product's (sm_90), one by one was measured there.
-COPY = {FORWARD: 0.12, DATA_GRAD: 0.14, FILTER_GRAD: 0.25}
+# Clocks of a compute unit that copying an element of either operand to local memory takes beside
+# products: four at once, and one by one.  What is gathered takes longer, most of all where pixels
+# are the depth, as each has a place of its own to be found (measured on sm_90).
+COPY = {FORWARD: (0.07, 0.015), DATA_GRAD: (0.07, 0.06), FILTER_GRAD: (0.2, 0.0)}
 GATHER = 1.1
 
 
@@ -42,19 +43,18 @@ class TiledConv(Solver):
         p = problem
         _, av, _, bv = _loads(p)
         loads = Loads(av, bv)
-        # Strided gradients hold the taps and pixels of their class.
-        held = 46 if p.kind == DATA_GRAD else 20
-        return usable(p, info) and self.tile.fits(
-            p.acc, loads, info, self.TABLE, coordinates=max(2, p.rank), held=held
-        )
+        return usable(p, info) and self.tile.fits(p.acc, loads, info, self.TABLE, **_registers(p))
 
     def _time(self, p: ConvProblem, info, splits: int) -> float:
         g = gemm_shape(p)
-        four, single = COPY[p.kind], GATHER * (2 if p.a.itemsize == 2 else 1)
+        single = GATHER * (2 if p.a.itemsize == 2 else 1)
+        left, right = COPY[p.kind]
         channels, filters = p.x_shape[-1], p.w_shape[-1]
-        copies = four if channels % 4 == 0 else single, four if filters % 4 == 0 else single
+        copies = left if channels % 4 == 0 else single, right if filters % 4 == 0 else single
+        _, av, _, bv = _loads(p)
+        registers = self.tile.registers(p.acc, Loads(av, bv), **_registers(p))
         return self.tile.time(
-            g.m, g.n, g.k, g.classes * p.groups, splits, p.acc, p.nbytes, info, copies
+            g.m, g.n, g.k, g.classes * p.groups, splits, p.acc, p.nbytes, info, copies, registers
         )  # fmt: skip
 
     def _splits(self, p: ConvProblem, info) -> int:
@@ -104,6 +104,12 @@ class TiledConv(Solver):
             return Plan([launch])
         reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
         return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
+
+
+def _registers(p: ConvProblem) -> dict[str, int]:
+    """What a work-item keeps of places: see `Tile.registers`."""
+    # Strided gradients hold the taps and pixels of their class.
+    return {"coordinates": max(2, p.rank), "held": 46 if p.kind == DATA_GRAD else 20}
 
 
 def _loads(p: ConvProblem) -> tuple[bool, int, bool, int]:

@@ -27,6 +27,7 @@ from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.conv.problem import FILTER_GRAD, ConvProblem, conv_index, geometry
 from kerascl.kernels.hopper.kernel import Run
+from kerascl.kernels.hopper.pack import pack_time
 from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import HopperSolver
 from kerascl.kernels.hopper.tiles import (
@@ -190,7 +191,7 @@ class ChannelMajorFilterGradient(HopperSolver):
         passes, written = (3, 2) if low else (1, 1)
         # Lanes without a channel take part of the time of those with one.
         rows = a.phases * round_up(a.channels, 32) + round_up(a.filters, 32)
-        packing = rates.launch + rates.moving(4 * a.step * rows * (1 + written))
+        packing = pack_time(2 * a.step * rows * (1 + written), info)
         reading = rates.moving(4 * a.step * (a.x_rows + a.filters) * written)
         shifted = SHIFTED if not low and a.images % DEPTH else 1.0
         chunks, kind = a.chunks, KINDS["float32"]

@@ -35,6 +35,7 @@ from kerascl.kernels.hopper.tiles import (
 )
 from kerascl.kernels.hopper.tma import depth_of, map_words
 from kerascl.kernels.matmul.split_k import reduction_time
+from kerascl.kernels.tuning import machine
 
 MAX_STRIDE = 3
 
@@ -98,11 +99,15 @@ class HopperConv(MomentsSolver):
         mean = ceil_div(k + idle * deep, classes)
         most = math.prod(ceil_div(n, stride) for n in p.w_shape[:2]) * channels
         kind, passes = KINDS[p.a.name], 3 if exact else 1
-        packing = 0.0
+        packing, rates = 0.0, machine.of(info)
+        moving = rates.moving(p.nbytes)
         if exact or packs(p):
             packing += pack_time(math.prod(p.w_shape) * p.a.itemsize * (2 if exact else 1), info)
         if exact:
-            packing += pack_time(math.prod(gathered) * p.a.itemsize, info)
+            nbytes = math.prod(gathered) * p.a.itemsize
+            packing += pack_time(nbytes, info)
+            # What TF32 loses is read, too.
+            moving += rates.moving(nbytes)
         choices = []
         shapes = (self.tile,) if self.tile else PROMOTED if exact else SHAPES
         for shape in shapes:
@@ -116,7 +121,7 @@ class HopperConv(MomentsSolver):
                     )
                     for n, d in ((tiles, mean), (tiles // classes, most))
                 )
-                time += reduction_time(p.total, splits, info) + packing
+                time = max(time, moving) + reduction_time(p.total, splits, info) + packing
                 choices.append((time, shape, splits))
         return min(choices, key=lambda c: c[0])
 

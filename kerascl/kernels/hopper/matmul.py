@@ -172,7 +172,7 @@ class HopperMatmul(MomentsSolver):
         rates, low = machine.of(info), _low(p)
         passes = 3 if low else 1
         deep = depth_of(p.a)
-        packing = 0.0
+        packing, read = 0.0, p.nbytes
         sides = tuple(zip(_sides(p), self.layouts(p), strict=True))
         for side, layout in sides:
             if layout == "pack" or low:
@@ -180,6 +180,7 @@ class HopperMatmul(MomentsSolver):
                 passes_over = 3 if layout == "pack" and low else 2
                 nbytes = side.batches * side.rows * side.k * p.a.itemsize
                 packing += pack_time(nbytes * passes_over // 2, info)
+                read += nbytes if low else 0
         store = self.store_clocks * (ONE_BY_ONE if p.n % 4 else 1.0)
         choices = []
         for shape in self._candidates(low, info):
@@ -199,7 +200,7 @@ class HopperMatmul(MomentsSolver):
                     )  # fmt: skip
                 stages = ceil_div(ceil_div(p.k, splits), deep)
                 fetching = rates.clocks(tiles * splits * stages * fetch / info.compute_units)
-                time = max(time, fetching, rates.moving(p.nbytes))
+                time = max(time, fetching, rates.moving(read))
                 time += reduction_time(p.total, splits, info) + packing
                 choices.append((time, shape, splits))
         return min(choices, key=lambda c: c[0])

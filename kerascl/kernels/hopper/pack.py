@@ -67,7 +67,7 @@ def packed_step(dtype: DType, k: int) -> int:
 def pack_time(nbytes: int, info) -> float:
     """Microseconds to pack an operand of so many bytes."""
     rates = machine.of(info)
-    return rates.launch + rates.moving(2 * nbytes)
+    return rates.launch + rates.begin + rates.moving(2 * nbytes)
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,8 @@ class HopperSolver(Solver):
         return self.takes(problem) and hopper_probe.available(info, self.self_test)
 
     def cost(self, problem, info) -> float:
-        return machine.of(info).launch + self.best(problem, info)[0]
+        rates = machine.of(info)
+        return rates.launch + rates.begin + self.best(problem, info)[0]
 
 
 class MomentsSolver(HopperSolver):

@@ -168,7 +168,8 @@ class StemConv(_Stem, MomentsSolver):
                 stages = ceil_div(k, deep * splits) * (2 if low else 1)
                 each = _tile_clocks(shape, stages, min(shape.bn, out[-1]))
                 each = machine.of(info).clocks(tiles * splits * each / info.compute_units)
-                time = max(time, each)
+                # Of 3xTF32 the ring is too short for products to hide loads.
+                time = time + each if low else max(time, each)
                 time += reduction_time(p.total, splits, info) + packing
                 choices.append((time, shape, splits))
         return min(choices, key=lambda c: c[0])

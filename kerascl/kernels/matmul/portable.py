@@ -41,7 +41,7 @@ class DirectMatmul(Solver):
         multiplying = rates.multiplying(products, p.acc, self.ON_GPU)
         apart = p.n > 1 and abs(p.b_strides[-1]) > 1
         moving = rates.moving(p.nbytes, self.APART) if apart else rates.moving(p.nbytes)
-        return rates.launch + max(multiplying, waits, moving)
+        return rates.launch + rates.begin + max(multiplying, waits, moving)
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p = problem
@@ -65,6 +65,11 @@ def _steps(p: MatmulProblem) -> list[int]:
     return [max(strides[-2:]) for strides in (p.a_strides, p.b_strides)]
 
 
+# Clocks of a compute unit that copying an element to local memory takes beside products; none
+# where the left operand's rows are read along k.
+COPY = 0.055
+
+
 class TiledMatmul(Solver):
     """A tile of gemm_tile.cl through local memory, its depth split when the groups are few."""
 
@@ -82,10 +87,11 @@ class TiledMatmul(Solver):
         return min(counts, key=lambda s: self._time(p, info, s))
 
     def _time(self, p: MatmulProblem, info, splits: int) -> float:
-        # Rows of both operands, as in filter gradients, are copied across.
-        copy = 0.15 if p.a_strides[-2] == p.b_strides[-1] == 1 else 0.054
+        (along_k, av), (_, bv) = _both(p)
+        copies = 0.0 if along_k else COPY, COPY
+        registers = self.tile.registers(p.acc, Loads(av, bv))
         time = self.tile.time(
-            p.m, p.n, p.k, p.batches, splits, p.acc, p.nbytes, info, (copy, copy)
+            p.m, p.n, p.k, p.batches, splits, p.acc, p.nbytes, info, copies, registers
         )  # fmt: skip
         if p.a.itemsize == 2 and any(s % 4 for s in _steps(p)):
             time *= 2  # elements gathered one by one

@@ -90,7 +90,7 @@ class SkinnyMatmul(Solver):
         busy = min(1.0, max(1, long // self.LEAST) / info.compute_units)
         products = rates.multiplying(long * min(p.m, p.n), p.acc, self.ON_GPU)
         work = rates.moving(long * p.a.itemsize) + products
-        return rates.launch + rates.latency + work / busy
+        return rates.launch + rates.begin + work / busy
 
     def computes(self, problem: MatmulProblem, info) -> str | None:
         p = problem

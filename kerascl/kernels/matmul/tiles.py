@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
-from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.matmul.split_k import reduction_time
 from kerascl.kernels.tuning import machine
 from kerascl.runtime.device import DeviceInfo
@@ -27,15 +27,13 @@ class Loads(NamedTuple):
 @dataclass(frozen=True)
 class Tile:
     """One tile shape of gemm_tile.cl: a work-group computes bm x bn in steps of bk along k, each
-    work-item tm x tn.  `depth` is bk of accumulators of four bytes, `speed` how many times as fast
-    as counted large products were where all tiles were timed."""
+    work-item tm x tn.  `depth` is bk of accumulators of four bytes."""
 
     bm: int
     bn: int
     tm: int
     tn: int
     depth: int = DEEP
-    speed: float = 1.0
 
     @property
     def name(self) -> str:
@@ -105,49 +103,72 @@ class Tile:
 
     def time(
         self, m: int, n: int, k: int, batch: int, splits: int, acc: DType, nbytes: float, info,
-        copies: tuple[float, float],
+        copy: tuple[float, float], registers: int,
     ) -> float:  # fmt: skip
-        """Microseconds without the first launch: rounds of work-groups over the compute units,
-        times one group's steps along k; or the `nbytes` of the operands and the result if memory
-        takes longer; and the sum of the slices.
+        """Microseconds without the first launch: one group's steps along k, as often as a compute
+        unit has groups; or the `nbytes` of the operands and the result if memory takes longer; and
+        the sum of the slices.
 
         A step is its multiply-adds, its reads of local memory, fewer for each product where a
-        work-item has more of them, and its copies to there, `copies` clocks an element of either
-        operand."""
+        work-item has more of them, and its copies to there, `copy` clocks an element of either
+        operand.  Work-items of a group have so many `registers`."""
         rates, units = machine.of(info), info.compute_units
         groups = ceil_div(m, self.bm) * ceil_div(n, self.bn) * batch * splits
-        depth = ceil_div(k, splits)
-        products = units * self.bm * self.bn * (PRODUCT + READ * (1 / self.tm + 1 / self.tn))
-        efficiency = ON_CPU if info.kind == "cpu" else 1.0
-        step = rates.multiplying(products, acc, efficiency)
-        step += rates.clocks(self.bm * copies[0] + self.bn * copies[1])
-        work = ceil_div(groups, units) * step * (depth + LEAD)
-        if info.kind == "gpu":
-            held = min(ceil_div(groups, units) * self.threads, HIDING)
-            work *= (1 + ALONE * (1 - held / HIDING)) / self.speed
-        waits = rates.latency * WAITS * ceil_div(depth, self.bk(acc))
-        return max(work, waits, rates.moving(nbytes)) + reduction_time(m * n * batch, splits, info)
+        depth, share = ceil_div(k, splits), ceil_div(groups, units)
+        cpu = info.kind == "cpu"
+        product, read = (PRODUCT_ON_CPU, READ_ON_CPU) if cpu else (1.0, 1.0)
+        products = units * self.bm * self.bn * (product + read * (1 / self.tm + 1 / self.tn))
+        step = rates.multiplying(products, acc, ON_CPU if cpu else 1.0)
+        step += rates.clocks(self.bm * copy[0] + self.bn * copy[1])
+        moving = rates.moving(nbytes)
+        if cpu:
+            time = max(share * step * (depth + LEAD_ON_CPU), moving)
+        else:
+            most = max(1, rates.registers // (self.threads * round_up(registers, GRAIN)))
+            time = self._in_rounds(share, most, step * depth, ceil_div(depth, self.bk(acc)),
+                                   moving, rates)  # fmt: skip
+        return time + reduction_time(m * n * batch, splits, info)
+
+    def _in_rounds(
+        self, share: int, most: int, alone: float, tiles: int, moving: float, rates: machine.Machine
+    ) -> float:
+        """Microseconds of a GPU's compute unit with a `share` of the groups, of which it holds at
+        `most` so many at a time: one takes `alone` to multiply, and waits for so many `tiles` of
+        operands, which others hide; meanwhile memory is `moving` what all groups need."""
+        whole, rest = divmod(share, most)
+        rounds = ceil_div(share, most)
+
+        def together(held: int) -> float:
+            hidden = min(held * self.threads * HIDING / rates.resident, 1.0)
+            return held * alone * (1 + ALONE * (1 - hidden))
+
+        work = whole * together(most) + together(rest)
+        parts = work, rounds * tiles * WAITS * rates.latency, moving
+        time = (1 - BESIDE) * max(parts) + BESIDE * sum(parts)
+        return time + (rounds + 1) * rates.begin
 
 
-# Of a multiply-add's time: itself with what goes along, and a read of local memory beside it.
-PRODUCT, READ = 1.19, 0.82
-LEAD = 34  # steps along k that a group's first loads and its stores take as long as
-WAITS = 5  # times a read of memory that a tile takes to be in local memory
-# Work-items of a GPU's compute unit that hide each other's waits, and the share by which steps take
-# longer the fewer there are.
-HIDING, ALONE = 384, 0.57
-# Of the rate on a CPU: work-items wait for each other at barriers, and local memory is a copy.
-ON_CPU = 0.084
+GRAIN = 8  # registers of a work-item are given out in so many
+# Times a read of memory that a tile takes to be in local memory, where nobody hides it.
+WAITS = 4
+# The part of a unit's work-items that hide all waits at barriers, as one in so many; and the share
+# by which a step takes longer without any of them.
+HIDING, ALONE = 4, 0.5
+BESIDE = 0.2  # of what is shorter, products or memory's time: what the longer one does not hide
+# Of a multiply-add's time on a CPU: itself with what goes along, and a read of local memory, a copy
+# there; work-items wait for each other at barriers.
+PRODUCT_ON_CPU, READ_ON_CPU, ON_CPU = 1.19, 0.82, 0.084
+LEAD_ON_CPU = 34  # steps along k that a group's first loads and its stores take as long as there
 
 TILES = (
-    Tile(128, 128, 8, 8, speed=1.12),
+    Tile(128, 128, 8, 8),
     Tile(128, 64, 8, 8),
     Tile(64, 128, 8, 8),
-    Tile(64, 64, 8, 4, speed=1.13),
+    Tile(64, 64, 8, 4),
     Tile(64, 64, 4, 4),
     Tile(128, 32, 8, 4),
     Tile(32, 128, 4, 8),
-    Tile(32, 32, 4, 4, speed=1.12),
+    Tile(32, 32, 4, 4),
 )
 
 SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)

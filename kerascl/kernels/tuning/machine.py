@@ -50,13 +50,14 @@ _XMX = {
     "xmx8": {"bfloat16": 64, "float16": 64},
     "xmx16": {"bfloat16": 128, "float16": 128},
 }
-# Of other GPUs: (part of the vendor's name, multiply-adds a clock, work-items held).
-_VENDORS = (("advanced micro", 64, 2048), ("intel", 8, 128))
-_OTHERS = 64, 1024
-_HELD = 2048  # work-items that a compute unit of NVIDIA's holds
+# Of other GPUs: (part of the vendor's name, multiply-adds a clock, work-items and registers held).
+_VENDORS = (("advanced micro", 64, 2048, 65536), ("intel", 8, 128, 8192))
+_OTHERS = 64, 1024, 32768
+_HELD = 2048, 65536  # work-items and registers that a compute unit of NVIDIA's holds
 # Where neither was measured: bytes of memory for each multiply-add, bytes of local memory a clock
 # of a compute unit, microseconds of a launch and of a read of memory; of GPUs and of CPUs.
 _GUESSES = {"gpu": (0.06, 128, 6.5, 0.56), "cpu": (0.1, 32, 4.0, 0.08)}
+_BEGIN = 15  # reads of memory, one after another, that all groups' first ones take as long as
 _CLOCK = 1000  # MHz, where the driver does not know
 
 
@@ -68,6 +69,7 @@ class Machine:
         units: compute units.
         clock: cycles of one in a microsecond.
         resident: work-items that one holds at a time.
+        registers: of 32 bits, that all these share.
         simt: multiply-adds that all ordinary units together do in a microsecond, by the name of the
             dtype they are done in.
         matrix: the same of matrix units, by the name of the operands' dtype; empty without.
@@ -80,12 +82,19 @@ class Machine:
     units: int
     clock: float
     resident: int
+    registers: int
     simt: tuple[tuple[str, float], ...]
     matrix: tuple[tuple[str, float], ...]
     bandwidth: float
     local_bandwidth: float
     launch: float
     latency: float
+
+    @property
+    def begin(self) -> float:
+        """Microseconds until work-groups that a GPU starts at once have read what they begin with,
+        or have stored what they end with: all wait for memory, of which caches hold nothing yet."""
+        return _BEGIN * self.latency
 
     def rate(self, dtype: DType) -> float:
         """Multiply-adds in a microsecond by ordinary units; of integers as of floats."""
@@ -130,23 +139,23 @@ def of_facts(info: DeviceInfo) -> Machine:
     capability = info.nvidia_capability or _MATRIX.get(info.matrix)
     matrix: tuple[tuple[str, float], ...] = ()
     if info.kind == "cpu":
-        lanes, resident = 2 * info.simd_width, 1
+        lanes, resident, registers = 2 * info.simd_width, 1, 0
     elif capability is not None:
         _, lanes, tf32, half = next(row for row in _NVIDIA if row[0] <= capability)
-        resident = _HELD
+        resident, registers = _HELD
         if info.matrix:
             scale = info.compute_units * clock
             matrix = tuple((n, r * scale) for n, r in _by_name(tf32, half).items())
     else:
         vendor = info.vendor.lower()
         rows = (row[1:] for row in _VENDORS if row[0] in vendor)
-        lanes, resident = next(rows, _OTHERS)
+        lanes, resident, registers = next(rows, _OTHERS)
         scale = info.compute_units * clock
         matrix = tuple((n, r * scale) for n, r in (_AMD | _XMX).get(info.matrix, {}).items())
     simt = info.compute_units * clock * lanes
     return Machine(
-        info.compute_units, clock, resident, (("float32", simt),), matrix, simt * per_product,
-        local * info.compute_units * clock, launch, latency,
+        info.compute_units, clock, resident, registers, (("float32", simt),), matrix,
+        simt * per_product, local * info.compute_units * clock, launch, latency,
     )  # fmt: skip
 
 

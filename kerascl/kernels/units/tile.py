@@ -228,7 +228,8 @@ class FragmentSolver(Solver):
 
     def cost(self, problem, info) -> float:
         time = self._time(problem, info, self._splits(problem, info))
-        return machine.of(info).launch + time
+        rates = machine.of(info)
+        return rates.launch + rates.begin + time
 
     def _sizes(self, p) -> tuple[int, int, int, int]:
         """(m, n, k, number of products) of the GEMM or the implicit ones."""
