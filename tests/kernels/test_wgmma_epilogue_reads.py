@@ -1,4 +1,4 @@
-"""What epilogues of warpgroup products read, asked for before the products; the hardware emulated."""
+"""What epilogues of warpgroup products read, asked for before these; the hardware emulated."""
 
 import dataclasses
 import re
