@@ -94,15 +94,17 @@ def vectors(lanes: int) -> str:
 
 
 def kept(key: np.ndarray, shape: tuple[int, ...], limit: int) -> np.ndarray:
-    """bool: which elements of an array of fewer than 2**34 the host keeps, for a coarse limit:
-    what trials of kernels compare with."""
+    """bool: which elements of an array of fewer than 2**32 places the host keeps: what trials of
+    kernels compare with."""
     *rows, columns = shape
-    x = np.arange(math.prod(rows) * groups(columns), dtype=np.uint64)
+    count = math.prod(rows) * groups(columns)
+    x = np.arange(count if coarse(limit) else FOUR * count, dtype=np.uint64)
     k, y = np.uint64(key[0]), np.full_like(x, key[1])
     low = np.uint64(0xFFFFFFFF)
     for _ in range(10):
         product = np.uint64(_FACTOR) * x
         x, y = (product >> np.uint64(32)) ^ k ^ y, product & low
         k = (k + np.uint64(_STEP)) & low
-    words = np.stack([x, y], -1).astype("<u4").view("<u2").reshape(*rows, FOUR * groups(columns))
-    return words[..., :columns] < limit // COARSE
+    if coarse(limit):
+        x, limit = np.stack([x, y], -1).astype("<u4").view("<u2"), limit // COARSE
+    return x.reshape(*rows, FOUR * groups(columns))[..., :columns] < limit

@@ -9,6 +9,8 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
+from tests.offline.compilers import ONE_MACRO
+
 # What the OpenCL compiler of NVIDIA's driver supplies and clang alone does not.
 HEADER = """\
 #define asm __asm__
@@ -64,8 +66,8 @@ def resources(
         cl.write_text(HEADER + source)
         _run("clang", "-x", "cl", "-cl-std=CL2.0", "-target", "nvptx64-nvidia-nvcl",
              "-Xclang", "-finclude-default-header", "-Xclang", "-target-feature", "-Xclang",
-             "+ptx72", "-Xclang", "-target-cpu", "-Xclang", "sm_80", "-O3", "-w", "-S", str(cl),
-             "-o", str(ptx))  # fmt: skip
+             "+ptx72", "-Xclang", "-target-cpu", "-Xclang", "sm_80", "-O3", *ONE_MACRO,
+             "-S", str(cl), "-o", str(ptx))  # fmt: skip
         text = re.sub(r"\.version \S+", ".version 7.8", ptx.read_text())
         text = re.sub(r"\.target .*", f".target {arch}", text)
         if threads:

@@ -85,8 +85,9 @@ def test_lanes(lanes, dev, rng):
 
 
 @pytest.mark.parametrize("shape", [(4,), (7,), (3, 5, 7), (2, 3, 8)], ids=str)
-def test_what_trials_compare_with(shape, rng):
-    key, limit = rng.integers(2**32, size=2), int(rng.integers(1, 2**16)) << 16
+@pytest.mark.parametrize("odd", [0, 1], ids=["coarse", "fine"])
+def test_what_trials_compare_with(odd, shape, rng):
+    key, limit = rng.integers(2**32, size=2), (int(rng.integers(1, 2**16)) << 16) + odd
     np.testing.assert_array_equal(philox.kept(key, shape, limit), kept(key, shape, limit))
 
 

@@ -3,14 +3,17 @@ device, and would leave its kernels unused in silence."""
 
 import dataclasses
 import runpy
+import threading
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.hopper import probe
 from kerascl.kernels.hopper.selftests import basics
-from kerascl.kernels.units import attention_selftest
+from kerascl.kernels.units import attention as unit_attention
+from kerascl.kernels.units import attention16, attention_selftest, known
 from kerascl.runtime import selftest_child
 
 MODULES = [probe.self_test(name) for name in probe.SELF_TESTS]
@@ -62,3 +65,16 @@ def test_self_tests_reach_their_end(module, matrix, hopper_info, monkeypatch):
         assert set(built) == {(x.source, x.options) for plan in runs for x in plan.launches}
     assert len(built) == len(set(built))
     assert runs and len(checks) >= len(runs)
+
+
+def test_those_of_attention_run_at_once(hopper_info, monkeypatch):
+    met, together = [], threading.Barrier(4, timeout=60)
+    for module, name in (
+        (attention16, "available"), (unit_attention, "available"), (known, "available"),
+        (probe, "results"),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, lambda *_: met.append(together.wait()))
+    info = dataclasses.replace(hopper_info, driver_version="of this test")
+    attention._try_units(info)
+    attention._try_units(info)
+    assert sorted(met) == [0, 1, 2, 3]

@@ -231,6 +231,10 @@ def intel_kernels(binary: bytes, log: str) -> dict[str, Kernel]:
     return kernels
 
 
+# No file of a program may give another meaning to a name of another file.
+ONE_MACRO = ("-Wno-everything", "-Werror=macro-redefined")
+
+
 class Standard(Compiler):
     """clang's front end, which takes nothing beyond OpenCL C 1.2 and the extensions it is told of.
 
@@ -243,7 +247,7 @@ class Standard(Compiler):
 
     @property
     def version(self) -> str:
-        return _version(self.program) + " asm"
+        return _version(self.program) + " asm macros"
 
     def compile(self, source: str, options: tuple[str, ...], target: str) -> Outcome:
         known = ["-all", *(f"+{name}" for name in target.split("+")[1:])]
@@ -252,7 +256,7 @@ class Standard(Compiler):
         command = [
             self.program, "-x", "cl", "-cl-std=CL1.2", "-Xclang", "-finclude-default-header",
             "-Xclang", "-fdeclare-opencl-builtins", "-target", machine, "-Xclang",
-            f"-cl-ext={','.join(known)}", "-fsyntax-only", "-w",
+            f"-cl-ext={','.join(known)}", "-fsyntax-only", *ONE_MACRO,
             *(["-Dasm=__asm__"] if nvidia else []), *options, "-",
         ]  # fmt: skip
         done = subprocess.run(command, input=source, capture_output=True, text=True)

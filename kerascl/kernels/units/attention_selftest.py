@@ -12,7 +12,7 @@ import numpy as np
 
 from kerascl import dtypes, philox
 from kerascl.dtypes import DType
-from kerascl.kernels.attention.problem import AttentionProblem, Dropout, Tensor
+from kerascl.kernels.attention.problem import LOG2_E, AttentionProblem, Dropout, Tensor
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.hopper.selftests.basics import check, run
 from kerascl.kernels.units import attention as unit_attention
@@ -59,6 +59,7 @@ def attentions(dev: device.Device, trials: list[Trial]) -> None:
         solver.plan(p, dev.info, store_epilogue(dtype))
         for case, dtype, _, solvers in trials
         for solver, p in zip(solvers, problems(case, dtype), strict=True)
+        if solver is not None
     ]
     dev.programs.build([(x.source, x.options) for plan in plans for x in plan.launches])
     for trial in trials:
@@ -68,10 +69,11 @@ def attentions(dev: device.Device, trials: list[Trial]) -> None:
 def attention(
     dev: device.Device, case: tuple, dtype: DType, bound: float, solvers: tuple | None = None
 ) -> None:
-    """A result and its gradients.
+    """A result, its statistic and its gradients.
 
     Args:
-        solvers: what plans them, by default the solvers of attention_mma.cl.
+        solvers: what plans them, by default the solvers of attention_mma.cl; the second may be
+            None, where the gradients are another kernel's.
 
     Raises:
         DeviceError: of any step, or something is wrong.
@@ -93,8 +95,10 @@ def attention(
     logits = wide[0] @ wide[1].swapaxes(2, 3) * scale
     if causal:
         logits = np.where(np.tril(np.ones((length, source), bool)), logits, -np.inf)
-    weights = np.exp(logits - logits.max(-1, keepdims=True))
-    weights /= weights.sum(-1, keepdims=True)
+    top = logits.max(-1, keepdims=True)
+    weights = np.exp(logits - top)
+    sums = weights.sum(-1, keepdims=True)
+    weights /= sums
     dropped = weights * factors
     back = (wide[3] @ wide[2].swapaxes(2, 3)) * factors
     delta = (weights * back).sum(-1, keepdims=True)
@@ -108,6 +112,9 @@ def attention(
     inputs = {"a": q, "b": k, "c": v} | ({"d": key} if keep < 1 else {})
     run(plan, inputs, y, dev, stat=stat)
     check("attention", y.astype(np.float64), (dropped @ wide[2]).transpose(0, 2, 1, 3), bound)
+    check("attention's statistic", stat, ((top + np.log(sums)) * LOG2_E)[..., 0], bound)
+    if gradient is None:
+        return
     sums = np.ascontiguousarray(delta[..., 0].transpose(0, 2, 1), np.float32)
     inputs = {"a": q, "b": k, "c": v, "d": g, "e": stat, "f": sums}
     inputs |= {"g": key} if keep < 1 else {}

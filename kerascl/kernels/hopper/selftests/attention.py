@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from kerascl import dtypes
 from kerascl.kernels.hopper import attention
-from kerascl.kernels.units import attention16, attention16_selftest, attention_selftest
+from kerascl.kernels.units import attention16_selftest, attention_selftest
 from kerascl.runtime import device, selftest_child
 
 # As attention_selftest.CASES, with the number of a tile and a dtype each: between them they have
@@ -23,15 +23,14 @@ CASES = (
 
 
 def cases(dev: device.Device) -> None:
-    """Each case, and its gradients from what it keeps.
+    """Each case, and the statistic that its gradients need: they are attention16's.
 
     Raises:
         DeviceError: of any step, or something is wrong.
     """
-    backward = attention16.Attention16Gradient(room=attention16.PLAIN)
     attention_selftest.attentions(dev, [
         (case, dtype, attention16_selftest.BOUNDS[dtype],
-         (attention.HopperAttention(attention.TILES[number]), backward))
+         (attention.HopperAttention(attention.TILES[number]), None))
         for case, number, dtype in CASES
     ])  # fmt: skip
 
