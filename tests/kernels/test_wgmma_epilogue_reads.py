@@ -1,7 +1,9 @@
 """What epilogues of warpgroup products read, asked for before these; the hardware emulated."""
 
+import contextlib
 import dataclasses
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,7 +13,10 @@ from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
 from kerascl.kernels.contract.plan import Ref, rename_slots
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import pingpong, tiles, transposed
+from kerascl.kernels.hopper.selftests import basics
+from kerascl.kernels.hopper.selftests import transposed as selftest
 from kerascl.kernels.hopper.selftests.basics import biased
+from kerascl.runtime.device import DeviceError
 from tests.kernels import emulator, test_wgmma
 from tests.kernels.harness import poisoned, random_array
 from tests.kernels.test_wgmma_channel_major import tf32
@@ -47,6 +52,19 @@ def test_a_bias_of_transposed_products(cpu_dev, cpu_info, tile, out, columns, rn
     wrong = replaced(plan, "if (n < N) READ_COLUMNS", "{ const int n = n0; READ_COLUMNS }")
     got = emulator.run_plan(wrong, inputs, empty, cpu_dev)
     assert test_wgmma.relative(got, expected) > 0.1
+
+
+@pytest.mark.parametrize("fault", [None, ("if (n < N) READ_COLUMNS", "if (n < 64) READ_COLUMNS")])
+def test_the_self_test_has_a_bias(cpu_dev, cpu_info, monkeypatch, fault):
+    def run(plan, inputs, out, dev):
+        if fault:
+            plan = replaced(plan, *fault)
+        out[...] = emulator.run_plan(plan, inputs, poisoned(out.shape, FLOAT), cpu_dev)
+
+    monkeypatch.setattr(basics, "run", run)
+    monkeypatch.setattr(transposed, "SHAPES", (TRANSPOSED,))
+    with pytest.raises(DeviceError, match="with a bias") if fault else contextlib.nullcontext():
+        selftest.with_a_bias(SimpleNamespace(info=cpu_info))
 
 
 def adding_marked():
