@@ -11,13 +11,13 @@ import pytest
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
 from kerascl.kernels.contract.plan import Ref, rename_slots
+from kerascl.kernels.hopper import channel_major, pingpong, tiles, transposed
 from kerascl.kernels.hopper import matmul as hopper_matmul
-from kerascl.kernels.hopper import pingpong, tiles, transposed
 from kerascl.kernels.hopper.selftests import basics
 from kerascl.kernels.hopper.selftests import transposed as selftest
 from kerascl.kernels.hopper.selftests.basics import biased
 from kerascl.runtime.device import DeviceError
-from tests.kernels import emulator, test_wgmma
+from tests.kernels import emulator, test_wgmma, test_wgmma_channel_major
 from tests.kernels.harness import poisoned, random_array
 from tests.kernels.test_wgmma_channel_major import tf32
 from tests.kernels.test_wgmma_emulated import altered, product
@@ -108,3 +108,17 @@ def test_all_that_is_read_is_brought_near(cpu_dev, cpu_info, name, rng):
     del inputs["seen"]
     got = emulator.run_plan(marked, inputs | {"other": empty}, seen, cpu_dev)
     np.testing.assert_array_equal(got, np.arange(lines + LINE) < lines)
+
+
+def test_filter_gradients_that_are_added(cpu_dev, cpu_info, rng):
+    """Rows of a tile are channels of several taps, and not all are stored."""
+    p = dataclasses.replace(test_wgmma_channel_major.CASES["valid"], precision="high")
+    a, b = test_wgmma.operands(rng, p)
+    want = test_wgmma_channel_major.reference(p, tf32(a), tf32(b))
+    more = random_array(rng, want.shape, FLOAT)
+    solver = channel_major.ChannelMajorFilterGradient(tiles.PROMOTED[-1], 1)
+    plan = solver.plan(p, cpu_info, adding_marked())
+    assert "EPILOGUE_PREFETCH" in plan.launches[-1].source
+    inputs = {"a": a, "b": b, "more": more, "seen": np.zeros(1, np.float32)}
+    got = emulator.run_plan(plan, inputs, poisoned(want.shape, FLOAT), cpu_dev)
+    assert test_wgmma.relative(got, want + more) < 2e-6
