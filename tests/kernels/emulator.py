@@ -407,6 +407,7 @@ inline uint emu_side(emu_t* emu, uint at) {
 #define STS4(at, v) \
     for (int i_ = 0; i_ < 4; ++i_) *(__global uint*)emu_at(emu, (at) + 4 * i_) = (v)[i_]
 #define REGISTERS(change, n)
+#define PREFETCH(p)
 #define WARP_SYNC
 #if EMU_SIZE == 4
 // Registers 0 to 3 of lane t: rows g and g + 8 at k = t, then at k = t + 4.

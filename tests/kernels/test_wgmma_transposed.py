@@ -14,6 +14,7 @@ from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper import tiles, transposed
 from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.hopper.selftests.basics import biased
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.tuning import database
@@ -112,7 +113,7 @@ FAULTS = {  # the kernel's text, what takes its place, and what is found
     "chunk": ("((chunk ^ t) << 4)", "((chunk ^ t ^ 2) << 4)", WRONG),
     "four k further": ("(near ^ 64) + 512", "near + 512", WRONG),
     "banks": ("(g & 2) << 1 | (warp & 1) << 1 | g >> 2", "(warp & 1) << 2 | g >> 1", "BANKS"),
-    "columns": ("32 + chunk * 4;", "32 + (chunk ^ 1) * 4;", WRONG),
+    "columns": ("32 + chunk * 4)", "32 + (chunk ^ 1) * 4)", WRONG),
     "panel": ("A_BYTES + (warp >> 1) * PANEL", "A_BYTES + (warp >> 2) * PANEL", WRONG),
     "panel loaded": ("n0 + 32 * p, k0", "n0, k0", WRONG),
     "step of k": ("(h * STEPS + s) * 1024", "(h + s) * 1024", WRONG),
@@ -210,12 +211,14 @@ def test_moments_are_left_to_the_other(hopper_info):
 @pytest.mark.parametrize("columns", [256, 255])
 @pytest.mark.parametrize("out", [FLOAT, dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("tile", transposed.SHAPES, ids=lambda t: f"{t.name}x{t.groups}")
-def test_registers(cpu_dev, hopper_info, tile, out, columns):
+@pytest.mark.parametrize("bias", [False, True])
+def test_registers(cpu_dev, hopper_info, bias, tile, out, columns):
     """Nothing is spilled, no wgmma waits for another, and a compute unit holds as many groups as
     the tile was made for."""
     p = problem(4096, columns, 4096, b=(256, 1))
     for splits in (1, 4):
-        plan = transposed.TransposedMatmul(tile, splits).plan(p, hopper_info, store_epilogue(out))
+        made = biased(out, columns) if bias else store_epilogue(out)
+        plan = transposed.TransposedMatmul(tile, splits).plan(p, hopper_info, made)
         threads = plan.launches[0].local_size[0]
         used = ptx.resources(plan.launches[0].source, "sm_90", threads, sm_90a)
         assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)

@@ -171,7 +171,9 @@ class Epilogue:
         of a private array, which belong to indices i to i + W - 1; i is a multiple of W.  All
         values are computed before the first store.  EPILOGUE_VECTORS(N, W, accs, i, step) is that
         for N such vectors at i, i + step, ... (a multiple of W): so many reads are under way at
-        once, which memory-bound kernels need.  See `row_macros` for what all rows read.
+        once, which memory-bound kernels need.  See `row_macros` for what all rows read.  With reads
+        of as many values as there are results, EPILOGUE_PREFETCH(i) brings those at i near, a line
+        of the cache each, by the kernel's own macro PREFETCH(address).
         """
         text = (
             (FP64 if self.uses_double else "")
@@ -187,6 +189,9 @@ class Epilogue:
                 "{ const INDEX_T col = given_i_; const ACC_T mean = given_mean_, "
                 f"squares = given_squares_; {body} }} }}\n"
             )
+        if self.reads:
+            near = " ".join(f"PREFETCH(({x.pointer}) + (i_));" for x in self.reads)
+            text += f"#define EPILOGUE_PREFETCH(i_) {{ {near} }}\n"
         if not self.has_vectors:
             return text
         vectors = self.vectors("##W_", "N_", "W_", "ACC_T", "INDEX_T", "acc_", "i_", "step_")

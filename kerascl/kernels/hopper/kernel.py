@@ -190,8 +190,11 @@ class Run:
             return 0
         words = sum(ceil_div(vector * x.dtype.itemsize, 4) for x in epilogue.loads if x.period)
         free = self.free - COMPUTING
-        counts = (self.shape.bn // (4 * vector), 2, 1)
-        return next((n for n in counts if n * words <= free), 0)
+        return next((n for n in self.kept_counts(vector) if n * words <= free), 0)
+
+    def kept_counts(self, vector: int) -> tuple[int, ...]:
+        """How many vectors of what all rows read a lane may keep, the best first."""
+        return self.shape.bn // (4 * vector), 2, 1
 
     def _one_column(self, epilogue: Epilogue) -> bool:
         """Whether a work-group keeps to a column of tiles."""

@@ -40,6 +40,9 @@ class TransposedRun(Run):
         """Whether sums and fragments need registers of a whole producer warpgroup."""
         return self.shape.bn > 128
 
+    def kept_counts(self, vector: int) -> tuple[int, ...]:
+        return (1,)  # all vectors of a lane have the same columns
+
     @property
     def operands(self) -> Args:
         return Ref(self.a), Ref(self.b)

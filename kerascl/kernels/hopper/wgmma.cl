@@ -290,6 +290,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     DECODE_DEPTH
     DECODE_SLICE
     READ_ROW
+#ifndef CONV
+    BRING_NEAR
+#endif
     int before = 0;
     TAKE_TURN
 #ifdef PROMOTE

@@ -52,6 +52,9 @@
     pn = in / high; \
     pm = first + in - pn * high; }
 
+// A hint: to bring a line of memory into the second cache.
+#define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" :: "l"((ulong)(p)))
+
 // What is one for all lanes of a warp, and known to be so.
 #define SAME_IN_WARP(name, value) \
   int name; \

@@ -38,6 +38,20 @@
 #define VECTORS 1
 #define READS 0
 #endif
+// Before the products a tile's part of what an epilogue reads is brought near: memory answers late
+// where all units read and store.  The four lanes of a row take a line of the cache in turn.
+#define LINE_COLUMNS 32  // 128 bytes at most
+#define BRING_ROW(r) { \
+      PLACE(r, live_, at_) \
+      UNROLL for (int c_ = 0; c_ < BN; c_ += 4 * LINE_COLUMNS) { \
+        const int near_ = c_ + pair * LINE_COLUMNS; \
+        if (live_ && near_ < BN && n0 + near_ < COLUMNS) EPILOGUE_PREFETCH(at_ + near_) \
+      } }
+#if READS
+#define BRING_NEAR UNROLL for (int i = 0; i < MI; ++i) { BRING_ROW(ROW(i)) BRING_ROW(ROW(i) + 8) }
+#else
+#define BRING_NEAR
+#endif
 // KEPT: what all rows read, such as a bias, is read for a tile and not for each row.  READ_ROW begins
 // to while the products are under way: with all vectors of a lane's columns where so many are kept,
 // else (2) with the first, and READ_PART reads one ahead; or (1) it reads each as its turn comes.

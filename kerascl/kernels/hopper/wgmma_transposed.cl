@@ -78,11 +78,35 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
   const uint far = (near ^ 64) + 512;  // four k further
   // 128-byte swizzle; 1024 bytes between groups of eight rows.
   const ulong desc = (1UL << 62) | (64UL << 32) | (1UL << 16) | (ulong)(base >> 4);
+#if defined(EPILOGUE_VECTOR) && VECTOR == 8
+#define LANE_COLUMN ((warp >> 1) * 32 + (chunk & ~1) * 4)
+#define READ_COLUMNS EPILOGUE_READ_ROW(8, 0, n)
+#elif defined(EPILOGUE_VECTOR) && VECTOR == 4
+#define LANE_COLUMN ((warp >> 1) * 32 + chunk * 4)
+#define READ_COLUMNS EPILOGUE_READ_ROW(4, 0, n)
+#else
+#define LANE_COLUMN ((warp >> 1) * 32 + chunk * 4 + odd * 2)
+#endif
+#if KEPT  // a lane's vectors have the same columns, and so the same of what all rows read
+#define STORE_VECTOR(width, d, at) EPILOGUE_VECTOR_KEPT(width, d, at, 0)
+#else
+#define STORE_VECTOR(width, d, at) EPILOGUE_VECTOR(width, d, at)
+#endif
   float products[BN / 2];
   UNROLL for (int j = 0; j < BN / 2; ++j) products[j] = 0;
   for (int tile = get_group_id(0); tile < TILES; tile += groups) {
     DECODE_TILE
-    const int k_count = k_end - k_begin;
+    const int k_count = k_end - k_begin, n = n0 + LANE_COLUMN;
+#if KEPT
+    EPILOGUE_ROW(VECTOR, 1)
+    if (n < N) READ_COLUMNS
+#endif
+#if READS  // lines of what the epilogue reads: of each of BN rows as many as there are panels
+    for (int line = tid; line < BN * (BM / 32); line += NWG * 128) {
+      const int m_ = m0 + line / (BM / 32), n_ = n0 + line % (BM / 32) * 32;
+      if (m_ < M && n_ < N) EPILOGUE_PREFETCH(((INDEX_T)plane * M + m_) * N + n_)
+    }
+#endif
     int before = 0;
     // Fragments of one half of a stage are loaded while products of the other are made.
     uint left[2][STEPS][4];
@@ -114,7 +138,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
     // Registers 4 j and 4 j + 2 are two neighbours of row 8 j + 2 t, the other two of the next row.
     const INDEX_T above = (INDEX_T)plane * M;
 #if defined(EPILOGUE_VECTOR) && VECTOR == 8
-    const int low = g & 1, high = g >> 2, n = n0 + (warp >> 1) * 32 + (chunk & ~1) * 4;
+    const int low = g & 1, high = g >> 2;
     UNROLL for (int j = 0; j < BN / 8; j += 2) {
       float eight[8];
       UNROLL for (int v = 0; v < 4; ++v) {
@@ -123,19 +147,17 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
       }
       EXCHANGE_EIGHT(eight, low, 4, high, 16)
       const int m = m0 + (j + high) * 8 + 2 * t + low;
-      if (m < M && n < N) EPILOGUE_VECTOR(8, eight, (above + m) * N + n)
+      if (m < M && n < N) STORE_VECTOR(8, eight, (above + m) * N + n)
     }
 #elif defined(EPILOGUE_VECTOR) && VECTOR == 4
-    const int n = n0 + (warp >> 1) * 32 + chunk * 4;
     UNROLL for (int j = 0; j < BN / 8; ++j) {
       float four[4];
       EXCHANGE_FOUR(four, products[4 * j], products[4 * j + 2],
                     products[4 * j + 1], products[4 * j + 3], odd, 4)
       const int m = m0 + j * 8 + 2 * t + odd;
-      if (m < M && n < N) EPILOGUE_VECTOR(4, four, (above + m) * N + n)
+      if (m < M && n < N) STORE_VECTOR(4, four, (above + m) * N + n)
     }
 #else
-    const int n = n0 + (warp >> 1) * 32 + chunk * 4 + odd * 2;
     UNROLL for (int j = 0; j < BN / 8; ++j)
       UNROLL for (int h = 0; h < 2; ++h) {
         const int m = m0 + j * 8 + 2 * t + h;

@@ -86,14 +86,17 @@ def products(dev: device.Device) -> None:
             check(f"a product of {name} ({precision})", got, want, bound)
 
 
-def biases(dev: device.Device, solvers: tuple[HopperMatmul, ...] = ()) -> None:
+def biases(
+    dev: device.Device, solvers: tuple[HopperMatmul, ...] = (), dtype: DType = dtypes.bfloat16,
+    bound: float = 2e-5,
+) -> None:  # fmt: skip
     """Products with a bias, by tiles that keep as much of it as they can, two vectors, and one.
 
     Raises:
         DeviceError: of any step, or a result is wrong.
     """
     rng = np.random.default_rng()
-    m, n, k, dtype = 700, 392, 72, dtypes.bfloat16
+    m, n, k = 700, 392, 72
     problem = normalise_matmul(
         MatmulProblem(m, n, k, (), (k, 1), (n, 1), dtype, dtype, dtypes.float32, precision="high")
     )
@@ -104,7 +107,7 @@ def biases(dev: device.Device, solvers: tuple[HopperMatmul, ...] = ()) -> None:
         plan = solver.plan(problem, dev.info, biased(dtypes.float32, n))
         got = np.empty((m, n), np.float32)
         run(plan, {"a": a, "b": b, "bias": bias}, got, dev)
-        check(f"a product with a bias ({solver.name})", got, want, 2e-5)
+        check(f"a product with a bias ({solver.name})", got, want, bound)
 
 
 def biased(out: DType, period: int) -> Epilogue:

@@ -11,7 +11,7 @@ import numpy as np
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.hopper import transposed
-from kerascl.kernels.hopper.selftests.basics import check, run
+from kerascl.kernels.hopper.selftests.basics import biases, check, run
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.runtime import device, selftest_child
 
@@ -57,5 +57,15 @@ def products(dev: device.Device) -> None:
             check(name, got.astype(np.float64), want, BOUND if out is float32 else 4e-3)
 
 
+def with_a_bias(dev: device.Device) -> None:
+    """Products whose bias is read before them, by every tile.
+
+    Raises:
+        DeviceError: of any step, or a result is wrong.
+    """
+    solvers = tuple(transposed.TransposedMatmul(tile, 1) for tile in transposed.SHAPES)
+    biases(dev, solvers, dtypes.float32, BOUND)
+
+
 if __name__ == "__main__":
-    selftest_child.main(products)
+    selftest_child.main(products, with_a_bias)
