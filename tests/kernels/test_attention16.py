@@ -19,6 +19,13 @@ from tests.kernels.test_attention import WAYS, Case, attention_of, card, contigu
 
 assert card  # a fixture
 
+
+@pytest.fixture
+def dev(cpu_dev):
+    """A device that emulates."""
+    return cpu_dev
+
+
 BF16, F16 = dtypes.bfloat16, dtypes.float16
 SMALL = Tile(2, 1, 16)
 # Rows of one warp, operands from local memory, three stages; blocks no multiple of the other's.

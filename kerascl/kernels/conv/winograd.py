@@ -42,8 +42,8 @@ _CPU_BYTES_PER_UNIT = 4 * 2**20
 _GPU_BYTES = 128 * 2**20
 _ALIGNED = 4096  # bytes that offsets of slices are multiples of: at least what devices demand
 # Transforms write and read each value once; what they compute and look up takes as long as so many
-# multiply-adds a byte (an H200 took 1 to 10 times as long), and memory leaves them this share of its
-# bandwidth.
+# multiply-adds a byte (an H200 took 1 to 10 times as long), and memory leaves them this share of
+# its bandwidth.
 _MULTIPLY_ADDS = 8.0
 _EFFICIENCY = 0.8
 
