@@ -355,6 +355,88 @@ def test_matrix_units_compile(card, features, dtype):
             assert used["spills"] == 0 and used["registers"] > 60
 
 
+# Blocks of attention_mma.cl in TF32, forward and backward, with sizes of a problem: features in
+# chunks and one by one, the last 16 or fewer of them, and columns that end within a block.
+UNITS_TILES = {
+    "two fragments": ((4, 2, 32), (4, 1, 32), (1, 140, 75, 1, 1, 64, 16)),
+    "forty columns": ((2, 2, 40), (2, 1, 40), (1, 37, 90, 2, 1, 20, 48)),
+    "single floats": ((2, 1, 16), (1, 1, 40), (1, 21, 50, 1, 1, 33, 18)),
+}
+
+
+def unit_solvers(forward, backward, late=True, fault=None):
+    return tuple(
+        emulated_class(kind, late, fault)(unit_attention.FragmentBlock(*block))
+        for kind, block in (
+            (unit_attention.FragmentAttention, forward),
+            (unit_attention.FragmentAttentionGradient, backward),
+        )
+    )
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
+@pytest.mark.parametrize("tile", list(UNITS_TILES))
+def test_tiles_of_matrix_units(tile, late, dev, rng):
+    *blocks, sizes = UNITS_TILES[tile]
+    Case(sizes, rng, causal=True).check(unit_solvers(*blocks, late), dev)
+
+
+def test_matrix_units_take_negative_scales(dev, rng):
+    """Logits do not grow with products."""
+    case = Case((1, 37, 45, 1, 1, 16, 16), rng)
+    q = case.inputs["a"]
+    case.forward, case.backward = (
+        dataclasses.replace(p, scale=-p.scale) for p in (case.forward, case.backward)
+    )
+    case._expect(q, case.inputs["b"], case.inputs["c"], case.g, (1, 1, 37, 45))
+    case.check(SOLVERS["mma"], dev)
+
+
+FAULTS = {
+    "no wait": ("WAIT(STAGES - 2);", ""),
+    "wrong stage": ("stage == 0 ? STAGES - 1 : stage - 1", "stage"),
+    "other half of the depth": ("(lane >> 3) * 16", "(lane >> 4) * 16"),
+    "fragments swapped": ("MMA(sums[i][4 * n + p]", "MMA(sums[i][4 * n + (p ^ 1)]"),
+    "the last sixteen": ("(padded) / 8 - 2 + p], a", "(padded) / 8 - 1 - p], a"),
+    "zeros left out": ("r_ < left_ && CHUNK * c_ < (features)", "1"),
+    "neighbours": ("v_[2 * e_ + p_]", "v_[2 * p_ + e_]"),
+    "always growing": ("DOWNWARD || (last) >= S || ", ""),
+}
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_faults_of_matrix_units_are_seen(fault, dev, rng):
+    """A wrong text is seen; one that reads what is not there, as poison or as a wrong number."""
+    case = Case((1, 37, 45, 1, 1, 40, 16), rng)
+    solvers = unit_solvers((2, 1, 16), (2, 1, 16), fault=FAULTS[fault])
+    with pytest.raises(AssertionError, match=r"relative error|poison"):
+        case.check(solvers, dev)
+
+
+@pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
+@pytest.mark.parametrize("rows, columns", [(197, 40), (512, 32)])
+@pytest.mark.parametrize("drop", [None, Dropout(59 * 2**26, 64 / 59)], ids=["all", "drop"])
+def test_registers_of_matrix_units_hold_everything(card, rows, columns, drop):
+    """Of the larger blocks, those that leave fewer columns idle."""
+    x = tensor((64, rows, 12, 64), dtypes.float32)
+    p = AttentionProblem(
+        64, rows, rows, 12, 12, 64, 64, 0.125, False, x.dtype, x, x, x, dropout=drop
+    )
+    for solver in (unit_attention.FragmentAttention(), unit_attention.FragmentAttentionGradient()):
+        problem = p if solver.name == "mma" else dataclasses.replace(p, grad=x)
+        block = solver.block(problem, card)
+        assert (block.warps, block.bc) == (4, columns)
+        assert block.local_bytes(problem) <= 48 << 10
+        for launch in solver.plan(problem, card, store_epilogue(x.dtype)).launches:
+            used = ptx.resources(launch.source, threads=launch.local_size[0])
+            assert used["spills"] <= SPILLS
+            assert used["local"] <= block.local_bytes(problem)
+
+
+# Bytes: of keys' gradients with dropout alone, of values that the loop reads once.
+SPILLS = 32
+
+
 def test_self_test_of_matrix_units(dev, monkeypatch):
     """It passes where the units work, and says what is wrong where they do not."""
     for name in ("FragmentAttention", "FragmentAttentionGradient"):

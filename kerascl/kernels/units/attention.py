@@ -93,7 +93,7 @@ class _FragmentSolver(attention_tiled.TiledSolver):
     """
 
     kernel = "attention_mma"
-    # Share of the instruction's rate, counted, not measured: local memory, of which four bytes a
+    # Share of the instruction's rate: an H200's with dropout. Local memory, of which four bytes a
     # multiply-add of 16 rows must be read, bounds the gradients to twice that.
     EFFICIENCY = 0.19
 
