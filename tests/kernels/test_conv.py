@@ -441,3 +441,15 @@ def test_random(dev, rng):
 def test_empty(dev, kind, rng):
     """No images: an empty output, or a filter gradient of zeros."""
     check(conv.plan, *make(rng, kind, (5, 5), 3, 4, 3, images=0), dev)
+
+
+def test_places_of_gathered_gradients_take_registers():
+    """Of 128, ocloc gave a tile with sixteen such loads 4 to 10 too few, none one with eight."""
+    info = profiles.load()["uhd630"].info
+    problem = ConvProblem(
+        FILTER_GRAD, (16, 56, 56, 64), (1, 1, 64, 256), (16, 56, 56, 256), (1, 1),
+        ((0, 0), (0, 0)), (1, 1), 1, True, *[dtypes.float32] * 3, "high",
+    )  # fmt: skip
+    taken = {s.tile.name: s.applies(problem, info) for s in map(TiledConv, TILES)}
+    assert info.registers == 128
+    assert not taken["tiled32x128"] and taken["tiled64x64x8"]

@@ -42,8 +42,11 @@ class TiledConv(Solver):
     def applies(self, problem: ConvProblem, info) -> bool:
         p = problem
         _, av, _, bv = _loads(p)
-        loads = Loads(av, bv)
-        return usable(p, info) and self.tile.fits(p.acc, loads, info, self.TABLE, **_registers(p))
+        loads, kept = Loads(av, bv), _registers(p)
+        if p.kind == FILTER_GRAD and bv == 1:
+            # Gradients that are gathered one by one have places, too: beyond eight they are kept.
+            kept["held"] += max(0, self.tile.bn * self.tile.bk(p.acc) // self.tile.threads - 8)
+        return usable(p, info) and self.tile.fits(p.acc, loads, info, self.TABLE, **kept)
 
     def _time(self, p: ConvProblem, info, splits: int) -> float:
         g = gemm_shape(p)
