@@ -358,7 +358,7 @@ def test_matrix_units_compile(card, features, dtype):
 # Blocks of attention_mma.cl in TF32, forward and backward, with sizes of a problem: features in
 # chunks and one by one, the last 16 or fewer of them, and columns that end within a block.
 UNITS_TILES = {
-    "two fragments": ((4, 2, 32), (4, 1, 32), (1, 140, 75, 1, 1, 64, 16)),
+    "two fragments": ((2, 2, 32), (2, 1, 32), (1, 75, 75, 1, 1, 32, 16)),
     "forty columns": ((2, 2, 40), (2, 1, 40), (1, 37, 90, 2, 1, 20, 48)),
     "single floats": ((2, 1, 16), (1, 1, 40), (1, 21, 50, 1, 1, 33, 18)),
 }
