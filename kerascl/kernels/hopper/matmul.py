@@ -132,7 +132,7 @@ class HopperMatmul(MomentsSolver):
 
     run = Run
     shapes: tuple[Shape, ...] = SHAPES
-    alternating: tuple[Shape, ...] = pingpong.SHAPES  # considered where the epilogue computes
+    alternating: tuple[Shape, ...] = pingpong.SHAPES  # considered without moments
     store_clocks = STORE_CLOCKS
 
     def takes(self, p: MatmulProblem) -> bool:
@@ -211,7 +211,7 @@ class HopperMatmul(MomentsSolver):
             return (self.tile,)
         if low:
             return PROMOTED
-        turns = self.busy and self.splits in (None, 1) and self.alternating
+        turns = self.turns and self.splits in (None, 1) and self.alternating
         if turns and hopper_probe.available(info, pingpong.SELF_TEST):
             return (*self.shapes, *self.alternating)
         return self.shapes

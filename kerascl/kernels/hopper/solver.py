@@ -17,7 +17,7 @@ class HopperSolver(Solver):
             by default the fastest by estimate.
         more: what the epilogue does with a result besides storing it, in times of that.
         reads: whether the epilogue reads as many values as there are results.
-        busy: whether it reads or computes, and takes no moments.
+        turns: whether teams may take tiles in turn, of which none has an output's columns alone.
     """
 
     prefix = "wgmma"  # what its solvers' names begin with
@@ -25,13 +25,13 @@ class HopperSolver(Solver):
 
     def __init__(
         self, tile=None, splits: int | None = None, more: float = 0.0, reads: bool = False,
-        busy: bool = False,
+        turns: bool = True,
     ):  # fmt: skip
         self.tile = tile
         self.splits = splits
         self.more = more
         self.reads = reads
-        self.busy = busy
+        self.turns = turns
         self.name = self.prefix + (tile.name if tile else "") + (f"s{splits}" if splits else "")
 
     def takes(self, problem) -> bool:
@@ -63,13 +63,13 @@ class MomentsSolver(HopperSolver):
         short = problem.a.itemsize == 2  # for others the rest is not measured
         more += WORK * max(epilogue.work - LIGHT, 0) if short else 0.0
         reads = short and bool(epilogue.reads)
-        busy = bool(epilogue.reads or epilogue.work > LIGHT) and not epilogue.moments
         # Moments are those of whole sums.
         splits = 1 if epilogue.moments else self.splits
-        return type(self)(self.tile, splits, more, reads, busy).best(problem, info)
+        turns = not epilogue.moments
+        return type(self)(self.tile, splits, more, reads, turns).best(problem, info)
 
     def takes_moments(self, problem, info) -> bool:
         if not self.moments(problem) or not hopper_probe.available(info, "wgmma_moments"):
             return False
-        whole = type(self)(self.tile, 1).best(problem, info)[0]
+        whole = type(self)(self.tile, 1, turns=False).best(problem, info)[0]
         return whole <= self.best(problem, info)[0] + moments_time(problem.total, info)

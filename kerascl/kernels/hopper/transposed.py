@@ -80,7 +80,7 @@ class TransposedMatmul(hopper_matmul.HopperMatmul):
         return shape.bn, shape.bm
 
     def takes_moments(self, p: MatmulProblem, info) -> bool:
-        packing = hopper_matmul.HopperMatmul(self.tile, 1)
+        packing = hopper_matmul.HopperMatmul(self.tile, 1, turns=False)
         worth = self.best(p, info)[0] + moments_time(p.total, info)
         return packing.takes_moments(p, info) and packing.best(p, info)[0] <= worth
 
