@@ -65,7 +65,7 @@ class MomentsSolver(HopperSolver):
         reads = short and bool(epilogue.reads)
         # Moments are those of whole sums.
         splits = 1 if epilogue.moments else self.splits
-        turns = not epilogue.moments
+        turns = self.turns and not epilogue.moments
         return type(self)(self.tile, splits, more, reads, turns).best(problem, info)
 
     def takes_moments(self, problem, info) -> bool:
