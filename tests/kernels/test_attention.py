@@ -33,6 +33,11 @@ SOLVERS = {
 }
 
 
+def emulates(dev):
+    """Whether kernels of matrix units may be emulated there."""
+    return dev.info.kind == "cpu"
+
+
 def contiguous(shape):
     strides = [1] * len(shape)
     for axis in range(len(shape) - 1, 0, -1):
@@ -125,6 +130,8 @@ class Case:
 
     def check(self, solvers, dev, bound=None):
         p = self.forward
+        if solvers is SOLVERS["mma"] and not emulates(dev):
+            pytest.skip("what a GPU can show of emulated kernels it shows without an emulator")
         forward, backward = solvers
         extras = dict(zip("def", self.extra.values(), strict=False))
         outs = {
@@ -243,7 +250,9 @@ def test_most_features(solvers, dev, rng):
 
 def test_large_logits_do_not_overflow(dev, rng):
     case = Case((1, 33, 70, 1, 1, 16, 16), rng)
-    for solvers in SOLVERS.values():
+    for name, solvers in SOLVERS.items():
+        if name == "mma" and not emulates(dev):
+            continue
         q = case.inputs["a"] * 1e4
         case.inputs["a"] = q
         outs = {
@@ -376,12 +385,12 @@ def unit_solvers(forward, backward, late=True, fault=None):
 
 @pytest.mark.parametrize("late", [False, True], ids=["early", "late"])
 @pytest.mark.parametrize("tile", list(UNITS_TILES))
-def test_tiles_of_matrix_units(tile, late, dev, rng):
+def test_tiles_of_matrix_units(tile, late, cpu_dev, rng):
     *blocks, sizes = UNITS_TILES[tile]
-    Case(sizes, rng, causal=True).check(unit_solvers(*blocks, late), dev)
+    Case(sizes, rng, causal=True).check(unit_solvers(*blocks, late), cpu_dev)
 
 
-def test_matrix_units_take_negative_scales(dev, rng):
+def test_matrix_units_take_negative_scales(cpu_dev, rng):
     """Logits do not grow with products."""
     case = Case((1, 37, 45, 1, 1, 16, 16), rng)
     q = case.inputs["a"]
@@ -389,7 +398,7 @@ def test_matrix_units_take_negative_scales(dev, rng):
         dataclasses.replace(p, scale=-p.scale) for p in (case.forward, case.backward)
     )
     case._expect(q, case.inputs["b"], case.inputs["c"], case.g, (1, 1, 37, 45))
-    case.check(SOLVERS["mma"], dev)
+    case.check(SOLVERS["mma"], cpu_dev)
 
 
 FAULTS = {
@@ -405,12 +414,12 @@ FAULTS = {
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
-def test_faults_of_matrix_units_are_seen(fault, dev, rng):
+def test_faults_of_matrix_units_are_seen(fault, cpu_dev, rng):
     """A wrong text is seen; one that reads what is not there, as poison or as a wrong number."""
     case = Case((1, 37, 45, 1, 1, 40, 16), rng)
     solvers = unit_solvers((2, 1, 16), (2, 1, 16), fault=FAULTS[fault])
     with pytest.raises(AssertionError, match=r"relative error|poison"):
-        case.check(solvers, dev)
+        case.check(solvers, cpu_dev)
 
 
 @pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
@@ -437,7 +446,7 @@ def test_registers_of_matrix_units_hold_everything(card, rows, columns, drop):
 SPILLS = 32
 
 
-def test_self_test_of_matrix_units(dev, monkeypatch):
+def test_self_test_of_matrix_units(cpu_dev, monkeypatch):
     """It passes where the units work, and says what is wrong where they do not."""
     for name in ("FragmentAttention", "FragmentAttentionGradient"):
         monkeypatch.setattr(unit_attention, name, emulated_class(getattr(unit_attention, name)))
@@ -446,16 +455,16 @@ def test_self_test_of_matrix_units(dev, monkeypatch):
     blocks = (unit_attention.FragmentBlock(2, 1, 16), unit_attention.FragmentBlock(2, 1, 32))
     monkeypatch.setattr(attention_selftest, "BOUNDS", {dtypes.float32: 2e-3})
     monkeypatch.setattr(attention_selftest, "CASES", ((dropout, blocks),))
-    attention_selftest.cases(dev)
+    attention_selftest.cases(cpu_dev)
     with monkeypatch.context() as patched:
         wrong = philox.SOURCE.replace("(key + 4ul", "(key + 3ul")
         patched.setattr(philox, "SOURCE", wrong)
         with pytest.raises(DeviceError, match="attention is wrong"):
-            attention_selftest.cases(dev)
+            attention_selftest.cases(cpu_dev)
     monkeypatch.setattr(attention_selftest, "CASES", ((plain, blocks),))
     fault = ("(8 * j + m) * (4", "(8 * j + 1 - m) * (4")  # depths of values swapped
     for name in ("FragmentAttention", "FragmentAttentionGradient"):
         kind = getattr(unit_attention, name).__mro__[1]
         monkeypatch.setattr(unit_attention, name, emulated_class(kind, fault=fault))
     with pytest.raises(DeviceError, match="attention is wrong"):
-        attention_selftest.cases(dev)
+        attention_selftest.cases(cpu_dev)
