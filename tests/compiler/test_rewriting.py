@@ -3,9 +3,12 @@
 import pytest
 
 import kerascl as kc
+from kerascl.compiler.graph import rewrite
+from kerascl.core.node import topological
 from kerascl.core.op import COPY
 from kerascl.core.traced import BARRIER
 from kerascl.dtypes import int32
+from kerascl.ops.attention import ATTENTION
 from kerascl.ops.control import LOOP
 from kerascl.ops.convolution import CONV, DATA_GRAD
 from kerascl.ops.views import PAD, PERMUTE, RESHAPE, SLICE
@@ -56,6 +59,27 @@ def test_permutations_of_permutations_are_one():
 def test_moving_an_axis_of_one_is_a_reshape():
     (y,) = simplified(kc.transpose(kc.exp(argument(1, 3, 4)), (1, 2, 0)) + 1)
     assert y.inputs[0].op is RESHAPE
+
+
+def attended(key, value, heads=6):
+    """The inputs of attention after rewriting."""
+    y = kc.dot_product_attention(argument(2, 5, heads, 4), key, value)
+    return next(x for x in topological(simplified(y)) if x.op is ATTENTION).inputs
+
+
+def test_attention_reads_each_group_once(monkeypatch):
+    monkeypatch.setattr(rewrite, "formula_of", lambda *_: None)  # its kernels serve everybody
+    key, value = kc.exp(argument(2, 7, 3, 4)), argument(2, 7, 3, 8)
+    found = attended(kc.repeat(key, 2, 2), kc.repeat(value, 2, 2))
+    assert [x.shape for x in found[1:]] == [(2, 7, 3, 4), (2, 7, 3, 8)]
+    assert found[1].op is key._node.op and found[2] is value._node
+    one = kc.repeat(argument(2, 7, 1, 4), 6, 2)  # all share a group
+    assert [x.shape[2] for x in attended(one, one)[1:]] == [1, 1]
+    # what would be other heads' or leaves one of both as it was
+    for wrong in (kc.tile(key, (1, 1, 2, 1)), kc.repeat(kc.sin(argument(2, 7, 1, 4)), 6, 2)):
+        assert [x.shape[2] for x in attended(wrong, kc.repeat(value, 2, 2))[1:]] == [6, 6]
+    flat = kc.reshape(kc.repeat(argument(2, 7, 12), 2, 2), (2, 7, 6, 4))  # features repeated
+    assert [x.shape[2] for x in attended(flat, flat)[1:]] == [6, 6]
 
 
 def test_a_convolution_pads_itself():

@@ -421,10 +421,12 @@ def test_attention_gradients_without_logits(rng):
         assert relative(got.numpy(), want.numpy()) < 1e-5
 
 
+@pytest.mark.parametrize("repeated", [False, True], ids=["shared", "repeated"])
 @pytest.mark.parametrize("length", [8, 21])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_attention_of_16_bit_floats(dtype, length, rng):
-    """The result and its slopes, of grouped heads whose rows are whole 16-byte chunks, in NumPy."""
+def test_attention_of_16_bit_floats(dtype, length, repeated, rng):
+    """The result and its slopes, of grouped heads whose rows are whole 16-byte chunks, in NumPy;
+    groups are shared, or repeated for their heads first."""
     shapes = (2, length, 4, 16), (2, 26, 2, 16), (2, 26, 2, 8), (2, length, 4, 8)
     q, k, v, g = (kc.array(rng.standard_normal(s).astype(np.float32), dtype) for s in shapes)
     mask = rng.random((2, 1, length, 26)) > 0.3
@@ -433,7 +435,8 @@ def test_attention_of_16_bit_floats(dtype, length, rng):
     def run(q, k, v):
         with kc.GradientTape() as tape:
             tape.watch([q, k, v])
-            y = attention.dot_product_attention(q, k, v, mask=mask)
+            own = (kc.repeat(x, 2, 2) for x in (k, v)) if repeated else (k, v)
+            y = attention.dot_product_attention(q, *own, mask=mask)
         return y, *tape.gradient(y, [q, k, v], g)
 
     a, b, c, d = (x.numpy().astype(np.float64) for x in (q, k, v, g))

@@ -173,7 +173,7 @@ class _Rewriter:
         elif op.kind is Kind.LIBRARY and inputs:
             if inputs[0].op is PAD:
                 inputs, attrs = _without_padding(op, inputs, attrs)
-            inputs = _without_zeros(op, inputs)
+            inputs = self._without_repeats(op, _without_zeros(op, inputs))
             inputs, attrs = self._without_scale(op, inputs, attrs)
         return self.make(op, inputs, attrs, shape, dtype)
 
@@ -197,6 +197,21 @@ class _Rewriter:
         for view in reversed(through):
             rest = self._view(view.op, rest, view.attrs, view.shape, view.dtype)
         return (rest, *inputs[1:]), own
+
+    def _without_repeats(self, op: Op, inputs: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The inputs of a library operation without the repeated groups that it shares itself."""
+        record = library.record(op)
+        shared = record.shared if record else frozenset()
+        groups = {k: _before_repeats(inputs[k]) for k in shared}
+        if not groups or len({x and x.shape[2] for x in groups.values()}) > 1:
+            return inputs
+        found = list(inputs)
+        for k, x in groups.items():
+            if x is None:
+                return inputs
+            shape = x.shape[:3] + x.shape[4:]
+            found[k] = self._view(RESHAPE, x, (shape,), shape, x.dtype)
+        return tuple(found)
 
     def _view(self, op: Op, x: Node, attrs: Attrs, shape: Shape, dtype: DType) -> Node:
         if op is ALIAS:
@@ -241,6 +256,17 @@ def _without_zeros(op: Op, inputs: tuple[Node, ...]) -> tuple[Node, ...]:
     while record and len(inputs) - 1 in record.zeros and _is_zero(inputs[-1]):
         inputs = inputs[:-1]
     return inputs
+
+
+def _before_repeats(x: Node) -> Node | None:
+    """Of (batch, length, heads, features) whose heads are groups, each repeated as often: these,
+    (batch, length, groups, 1, features)."""
+    if x.op is not RESHAPE or len(x.shape) != 4 or x.inputs[0].op is not EXPAND:
+        return None
+    wide = x.inputs[0].shape
+    before: Node = x.inputs[0].inputs[0]
+    fits = len(wide) == 5 and (wide[:2], wide[4:]) == (x.shape[:2], x.shape[3:])
+    return before if fits and before.shape == (*wide[:3], 1, *wide[4:]) else None
 
 
 def _is_zero(x: Node) -> bool:

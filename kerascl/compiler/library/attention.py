@@ -76,7 +76,7 @@ OPERATIONS = (
         ATTENTION, _plan, strided=frozenset(range(6)), flops=_flops,
         outputs=lambda node: ("out", "stat"), spare_bytes=lambda node: 8 * node.size,
         preferred=_preferred, formula=formula,
-        scaled=lambda attrs, factor: (attrs[0] * factor, *attrs[1:]),
+        scaled=lambda attrs, factor: (attrs[0] * factor, *attrs[1:]), shared=frozenset((1, 2)),
     ),
     LibraryOperation(
         ATTENTION_GRAD, _plan, strided=frozenset(range(9)) - _STATISTICS, flops=_flops,

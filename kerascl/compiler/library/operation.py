@@ -61,6 +61,8 @@ class LibraryOperation:
         scaled: from attributes and a number to the attributes that multiply the first input by it,
             or None.
         zeros: the last inputs, which may be left out where they are known to be 0.
+        shared: inputs (batch, length, groups, features) each of whose groups serves neighbouring
+            heads; where all are made by repeating groups alike, they are read as they were before.
         formula: the operation as array code of others, `formula(*inputs, *attrs)` with all results;
             None where there is none.
         preferred: whether the kernels serve a node on a device better than the formula; asked
@@ -80,6 +82,7 @@ class LibraryOperation:
     cropped: Callable[..., tuple[Any, ...] | None] = lambda *_: None
     scaled: Callable[[tuple[Any, ...], float], tuple[Any, ...] | None] = lambda *_: None
     zeros: frozenset[int] = frozenset()
+    shared: frozenset[int] = frozenset()
     formula: Callable[..., Sequence[Array]] | None = None
     preferred: Callable[[Node, DeviceInfo], bool] = lambda node, info: True
 
