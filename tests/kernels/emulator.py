@@ -92,7 +92,7 @@ typedef struct {
   ulong acquired, maps, maps_end;
   uint generations, tid, committed, done, fenced;
   uint came;  // of wgmma_halo.cl's boxes: those that have come for certain, as they do so in order
-  uint owed[2];  // groups of wgmma that give results, where those are of two kinds
+  uint owed[4];  // groups of wgmma that give results, where those are of several kinds
   uint depth, used;  // where teams take turns: stages of a tile; those that this team waited for
   // By stage: the last group of wgmma that reads it; the generation waited for and one, or 0.  By
   // barrier: the waits so far; the phases that have ended for certain.
@@ -485,7 +485,7 @@ _BEGIN = """
   emu->maps = (ulong)pMaps;
   emu->maps_end = emu->maps + emu_n.s6;
   emu->acquired = emu->committed = emu->done = emu->fenced = emu->reads = emu->used = emu->came = 0;
-  emu->owed[0] = emu->owed[1] = 0;
+  for (int i_ = 0; i_ < 4; ++i_) emu->owed[i_] = 0;
   for (int i_ = 0; i_ < STAGES; ++i_) emu->last[i_] = emu->open[i_] = 0;
   for (int i_ = 0; i_ < EMU_BARRIERS; ++i_) emu->waits[i_] = emu->ended[i_] = 0;
 """
@@ -589,9 +589,12 @@ def emulate(
     together = consumers // teams  # who take other tiles meet at no barrier
     turns = teams if launch.name == "wgmma" and teams > 1 else 0
     source, pointers = _source(launch.source, kinds, consumers, exact, turns)
-    # First work-item and number of them: who loads; who turns pixels; who multiplies.
+    facts = launch.name == "wgmma_attention_gradient" and numbers["KEYS"]
+    # First work-item and number of them: who loads; who turns pixels, or brings numbers of rows; who
+    # multiplies.
     roles = (
         (consumers, 1), *(((consumers + 1, 63),) if taps else ()),
+        *(((consumers + 32, 32),) if facts else ()),
         *((first, together) for first in range(0, consumers, together)),
     )  # fmt: skip
     stages, tiles = numbers["STAGES"], ceil_div(numbers["TILES"], groups)
@@ -655,7 +658,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
         source = re.sub(pattern, by, source, flags=re.DOTALL)
     assert not re.search(r"\basm\b", re.sub("//.*", "", source)), "PTX that is not emulated"
     head, kernel = source.split("__kernel ")
-    pointers = re.findall(r"__global const \w+\* restrict (\w+)", kernel.split("{")[0])
+    pointers = re.findall(r"__global const \w+\* restrict (\w+)", kernel.split("pMaps")[0])
     begin = _BEGIN + "".join(
         f"  emu->from[{i}] = (ulong){p}; emu->to[{i}] = (ulong){p} + emu_n.s{i};\n"
         for i, p in enumerate(pointers)

@@ -1,11 +1,36 @@
-"""What wgmma_attention.cl takes from the hardware beside what `emulator` has."""
+"""What wgmma_attention.cl and wgmma_attention_gradient.cl take from the hardware beside what `emulator` has."""
 
 DEVICE = r"""
+// A producer writes into the stage that it waited for, before its own arrival.
+inline void emu_put(emu_t* emu, uint at, uint word) {
+  const uint part = emu_part(at);
+  EMU_MUST(part < STAGES && at % 4 == 0, OPERAND)
+  const uint n = part < STAGES ? emu->waits[(EMU_KINDS - 1) * STAGES + part] : 0;
+  EMU_MUST(n > 0 && n <= emu->generations, CLOSED)
+  if (n > 0 && n <= emu->generations)
+    *(__global uint*)(emu->ring + (n - 1) * (ulong)EMU_GENERATION + (at - EMU_BASE)) = word;
+}
 // wgmma_attention.cl: two shapes, whose results are waited for one after the other.
 #define WGMMA_A_S(d, x0, x1, b, add) { \
     EMU_LEFT(d, x0, x1, b, add, EMU_N_S, EMU_B_MN_S) emu->owed[0] = emu->committed + 1; }
 #define WGMMA_A_O(d, x0, x1, b, add) { \
     EMU_LEFT(d, x0, x1, b, add, EMU_N_O, EMU_B_MN_O) emu->owed[1] = emu->committed + 1; }
+// wgmma_attention_gradient.cl: two more sums, and products whose rows are in either place.
+#define WGMMA_A_P(d, x0, x1, b, add) { \
+    EMU_LEFT(d, x0, x1, b, add, EMU_N_P, EMU_B_MN_P) emu->owed[1] = emu->committed + 1; }
+#define WGMMA_A_K(d, x0, x1, b, add) { \
+    EMU_LEFT(d, x0, x1, b, add, EMU_N_K, EMU_B_MN_K) emu->owed[2] = emu->committed + 1; }
+#define WGMMA_A_V(d, x0, x1, b, add) { \
+    EMU_LEFT(d, x0, x1, b, add, EMU_N_V, EMU_B_MN_V) emu->owed[3] = emu->committed + 1; }
+#define WGMMA_S(d, a, b, add) { emu_wgmma(emu, d, a, b, add); emu->owed[0] = emu->committed + 1; }
+#define WGMMA_P(d, a, b, add) { emu_wgmma(emu, d, a, b, add); emu->owed[1] = emu->committed + 1; }
+#define WGMMA_KEEP_P(d) EMU_MUST(emu->owed[1] <= emu->done, PENDING)
+#define WGMMA_KEEP_K(d) EMU_MUST(emu->owed[2] <= emu->done, PENDING)
+#define WGMMA_KEEP_V(d) EMU_MUST(emu->owed[3] <= emu->done, PENDING)
+#define GET_FLOATS(a, b, at) { \
+    a = as_float(*(__global uint*)emu_at(emu, at)); \
+    b = as_float(*(__global uint*)emu_at(emu, (at) + 4)); }
+#define PUT_WORD(at, x) emu_put(emu, at, x)
 #define WGMMA_KEEP_S(d) EMU_MUST(emu->owed[0] <= emu->done, PENDING)
 #define WGMMA_KEEP_O(d) EMU_MUST(emu->owed[1] <= emu->done, PENDING)
 #define SHUFFLE_XOR(to, from, bits) SHUFFLE(to, from, bits)

@@ -108,16 +108,16 @@ def takes(p: AttentionProblem) -> bool:
         and p.mask is None
         and max(p.width, p.depth) <= MOST_FEATURES
         and attention16.takes(p)
-        and all(_steps_up(x, p.source) for x in (p.k, p.v))
+        and all(steps_up(x, p.source) for x in (p.k, p.v))
     )
 
 
-def _steps_up(x: Tensor, rows: int) -> bool:
+def steps_up(x: Tensor, rows: int) -> bool:
     """Whether TMA can walk over a tensor: no dimension runs backwards, no rows are repeated."""
     return min(x.strides) >= 0 and (x.strides[1] > 0 or rows == 1)
 
 
-def _repeated(x: Tensor, axis: int, count: int) -> bool:
+def repeated(x: Tensor, axis: int, count: int) -> bool:
     return count == 1 or x.strides[axis] == 0
 
 
@@ -127,7 +127,7 @@ def _words(x: Tensor, features: int, p: AttentionProblem, tile: Tile) -> tuple[i
     counts = [p.source, p.groups, p.batch]
     steps = [nbytes * x.strides[axis] for axis in (1, 2, 0)]
     for n, axis in enumerate((1, 2, 0)):
-        if _repeated(x, axis, counts[n]):
+        if repeated(x, axis, counts[n]):
             counts[n], steps[n] = 1, 16  # any step will do
     box = (depth_of(x.dtype), tile.bc, 1, 1)
     return map_words(x.dtype, (features, *counts), tuple(steps), box)
@@ -175,10 +175,10 @@ class HopperAttention(attention_tiled.TiledSolver):
         params = Params().add(
             "int", T=p.length, S=p.source, HEAD_COUNT=p.heads, REPEAT=p.heads // p.groups,
             TILES=tiles, BLOCKS=len(blocks), PLANES=planes, BAND=band, SLICE=2 * max(blocks),
-            K_HEADS=int(not _repeated(p.k, 2, p.groups)),
-            K_BATCH=int(not _repeated(p.k, 0, p.batch)),
-            V_HEADS=int(not _repeated(p.v, 2, p.groups)),
-            V_BATCH=int(not _repeated(p.v, 0, p.batch)),
+            K_HEADS=int(not repeated(p.k, 2, p.groups)),
+            K_BATCH=int(not repeated(p.k, 0, p.batch)),
+            V_HEADS=int(not repeated(p.v, 2, p.groups)),
+            V_BATCH=int(not repeated(p.v, 0, p.batch)),
         ).add(
             p.index, kOff=p.k.offset, vOff=p.v.offset, qOff=p.q.offset, q0=p.q.strides[0],
             q1=p.q.strides[1], q2=p.q.strides[2],

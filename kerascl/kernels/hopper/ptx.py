@@ -78,8 +78,9 @@ KINDS = {
 }
 
 
-def instruction(columns: int, kind: Kind, a_mn: bool, b_mn: bool) -> str:
-    """The macros WGMMA(d, a, b, add) and WGMMA_KEEP(d) over columns / 2 accumulators."""
+def instruction(columns: int, kind: Kind, a_mn: bool, b_mn: bool, of: str = "") -> str:
+    """The macros WGMMA(d, a, b, add) and WGMMA_KEEP(d) over columns / 2 accumulators; the names end
+    with `of`, where a kernel has several."""
     count = columns // 2
     registers = ", ".join(f"%{k}" for k in range(count))
     places = ", ".join(f'"+f"(d[{k}])' for k in range(count))
@@ -90,9 +91,9 @@ def instruction(columns: int, kind: Kind, a_mn: bool, b_mn: bool) -> str:
         f"//@ {name} {{{registers}}}, %{count}, %{count + 1}, p, 1, 1{transposed};\\n}}"
     )
     return (
-        f'#define WGMMA(d, a, b, add) asm volatile("{text}" : {places} '
+        f'#define WGMMA{of}(d, a, b, add) asm volatile("{text}" : {places} '
         ': "l"(a), "l"(b), "r"(add))\n'
-        f'#define WGMMA_KEEP(d) asm volatile("" : {places} :: "memory")\n'
+        f'#define WGMMA_KEEP{of}(d) asm volatile("" : {places} :: "memory")\n'
     )
 
 

@@ -1,0 +1,273 @@
+"""Gradients of attention of float16 and bfloat16 by warpgroup matrix instructions: see `ptx`.
+
+A solver beside attention16's, of the same problem, for what `attention` computes forward.  The
+gradient of queries has a kernel of its own, as there: no sums by atomics, which vary from run to
+run.  Both compute the probabilities again, so there are seven products instead of five.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from kerascl.kernels.attention import tiled as attention_tiled
+from kerascl.kernels.attention.problem import (
+    LOG2_E,
+    AttentionProblem,
+    Tensor,
+    extra_refs,
+    extra_scalars,
+)
+from kerascl.kernels.contract.epilogue import STORE_VECTOR, Epilogue
+from kerascl.kernels.contract.parameters import Params
+from kerascl.kernels.contract.plan import Arg, Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.sizes import ceil_div, round_up
+from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.hopper import attention, probe
+from kerascl.kernels.hopper.attention import CACHED, EXPONENTIALS, HIDDEN, PRODUCERS, ROWS
+from kerascl.kernels.hopper.ptx import KINDS, REWRITE, instruction, register_instruction
+from kerascl.kernels.hopper.tiles import SHARED_LIMIT
+from kerascl.kernels.hopper.tma import depth_of, map_words
+from kerascl.kernels.tuning import machine
+from kerascl.kernels.units import attention16
+from kerascl.kernels.units.attention import stores
+from kerascl.runtime.device import DeviceInfo
+
+SELF_TEST = "wgmma_attention_gradient"
+KERNEL = "wgmma_attention_gradient"
+# Clocks to begin and end a tile, and what a block takes whatever its columns are; instructions of a
+# logit beside the exponential for which a clock of a compute unit serves.  Counted, not measured.
+START, BLOCK, OTHERS = 1500, 300, 16
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A work-group of `consumers` warpgroups of 64 rows each takes `bc` columns at a time.
+
+    Attributes:
+        stages: blocks of columns in the ring.
+        local: whether own rows are in local memory, in as much of it as two more stages; else they
+            are in registers.
+    """
+
+    consumers: int
+    bc: int
+    stages: int
+    local: bool = False
+
+    @property
+    def br(self) -> int:
+        """Rows of a work-group."""
+        return ROWS * self.consumers
+
+    @property
+    def threads(self) -> int:
+        """Work-items of a work-group."""
+        return 128 * self.consumers + PRODUCERS
+
+    @property
+    def areas(self) -> int:
+        """Stages of the ring, and those beside it."""
+        return self.stages + 2 * self.local
+
+    def local_bytes(self, p: AttentionProblem, keys: bool) -> int:
+        """Bytes of local memory: of RING and barriers in wgmma_attention_gradient.cl."""
+        panels = ceil_div(p.width, 64) + ceil_div(p.depth, 64)
+        stage = round_up(128 * self.bc * panels + keys * 8 * self.bc, 1024)
+        return self.areas * (stage + 16)
+
+    def blocks(self, p: AttentionProblem, keys: bool) -> list[int]:
+        """Blocks of columns of each tile of one owner."""
+        if not keys:
+            ends = range(self.br, round_up(p.length, self.br) + 1, self.br)
+            return [ceil_div(min(p.source, end) if p.causal else p.source, self.bc) for end in ends]
+        firsts = range(0, p.source, self.br)
+        begins = [first // self.bc * self.bc if p.causal else 0 for first in firsts]
+        repeat = p.heads // p.groups
+        return [repeat * ceil_div(max(p.length - begin, 0), self.bc) for begin in begins]
+
+    def clocks(self, p: AttentionProblem, info: DeviceInfo, keys: bool) -> float:
+        """Clocks of a compute unit for all its tiles."""
+        rates = machine.of(info)
+        rate = rates.matrix_rate(p.q.dtype) or rates.rate(p.q.dtype)
+        rate *= KINDS[p.q.dtype.name].efficiency / info.compute_units / rates.clock
+        logits = self.br * self.bc
+        width, depth = round_up(p.width, 16), round_up(p.depth, 16)
+        multiply = logits * (2 * width + (2 if keys else 1) * depth) / rate
+        draws = attention16.DRAW if p.dropout else 0.0
+        weigh = logits * max(1 / EXPONENTIALS, 1 / OTHERS + draws)
+        block = max(multiply, weigh) + (1 - HIDDEN) * min(multiply, weigh)
+        blocks, owners = self.blocks(p, keys), p.batch * (p.groups if keys else p.heads)
+        rounds = ceil_div(len(blocks) * owners, info.compute_units)
+        return rounds * (START + (BLOCK + block) * sum(blocks) / len(blocks))
+
+
+# By the most features, for queries' gradients and those of keys.  Not measured: what registers hold.
+QUERIES = ((64, Tile(2, 64, 4)), (128, Tile(2, 64, 4)))
+KEYS = ((64, Tile(2, 64, 4)), (128, Tile(2, 64, 4, local=True)))
+
+
+def takes(p: AttentionProblem) -> bool:
+    """Whether the kernels can compute it, on a device with the instructions."""
+    return (
+        p.grad is not None
+        and attention.takes(replace(p, grad=None))
+        and attention16.takes(p)
+        and all(attention.steps_up(x, p.length) for x in (p.q, p.grad))
+    )
+
+
+def _words(x: Tensor, rows: int, count: int, features: int, batch: int, box: int) -> Scalar:
+    """The tensor map of queries, keys, values or the result's gradient.
+
+    Args:
+        rows, count: queries or keys, and heads of them.
+        box: rows of a box, of 64 features each.
+    """
+    counts = [rows, count, batch]
+    steps = [x.dtype.itemsize * x.strides[axis] for axis in (1, 2, 0)]
+    for n, axis in enumerate((1, 2, 0)):
+        if attention.repeated(x, axis, counts[n]):
+            counts[n], steps[n] = 1, 16  # any step will do
+    sizes = (features, *counts)
+    return Scalar("ulong8", map_words(x.dtype, sizes, tuple(steps), (depth_of(x.dtype), box, 1, 1)))
+
+
+class HopperAttentionGradient(attention_tiled.TiledSolver):
+    """One kernel owns blocks of queries, another blocks of keys; both compute the probabilities.
+
+    Args:
+        queries, keys: fixed tiles of either, for tests and tuning; by default the fastest by
+            estimate.
+        groups: work-groups at most, by default one for each compute unit.
+    """
+
+    name = "wgmma_attention_grad"
+    kernel = KERNEL
+    backward = True
+
+    def __init__(
+        self, queries: Tile | None = None, keys: Tile | None = None, groups: int | None = None
+    ):
+        self.tiles = queries, keys
+        self.most = groups
+
+    def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
+        return (
+            takes(problem) and super().applies(problem, info) and probe.available(info, SELF_TEST)
+        )
+
+    def block(self, p: AttentionProblem, info: DeviceInfo) -> tuple[Tile, ...]:
+        """The tiles of queries and of keys."""
+        return tuple(
+            given or _fastest(p, info, keys) for keys, given in enumerate(self.tiles)
+        )
+
+    def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
+        p, rates = problem, machine.of(info)
+        clocks = sum(
+            tile.clocks(p, info, bool(keys)) for keys, tile in enumerate(self.block(p, info))
+        )
+        return max(rates.clocks(clocks), rates.moving(p.nbytes)) + 2 * rates.launch
+
+    def plan(self, problem: AttentionProblem, info: DeviceInfo, epilogue: Epilogue) -> Plan:
+        p = problem
+        tiles = self.block(p, info)
+        made = [
+            self._launch(p, info, tile, bool(keys), Epilogue("", (), "") if keys else epilogue)
+            for keys, tile in enumerate(tiles)
+        ]
+        return Plan([launch for launch, _ in made], [nbytes for _, nbytes in made])
+
+    def _launch(
+        self, p: AttentionProblem, info: DeviceInfo, tile: Tile, keys: bool, epilogue: Epilogue
+    ) -> tuple[Launch, int]:
+        """A kernel, and the bytes of its workspace."""
+        assert p.grad is not None
+        assert tile.local_bytes(p, keys) <= SHARED_LIMIT
+        queries = ((p.q, p.width), (p.grad, p.depth))
+        values = ((p.k, p.width), (p.v, p.depth))
+        own, other = (values, queries) if keys else (queries, values)
+        counts = (p.length, p.heads), (p.source, p.groups)
+        owners = p.groups if keys else p.heads
+        blocks, planes = tile.blocks(p, keys), p.batch * owners
+        total = len(blocks) * planes
+        groups = min(total, self.most or info.compute_units)
+        rows, heads = counts[not keys]
+        nbytes = rows * heads // owners * (p.width + p.depth) * p.q.dtype.itemsize
+        band = min(planes, max(1, CACHED // max(nbytes, 1))) if p.causal else 1
+        params = Params().add(
+            "int", T=p.length, S=p.source, HEAD_COUNT=p.heads, REPEAT=p.heads // p.groups,
+            OWNERS=owners, TILES=total, BLOCKS=len(blocks), PLANES=planes, BAND=band,
+            SLICE=max(blocks),
+        )  # fmt: skip
+        for name, tensors, of in (("", other, not keys), ("OWN_", own, keys)):
+            for part, (x, _) in zip("XY", tensors, strict=True):
+                params.add("int", **{
+                    f"{name}{part}_HEADS": int(not attention.repeated(x, 2, counts[of][1])),
+                    f"{name}{part}_BATCH": int(not attention.repeated(x, 0, p.batch)),
+                })  # fmt: skip
+        for name, x in zip("qkvg", (p.q, p.k, p.v, p.grad), strict=True):
+            a, b, c, _ = x.strides
+            params.add(p.index, **{f"{name}Off": x.offset, f"{name}0": a, f"{name}1": b,
+                                   f"{name}2": c})  # fmt: skip
+        maps = [
+            _words(x, *counts[of], features, p.batch, box)
+            for tensors, of, box in ((other, not keys, tile.bc), (own, keys, tile.br))
+            for x, features in tensors
+        ]
+        results: tuple[Arg, ...] = (Ref("dk"), Ref("dv")) if keys else ()
+        args = (
+            *map(Ref, "abcd"), Ref(f"ws{int(keys)}"), *maps, *extra_refs(p, "g"), Ref("e"),
+            Ref("f"), *results, *params.args, Scalar("float", p.scale),
+            Scalar("float", p.scale * LOG2_E), *extra_scalars(p), *epilogue.args,
+        )  # fmt: skip
+        launch = Launch(
+            self.text(p, tile, keys, params, epilogue), self.kernel, args,
+            (groups * tile.threads,), (tile.threads,), (f"--rewrite={REWRITE}",),
+        )  # fmt: skip
+        return launch, 128 * ((4 if tile.local else 2) * groups + 1)
+
+    def text(
+        self, p: AttentionProblem, tile: Tile, keys: bool, params: Params, epilogue: Epilogue
+    ) -> str:
+        """A kernel's source."""
+        kind = KINDS[p.q.dtype.name]
+        names = dict(
+            KEYS=int(keys), NWG=tile.consumers, BC=tile.bc, STAGES=tile.areas,
+            OWN_LOCAL=int(tile.local), THREADS=tile.threads, MANY_REGISTERS=1, LARGE=1,
+        )  # fmt: skip
+        text = attention_tiled.head(p, epilogue, "", **names)
+        if keys:
+            text += STORE_VECTOR + stores("PUT_K", "outK", p) + stores("PUT_V", "outV", p)
+        text += f'#define ELEMENT_NAME "{attention16.NAMES[p.q.dtype]}"\n'
+        for of in ("_S", "_P"):
+            if tile.local:
+                text += instruction(tile.bc, kind, False, False, of)
+            else:
+                text += register_instruction(tile.bc, kind, False, of)
+        text += register_instruction(round_up(p.width, 16), kind, True, "_K")
+        if keys:
+            text += register_instruction(round_up(p.depth, 16), kind, True, "_V")
+        return (
+            text
+            + params.source
+            + cl_source("hopper/wgmma_common.cl")
+            + cl_source("units/mma16_units.cl")
+            + "#define SHUFFLE_XOR(to, from, bits) SHUFFLE(to, from, bits)\n"
+            + cl_source("units/attention_quads.cl")
+            + cl_source("hopper/wgmma_attention_gradient.cl")
+        )
+
+
+def _fastest(p: AttentionProblem, info: DeviceInfo, keys: int) -> Tile:
+    rows = _rows_of(KEYS if keys else QUERIES, max(p.width, p.depth))
+    return min(rows, key=lambda tile: tile.clocks(p, info, bool(keys)))
+
+
+def _rows_of(table: tuple[tuple[int, Tile], ...], features: int) -> list[Tile]:
+    """Those of a table for so many features: with the least bound that holds."""
+    bound = min(most for most, _ in table if features <= most)
+    return [tile for most, tile in table if most == bound]
+
+
+SOLVERS = (HopperAttentionGradient(),)
