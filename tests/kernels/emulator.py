@@ -603,7 +603,8 @@ def emulate(
         taps = 1 if numbers["RESIDENT"] else boxes * numbers["TAPS1"] * numbers["TAPS2"]
         generations = max(ceil_div(boxes, numbers["BOXES"]), ceil_div(taps, numbers["WEIGHTS"]))
     else:
-        generations = ceil_div(numbers["SLICE"] * tiles, stages)
+        beside = 2 * numbers.get("OWN_LOCAL", 0)  # stages that every tile uses once
+        generations = max(ceil_div(numbers["SLICE"] * tiles, stages - beside), beside and tiles)
     *operands, maps = (sizes[ref.slot] - ref.offset for ref in launch.args[: pointers + 1])
     operands += [0] * (4 - pointers)
     launches = [

@@ -71,9 +71,9 @@ class Tile:
 
     def local_bytes(self, p: AttentionProblem, keys: bool) -> int:
         """Bytes of local memory: of RING and barriers in wgmma_attention_gradient.cl."""
-        panels = ceil_div(p.width, 64) + ceil_div(p.depth, 64)
-        stage = round_up(128 * self.bc * panels + keys * 8 * self.bc, 1024)
-        return self.areas * (stage + 16)
+        panels = ceil_div(p.width, 64), ceil_div(p.depth, 64)
+        block = round_up(128 * self.bc * sum(panels) + keys * 8 * self.bc, 1024)
+        return self.areas * (max(block, self.local * 128 * self.br * max(panels)) + 16)
 
     def blocks(self, p: AttentionProblem, keys: bool) -> list[int]:
         """Blocks of columns of each tile of one owner."""

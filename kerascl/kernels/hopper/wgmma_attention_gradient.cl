@@ -22,7 +22,9 @@
 #define PANELS(features) (((features) + 63) / 64)
 #define OTHER_Y (PANELS(WIDTH) * PANEL)  // where the block's second part lies
 #define FACTS (OTHER_Y + PANELS(DEPTH) * PANEL)
-#define STAGE ((FACTS + KEYS * 8 * BC + 1023) / 1024 * 1024)
+#define OWN_PART (OWN_LOCAL * PANELS(WIDTH > DEPTH ? WIDTH : DEPTH) * OWN_PANEL)
+#define BLOCK ((FACTS + KEYS * 8 * BC + 1023) / 1024 * 1024)
+#define STAGE (BLOCK > OWN_PART ? BLOCK : OWN_PART)
 #define RING (STAGES * STAGE)
 #define RINGED (STAGES - 2 * OWN_LOCAL)
 #define OWN_X RINGED
