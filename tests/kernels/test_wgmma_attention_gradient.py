@@ -101,3 +101,72 @@ def test_dropout(causal, name, cpu_dev, cpu_info, rng):
         (2, 70, 75, 2, 1, 16, 24), rng, causal=causal, dtype=BF16, dropout=DROPOUTS[name]
     )
     check(case, cpu_info, cpu_dev)
+
+
+FAULTS = {
+    "blocks handed back early": (
+        "        WG_WAIT(1);  // for x, and so for the sums of the block before\n        WGMMA_KEEP_S(x);\n"
+        "        if (before >= 0) HAND_BACK(before);",
+        "        if (before >= 0) HAND_BACK(before);\n        WG_WAIT(1);\n        WGMMA_KEEP_S(x);",
+    ),
+    "products not waited for": ("        WG_WAIT(1);  // for x, and so for", "        // for"),
+    "slopes not waited for": ("        WG_WAIT(0);\n#endif\n        WGMMA_KEEP_P", "#endif\n        WGMMA_KEEP_P"),
+    "slopes of keys not waited for": ("OTHER_Y, stage)\n        WG_WAIT(1);", "OTHER_Y, stage)"),
+    "sums not waited for": ("WG_WAIT(0);\n      WGMMA_KEEP_K(sum);", "WGMMA_KEEP_K(sum);"),
+    "last block never handed back": ("#endif\n      HAND_BACK(before);", "#endif"),
+    "own rows never handed back": ("HAND_BACK(OWN_Y);", ""),
+    "own rows' other phase": ("BAR_WAIT(full + 8 * OWN_X, turn);", "BAR_WAIT(full + 8 * OWN_X, 0);"),
+    "other phase": ("BAR_WAIT(empty + 8 * stage, phase ^ 1)", "BAR_WAIT(empty + 8 * stage, phase)"),
+    "no fence": ("WG_FENCE; \\\n    EACH(k_, BC / 16)", "EACH(k_, BC / 16)"),
+    "other bytes": ("BAR_EXPECT(bar, FACTS);", "BAR_EXPECT(bar, FACTS - 128);"),
+    "other steps of rows": ("PANEL >> 4) + k_ % 4 * 2), k_ != 0); \\\n    WG_COMMIT; \\\n    WG_F",
+                            "PANEL >> 4) + k_ % 4 * 4), k_ != 0); \\\n    WG_COMMIT; \\\n    WG_F"),
+    "other steps of columns": ("at_ + (ulong)(k_ * 128)", "at_ + (ulong)(k_ * 64)"),
+    "values for queries": ("WGMMA_A_K, sum, slopes, 0,", "WGMMA_A_K, sum, slopes, OTHER_Y,"),
+    "queries for gradients": ("sumV, weights, OTHER_Y,", "sumV, weights, 0,"),
+    "own rows of another tile": ("{ HOLD(tile + groups) }", "{ HOLD(tile) }"),
+    "other columns of own rows": ("2 * t4 + 8 * (e_ >> 1)", "2 * t4 + 8 * (e_ & 0)"),
+    "other warpgroup's rows": ("OWN_X * STAGE + consumer * 64 * 128", "OWN_X * STAGE"),
+    "statistic of other columns": ("facts + 4 * COLUMN(n, 0)", "facts + 4 * COLUMN(0, 0)"),
+    "delta of other columns": ("facts + 4 * BC + 4 * COLUMN(n, 0)", "facts + 4 * COLUMN(n, 0)"),
+    "delta left out": ("#define SLOPE(v, less) ((v) - (less))", "#define SLOPE(v, less) (v)"),
+    "rows' statistics swapped": ("#define TOP(e) top[(e) >> 1]", "#define TOP(e) top[(e) & 1]"),
+    "rows' deltas swapped": ("#define LESS(e) less[(e) >> 1]", "#define LESS(e) less[(e) & 1]"),
+    "diagonal as any other": ("#define HIDDEN(n, e) (CAUSAL && KEY_OF(n, e) > QUERY_OF(n, e))",
+                              "#define HIDDEN(n, e) 0"),
+    "diagonal begins late": ("+ 63 > c0)", "- 1 > c0)"),
+    "one head of several": ("{ ++h; c0 = BEGIN; }", "{ c0 = BEGIN; }"),
+    "statistic of one head": ("b * HEADS + h) * T + t_]", "b * HEADS + owner) * T + t_]"),
+    "no scale": ("STORE_ROW(results, r, scale, row < ROWS, at * WIDTH, WIDTH, WP, PUT_R",
+                 "STORE_ROW(results, r, 1.0f, row < ROWS, at * WIDTH, WIDTH, WP, PUT_R"),
+    "no factor, dropped": ("#define FACTOR_V keepFactor", "#define FACTOR_V 1.0f"),
+    "slopes' factor, dropped": ("((v) * keepFactor - (less))", "((v) - (less))"),
+    "other row, dropped": ("DRAWS_ACROSS(words, c0 + COLUMN(n, 0), row0)",
+                           "DRAWS_ACROSS(words, c0 + COLUMN(n, 0), row0 + 8)"),
+    "other bits, dropped": (">> (4 * ((n) % 8) + (e)) & 1u", ">> (4 * ((n) % 8) + ((e) ^ 1)) & 1u"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", list(FAULTS))
+def test_faults_are_seen(fault, cpu_dev, cpu_info, rng):
+    case = Case(
+        (1, 130, 70, 2, 1, 40, 24), rng, causal=True, dtype=F16,
+        dropout=DROPOUTS["fine"] if "dropped" in fault else None,
+    )  # fmt: skip
+    local = "never" in fault or "own rows' " in fault or "warpgroup" in fault
+    tile = Tile(2, 64, 3, True) if local else Tile(1, 32, 3)
+    with pytest.raises(AssertionError, match=r"relative error|poison|\['|a phase never ends"):
+        check(case, cpu_info, cpu_dev, queries=tile, keys=tile, fault=FAULTS[fault])
+
+
+def test_columns_beyond_the_last_key(cpu_dev, cpu_info, rng):
+    """They weigh nothing: with their logits of 0 other keys' smaller ones would make them infinite."""
+    case = Case((1, 40, 40, 1, 1, 16, 16), rng, dtype=F16)
+    case.inputs["a"][..., 0] = 200
+    case.inputs["b"][..., 0] = -2
+    case._expect(*case.inputs.values(), case.g, (1, 1, 40, 40))
+    assert statistic(case).max() < -90
+    check(case, cpu_info, cpu_dev)
+    fault = "#define HIDDEN(n, e) (KEY_OF(n, e) >= S || (", "#define HIDDEN(n, e) (0 || ("
+    with pytest.raises(AssertionError, match="poison or overflow"):
+        check(case, cpu_info, cpu_dev, fault=fault)

@@ -30,6 +30,7 @@
 #define OWN_X RINGED
 #define OWN_Y (RINGED + 1)
 #define HEADS HEAD_COUNT
+#define WORKS(x) (x)  // whether a warp, which has no rows of its own, weighs; its lanes agree
 #define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 
 // Tiles in bands of BAND owners (heads, or those that keys are shared by), of a band those first that
@@ -327,6 +328,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
   for (int tile = get_group_id(0); tile < TILES; tile += groups) {
     DECODE_TILE(tile)
     const int count = COUNT_BLOCKS, row0 = first + mine;
+    const int works = WORKS(first + tid / 32 * 16 < ROWS);
     EACH(n, WP / 2) sum[n] = 0;
 #if KEYS
     EACH(n, DP / 2) sumV[n] = 0;
@@ -351,11 +353,11 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
         BAR_WAIT(full + 8 * stage, phase);
         PRODUCTS(stage)
         const uint facts = base + stage * STAGE + FACTS;
-        DRAW_BLOCK
+        if (works) { DRAW_BLOCK }
         WG_WAIT(1);  // for x, and so for the sums of the block before
         WGMMA_KEEP_S(x);
         if (before >= 0) HAND_BACK(before);
-        PROBABILITIES
+        if (works) PROBABILITIES
 #if KEYS
         ADD_PRODUCT(WGMMA_A_V, sumV, weights, OTHER_Y, stage)
         WG_WAIT(1);
@@ -363,7 +365,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
         WG_WAIT(0);
 #endif
         WGMMA_KEEP_P(y);
-        SLOPES
+        if (works) { SLOPES }
         ADD_PRODUCT(WGMMA_A_K, sum, slopes, 0, stage)
         before = stage;
         NEXT_STAGE
