@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from kerascl import philox
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import (
     LOG2_E,
@@ -34,9 +35,10 @@ from kerascl.runtime.device import DeviceInfo
 
 SELF_TEST = "wgmma_attention_gradient"
 KERNEL = "wgmma_attention_gradient"
-# Clocks to begin and end a tile, and what a block takes whatever its columns are; instructions of a
-# logit beside the exponential for which a clock of a compute unit serves.  Counted, not measured.
+# Clocks to begin and end a tile, and what a block takes whatever its columns are; logits whose other
+# instructions than the exponential take a clock of a compute unit.  Counted, not measured.
 START, BLOCK, OTHERS = 1500, 300, 16
+SHARED = 128  # bytes of local memory that matrix units read in a clock
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,15 @@ class Tile:
         stages: blocks of columns in the ring.
         local: whether own rows are in local memory, in as much of it as two more stages; else they
             are in registers.
+        drops: for which dropout there are registers: 2 any, 1 that of numbers of 16 bits with
+            counters of 32, 0 none.
     """
 
     consumers: int
     bc: int
     stages: int
     local: bool = False
+    drops: int = 2
 
     @property
     def br(self) -> int:
@@ -85,25 +90,47 @@ class Tile:
         repeat = p.heads // p.groups
         return [repeat * ceil_div(max(p.length - begin, 0), self.bc) for begin in begins]
 
+    def holds(self, p: AttentionProblem) -> bool:
+        """Whether registers hold everything: dropout's numbers take some, too."""
+        if (drop := p.dropout) is None:
+            return True
+        return self.drops >= (1 if not p.far and philox.coarse(drop.limit) else 2)
+
+    def multiplying(self, p: AttentionProblem, keys: bool, rate: float) -> float:
+        """Clocks for all products of a block, at `rate` multiply-adds a clock: 16 deep each."""
+        width, depth = ceil_div(p.width, 16), ceil_div(p.depth, 16)
+        read = 32 * self.bc + self.local * 32 * ROWS
+        logits = (width + depth) * max(16 * ROWS * self.bc / rate, read / SHARED)
+        sums = (width + keys * depth) * ROWS * self.bc * 16 / rate
+        return self.consumers * (logits + sums)
+
     def clocks(self, p: AttentionProblem, info: DeviceInfo, keys: bool) -> float:
         """Clocks of a compute unit for all its tiles."""
         rates = machine.of(info)
         rate = rates.matrix_rate(p.q.dtype) or rates.rate(p.q.dtype)
         rate *= KINDS[p.q.dtype.name].efficiency / info.compute_units / rates.clock
-        logits = self.br * self.bc
-        width, depth = round_up(p.width, 16), round_up(p.depth, 16)
-        multiply = logits * (2 * width + (2 if keys else 1) * depth) / rate
-        draws = attention16.DRAW if p.dropout else 0.0
-        weigh = logits * max(1 / EXPONENTIALS, 1 / OTHERS + draws)
-        block = max(multiply, weigh) + (1 - HIDDEN) * min(multiply, weigh)
         blocks, owners = self.blocks(p, keys), p.batch * (p.groups if keys else p.heads)
+        multiply = self.multiplying(p, keys, rate)
+        # Warps without rows weigh nothing.
+        rows = round_up(p.source if keys else p.length, 16) / len(blocks)
+        draws = attention16.DRAW if p.dropout else 0.0
+        weigh = rows * self.bc * max(1 / EXPONENTIALS, 1 / OTHERS + draws)
+        block = max(multiply, weigh) + (1 - HIDDEN) * min(multiply, weigh)
         rounds = ceil_div(len(blocks) * owners, info.compute_units)
         return rounds * (START + (BLOCK + block) * sum(blocks) / len(blocks))
 
 
-# By the most features, for queries' gradients and those of keys.  Not measured: what registers hold.
-QUERIES = ((64, Tile(2, 64, 4)), (128, Tile(2, 64, 4)))
-KEYS = ((64, Tile(2, 64, 4)), (128, Tile(2, 64, 4, local=True)))
+Table = tuple[tuple[int, Tile], ...]
+# (most features, tile) of queries' gradients and of keys'.  Not measured: what registers hold; blocks
+# of 112, 80 or 48 waste less of lengths such as 197.
+QUERIES: Table = (
+    (64, Tile(2, 112, 3, drops=1)), (64, Tile(2, 80, 4)), (64, Tile(2, 64, 4)),
+    (128, Tile(2, 80, 2, local=True, drops=0)), (128, Tile(2, 64, 3, local=True)),
+)  # fmt: skip
+KEYS: Table = (
+    (64, Tile(2, 64, 4)), (64, Tile(2, 80, 4, local=True, drops=1)), (64, Tile(2, 48, 5)),
+    (128, Tile(2, 48, 4, local=True, drops=0)), (128, Tile(2, 32, 4, local=True)),
+)  # fmt: skip
 
 
 def takes(p: AttentionProblem) -> bool:
@@ -159,7 +186,7 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
     def block(self, p: AttentionProblem, info: DeviceInfo) -> tuple[Tile, ...]:
         """The tiles of queries and of keys."""
         return tuple(
-            given or _fastest(p, info, keys) for keys, given in enumerate(self.tiles)
+            given or _fastest(p, info, bool(keys)) for keys, given in enumerate(self.tiles)
         )
 
     def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
@@ -259,15 +286,15 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         )
 
 
-def _fastest(p: AttentionProblem, info: DeviceInfo, keys: int) -> Tile:
-    rows = _rows_of(KEYS if keys else QUERIES, max(p.width, p.depth))
-    return min(rows, key=lambda tile: tile.clocks(p, info, bool(keys)))
-
-
-def _rows_of(table: tuple[tuple[int, Tile], ...], features: int) -> list[Tile]:
+def rows_of(table: Table, features: int) -> list[Tile]:
     """Those of a table for so many features: with the least bound that holds."""
     bound = min(most for most, _ in table if features <= most)
     return [tile for most, tile in table if most == bound]
+
+
+def _fastest(p: AttentionProblem, info: DeviceInfo, keys: bool) -> Tile:
+    rows = rows_of(KEYS if keys else QUERIES, max(p.width, p.depth))
+    return min((t for t in rows if t.holds(p)), key=lambda tile: tile.clocks(p, info, keys))
 
 
 SOLVERS = (HopperAttentionGradient(),)

@@ -20,7 +20,7 @@ SELF_TESTS = {
     BASE: "basics", "wgmma_channel_major": "channel_major", "wgmma_stem": "stem",
     "wgmma_moments": "moments", "wgmma_register_blocked16": "register_blocked16",
     "wgmma_transposed": "transposed", "wgmma_halo": "halo", "wgmma_pingpong": "pingpong",
-    "wgmma_attention": "attention",
+    "wgmma_attention": "attention", "wgmma_attention_gradient": "attention_gradient",
 }  # fmt: skip
 
 
