@@ -590,7 +590,7 @@ def emulate(
     turns = teams if launch.name == "wgmma" and teams > 1 else 0
     source, pointers = _source(launch.source, kinds, consumers, exact, turns)
     facts = launch.name == "wgmma_attention_gradient" and numbers["KEYS"]
-    # First work-item and number of them: who loads; who turns pixels, or brings numbers of rows; who
+    # First work-item and number of them: who loads; who turns pixels or brings rows' numbers; who
     # multiplies.
     roles = (
         (consumers, 1), *(((consumers + 1, 63),) if taps else ()),

@@ -1,4 +1,4 @@
-"""What wgmma_attention.cl and wgmma_attention_gradient.cl take from the hardware beside what `emulator` has."""
+"""What attention's kernels for Hopper take from the hardware beside what `emulator` has."""
 
 DEVICE = r"""
 // A producer writes into the stage that it waited for, before its own arrival.

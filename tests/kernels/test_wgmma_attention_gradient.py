@@ -1,27 +1,52 @@
-"""Gradients of attention by warpgroup matrix instructions on a CPU, see `emulator`, against float64."""
+"""Attention's gradients by warpgroup matrix instructions on a CPU (`emulator`) against float64."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels.attention.problem import Dropout
+from kerascl.kernels.attention import solvers
+from kerascl.kernels.attention.problem import Tensor
+from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.hopper import attention_gradient as gradient
+from kerascl.kernels.hopper import probe, tiles
 from kerascl.kernels.hopper.attention_gradient import HopperAttentionGradient, Tile, takes
-from tests.kernels import emulator
-from tests.kernels.harness import poisoned
-from tests.kernels.test_attention import Case, close
+from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.hopper.selftests import attention_gradient as selftest
+from kerascl.kernels.units import attention16, attention_selftest
+from kerascl.runtime.errors import DeviceError
+from tests.kernels import emulator, ptx
+from tests.kernels.harness import poisoned, run_outputs
+from tests.kernels.mma_emulator import emulated16
+from tests.kernels.test_attention import Case, attention_of, close, contiguous, tensor
 from tests.kernels.test_wgmma_attention import DROPOUTS, statistic
+from tests.kernels.test_wgmma_attention import hopper as hopper_card
+from tests.kernels.test_wgmma_attention import of as forward_of
 
+hopper = hopper_card
 BF16, F16 = dtypes.bfloat16, dtypes.float16
 SMALL = Tile(1, 32, 3)
 RESULTS = {"out": "dq", "dk": "dk", "dv": "dv"}
 
 
+def inputs_of(case):
+    """By slot."""
+    found = case.inputs | {"d": case.g, "e": statistic(case).astype(np.float32), "f": case.delta}
+    return found | dict(zip("g", case.extra.values(), strict=False))
+
+
+def outputs_of(case):
+    return {
+        slot: poisoned(getattr(case, name).shape, case.backward.dtype)
+        for slot, name in RESULTS.items()
+    }
+
+
 def run(case, info, dev, queries=SMALL, keys=SMALL, groups=2, fault=None):
-    """The gradients of a case, by slot, and how often the fault's text was found."""
+    """The gradients of a case, by slot."""
     p = case.backward
     assert takes(p)
     plan = HopperAttentionGradient(queries, keys, groups).plan(p, info, store_epilogue(p.dtype))
@@ -31,12 +56,7 @@ def run(case, info, dev, queries=SMALL, keys=SMALL, groups=2, fault=None):
             dataclasses.replace(launch, source=launch.source.replace(*fault))
             for launch in plan.launches
         ]
-    outs = {slot: poisoned(getattr(case, name).shape, p.dtype) for slot, name in RESULTS.items()}
-    inputs = case.inputs | {
-        "d": case.g, "e": statistic(case).astype(np.float32), "f": case.delta,
-    }  # fmt: skip
-    inputs |= dict(zip("g", case.extra.values(), strict=False))
-    return emulator.run_outputs_of(plan, inputs, outs, dev)
+    return emulator.run_outputs_of(plan, inputs_of(case), outputs_of(case), dev)
 
 
 def check(case, info, dev, **more):
@@ -105,17 +125,20 @@ def test_dropout(causal, name, cpu_dev, cpu_info, rng):
 
 FAULTS = {
     "blocks handed back early": (
-        "        WG_WAIT(1);  // for x, and so for the sums of the block before\n        WGMMA_KEEP_S(x);\n"
-        "        if (before >= 0) HAND_BACK(before);",
-        "        if (before >= 0) HAND_BACK(before);\n        WG_WAIT(1);\n        WGMMA_KEEP_S(x);",
+        "        WG_WAIT(1);  // for x, and so for the sums of the block before\n",
+        "        if (before >= 0) HAND_BACK(before);\n        WG_WAIT(1);\n        before = -1;\n",
     ),
     "products not waited for": ("        WG_WAIT(1);  // for x, and so for", "        // for"),
-    "slopes not waited for": ("        WG_WAIT(0);\n#endif\n        WGMMA_KEEP_P", "#endif\n        WGMMA_KEEP_P"),
+    "slopes not waited for": (
+        "        WG_WAIT(0);\n#endif\n        WGMMA_KEEP_P", "#endif\n        WGMMA_KEEP_P"
+    ),
     "slopes of keys not waited for": ("OTHER_Y, stage)\n        WG_WAIT(1);", "OTHER_Y, stage)"),
     "sums not waited for": ("WG_WAIT(0);\n      WGMMA_KEEP_K(sum);", "WGMMA_KEEP_K(sum);"),
     "last block never handed back": ("#endif\n      HAND_BACK(before);", "#endif"),
     "own rows never handed back": ("HAND_BACK(OWN_Y);", ""),
-    "own rows' other phase": ("BAR_WAIT(full + 8 * OWN_X, turn);", "BAR_WAIT(full + 8 * OWN_X, 0);"),
+    "own rows' other phase": (
+        "BAR_WAIT(full + 8 * OWN_X, turn);", "BAR_WAIT(full + 8 * OWN_X, 0);"
+    ),
     "other phase": ("BAR_WAIT(empty + 8 * stage, phase ^ 1)", "BAR_WAIT(empty + 8 * stage, phase)"),
     "no fence": ("WG_FENCE; \\\n    EACH(k_, BC / 16)", "EACH(k_, BC / 16)"),
     "other bytes": ("BAR_EXPECT(bar, FACTS);", "BAR_EXPECT(bar, FACTS - 128);"),
@@ -160,7 +183,7 @@ def test_faults_are_seen(fault, cpu_dev, cpu_info, rng):
 
 
 def test_columns_beyond_the_last_key(cpu_dev, cpu_info, rng):
-    """They weigh nothing: with their logits of 0 other keys' smaller ones would make them infinite."""
+    """They weigh nothing; beside other keys' far smaller logits theirs, of 0, would be infinite."""
     case = Case((1, 40, 40, 1, 1, 16, 16), rng, dtype=F16)
     case.inputs["a"][..., 0] = 200
     case.inputs["b"][..., 0] = -2
@@ -170,3 +193,176 @@ def test_columns_beyond_the_last_key(cpu_dev, cpu_info, rng):
     fault = "#define HIDDEN(n, e) (KEY_OF(n, e) >= S || (", "#define HIDDEN(n, e) (0 || ("
     with pytest.raises(AssertionError, match="poison or overflow"):
         check(case, cpu_info, cpu_dev, fault=fault)
+
+
+@pytest.mark.parametrize("name", DROPOUTS)
+def test_dropout_is_bit_for_bit_that_of_the_other_kernel(name, cpu_dev, cpu_info, rng):
+    """Gradients of results that are the identity show in dv which probabilities are kept."""
+    size = 64
+    case = Case((1, size, 70, 1, 1, 16, size), rng, dtype=F16, dropout=DROPOUTS[name])
+    case.g[:] = np.eye(size, dtype=np.float16).reshape(1, size, 1, size)
+    inputs = inputs_of(case)
+    got = emulator.run_outputs_of(
+        HopperAttentionGradient(SMALL, SMALL).plan(case.backward, cpu_info, store_epilogue(F16)),
+        inputs, outputs_of(case), cpu_dev,
+    )  # fmt: skip
+    table = ((256, attention16.Tile(2, 1, 16)),)
+    other = emulated16(attention16.Attention16Gradient)((table, table))
+    plan = other.plan(case.backward, cpu_info, store_epilogue(F16))
+    want = run_outputs(plan, inputs, outputs_of(case), cpu_dev)
+    kept = case.factors[0, 0].T != 0
+    np.testing.assert_array_equal(got["dv"][0, :, 0] != 0, kept)
+    np.testing.assert_array_equal(want["dv"][0, :, 0] != 0, kept)
+    for slot in RESULTS:
+        close(got[slot], want[slot].astype(np.float64), 2e-3)
+
+
+def test_strided_rows(cpu_dev, cpu_info, rng):
+    """Heads before rows, keys and values as parts of longer rows, gradients too."""
+    case = Case((2, 70, 75, 4, 2, 16, 16), rng, causal=True, dtype=BF16)
+    stat = statistic(case).astype(np.float32)
+    q, k, v = (case.inputs[x] for x in "abc")
+    moved = np.ascontiguousarray(q.transpose(0, 2, 1, 3))
+    a, b, c, d = contiguous(moved.shape)
+    both, wide = np.concatenate([k, v], -1), np.concatenate([case.g, case.g], -1)
+    wide[..., :16] = np.nan
+    steps = contiguous(both.shape)
+    case.backward = dataclasses.replace(
+        case.backward, q=Tensor(BF16, (a, c, b, d)), k=Tensor(BF16, steps),
+        v=Tensor(BF16, steps, 16), grad=Tensor(BF16, contiguous(wide.shape), 16),
+    )  # fmt: skip
+    inputs = {"a": moved, "b": both, "c": both, "d": wide, "e": stat, "f": case.delta}
+    for tile in (SMALL, Tile(1, 64, 2, local=True)):
+        plan = HopperAttentionGradient(tile, tile).plan(
+            case.backward, cpu_info, store_epilogue(BF16)
+        )
+        got = emulator.run_outputs_of(plan, inputs, outputs_of(case), cpu_dev)
+        for slot, name in RESULTS.items():
+            close(got[slot], getattr(case, name))
+
+
+def test_repeated_rows(cpu_dev, cpu_info, rng):
+    """Queries and gradients of the first batch entry and head serve all, by strides of zero; so do
+    keys and values."""
+    case = Case((2, 40, 70, 2, 2, 16, 16), rng, dtype=BF16)
+    flat = (0, 16, 0, 1)
+    for slot in "abc":
+        case.inputs[slot][...] = case.inputs[slot][:1, :, :1]
+    case.g[...] = case.g[:1, :, :1]
+    case._expect(*case.inputs.values(), case.g, (2, 2, 40, 70))
+    inputs = inputs_of(case)
+    for slot in "abcd":
+        inputs[slot] = np.ascontiguousarray(inputs[slot][:1, :, :1])
+    p = dataclasses.replace(
+        case.backward, **{name: Tensor(BF16, flat) for name in ("q", "k", "v", "grad")}
+    )
+    for tile in (SMALL, Tile(1, 64, 2, local=True)):
+        plan = HopperAttentionGradient(tile, tile).plan(p, cpu_info, store_epilogue(BF16))
+        got = emulator.run_outputs_of(plan, inputs, outputs_of(case), cpu_dev)
+        for slot, name in RESULTS.items():
+            close(got[slot], getattr(case, name))
+
+
+def test_results_do_not_vary(cpu_dev, cpu_info, rng):
+    """Not by a bit, with the number of work-groups."""
+    case = Case((2, 130, 70, 2, 1, 16, 24), rng, causal=True, dtype=BF16)
+    one, three = (run(case, cpu_info, cpu_dev, groups=groups) for groups in (1, 3))
+    for slot in RESULTS:
+        assert one[slot].tobytes() == three[slot].tobytes()
+
+
+def test_what_is_taken():
+    p = dataclasses.replace(attention_of(64, BF16), grad=tensor((4, 200, 6, 64), BF16))
+    assert takes(p) and takes(dataclasses.replace(p, dropout=DROPOUTS["far"]))
+    steps = p.k.strides
+    for other in (
+        dataclasses.replace(p, grad=None), dataclasses.replace(p, scale=-1.0),
+        dataclasses.replace(p, bias=tensor((1, 1, 200, 200), BF16)),
+        dataclasses.replace(p, mask=tensor((1, 1, 200, 200), dtypes.bool_)),
+        dataclasses.replace(p, grad=dataclasses.replace(p.grad, offset=4)),
+        dataclasses.replace(p, q=Tensor(BF16, (steps[0], -steps[1], *steps[2:]), 199 * steps[1])),
+        dataclasses.replace(p, grad=Tensor(BF16, (steps[0], 0, *steps[2:]))),
+    ):  # fmt: skip
+        assert not takes(other)
+
+
+def of(length, features, **more):
+    """Enough work for any card."""
+    p = forward_of(length, features, **more)
+    return dataclasses.replace(p, grad=p.q)
+
+
+@pytest.mark.parametrize("drop", [None, *DROPOUTS.values()], ids=["all", *DROPOUTS])
+@pytest.mark.parametrize("features", [64, 128])
+@pytest.mark.parametrize("length", [197, 512, 2048, 8192])
+def test_it_is_chosen(length, features, drop, hopper, monkeypatch):
+    p = of(length, features, dropout=drop)
+    chosen = contract.choose(solvers.SOLVERS, p, hopper)
+    assert chosen.name == "wgmma_attention_grad"
+    for keys, tile in enumerate(chosen.block(p, hopper)):
+        assert tile.holds(p) and tile.local_bytes(p, bool(keys)) <= tiles.SHARED_LIMIT
+    monkeypatch.setattr(probe, "available", lambda info, name: name != gradient.SELF_TEST)
+    assert contract.choose(solvers.SOLVERS, p, hopper).name == "mma16_grad"
+
+
+def test_blocks():
+    """A causal tile of keys meets queries from its own first on, of all heads that share it."""
+    tile = Tile(2, 64, 3)
+    p = dataclasses.replace(of(300, 64, causal=True), groups=4)
+    assert tile.blocks(p, True) == [15, 9, 3]
+    assert tile.blocks(p, False) == [2, 4, 5]
+    p = dataclasses.replace(p, causal=False, length=150)
+    assert tile.blocks(p, True) == [9, 9, 9]
+    assert tile.blocks(p, False) == [5, 5]
+
+
+# Bytes, of values that loops hardly read; what NVIDIA's own compiler keeps may differ.
+SPILLS = 32
+
+
+@pytest.mark.every(3)
+@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.parametrize("drop", [None, *DROPOUTS.values()], ids=["all", *DROPOUTS])
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+@pytest.mark.parametrize("keys, number", [
+    *((False, n) for n in range(len(gradient.QUERIES))),
+    *((True, n) for n in range(len(gradient.KEYS))),
+])  # fmt: skip
+def test_registers_hold_everything(keys, number, causal, drop, hopper):
+    """And no product waits for the one before."""
+    features, tile = (gradient.KEYS if keys else gradient.QUERIES)[number]
+    p = of(512, features, causal=causal, dropout=drop)
+    if not tile.holds(p):
+        assert HopperAttentionGradient().block(p, hopper)[keys] != tile
+        return
+    given = (None, tile) if keys else (tile, None)
+    plan = HopperAttentionGradient(*given).plan(p, hopper, store_epilogue(BF16))
+    launch = plan.launches[keys]
+    used = ptx.resources(launch.source, "sm_90", launch.local_size[0], sm_90a)
+    assert used["spills"] <= SPILLS and used["lost"] == 0
+    assert used["local"] == tile.local_bytes(p, keys)
+
+
+def test_self_test(cpu_dev, cpu_info, monkeypatch):
+    """It passes where the hardware does as it should, and says what is wrong where not."""
+    fault = ()
+
+    def run(plan, inputs, out=None, dev=None, **more):
+        if fault:
+            assert any(fault[0] in launch.source for launch in plan.launches)
+            plan.launches[:] = [
+                dataclasses.replace(launch, source=launch.source.replace(*fault))
+                for launch in plan.launches
+            ]
+        outs = more if out is None else more | {"out": out}
+        for name, got in emulator.run_outputs_of(plan, inputs, outs, cpu_dev).items():
+            outs[name][...] = got
+
+    monkeypatch.setattr(attention_selftest, "run", run)
+    small = (((1, 70, 130, 2, 16, 24, True, 0.75), (2, 0), F16),)
+    monkeypatch.setattr(selftest, "CASES", small)
+    card = SimpleNamespace(info=cpu_info, programs=SimpleNamespace(build=lambda _: None))
+    selftest.cases(card)
+    fault = FAULTS["delta of other columns"]
+    with pytest.raises(DeviceError, match="attention's gradient dk is wrong"):
+        selftest.cases(card)

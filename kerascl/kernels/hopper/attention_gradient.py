@@ -35,8 +35,8 @@ from kerascl.runtime.device import DeviceInfo
 
 SELF_TEST = "wgmma_attention_gradient"
 KERNEL = "wgmma_attention_gradient"
-# Clocks to begin and end a tile, and what a block takes whatever its columns are; logits whose other
-# instructions than the exponential take a clock of a compute unit.  Counted, not measured.
+# Clocks to begin and end a tile, and what a block takes whatever its columns are; logits whose
+# instructions beside the exponential take a clock of a compute unit.  Counted, not measured.
 START, BLOCK, OTHERS = 1500, 300, 16
 SHARED = 128  # bytes of local memory that matrix units read in a clock
 
@@ -121,8 +121,8 @@ class Tile:
 
 
 Table = tuple[tuple[int, Tile], ...]
-# (most features, tile) of queries' gradients and of keys'.  Not measured: what registers hold; blocks
-# of 112, 80 or 48 waste less of lengths such as 197.
+# (most features, tile) of queries' gradients and of keys'.  Not measured: what registers hold;
+# blocks of 112, 80 or 48 waste less of lengths such as 197.
 QUERIES: Table = (
     (64, Tile(2, 112, 3, drops=1)), (64, Tile(2, 80, 4)), (64, Tile(2, 64, 4)),
     (128, Tile(2, 80, 2, local=True, drops=0)), (128, Tile(2, 64, 3, local=True)),

@@ -11,9 +11,9 @@ from kerascl.kernels.hopper import attention_gradient as gradient
 from kerascl.kernels.units import attention16_selftest, attention_selftest
 from kerascl.runtime import device, selftest_child
 
-# As attention_selftest.CASES, with the numbers of tiles of both tables and a dtype each: between them
-# they have whole and partial blocks, more tiles than work-groups, own rows in registers and in local
-# memory, one and two panels of features, and dropout.
+# As attention_selftest.CASES, with the numbers of tiles of both tables and a dtype each: between
+# them they have whole and partial blocks, more tiles than work-groups, own rows in registers and in
+# local memory, one and two panels of features, and dropout.
 CASES = (
     ((14, 197, 197, 12, 64, 64, False, 0.75), (0, 0), dtypes.bfloat16),
     ((4, 300, 333, 12, 128, 128, True, 1.0), (3, 3), dtypes.float16),
