@@ -316,8 +316,8 @@ def test_blocks():
     assert tile.blocks(p, False) == [5, 5]
 
 
-# Bytes, of values that loops hardly read; what NVIDIA's own compiler keeps may differ.
-SPILLS = 32
+# Bytes, of values that loops hardly read, with draws of 32 bits; what NVIDIA's own compiler keeps may differ.
+SPILLS = 44
 
 
 @pytest.mark.every(3)
