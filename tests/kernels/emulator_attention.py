@@ -27,7 +27,7 @@ inline void emu_put(emu_t* emu, uint at, uint word) {
 #define WGMMA_KEEP_P(d) EMU_MUST(emu->owed[1] <= emu->done, PENDING)
 #define WGMMA_KEEP_K(d) EMU_MUST(emu->owed[2] <= emu->done, PENDING)
 #define WGMMA_KEEP_V(d) EMU_MUST(emu->owed[3] <= emu->done, PENDING)
-#if HAS_DROPOUT && COARSE  // draws exchange what barriers of all carry here
+#if HAS_DROPOUT  // draws exchange what barriers of all carry here
 #undef WORKS
 #define WORKS(x) 1
 #endif

@@ -113,14 +113,31 @@ def test_keys_that_no_query_sees(length, source, local, cpu_dev, cpu_info, rng):
     check(case, cpu_info, cpu_dev, queries=tile, keys=tile)
 
 
+@pytest.mark.parametrize("handed", [False, True], ids=["drawn", "handed"])
 @pytest.mark.parametrize("name", DROPOUTS)
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
-def test_dropout(causal, name, cpu_dev, cpu_info, rng):
-    """The numbers are those of `philox`, which all kernels draw."""
+def test_dropout(causal, name, handed, cpu_dev, cpu_info, rng, monkeypatch):
+    """The numbers are those of `philox`, which all kernels draw, or one draws for both."""
+    monkeypatch.setattr(gradient, "MOST_BITS", gradient.MOST_BITS * handed)
     case = Case(
         (2, 70, 75, 2, 1, 16, 24), rng, causal=causal, dtype=BF16, dropout=DROPOUTS[name]
     )
+    assert (gradient.handed_bytes(case.backward) > 0) == handed
     check(case, cpu_info, cpu_dev)
+
+
+@pytest.mark.parametrize("length, source", [(150, 290), (290, 150)])
+@pytest.mark.parametrize("queries, keys", [
+    (Tile(2, 112, 2), Tile(2, 48, 3)), (Tile(1, 16, 3), Tile(2, 80, 2, local=True)),
+    (Tile(2, 80, 2, local=True), Tile(1, 64, 3)),
+], ids=str)  # fmt: skip
+def test_dropout_of_other_tiles(queries, keys, length, source, cpu_dev, cpu_info, rng):
+    """Bits go over from blocks of one size to tiles and blocks of others."""
+    case = Case(
+        (1, length, source, 2, 1, 16, 24), rng, causal=True, dtype=BF16,
+        dropout=DROPOUTS["coarse"],
+    )  # fmt: skip
+    check(case, cpu_info, cpu_dev, queries=queries, keys=keys)
 
 
 FAULTS = {
@@ -164,16 +181,24 @@ FAULTS = {
                  "STORE_ROW(results, r, 1.0f, row < ROWS, at * WIDTH, WIDTH, WP, PUT_R"),
     "no factor, dropped": ("#define FACTOR_V keepFactor", "#define FACTOR_V 1.0f"),
     "slopes' factor, dropped": ("((v) * keepFactor - (less))", "((v) - (less))"),
-    "other row, dropped": ("DRAWS_ACROSS(words, c0 + COLUMN(n, 0), row0)",
+    "other row, dropped, drawn": ("DRAWS_ACROSS(words, c0 + COLUMN(n, 0), row0)",
                            "DRAWS_ACROSS(words, c0 + COLUMN(n, 0), row0 + 8)"),
     "other bits, dropped": (">> (4 * ((n) % 8) + (e)) & 1u", ">> (4 * ((n) % 8) + ((e) ^ 1)) & 1u"),
+    "bits of other keys, dropped": ("first / 32 + w]", "w]"),
+    "bits of other warps, dropped": ("own_bits = 4 * BC * (2 + tid / 64)", "own_bits = 4 * BC * 2"),
+    "bits of the warp beside, dropped": ("((tid & 32) / 2 + g)", "g"),
+    "bits of other rows, dropped": ("own_bit << 8 * ((e) >> 1)", "own_bit"),
+    "bits of other lanes, dropped": ("0x03030303u) << 2 * t4", "0x03030303u)"),
+    "bits of the other row handed, dropped": ("t4 & 2 ? row_[1]", "t4 & 1 ? row_[1]"),
+    "bits not brought together, dropped": ("OR_OF(row_[r_], 2)", ""),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
-def test_faults_are_seen(fault, cpu_dev, cpu_info, rng):
+def test_faults_are_seen(fault, cpu_dev, cpu_info, rng, monkeypatch):
+    monkeypatch.setattr(gradient, "MOST_BITS", 0 if "drawn" in fault else gradient.MOST_BITS)
     case = Case(
-        (1, 130, 70, 2, 1, 40, 24), rng, causal=True, dtype=F16,
+        (1, 130, 70, 2, 1, 40, 24), rng, causal="bits" not in fault, dtype=F16,
         dropout=DROPOUTS["fine"] if "dropped" in fault else None,
     )  # fmt: skip
     local = "never" in fault or "own rows' " in fault or "warpgroup" in fault

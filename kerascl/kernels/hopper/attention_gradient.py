@@ -39,6 +39,7 @@ KERNEL = "wgmma_attention_gradient"
 # instructions beside the exponential take a clock of a compute unit.  Counted, not measured.
 START, BLOCK, OTHERS = 1500, 300, 16
 SHARED = 128  # bytes of local memory that matrix units read in a clock
+MOST_BITS = 256 << 20  # bytes of dropout's bits that queries' kernel may leave for that of keys
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class Tile:
     def local_bytes(self, p: AttentionProblem, keys: bool) -> int:
         """Bytes of local memory: of RING and barriers in wgmma_attention_gradient.cl."""
         panels = ceil_div(p.width, 64), ceil_div(p.depth, 64)
-        block = round_up(128 * self.bc * sum(panels) + keys * 8 * self.bc, 1024)
+        facts = 8 + (self.br // 8 if handed_bytes(p) else 0)
+        block = round_up(128 * self.bc * sum(panels) + keys * facts * self.bc, 1024)
         return self.areas * (max(block, self.local * 128 * self.br * max(panels)) + 16)
 
     def blocks(self, p: AttentionProblem, keys: bool) -> list[int]:
@@ -113,11 +115,22 @@ class Tile:
         multiply = self.multiplying(p, keys, rate)
         # Warps without rows weigh nothing.
         rows = round_up(p.source if keys else p.length, 16) / len(blocks)
-        draws = attention16.DRAW if p.dropout else 0.0
+        draws = attention16.DRAW if p.dropout and not (keys and handed_bytes(p)) else 0.0
         weigh = rows * self.bc * max(1 / EXPONENTIALS, 1 / OTHERS + draws)
         block = max(multiply, weigh) + (1 - HIDDEN) * min(multiply, weigh)
         rounds = ceil_div(len(blocks) * owners, info.compute_units)
         return rounds * (START + (BLOCK + block) * sum(blocks) / len(blocks))
+
+
+def halves(p: AttentionProblem) -> int:
+    """Words of 16 bits of dropout's bits of a query: whole tiles of keys, of 64 or 128."""
+    return ceil_div(p.source, 128) * 8
+
+
+def handed_bytes(p: AttentionProblem) -> int:
+    """Bytes of dropout's bits, 0 where there are none or too many: then both kernels draw."""
+    nbytes = 2 * p.batch * p.heads * p.length * halves(p) if p.dropout else 0
+    return nbytes if nbytes <= MOST_BITS else 0
 
 
 Table = tuple[tuple[int, Tile], ...]
@@ -203,7 +216,8 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
             self._launch(p, info, tile, bool(keys), Epilogue("", (), "") if keys else epilogue)
             for keys, tile in enumerate(tiles)
         ]
-        return Plan([launch for launch, _ in made], [nbytes for _, nbytes in made])
+        shared = [handed_bytes(p)] if handed_bytes(p) else []
+        return Plan([launch for launch, _ in made], [nbytes for _, nbytes in made] + shared)
 
     def _launch(
         self, p: AttentionProblem, info: DeviceInfo, tile: Tile, keys: bool, epilogue: Epilogue
@@ -225,7 +239,7 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         params = Params().add(
             "int", T=p.length, S=p.source, HEAD_COUNT=p.heads, REPEAT=p.heads // p.groups,
             OWNERS=owners, TILES=total, BLOCKS=len(blocks), PLANES=planes, BAND=band,
-            SLICE=max(blocks),
+            SLICE=max(blocks), HALVES=halves(p),
         )  # fmt: skip
         for name, tensors, of in (("", other, not keys), ("OWN_", own, keys)):
             for part, (x, _) in zip("XY", tensors, strict=True):
@@ -245,7 +259,7 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         results: tuple[Arg, ...] = (Ref("dk"), Ref("dv")) if keys else ()
         args = (
             *map(Ref, "abcd"), Ref(f"ws{int(keys)}"), *maps, *extra_refs(p, "g"), Ref("e"),
-            Ref("f"), *results, *params.args, Scalar("float", p.scale),
+            Ref("f"), *([Ref("ws2")] if handed_bytes(p) else []), *results, *params.args, Scalar("float", p.scale),
             Scalar("float", p.scale * LOG2_E), *extra_scalars(p), *epilogue.args,
         )  # fmt: skip
         launch = Launch(
@@ -261,7 +275,7 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         kind = KINDS[p.q.dtype.name]
         names = dict(
             KEYS=int(keys), NWG=tile.consumers, BC=tile.bc, STAGES=tile.areas,
-            OWN_LOCAL=int(tile.local), THREADS=tile.threads, MANY_REGISTERS=1, LARGE=1,
+            OWN_LOCAL=int(tile.local), HANDED=int(handed_bytes(p) > 0), THREADS=tile.threads, MANY_REGISTERS=1, LARGE=1,
         )  # fmt: skip
         text = attention_tiled.head(p, epilogue, "", **names)
         if keys:

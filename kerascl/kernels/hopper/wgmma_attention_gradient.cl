@@ -12,7 +12,9 @@
 // hold a tile's own rows; else those are in registers.
 //
 // Products of a block are issued while those before are under way: x and y of the next one behind the
-// sums of this one.  Draws of dropout need neither, and are made before any product is waited for.
+// sums of this one.  Draws of dropout need neither, and are made before any product is waited for, by
+// the queries' kernel alone where it hands what they decide to the other (HANDED): a bit for each
+// probability, rows of queries of HALVES 16-bit words, which come to keys with the facts of their block.
 #define WP ((WIDTH + 15) / 16 * 16)
 #define DP ((DEPTH + 15) / 16 * 16)
 #define NC (BC / 8)
@@ -23,7 +25,7 @@
 #define OTHER_Y (PANELS(WIDTH) * PANEL)  // where the block's second part lies
 #define FACTS (OTHER_Y + PANELS(DEPTH) * PANEL)
 #define OWN_PART (OWN_LOCAL * PANELS(WIDTH > DEPTH ? WIDTH : DEPTH) * OWN_PANEL)
-#define BLOCK ((FACTS + KEYS * 8 * BC + 1023) / 1024 * 1024)
+#define BLOCK ((FACTS + KEYS * (8 + HANDED * BR / 8) * BC + 1023) / 1024 * 1024)
 #define STAGE (BLOCK > OWN_PART ? BLOCK : OWN_PART)
 #define RING (STAGES * STAGE)
 #define RINGED (STAGES - 2 * OWN_LOCAL)
@@ -118,6 +120,7 @@
 #define TOP(e) top_[(e) & 1]
 #define LESS(e) less_[(e) & 1]
 #define ROUND_WEIGHTS(n) \
+    GET_KEPT(n) \
     EACH(r_, 2) \
       PACK(weights[2 * (n) + r_], LEFT_OF(x[4 * (n) + 2 * r_], n, 2 * r_), \
            LEFT_OF(x[4 * (n) + 2 * r_ + 1], n, 2 * r_ + 1));
@@ -141,21 +144,60 @@
 #endif
 // Dropout: a bit for each result, and what it leaves of a probability and of its gradient.  The factor
 // of the former is that of all of dv.
-#if HAS_DROPOUT
+#if HANDED && KEYS
+#define DRAW_BLOCK
+#define GET_KEPT(n) \
+    float kept_[2]; \
+    GET_FLOATS(kept_[0], kept_[1], facts + own_bits + 4 * COLUMN(n, 0));
+#define LEFT_OF(v, n, e) (as_uint(kept_[(e) & 1]) & own_bit << 8 * ((e) >> 1) ? (v) : 0.0f)
+#define SLOPE(v, less) ((v) * keepFactor - (less))
+#define FACTOR_V keepFactor
+#elif HAS_DROPOUT
 #define DRAW_BLOCK \
     EACH(n_, (NC + 7) / 8) bits[n_] = 0; \
     EACH(n_, NC) { \
       DRAWS(words_, n_) \
       EACH(e_, 4) if (words_[e_] < keepLimit) bits[n_ / 8] |= 1u << (4 * (n_ % 8) + e_); \
-    }
+    } \
+    HAND_BITS
+#define GET_KEPT(n)
 #define LEFT_OF(v, n, e) (bits[(n) / 8] >> (4 * ((n) % 8) + (e)) & 1u ? (v) : 0.0f)
 #define SLOPE(v, less) ((v) * keepFactor - (less))
 #define FACTOR_V keepFactor
 #else
+#define GET_KEPT(n)
 #define DRAW_BLOCK
 #define LEFT_OF(v, n, e) (v)
 #define SLOPE(v, less) ((v) - (less))
 #define FACTOR_V 1.0f
+#endif
+// Of 32 keys a lane has a pair in each group of eight; a quad's lanes together have all of two rows.
+#if HANDED && !KEYS
+#define BITS_PARAM , __global ushort* restrict pBits
+#define HAND_BITS \
+    EACH(n_, (NC + 3) / 4) { \
+      uint row_[2]; \
+      EACH(r_, 2) { \
+        uint pairs_ = bits[n_ / 2] >> (16 * (n_ % 2) + 2 * r_) & 0x3333u; \
+        pairs_ = (pairs_ | pairs_ << 8) & 0x00330033u; \
+        row_[r_] = ((pairs_ | pairs_ << 4) & 0x03030303u) << 2 * t4; \
+        OR_OF(row_[r_], 1) \
+        OR_OF(row_[r_], 2) \
+      } \
+      const int t_ = row0 + (t4 & 2) * 4, half_ = 2 * n_ + (t4 & 1), at_ = c0 / 16 + half_; \
+      if (t_ < T && half_ < NC / 2 && at_ < HALVES) \
+        pBits[((b * HEADS + h) * T + t_) * HALVES + at_] = \
+            (t4 & 2 ? row_[1] : row_[0]) >> 16 * (t4 & 1); \
+    }
+#define OR_OF(x, bits) { \
+    float got_; \
+    SHUFFLE_XOR(got_, as_float(x), bits); \
+    x |= as_uint(got_); }
+#elif HANDED
+#define BITS_PARAM , __global const uint* restrict pBits
+#else
+#define BITS_PARAM
+#define HAND_BITS
 #endif
 #define PROBABILITIES { \
     float factor_ = logScale; \
@@ -177,6 +219,7 @@
 #define SLOPES \
     EACH(n_, NC) { \
       GET_LESS(n_) \
+      GET_KEPT(n_) \
       EACH(e_, 4) \
         y[4 * n_ + e_] = x[4 * n_ + e_] * SLOPE(LEFT_OF(y[4 * n_ + e_], n_, e_), LESS(e_)); \
       EACH(r_, 2) PACK(slopes[2 * n_ + r_], y[4 * n_ + 2 * r_], y[4 * n_ + 2 * r_ + 1]); \
@@ -207,7 +250,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
     __global const uchar* restrict pV, __global const uchar* restrict pG,
     __global uchar* restrict pMaps, const ulong8 mapX, const ulong8 mapY, const ulong8 mapOwnX,
     const ulong8 mapOwnY KEY_PARAM, __global const float* restrict pStat,
-    __global const float* restrict pDelta RESULTS PARAMS, const float scale, const float logScale
+    __global const float* restrict pDelta BITS_PARAM RESULTS PARAMS, const float scale, const float logScale
     KEY_SIZES EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31, g = lane >> 2, t4 = lane & 3;
@@ -276,10 +319,17 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
         FIRST_BLOCK
         for (int i = 0; i < count; ++i) {
           float top[(BC + 31) / 32], less[(BC + 31) / 32];
+#if HANDED
+          uint kept[(BC + 31) / 32][BR / 32];
+#endif
           EACH(n, (BC + 31) / 32) {
             const int t = c0 + 32 * n + lane, there = t < T, t_ = there ? t : 0;
             top[n] = there ? pStat[(INDEX_T)(b * HEADS + h) * T + t_] : 0.0f;
             less[n] = there ? pDelta[((INDEX_T)b * T + t_) * HEADS + h] : 0.0f;
+#if HANDED
+            EACH(w, BR / 32)
+              kept[n][w] = pBits[((b * HEADS + h) * T + t_) * (HALVES / 2) + first / 32 + w];
+#endif
           }
           BAR_WAIT(empty + 8 * stage, phase ^ 1);
           EACH(n, (BC + 31) / 32) {
@@ -287,6 +337,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
             if (32 * n + lane < BC) {
               PUT_WORD(to, as_uint(top[n]));
               PUT_WORD(to + 4 * BC, as_uint(less[n]));
+#if HANDED
+              EACH(w, BR / 32) PUT_WORD(to + 4 * BC * (2 + w), kept[n][w]);
+#endif
             }
           }
           WARP_SYNC;
@@ -320,7 +373,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
   float sumV[DP / 2];
   uint weights[BC / 4];
 #endif
-#if HAS_DROPOUT
+#if HANDED && KEYS  // where bits of this warp's rows are, and which is of this lane's first
+  const int own_bits = 4 * BC * (2 + tid / 64);
+  const uint own_bit = 1u << ((tid & 32) / 2 + g);
+#elif HAS_DROPOUT
   uint bits[(NC + 7) / 8];
 #endif
   EACH(n, BC / 2) x[n] = y[n] = 0;
