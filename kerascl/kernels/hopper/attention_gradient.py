@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from kerascl import philox
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import (
     LOG2_E,
@@ -50,15 +49,14 @@ class Tile:
         stages: blocks of columns in the ring.
         local: whether own rows are in local memory, in as much of it as two more stages; else they
             are in registers.
-        drops: for which dropout there are registers: 2 any, 1 that of numbers of 16 bits with
-            counters of 32, 0 none.
+        drops: whether there are registers for dropout, too.
     """
 
     consumers: int
     bc: int
     stages: int
     local: bool = False
-    drops: int = 2
+    drops: bool = True
 
     @property
     def br(self) -> int:
@@ -94,9 +92,7 @@ class Tile:
 
     def holds(self, p: AttentionProblem) -> bool:
         """Whether registers hold everything: dropout's numbers take some, too."""
-        if (drop := p.dropout) is None:
-            return True
-        return self.drops >= (1 if not p.far and philox.coarse(drop.limit) else 2)
+        return self.drops or p.dropout is None
 
     def multiplying(self, p: AttentionProblem, keys: bool, rate: float) -> float:
         """Clocks for all products of a block, at `rate` multiply-adds a clock: 16 deep each."""
@@ -135,14 +131,16 @@ def handed_bytes(p: AttentionProblem) -> int:
 
 Table = tuple[tuple[int, Tile], ...]
 # (most features, tile) of queries' gradients and of keys'.  Not measured: what registers hold;
-# blocks of 112, 80 or 48 waste less of lengths such as 197.
+# blocks of 112 or 80 waste less of lengths such as 197.
 QUERIES: Table = (
-    (64, Tile(2, 112, 3, drops=1)), (64, Tile(2, 80, 4)), (64, Tile(2, 64, 4)),
-    (128, Tile(2, 80, 2, local=True, drops=0)), (128, Tile(2, 64, 3, local=True)),
+    (64, Tile(2, 112, 3, drops=False)), (64, Tile(2, 112, 3, local=True)),
+    (64, Tile(2, 128, 3, local=True, drops=False)), (64, Tile(2, 96, 4)), (64, Tile(2, 80, 4)),
+    (64, Tile(2, 64, 4)),
+    (128, Tile(2, 80, 3, local=True, drops=False)), (128, Tile(2, 64, 4, local=True)),
 )  # fmt: skip
 KEYS: Table = (
-    (64, Tile(2, 64, 4)), (64, Tile(2, 80, 4, local=True, drops=1)), (64, Tile(2, 48, 5)),
-    (128, Tile(2, 48, 4, local=True, drops=0)), (128, Tile(2, 32, 4, local=True)),
+    (64, Tile(2, 80, 4)), (64, Tile(2, 64, 4)), (64, Tile(2, 96, 3, local=True)),
+    (128, Tile(2, 48, 4, local=True, drops=False)), (128, Tile(2, 32, 4, local=True)),
 )  # fmt: skip
 
 
