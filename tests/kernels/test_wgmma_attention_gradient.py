@@ -165,7 +165,9 @@ FAULTS = {
     "values for queries": ("WGMMA_A_K, sum, slopes, 0,", "WGMMA_A_K, sum, slopes, OTHER_Y,"),
     "queries for gradients": ("sumV, weights, OTHER_Y,", "sumV, weights, 0,"),
     "own rows of another tile": ("{ HOLD(tile + groups) }", "{ HOLD(tile) }"),
-    "other columns of own rows": ("2 * t4 + 8 * (e_ >> 1)", "2 * t4 + 8 * (e_ & 0)"),
+    "other columns of own rows": ("(from_ + 16 * k_)", "(from_ + 16 * (k_ & ~1))"),
+    "other lanes' pairs stored": ("EXCHANGE(v_[0], v_[2], t4 & 2, 2)", ""),
+    "other columns stored": ("const int f_ = (4 * n_ + m_)", "const int f_ = (4 * n_ + 3 - m_)"),
     "other warpgroup's rows": ("OWN_X * STAGE + consumer * 64 * 128", "OWN_X * STAGE"),
     "statistic of other columns": ("facts + 4 * COLUMN(n, 0)", "facts + 4 * COLUMN(0, 0)"),
     "delta of other columns": ("facts + 4 * BC + 4 * COLUMN(n, 0)", "facts + 4 * COLUMN(n, 0)"),
@@ -384,7 +386,7 @@ def test_self_test(cpu_dev, cpu_info, monkeypatch):
             outs[name][...] = got
 
     monkeypatch.setattr(attention_selftest, "run", run)
-    small = (((1, 70, 130, 2, 16, 24, True, 0.75), (5, 1), F16),)
+    small = (((1, 70, 130, 2, 16, 24, True, 0.75), (3, 1), F16),)
     monkeypatch.setattr(selftest, "CASES", small)
     card = SimpleNamespace(info=cpu_info, programs=SimpleNamespace(build=lambda _: None))
     selftest.cases(card)

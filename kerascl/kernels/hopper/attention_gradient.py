@@ -36,7 +36,8 @@ SELF_TEST = "wgmma_attention_gradient"
 KERNEL = "wgmma_attention_gradient"
 # Clocks to begin and end a tile, and what a block takes whatever its columns are; logits whose
 # instructions beside the exponential take a clock of a compute unit.  Counted, not measured.
-START, BLOCK, OTHERS = 1500, 300, 16
+START, BLOCK, OTHERS = 1200, 300, 16
+HOLD = 400  # clocks to bring a tile's own rows to registers
 SHARED = 128  # bytes of local memory that matrix units read in a clock
 MOST_BITS = 256 << 20  # bytes of dropout's bits that queries' kernel may leave for that of keys
 
@@ -115,7 +116,8 @@ class Tile:
         weigh = rows * self.bc * max(1 / EXPONENTIALS, 1 / OTHERS + draws)
         block = max(multiply, weigh) + (1 - HIDDEN) * min(multiply, weigh)
         rounds = ceil_div(len(blocks) * owners, info.compute_units)
-        return rounds * (START + (BLOCK + block) * sum(blocks) / len(blocks))
+        begin = START + HOLD * (not self.local)
+        return rounds * (begin + (BLOCK + block) * sum(blocks) / len(blocks))
 
 
 def halves(p: AttentionProblem) -> int:
@@ -133,13 +135,14 @@ Table = tuple[tuple[int, Tile], ...]
 # (most features, tile) of queries' gradients and of keys'.  Not measured: what registers hold;
 # blocks of 112 or 80 waste less of lengths such as 197.
 QUERIES: Table = (
-    (64, Tile(2, 112, 3, drops=False)), (64, Tile(2, 112, 3, local=True)),
-    (64, Tile(2, 128, 3, local=True, drops=False)), (64, Tile(2, 96, 4)), (64, Tile(2, 80, 4)),
-    (64, Tile(2, 64, 4)),
+    (64, Tile(2, 112, 3, local=True)), (64, Tile(2, 128, 3, local=True, drops=False)),
+    (64, Tile(2, 80, 4, local=True)), (64, Tile(2, 64, 4, local=True)),
+    (64, Tile(2, 112, 3, drops=False)), (64, Tile(2, 96, 4)), (64, Tile(2, 64, 4)),
     (128, Tile(2, 80, 3, local=True, drops=False)), (128, Tile(2, 64, 4, local=True)),
 )  # fmt: skip
 KEYS: Table = (
-    (64, Tile(2, 80, 4)), (64, Tile(2, 64, 4)), (64, Tile(2, 96, 3, local=True)),
+    (64, Tile(2, 80, 4, local=True)), (64, Tile(2, 64, 4, local=True)),
+    (64, Tile(2, 96, 3, local=True)), (64, Tile(2, 80, 4)), (64, Tile(2, 64, 4)),
     (128, Tile(2, 48, 4, local=True, drops=False)), (128, Tile(2, 32, 4, local=True)),
 )  # fmt: skip
 
@@ -257,8 +260,8 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         results: tuple[Arg, ...] = (Ref("dk"), Ref("dv")) if keys else ()
         args = (
             *map(Ref, "abcd"), Ref(f"ws{int(keys)}"), *maps, *extra_refs(p, "g"), Ref("e"),
-            Ref("f"), *([Ref("ws2")] if handed_bytes(p) else []), *results, *params.args, Scalar("float", p.scale),
-            Scalar("float", p.scale * LOG2_E), *extra_scalars(p), *epilogue.args,
+            Ref("f"), *([Ref("ws2")] if handed_bytes(p) else []), *results, *params.args,
+            Scalar("float", p.scale), Scalar("float", p.scale * LOG2_E), *extra_scalars(p), *epilogue.args,
         )  # fmt: skip
         launch = Launch(
             self.text(p, tile, keys, params, epilogue), self.kernel, args,
@@ -273,7 +276,8 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         kind = KINDS[p.q.dtype.name]
         names = dict(
             KEYS=int(keys), NWG=tile.consumers, BC=tile.bc, STAGES=tile.areas,
-            OWN_LOCAL=int(tile.local), HANDED=int(handed_bytes(p) > 0), THREADS=tile.threads, MANY_REGISTERS=1, LARGE=1,
+            OWN_LOCAL=int(tile.local), HANDED=int(handed_bytes(p) > 0), THREADS=tile.threads,
+            MANY_REGISTERS=1, LARGE=1, SHORT_RESULTS=int(p.dtype is p.q.dtype),
         )  # fmt: skip
         text = attention_tiled.head(p, epilogue, "", **names)
         if keys:

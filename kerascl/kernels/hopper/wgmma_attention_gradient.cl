@@ -32,6 +32,8 @@
 #define OWN_X RINGED
 #define OWN_Y (RINGED + 1)
 #define HEADS HEAD_COUNT
+#undef SWAP_LANES  // which clang takes out of registers
+#define SWAP_LANES(first, second, bit) EXCHANGE(first, second, t4 & bit, bit)
 #define WORKS(x) (x)  // whether a warp, which has no rows of its own, weighs; its lanes agree
 #define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 
@@ -73,11 +75,13 @@
 // This lane's parts of 16 rows of its warp: rows g and g + 8, columns 2 t4 and 2 t4 + 8 of each step.
 // Behind the last row it is that one again, whose results nobody stores.
 #define HOLD_ROWS(own, from, off, padded, features, s0, s1, s2) \
-    EACH(k_, (padded) / 16) EACH(e_, 4) { \
-      const int r_ = min(first + mine + 8 * (e_ & 1), ROWS - 1); \
-      const int c_ = 16 * k_ + 2 * t4 + 8 * (e_ >> 1); \
-      const INDEX_T at_ = (off) + b * (s0) + owner * (s2) + r_ * (s1) + c_; \
-      own[k_][e_] = c_ < (features) ? *(__global const uint*)((from) + 2 * at_) : 0u; \
+    EACH(r_, 2) { \
+      const INDEX_T row_ = min(first + mine + 8 * r_, ROWS - 1); \
+      const INDEX_T at_ = (off) + b * (s0) + owner * (s2) + row_ * (s1) + 2 * t4; \
+      __global const uchar* from_ = (from) + 2 * (long)at_; \
+      EACH(k_, (padded) / 8) \
+        own[k_ / 2][2 * (k_ & 1) + r_] = \
+            8 * k_ + 2 * t4 < (features) ? *(__global const uint*)(from_ + 16 * k_) : 0u; \
     }
 #if KEYS
 #define HOLD(tile) { \
@@ -223,6 +227,23 @@
       EACH(e_, 4) \
         y[4 * n_ + e_] = x[4 * n_ + e_] * SLOPE(LEFT_OF(y[4 * n_ + e_], n_, e_), LESS(e_)); \
       EACH(r_, 2) PACK(slopes[2 * n_ + r_], y[4 * n_ + 2 * r_], y[4 * n_ + 2 * r_ + 1]); \
+    }
+// STORE_ROW of attention_quads.cl for results in 16 bits as the operands: pairs go from lane to lane.
+#define STORE_PAIRS(x, r, factor, there, to, features, padded) \
+    EACH(n_, ((padded) / 8 + 3) / 4) { \
+      float v_[4]; \
+      EACH(m_, 4) { \
+        const int f_ = (4 * n_ + m_) % ((padded) / 8); \
+        uint pair_; \
+        PACK(pair_, x[4 * f_ + 2 * (r)] * (factor), x[4 * f_ + 2 * (r) + 1] * (factor)); \
+        v_[m_] = as_float(pair_); \
+      } \
+      EXCHANGE(v_[0], v_[1], t4 & 1, 1) EXCHANGE(v_[2], v_[3], t4 & 1, 1) \
+      EXCHANGE(v_[0], v_[2], t4 & 2, 2) EXCHANGE(v_[1], v_[3], t4 & 2, 2) \
+      const int d_ = 8 * (4 * n_ + t4); \
+      if ((there) && d_ < (features)) \
+        *(__global uint4*)((__global ushort*)(to) + d_) = \
+            (uint4)(as_uint(v_[0]), as_uint(v_[1]), as_uint(v_[2]), as_uint(v_[3])); \
     }
 #define HAND_BACK(stage) if (lane == 0) BAR_ARRIVE(empty + 8 * (stage))
 
@@ -446,7 +467,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
       const int row = row0 + 8 * r;
       const INDEX_T at = ((INDEX_T)b * ROWS + row) * OWNERS + owner;
       float (*results)[4] = (float (*)[4])sum;
-#if KEYS
+#if KEYS && SHORT_RESULTS
+      STORE_PAIRS(sum, r, scale, row < ROWS, outK + at * WIDTH, WIDTH, WP)
+      STORE_PAIRS(sumV, r, FACTOR_V, row < ROWS, outV + at * DEPTH, DEPTH, DP)
+#elif KEYS
       STORE_ROW(results, r, scale, row < ROWS, at * WIDTH, WIDTH, WP, PUT_K)
       float (*resultsV)[4] = (float (*)[4])sumV;
       STORE_ROW(resultsV, r, FACTOR_V, row < ROWS, at * DEPTH, DEPTH, DP, PUT_V)
