@@ -37,15 +37,18 @@ def groups(columns: int) -> int:
     return -(-columns // FOUR)
 
 
-def _rounds(wide: bool) -> str:
+def _rounds(wide: bool, both: bool = False) -> str:
     """The rounds of words x and y.  Where 64 bits hold a word and a product is of 64 bits (`wide`),
-    the upper halves of x and y are arbitrary."""
+    the upper halves of x and y are arbitrary; `both`: KCL_PRODUCT(low, high, x, y) multiplies."""
     text = ""
     for n in range(10):
         x, y = "xy" if n % 2 == 0 else "yx"
         if wide:
             text += f"  {x} = ({x} & 0xFFFFFFFFul) * {_FACTOR}ul;"
             text += f" {y} ^= ({x} >> 32) ^ (key + {n}ul * {_STEP}ul);\n"
+        elif both:
+            text += f"  KCL_PRODUCT(low, high, {x}, {_FACTOR}u)"
+            text += f" {y} ^= high ^ (key + {n}u * {_STEP}u); {x} = low;\n"
         else:
             text += f"  {y} ^= mul_hi({x}, {_FACTOR}u) ^ (key + {n}u * {_STEP}u);"
             text += f" {x} *= {_FACTOR}u;\n"
@@ -53,11 +56,17 @@ def _rounds(wide: bool) -> str:
 
 
 # Processors have no other instruction for halves of products, and AMD's GPUs one for both; NVIDIA's
-# assembler makes one of the two, and takes two for a product of 64 bits.
+# assembler makes one of the two, and takes two for a product of 64 bits.  Where registers are few it
+# does not always: kernels may say how (KCL_PRODUCT).
 SOURCE = f"""\
 #ifdef KCL_WIDE_PRODUCTS
 inline uint2 kcl_philox_block(ulong key, ulong x, ulong y) {{
 {_rounds(True)}  return (uint2)((uint)x, (uint)y);
+}}
+#elif defined(KCL_PRODUCT)
+inline uint2 kcl_philox_block(uint key, uint x, uint y) {{
+  uint low, high;
+{_rounds(False, True)}  return (uint2)(x, y);
 }}
 #else
 inline uint2 kcl_philox_block(uint key, uint x, uint y) {{

@@ -185,13 +185,18 @@ FAULTS = {
     "slopes' factor, dropped": ("((v) * keepFactor - (less))", "((v) - (less))"),
     "other row, dropped, drawn": ("DRAWS_ACROSS(words, c0 + COLUMN(n, 0), row0)",
                            "DRAWS_ACROSS(words, c0 + COLUMN(n, 0), row0 + 8)"),
-    "other bits, dropped": (">> (4 * ((n) % 8) + (e)) & 1u", ">> (4 * ((n) % 8) + ((e) ^ 1)) & 1u"),
+    "other bits, dropped": (">> BIT_OF(n, e) & 1u", ">> BIT_OF(n, (e) ^ 1) & 1u"),
+    "other fours, dropped, coarse": ("8 * m_ + 2 * (t4 & 2)", "8 * m_"),
+    "fours' halves, dropped, coarse": ("if (block_.x << 16 < k", "if (block_.y << 16 < k"),
+    "fours' rows, dropped, coarse": ("t4 & 1 ? other_ : own_, l", "own_, l"),
+    "bits of other fours, dropped, coarse": ("own_ <<= 2 * (t4 & 2);", ""),
+    "bits of one half, dropped, coarse": ("t4 >> 1) \\\n      EXCHANGE", "0) \\\n      EXCHANGE"),
     "bits of other keys, dropped": ("first / 32 + w]", "w]"),
     "bits of other warps, dropped": ("own_bits = 4 * BC * (2 + tid / 64)", "own_bits = 4 * BC * 2"),
     "bits of the warp beside, dropped": ("((tid & 32) / 2 + g)", "g"),
     "bits of other rows, dropped": ("own_bit << 8 * ((e) >> 1)", "own_bit"),
     "bits of other lanes, dropped": ("0x03030303u) << 2 * t4", "0x03030303u)"),
-    "bits of the other row handed, dropped": ("t4 & 2 ? row_[1]", "t4 & 1 ? row_[1]"),
+    "bits of the other row handed, dropped": ("t4 & 1 ? row_[1]", "t4 & 2 ? row_[1]"),
     "bits not brought together, dropped": ("OR_OF(row_[r_], 2)", ""),
 }  # fmt: skip
 
@@ -201,7 +206,7 @@ def test_faults_are_seen(fault, cpu_dev, cpu_info, rng, monkeypatch):
     monkeypatch.setattr(gradient, "MOST_BITS", 0 if "drawn" in fault else gradient.MOST_BITS)
     case = Case(
         (1, 130, 70, 2, 1, 40, 24), rng, causal="bits" not in fault, dtype=F16,
-        dropout=DROPOUTS["fine"] if "dropped" in fault else None,
+        dropout=DROPOUTS["coarse" if "coarse" in fault else "fine"] if "dropped" in fault else None,
     )  # fmt: skip
     local = "never" in fault or "own rows' " in fault or "warpgroup" in fault
     tile = Tile(2, 64, 3, True) if local else Tile(1, 32, 3)

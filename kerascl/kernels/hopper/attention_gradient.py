@@ -24,7 +24,13 @@ from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.hopper import attention, probe
 from kerascl.kernels.hopper.attention import CACHED, EXPONENTIALS, HIDDEN, PRODUCERS, ROWS
-from kerascl.kernels.hopper.ptx import KINDS, REWRITE, instruction, register_instruction
+from kerascl.kernels.hopper.ptx import (
+    KINDS,
+    PRODUCT,
+    REWRITE,
+    instruction,
+    register_instruction,
+)
 from kerascl.kernels.hopper.tiles import SHARED_LIMIT
 from kerascl.kernels.hopper.tma import depth_of, map_words
 from kerascl.kernels.tuning import machine
@@ -261,7 +267,8 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         args = (
             *map(Ref, "abcd"), Ref(f"ws{int(keys)}"), *maps, *extra_refs(p, "g"), Ref("e"),
             Ref("f"), *([Ref("ws2")] if handed_bytes(p) else []), *results, *params.args,
-            Scalar("float", p.scale), Scalar("float", p.scale * LOG2_E), *extra_scalars(p), *epilogue.args,
+            Scalar("float", p.scale), Scalar("float", p.scale * LOG2_E), *extra_scalars(p),
+            *epilogue.args,
         )  # fmt: skip
         launch = Launch(
             self.text(p, tile, keys, params, epilogue), self.kernel, args,
@@ -279,7 +286,7 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
             OWN_LOCAL=int(tile.local), HANDED=int(handed_bytes(p) > 0), THREADS=tile.threads,
             MANY_REGISTERS=1, LARGE=1, SHORT_RESULTS=int(p.dtype is p.q.dtype),
         )  # fmt: skip
-        text = attention_tiled.head(p, epilogue, "", **names)
+        text = PRODUCT + attention_tiled.head(p, epilogue, "", **names)
         if keys:
             text += STORE_VECTOR + stores("PUT_K", "outK", p) + stores("PUT_V", "outV", p)
         text += f'#define ELEMENT_NAME "{attention16.NAMES[p.q.dtype]}"\n'

@@ -118,6 +118,12 @@ def register_instruction(columns: int, kind: Kind, b_mn: bool, of: str = "") -> 
     )
 
 
+# Of `philox.SOURCE`: both halves of a product by one instruction.
+PRODUCT = (
+    '#define KCL_PRODUCT(low, high, x, y) asm("{ .reg .u64 t; mul.wide.u32 t, %2, %3; '
+    'mov.b64 {%0, %1}, t; }" : "=r"(low), "=r"(high) : "r"(x), "n"(y));\n'
+)
+
 # One instruction for what takes several in portable code.
 CONVERSIONS = """\
 inline ushort kcl_cvt_bf16(float v) {

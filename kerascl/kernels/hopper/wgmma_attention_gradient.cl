@@ -157,15 +157,39 @@
 #define SLOPE(v, less) ((v) * keepFactor - (less))
 #define FACTOR_V keepFactor
 #elif HAS_DROPOUT
+#if COARSE && !KEYS  // four keys of a row at a time, whose bits a quad's lanes then exchange
+#define DRAW_BLOCK \
+    EACH(n_, (NC + 7) / 8) bits[n_] = 0; \
+    EACH(n_, (NC + 3) / 4) { \
+      const int row_ = row0 + 8 * (t4 & 1); \
+      uint own_ = 0, other_; \
+      EACH(m_, min(4, NC - 4 * n_)) { \
+        const uint2 block_ = DRAW(FOUR_OF(row_, c0 + 32 * n_ + 8 * m_ + 2 * (t4 & 2))); \
+        if (block_.x << 16 < keepLimit) own_ |= 1u << 8 * m_; \
+        if (block_.x < keepLimit) own_ |= 2u << 8 * m_; \
+        if (block_.y << 16 < keepLimit) own_ |= 4u << 8 * m_; \
+        if (block_.y < keepLimit) own_ |= 8u << 8 * m_; \
+      } \
+      own_ <<= 2 * (t4 & 2); \
+      OR_OF(own_, 2) \
+      HAND_BITS(own_, row_, 2 * n_ + (t4 >> 1), t4 >> 1) \
+      EXCHANGE_BITS(other_, own_, 1) \
+      const uint upper_ = t4 & 1 ? other_ : own_, lower_ = t4 & 1 ? own_ : other_; \
+      bits[n_ / 2] |= ((upper_ >> 2 * t4 & 0x03030303u) | (lower_ >> 2 * t4 & 0x03030303u) << 2) \
+          << 4 * (n_ % 2); \
+    }
+#else
 #define DRAW_BLOCK \
     EACH(n_, (NC + 7) / 8) bits[n_] = 0; \
     EACH(n_, NC) { \
       DRAWS(words_, n_) \
-      EACH(e_, 4) if (words_[e_] < keepLimit) bits[n_ / 8] |= 1u << (4 * (n_ % 8) + e_); \
+      EACH(e_, 4) if (words_[e_] < keepLimit) bits[n_ / 8] |= 1u << BIT_OF(n_, e_); \
     } \
-    HAND_BITS
+    HAND_BLOCK
+#endif
+#define BIT_OF(n, e) (8 * ((n) % 4) + 4 * ((n) / 4 % 2) + (e))
 #define GET_KEPT(n)
-#define LEFT_OF(v, n, e) (bits[(n) / 8] >> (4 * ((n) % 8) + (e)) & 1u ? (v) : 0.0f)
+#define LEFT_OF(v, n, e) (bits[(n) / 8] >> BIT_OF(n, e) & 1u ? (v) : 0.0f)
 #define SLOPE(v, less) ((v) * keepFactor - (less))
 #define FACTOR_V keepFactor
 #else
@@ -175,33 +199,39 @@
 #define SLOPE(v, less) ((v) - (less))
 #define FACTOR_V 1.0f
 #endif
-// Of 32 keys a lane has a pair in each group of eight; a quad's lanes together have all of two rows.
+#define EXCHANGE_BITS(to, from, distance) { \
+    float got_; \
+    SHUFFLE_XOR(got_, as_float(from), distance); \
+    to = as_uint(got_); }
+#define OR_OF(x, distance) { \
+    uint more_; \
+    EXCHANGE_BITS(more_, x, distance) \
+    x |= more_; }
 #if HANDED && !KEYS
 #define BITS_PARAM , __global ushort* restrict pBits
-#define HAND_BITS \
+// 16 keys of query t, in the lower or upper half of a word: the block's words of 16 bits are counted.
+#define HAND_BITS(word, t, nth, upper) { \
+    const int at_ = c0 / 16 + (nth); \
+    if ((t) < T && (nth) < NC / 2 && at_ < HALVES) \
+      pBits[((b * HEADS + h) * T + (t)) * HALVES + at_] = (word) >> 16 * (upper); }
+// Of 32 keys a lane has a pair in each group of eight; a quad's lanes together have all of two rows.
+#define HAND_BLOCK \
     EACH(n_, (NC + 3) / 4) { \
       uint row_[2]; \
       EACH(r_, 2) { \
-        uint pairs_ = bits[n_ / 2] >> (16 * (n_ % 2) + 2 * r_) & 0x3333u; \
-        pairs_ = (pairs_ | pairs_ << 8) & 0x00330033u; \
-        row_[r_] = ((pairs_ | pairs_ << 4) & 0x03030303u) << 2 * t4; \
+        row_[r_] = (bits[n_ / 2] >> (4 * (n_ % 2) + 2 * r_) & 0x03030303u) << 2 * t4; \
         OR_OF(row_[r_], 1) \
         OR_OF(row_[r_], 2) \
       } \
-      const int t_ = row0 + (t4 & 2) * 4, half_ = 2 * n_ + (t4 & 1), at_ = c0 / 16 + half_; \
-      if (t_ < T && half_ < NC / 2 && at_ < HALVES) \
-        pBits[((b * HEADS + h) * T + t_) * HALVES + at_] = \
-            (t4 & 2 ? row_[1] : row_[0]) >> 16 * (t4 & 1); \
+      const uint own_ = t4 & 1 ? row_[1] : row_[0]; \
+      HAND_BITS(own_, row0 + 8 * (t4 & 1), 2 * n_ + (t4 >> 1), t4 >> 1) \
     }
-#define OR_OF(x, bits) { \
-    float got_; \
-    SHUFFLE_XOR(got_, as_float(x), bits); \
-    x |= as_uint(got_); }
 #elif HANDED
 #define BITS_PARAM , __global const uint* restrict pBits
 #else
 #define BITS_PARAM
-#define HAND_BITS
+#define HAND_BITS(word, t, nth, upper)
+#define HAND_BLOCK
 #endif
 #define PROBABILITIES { \
     float factor_ = logScale; \
