@@ -56,8 +56,8 @@ def _rounds(wide: bool, both: bool = False) -> str:
 
 
 # Processors have no other instruction for halves of products, and AMD's GPUs one for both; NVIDIA's
-# assembler makes one of the two, and takes two for a product of 64 bits.  Where registers are few it
-# does not always: kernels may say how (KCL_PRODUCT).
+# assembler makes one of the two, and takes two for a product of 64 bits.  Where there are few
+# registers it does not always: kernels may say how (KCL_PRODUCT).
 SOURCE = f"""\
 #ifdef KCL_WIDE_PRODUCTS
 inline uint2 kcl_philox_block(ulong key, ulong x, ulong y) {{
