@@ -114,7 +114,7 @@ class Emulated(Solver):
         exact = problem.precision == "high"
         plan = self.solver.plan(problem, self.card(info), epilogue)
         plan = mma_emulator.emulated(unit_emulator.emulated(plan, exact), exact)
-        sizes = dict(zip("abc", operand_bytes(problem), strict=False))
+        sizes = dict(zip("abcd", operand_bytes(problem), strict=False))
         sizes |= {f"ws{n}": nbytes for n, nbytes in enumerate(plan.workspace)}
         results = tuple(dict.fromkeys(
             arg for launch in plan.launches for arg in launch.args
@@ -145,13 +145,14 @@ class EmulatedAttention(Emulated):
 
 
 def operand_bytes(p) -> tuple[int, ...]:
-    """Of slots a and b, of attention of c, too."""
+    """Of slots a and b, of attention of c, too, and of d where it is the gradient's."""
     if isinstance(p, AttentionProblem):
         rows, keys = (p.batch, p.length, p.heads), (p.batch, p.source, p.groups)
-        shapes = (*rows, p.width), (*keys, p.width), (*keys, p.depth)
+        shapes = (*rows, p.width), (*keys, p.width), (*keys, p.depth), (*rows, p.depth)
         return tuple(
             reach(shape, x.strides, x.offset) * x.dtype.itemsize
-            for shape, x in zip(shapes, (p.q, p.k, p.v), strict=True)
+            for shape, x in zip(shapes, (p.q, p.k, p.v, p.grad), strict=True)
+            if x is not None
         )
     if isinstance(p, ConvProblem):
         x, w, y = p.x_shape, p.w_shape, p.y_shape

@@ -163,7 +163,7 @@
     EACH(n_, (NC + 3) / 4) { \
       const int row_ = row0 + 8 * (t4 & 1); \
       uint own_ = 0, other_; \
-      EACH(m_, min(4, NC - 4 * n_)) { \
+      EACH(m_, 4) if (4 * n_ + m_ < NC) { \
         const uint2 block_ = DRAW(FOUR_OF(row_, c0 + 32 * n_ + 8 * m_ + 2 * (t4 & 2))); \
         if (block_.x << 16 < keepLimit) own_ |= 1u << 8 * m_; \
         if (block_.x < keepLimit) own_ |= 2u << 8 * m_; \
