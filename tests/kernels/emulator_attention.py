@@ -28,8 +28,6 @@ inline void emu_put(emu_t* emu, uint at, uint word) {
 #define WGMMA_KEEP_K(d) EMU_MUST(emu->owed[2] <= emu->done, PENDING)
 #define WGMMA_KEEP_V(d) EMU_MUST(emu->owed[3] <= emu->done, PENDING)
 #if HAS_DROPOUT  // draws exchange what barriers of all carry here
-#undef WORKS
-#define WORKS(x) 1
 #endif
 #define GET_FLOATS(a, b, at) { \
     a = as_float(*(__global uint*)emu_at(emu, at)); \

@@ -34,7 +34,6 @@
 #define HEADS HEAD_COUNT
 #undef SWAP_LANES  // which clang takes out of registers
 #define SWAP_LANES(first, second, bit) EXCHANGE(first, second, t4 & bit, bit)
-#define WORKS(x) (x)  // whether a warp, which has no rows of its own, weighs; its lanes agree
 #define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 
 // Tiles in bands of BAND owners (heads, or those that keys are shared by), of a band those first that
@@ -435,7 +434,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
   for (int tile = get_group_id(0); tile < TILES; tile += groups) {
     DECODE_TILE(tile)
     const int count = COUNT_BLOCKS, row0 = first + mine;
-    const int works = WORKS(first + tid / 32 * 16 < ROWS);
     EACH(n, WP / 2) sum[n] = 0;
 #if KEYS
     EACH(n, DP / 2) sumV[n] = 0;
@@ -456,15 +454,17 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
       turn ^= 1;
 #endif
       // Only sums are under way from one turn to the next: of x and y ptxas would take moves for uses.
+      // And no branch stands between products with left operands in registers and the wait for them:
+      // behind one ptxas forgets that these registers are read, and gives them to others.
       _Pragma("unroll 1") for (int left = count;;) {
         BAR_WAIT(full + 8 * stage, phase);
         PRODUCTS(stage)
         const uint facts = base + stage * STAGE + FACTS;
-        if (works) { DRAW_BLOCK }
+        DRAW_BLOCK
         WG_WAIT(1);  // for x, and so for the sums of the block before
         WGMMA_KEEP_S(x);
         if (before >= 0) HAND_BACK(before);
-        if (works) PROBABILITIES
+        PROBABILITIES
 #if KEYS
         ADD_PRODUCT(WGMMA_A_V, sumV, weights, OTHER_Y, stage)
         WG_WAIT(1);
@@ -472,7 +472,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
         WG_WAIT(0);
 #endif
         WGMMA_KEEP_P(y);
-        if (works) { SLOPES }
+        SLOPES
         ADD_PRODUCT(WGMMA_A_K, sum, slopes, 0, stage)
         before = stage;
         NEXT_STAGE
