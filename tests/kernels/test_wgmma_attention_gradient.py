@@ -1,7 +1,6 @@
 """Attention's gradients by warpgroup matrix instructions on a CPU (`emulator`) against float64."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,8 @@ from kerascl.kernels.hopper import probe, tiles
 from kerascl.kernels.hopper.attention_gradient import HopperAttentionGradient, Tile, takes
 from kerascl.kernels.hopper.ptx import sm_90a
 from kerascl.kernels.hopper.selftests import attention_gradient as selftest
-from kerascl.kernels.units import attention16, attention_selftest
+from kerascl.kernels.selftests import trial
+from kerascl.kernels.units import attention16
 from kerascl.runtime.errors import DeviceError
 from tests.kernels import emulator, ptx
 from tests.kernels.harness import poisoned, run_outputs
@@ -353,7 +353,7 @@ SPILLS = 16
 
 
 @pytest.mark.every(3)
-@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("drop", [None, *DROPOUTS.values()], ids=["all", *DROPOUTS])
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("keys, number", [
@@ -379,22 +379,20 @@ def test_self_test(cpu_dev, cpu_info, monkeypatch):
     """It passes where the hardware does as it should, and says what is wrong where not."""
     fault = ()
 
-    def run(plan, inputs, out=None, dev=None, **more):
+    def compute(plan, inputs, outs, dev):
         if fault:
             assert any(fault[0] in launch.source for launch in plan.launches)
             plan.launches[:] = [
                 dataclasses.replace(launch, source=launch.source.replace(*fault))
                 for launch in plan.launches
             ]
-        outs = more if out is None else more | {"out": out}
         for name, got in emulator.run_outputs_of(plan, inputs, outs, cpu_dev).items():
             outs[name][...] = got
 
-    monkeypatch.setattr(attention_selftest, "run", run)
+    monkeypatch.setattr(trial, "compute", compute)
     small = (((1, 70, 130, 2, 16, 24, True, 0.75), (3, 1), F16),)
     monkeypatch.setattr(selftest, "CASES", small)
-    card = SimpleNamespace(info=cpu_info, programs=SimpleNamespace(build=lambda _: None))
-    selftest.cases(card)
+    trial.run(cpu_dev, selftest.trials(cpu_info))
     fault = FAULTS["delta of other columns"]
     with pytest.raises(DeviceError, match="attention's gradient dk is wrong"):
-        selftest.cases(card)
+        trial.run(cpu_dev, selftest.trials(cpu_info))

@@ -40,6 +40,7 @@ MOST_DROPPED = {(True, True): 128, (True, False): 112, (False, True): 112, (Fals
 # other instructions of softmax for which a clock of a compute unit serves.  Counted, not measured.
 START, BLOCK = 1500, 300
 EXPONENTIALS, OTHERS = 16, 32
+DRAW = 0.11  # clocks of a compute unit to draw dropout's numbers of a logit, beside products
 HIDDEN = 0.4  # share of the shorter of products and softmax that the longer one hides
 CACHED = 16 << 20  # bytes of keys and values that tiles under way should share in the cache
 
@@ -88,7 +89,7 @@ class Tile:
         rate *= KINDS[p.q.dtype.name].efficiency / info.compute_units / rates.clock
         logits = self.br * self.bc
         multiply = logits * (round_up(p.width, 16) + round_up(p.depth, 16)) / rate
-        weigh = logits * max(1 / EXPONENTIALS, 1 / OTHERS + (attention16.DRAW if p.dropout else 0))
+        weigh = logits * max(1 / EXPONENTIALS, 1 / OTHERS + (DRAW if p.dropout else 0))
         block = max(multiply, weigh) + (1 - HIDDEN) * min(multiply, weigh)
         blocks, heads = self.blocks(p), p.batch * p.heads
         rounds = ceil_div(len(blocks) * heads, info.compute_units)
