@@ -25,7 +25,7 @@ from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.hopper import tiles
 from kerascl.kernels.hopper.ptx import REWRITE
 from kerascl.runtime.device import Device
-from tests.kernels import emulator_attention
+from tests.kernels import emulator_attention, emulator_shared
 from tests.kernels.harness import run_outputs
 
 #: What the hardware would punish, or what this file does not know.
@@ -70,6 +70,11 @@ _DEVICE = r"""
 #define RING (STAGES * STAGE)
 #endif
 #define EMU_RING ((uint)(RING))
+#ifdef BROUGHT  // wgmma_store.cl
+#define EMU_BROUGHT BROUGHT
+#else
+#define EMU_BROUGHT 0
+#endif
 #define EMU_BARRIERS (EMU_KINDS * STAGES + EMU_TURNS)
 #define EMU_LOW 0xffffffffUL
 #define EMU_MUST(ok, fault) { if (!(ok)) atomic_or(emu->state, EMU_##fault); }
@@ -202,24 +207,27 @@ inline void emu_acquire(emu_t* emu, ulong map) {
 
 inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint bar, int x0,
                     int x1, int x2, int x3, int x4) {
-  const uint b = emu_barrier(emu, bar), expected = EMU_COUNT(b, 2);
+  const uint b = emu_barrier(emu, bar), expected = EMU_COUNT(b, 2), kind = m[1] & EMU_LOW;
+  // Tiled, 128-byte swizzle, zeros outside, L2 promotion; all else, as the elements' steps, 0.
+  const uint head = (rank - 1) << 4 | 3 << 13 | 2 << 17;
+  const int words = EMU_BROUGHT && kind == (head | EMU_CODE_16);  // what an epilogue reads
+  const int nbytes = words ? 2 : EMU_SIZE;
   const long size[5] = {(m[4] & EMU_LOW) + 1, (m[4] >> 32) + 1, (m[5] & EMU_LOW) + 1,
                         (m[5] >> 32) + 1, (m[6] & EMU_LOW) + 1};
-  const long step[5] = {EMU_SIZE, (m[1] >> 32) << 4, (m[2] & EMU_LOW) << 4, (m[2] >> 32) << 4,
+  const long step[5] = {nbytes, (m[1] >> 32) << 4, (m[2] & EMU_LOW) << 4, (m[2] >> 32) << 4,
                         (m[3] & EMU_LOW) << 4};
   const int box[5] = {(m[6] >> 56) + 1, (m[7] & 255) + 1, (m[7] >> 8 & 255) + 1,
                       (m[7] >> 16 & 255) + 1, (m[7] >> 24 & 255) + 1};
   const int x[5] = {x0, x1, x2, x3, x4};
   const uint rows = box[1] * box[2] * box[3] * box[4], bytes = rows * 128;
-  // Tiled, 128-byte swizzle, zeros outside, L2 promotion; all else, as the elements' steps, 0.
-  int ok = (m[1] & EMU_LOW) == ((ulong)(rank - 1) << 4 | EMU_CODE | 3 << 13 | 2 << 17);
+  int ok = words || kind == (head | EMU_CODE);
   ok = ok && m[3] >> 32 == 0 && (m[6] >> 32 & 0xffffff) == 0 && m[7] >> 32 == 0;
-  ok = ok && m[8] == bytes && m[9] == 1024 && box[0] * EMU_SIZE == 128 && m[0] % 16 == 0;
+  ok = ok && m[8] == bytes && m[9] == 1024 && box[0] * nbytes == 128 && m[0] % 16 == 0;
   for (int i = 10; i < 16; ++i) ok = ok && m[i] == 0;
   for (int i = rank; i < 5; ++i) ok = ok && size[i] == 1 && box[i] == 1;
   EMU_MUST(ok, MAP)
   EMU_MUST((emu->acquired >> ((ulong)m >> 7 & 63) & 1) && (ulong)m % 128 == 0, ACQUIRED)
-  EMU_MUST(x0 * EMU_SIZE % 16 == 0, START)
+  EMU_MUST(x0 * nbytes % 16 == 0, START)
   EMU_MUST(expected > 0, UNEXPECTED)
   EMU_MUST(expected <= emu->generations, GENERATIONS)
   const uint part = emu_part(to);
@@ -241,20 +249,20 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
       inside = inside && at >= 0 && at < size[i];
       from += at * step[i];
     }
-    from += (long)x0 * EMU_SIZE;
-    const ulong first = from + low * EMU_SIZE, last = from + high * EMU_SIZE;
+    from += (long)x0 * nbytes;
+    const ulong first = from + low * nbytes, last = from + high * nbytes;
     int known = !inside;
     for (int i = 0; i < 4; ++i) known = known || (first >= emu->from[i] && last <= emu->to[i]);
     EMU_MUST(known, SOURCE)
     for (int i = 0; i < box[0]; ++i) {
       const int live = inside && known && i >= low && i < high;
-      __global uchar* const at = ring + emu_swizzle(to + row * 128 + i * EMU_SIZE);
-#if EMU_SIZE == 4
-      const uint v = live ? *(__global const uint*)(from + i * 4) : 0;
-      *(__global uint*)at = EMU_ROUNDED(v);
-#else
-      *(__global ushort*)at = live ? *(__global const ushort*)(from + i * 2) : 0;
-#endif
+      __global uchar* const at = ring + emu_swizzle(to + row * 128 + i * nbytes);
+      if (nbytes == 4) {
+        const uint v = live ? *(__global const uint*)(from + i * 4) : 0;
+        *(__global uint*)at = EMU_ROUNDED(v);
+      } else {
+        *(__global ushort*)at = live ? *(__global const ushort*)(from + i * 2) : 0;
+      }
     }
   }
 }
@@ -392,20 +400,7 @@ inline uint emu_side(emu_t* emu, uint at) {
 #define native_divide(a, b) ((a) / (b))
 #define native_recip(a) (1 / (a))
 
-// wgmma_register_blocked.cl and wgmma_transposed.cl: the left operand comes from registers;
-// shared memory is read and written.
-#define LDS1(to, at) to = *(__global uint*)emu_at(emu, at)
-#define LDS2(to0, to1, at) { \
-    const uint at_ = at; \
-    emu->lanes[emu->tid] = at_; \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    for (uint i_ = emu->tid & ~15u; i_ < (emu->tid | 15u) + 1; ++i_) \
-      EMU_MUST(emu->lanes[i_] == at_ || (emu->lanes[i_] ^ at_) & 0x78u, BANKS) \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    LDS1(to0, at_); \
-    LDS1(to1, at_ + 4); }
-#define STS4(at, v) \
-    for (int i_ = 0; i_ < 4; ++i_) *(__global uint*)emu_at(emu, (at) + 4 * i_) = (v)[i_]
+// wgmma_register_blocked.cl and wgmma_transposed.cl: the left operand comes from registers.
 #define REGISTERS(change, n)
 #define PREFETCH(p)
 #define WARP_SYNC
@@ -448,23 +443,6 @@ inline float emu_half(uint pair, int high) {
     emu_product(emu, d, rows_[0], rows_[1], b, add, columns, b_mn); }
 #endif
 #define WGMMA_A(d, x0, x1, b, add) EMU_LEFT(d, x0, x1, b, add, EMU_N, EMU_B_MN)
-// wgmma_register_blocked16.cl, transposed.  Lane 4 g + t gets rows 2 t and 2 t + 1 of each matrix's
-// column g.
-#define LDMATRIX(to, at) { \
-    emu->lanes[emu->tid] = (at); \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    for (uint i_ = emu->tid & ~7u; i_ < (emu->tid | 7u) + 1; ++i_) \
-      EMU_MUST(i_ == emu->tid || (emu->lanes[i_] ^ emu->lanes[emu->tid]) & 0x70u, BANKS) \
-    for (int i_ = 0; i_ < 4; ++i_) { \
-      (to)[i_] = 0; \
-      for (int h_ = 0; h_ < 2; ++h_) { \
-        const uint g_ = emu->tid % 32 / 4, t_ = emu->tid % 4 * 2 + h_; \
-        const uint row_ = emu->lanes[emu->tid / 32 * 32 + 8 * i_ + t_]; \
-        EMU_MUST(row_ % 16 == 0, OPERAND) \
-        (to)[i_] |= (uint)*(__global ushort*)emu_at(emu, row_ + 2 * g_) << 16 * h_; \
-      } \
-    } \
-    barrier(CLK_LOCAL_MEM_FENCE); }
 """
 
 # At the beginning of the kernel.
@@ -473,7 +451,7 @@ _BEGIN = """
   __local float emu_sides[SIDE / 4 + 1];
   emu_t emu_, *const emu = &emu_;
 #if EMU_TURNS
-  emu->depth = CHUNKS;
+  emu->depth = CHUNKS + EMU_BROUGHT;
 #endif
   emu->ring = emu_ring + get_group_id(0) * emu_n.s5 * EMU_GENERATION;
   emu->state = emu_state + get_group_id(0) * (1 + EMU_BARRIERS * EMU_COUNTS);
@@ -600,9 +578,9 @@ def emulate(
         taps = 1 if numbers["RESIDENT"] else boxes * numbers["TAPS1"] * numbers["TAPS2"]
         generations = max(ceil_div(boxes, numbers["BOXES"]), ceil_div(taps, numbers["WEIGHTS"]))
     else:
-        generations = ceil_div(numbers["SLICE"] * tiles, stages)
+        generations = ceil_div((numbers["SLICE"] + emulator_shared.stages(launch)) * tiles, stages)
     *operands, maps = (sizes[ref.slot] - ref.offset for ref in launch.args[: pointers + 1])
-    operands += [0] * (4 - pointers)
+    operands = emulator_shared.with_brought(launch, sizes, [*operands, 0, 0, 0][:4])
     launches = [
         dataclasses.replace(
             launch, source=source, global_size=(groups * count,), local_size=(count,),
@@ -637,7 +615,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
     attention = emulator_attention.DEVICE if shapes else ""
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
-        KINDS=kinds, TURNS=turns, LANES=lanes, EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
+        CODE_16=_CODES["bf16"][0], KINDS=kinds, TURNS=turns, LANES=lanes, EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
         GENERATION=_GENERATION, LIMIT=tiles.SHARED_LIMIT,
         **{f"N{of}": columns for of, columns, _ in shapes},
         **{f"B_MN{of}": mn for of, _, mn in shapes},
@@ -659,7 +637,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
     begin = _BEGIN + "".join(
         f"  emu->from[{i}] = (ulong){p}; emu->to[{i}] = (ulong){p} + emu_n.s{i};\n"
         for i, p in enumerate(pointers)
-    )
+    ) + emulator_shared.begin(source)
     for old, new in (
         ("__attribute__((reqd_work_group_size(THREADS, 1, 1))) ", ""),
         ("get_local_id(0)", "(int)emu->tid"),
@@ -670,7 +648,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
     ):  # fmt: skip
         assert old in kernel, old
         kernel = kernel.replace(old, new)
-    return head + defines + _DEVICE + attention + "__kernel " + kernel, len(pointers)
+    return head + defines + _DEVICE + emulator_shared.DEVICE + attention + "__kernel " + kernel, len(pointers)
 
 
 def _check(state: np.ndarray, e: Emulation) -> None:

@@ -12,6 +12,7 @@ from kerascl.kernels.contract.parameters import Params
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Ref, Scalar, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.hopper.brought import Brought
 from kerascl.kernels.hopper.ptx import CONVERSIONS, KINDS, PAIRS, REWRITE, instruction
 from kerascl.kernels.hopper.tiles import PROMOTE_DEPTH, Shape
 from kerascl.kernels.hopper.tma import depth_of
@@ -26,7 +27,8 @@ class Run:
     """Everything a launch of wgmma.cl needs besides its parameters.
 
     `a`, `b` (and `a_low`, `b_low` for 3xTF32) are slots; `a_mn`, `b_mn` say that the operand is
-    contiguous along rows or columns instead of k.
+    contiguous along rows or columns instead of k.  `brought`: the loads of the epilogue that come
+    through the ring, if any do.
     """
 
     shape: Shape
@@ -43,6 +45,7 @@ class Run:
     a_maps: int = 1
     columns: int = 0
     flags: tuple[tuple[str, int], ...] = ()
+    brought: Brought | None = None
 
     kernel: ClassVar[str] = "wgmma"  # its name and its file's
     turns: ClassVar[str] = ""  # the file that says how its teams take turns, if they do
@@ -50,8 +53,10 @@ class Run:
 
     @property
     def maps(self) -> int:
-        """Tensor maps that the kernel takes: of both operands, and of what TF32 loses of them."""
-        return (self.a_maps + 1) * (2 if self.a_low else 1)
+        """Tensor maps that the kernel takes: of both operands, of what TF32 loses of them, and of
+        what the epilogue reads."""
+        brought = len(self.brought.loads) if self.brought else 0
+        return (self.a_maps + 1) * (2 if self.a_low else 1) + brought
 
     @property
     def wide(self) -> bool:
@@ -123,13 +128,15 @@ class Run:
             + epilogue.defines
             + cl_source("hopper/wgmma_common.cl")
             + (cl_source("hopper/wgmma_moments.cl") if epilogue.moments else "")
+            + (self.brought.source if self.brought else "")
             + cl_source("hopper/wgmma_store.cl")
             + (cl_source(f"hopper/{self.turns}.cl") if self.turns else "")
             + cl_source(f"hopper/{self.kernel}.cl")
         )
         args = (
             *self.operands, Ref(slot), Scalar("ulong8", self.a_words),
-            Scalar("ulong8", self.b_words), *params.args, *moments, *epilogue.args,
+            Scalar("ulong8", self.b_words), *(self.brought.args if self.brought else ()),
+            *params.args, *moments, *epilogue.args,
         )  # fmt: skip
         groups = self.groups(tiles, info, self._one_column(epilogue))
         return Launch(

@@ -40,8 +40,8 @@
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
     __global const uchar* restrict pA2, __global const uchar* restrict pB2,
-    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS MOMENTS_PARAMS
-    EPILOGUE_PARAMS) {
+    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB BROUGHT_PARAMS PARAMS
+    MOMENTS_PARAMS EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
   SAME_IN_WARP(consumer, tid >> 7);
@@ -135,6 +135,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #endif
       write_map(map_b, b, mapB);
       if (LOW) write_map(map_b + LOW_MAPS, (ulong)pB2, mapB);
+      WRITE_BROUGHT
       MAP_RELEASE;
       for (int c = 0; c < MAPS; ++c) MAP_ACQUIRE(maps + 16 * c);
 
@@ -254,6 +255,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #endif
           if (++stage == STAGES) { stage = 0; phase ^= 1; }
         }
+        FILL_BROUGHT
       }
     }
     return;
@@ -327,6 +329,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         before = stage;
         if (++stage == STAGES) { stage = 0; phase ^= 1; }
       }
+      WAIT_BROUGHT
       PASS_TURN
       WG_WAIT(0);
       UNROLL for (int i = 0; i < MI; ++i) { WGMMA_KEEP(products[i]); }
