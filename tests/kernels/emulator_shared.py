@@ -7,6 +7,8 @@ import re
 
 from kerascl.kernels.contract.plan import Launch
 
+ANY = 1 << 40  # bytes of an operand of which the size is not known
+
 DEVICE = r"""
 #define LDS1(to, at) to = *(__global uint*)emu_at(emu, at)
 // So many lanes are served at once.
@@ -63,14 +65,14 @@ def stages(launch: Launch) -> int:
 
 def with_brought(launch: Launch, sizes: dict[str, int], operands: list[int]) -> list[int]:
     """Bytes of the products' operands and then, instead of their low parts, of those of the
-    epilogue; `sizes` by slot."""
+    epilogue; `sizes` by slot, where they are known."""
     names = _brought(launch.source)
     if not names:
         return operands
     line = next(s for s in launch.source.splitlines() if s.startswith("#define EPILOGUE_PARAMS "))
     params = [part.split()[-1] for part in line.split(", ")[1:]]
     refs = dict(zip(params, launch.args[len(launch.args) - len(params) :], strict=True))
-    found = [sizes[refs[name].slot] - refs[name].offset for name in names]
+    found = [sizes.get(refs[name].slot, ANY) - refs[name].offset for name in names]
     return [*operands[:2], *found, 0][:4]
 
 

@@ -1,27 +1,32 @@
 """What epilogues of teams' products read, brought by TMA through the ring; the hardware emulated."""
 
 import dataclasses
+import math
+import re
 
 import numpy as np
 import pytest
 
+import kerascl
 from kerascl import dtypes
-from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
+from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore, store_epilogue
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper import brought, pingpong, tiles
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper.ptx import sm_90a
-from tests.kernels import emulator, ptx, test_wgmma
+from kerascl.kernels.tuning import machine
+from tests.kernels import emulator, ptx, test_wgmma, test_wgmma_pingpong
 from tests.kernels.harness import poisoned, random_array
 from tests.kernels.test_wgmma_channel_major import tf32
-from tests.kernels.test_wgmma_emulated import altered, found_in, product
+from tests.kernels.test_wgmma_emulated import altered, product
+from tests.solvers import emulated
 
 (TILE,) = pingpong.SHAPES
 FLOAT, HALF, BFLOAT = dtypes.float32, dtypes.float16, dtypes.bfloat16
 
 
 def reading(out, *more):
-    """(acc - more0) * (1 + more1 * acc) ... of operands of these dtypes: their order is seen."""
+    """(acc - more0) * (1 + more1) - more2 ... of operands of these dtypes: their order is seen."""
     names = [f"more{k}" for k in range(len(more))]
     value = "acc"
     for k, name in enumerate(names):
@@ -95,3 +100,143 @@ def test_what_is_read_is_brought(cpu_dev, cpu_info, name, dtype, out, more, rng)
     assert f"#define BROUGHT {sum(d.itemsize // 2 for d in more)}\n" in source
     assert "#define READS 0\n" in source
     check(plan, inputs, want, out, cpu_dev)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_gradient_of_gelu(cpu_dev, monkeypatch, dtype, rng):
+    """What the compiler makes of it: the slope is that of an operand of the gradient's shape."""
+    emulated.install(monkeypatch.setattr)
+    monkeypatch.setenv("KERASCL_SOLVERS", f"wgmma{TILE.name}")
+    found = []
+    monkeypatch.setattr(
+        brought.Brought, "source", property(lambda x, made=brought.Brought.source: (
+            found.append(x.loads) or made.fget(x)
+        ))
+    )  # fmt: skip
+    dtype = dtypes.as_dtype(dtype)
+    dy, w, u = (random_array(rng, shape, dtype) for shape in ((600, 72), (264, 72), (600, 264)))
+
+    @kerascl.jit
+    def gradient(dy, w, u):
+        with kerascl.GradientTape() as tape:
+            tape.watch(u)
+            y = kerascl.gelu(u) @ w
+        return tape.gradient(y, u, dy)
+
+    with kerascl.device(cpu_dev):
+        got = np.asarray(gradient(*map(kerascl.array, (dy, w, u)))).astype(np.float64)
+    assert [load.dtype for (load,) in found] == [dtype]
+    wide = u.astype(np.float64)
+    erf = np.vectorize(math.erf)(wide / math.sqrt(2))
+    slope = (1 + erf) / 2 + wide * np.exp(-wide * wide / 2) / math.sqrt(2 * math.pi)
+    want = dy.astype(np.float64) @ w.astype(np.float64).T * slope
+    assert test_wgmma.relative(got, want) < (2e-6 if dtype is FLOAT else 6e-3)
+
+
+FAULTS = {
+    "turns passed before it came": (
+        "      WAIT_BROUGHT\n      PASS_TURN\n", "      PASS_TURN\n      WAIT_BROUGHT\n", "TURN",
+    ),
+    "not waited for": (
+        "    BAR_WAIT(full + 8 * stage, phase) \\\n    NEXT_STAGE", "    NEXT_STAGE", "TURN",
+    ),
+    "waited for with the other parity": (
+        "BAR_WAIT(full + 8 * stage, phase) \\", "BAR_WAIT(full + 8 * stage, phase ^ 1) \\",
+        "PARITY",
+    ),
+    "waited for at another stage": (
+        "BAR_WAIT(full + 8 * stage, phase) \\", "BAR_WAIT(full + 8 * before, phase) \\", "PARITY",
+    ),
+    "filled without a wait": (
+        "    BAR_WAIT(empty + 8 * stage, phase ^ 1) \\\n", "", "PARITY",
+    ),
+    "never handed back": ("BAR_ARRIVE(empty + 8 * brought_at##k)", "", "a phase"),
+    "handed back before it is read": (
+        "if (j + BROUGHT_TILES(k) == BN / 8 && ", "if (j == 0 && ", "CLOSED",
+    ),
+    "handed back for each block of rows": (
+        "(i + 1 == MI || BROUGHT_AT##k(i + 1) != BROUGHT_AT##k(i))", "1", "CLOSED",
+    ),
+    "stages not counted": (
+        "#define TILE_STAGES (CHUNKS + BROUGHT)", "#define TILE_STAGES CHUNKS", "PARITY",
+    ),
+    "another stage": ("(brought + BROUGHT_AT##k(i)) %", "(brought + 1 + BROUGHT_AT##k(i)) %", None),
+    "the other operand": ("#define BROUGHT_POINTER1 (more1)", "#define BROUGHT_POINTER1 (more0)",
+                          "SOURCE"),
+    "no swizzle": (" ^ (quad << 4))", ")", "BANKS"),
+    "another swizzle": (" ^ (quad << 4))", " ^ ((quad ^ 2) << 4))", None),
+    "halves left as they came": ("q_[w_ + 4], q_[w_], quad & 1", "q_[w_], q_[w_ + 4], 0", None),
+    "rows meet in banks": ("other_ = at_ ^ (quad & 1) << 6", "other_ = at_", "BANKS"),
+    "rows of another block": ("plane * M + m0 + (row)", "plane * M + m0", None),
+    "columns of another panel": ("+ 64 * p, ", ", ", None),
+    "panels of other lengths": ("+ p * BROUGHT_PANEL(k)", "+ p * 8192", None),
+    "other bytes expected": ("BAR_EXPECT(bar, STAGE)", "BAR_EXPECT(bar, STAGE / 2)", "BYTES"),
+    "a map not written": ("      WRITE_BROUGHT\n", "", "MAP"),
+    "the other of two rows": ("#define OF_ROW(n) const int second = n;",
+                              "#define OF_ROW(n) const int second = 1 - n;", None),
+    "the other half of a pair": ("+ w_] >> 16)", "+ w_])", None),
+    "another vector": ("/ LANE_TILES * (VECTOR", "/ LANE_TILES * 0 * (VECTOR", None),
+}  # fmt: skip
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults_are_found(cpu_dev, cpu_info, name, rng):
+    """An operand of two stages and one of one."""
+    old, new, fault = FAULTS[name]
+    plan, inputs, want = planned(
+        rng, (600, 136, 200, (), ()), BFLOAT, BFLOAT, (FLOAT, BFLOAT), cpu_info
+    )
+    assert old in plan.launches[-1].source
+    wrong = altered(plan, lambda x: dataclasses.replace(x, source=x.source.replace(old, new)))
+    text = emulator.FAULTS.get(fault, fault) if fault else "relative error"
+    with pytest.raises(AssertionError, match=re.escape(text)):
+        check(wrong, inputs, want, BFLOAT, cpu_dev)
+
+
+def test_what_is_brought():
+    def found(*more, columns=264, out=BFLOAT, tile=TILE):
+        epilogue = brought.bring(reading(out, *more), tile, columns)
+        assert [x.dtype for x in epilogue.brought] in ([], list(more))
+        assert len(epilogue.reads) + len(epilogue.brought) == len(more)
+        return len(epilogue.brought)
+
+    assert found(FLOAT) == found(BFLOAT) == found(HALF) == 1 and found() == 0
+    assert found(FLOAT, FLOAT) == found(HALF, FLOAT) == 2
+    assert found(HALF, HALF, HALF) == 0  # no registers
+    assert found(dtypes.int8) == found(dtypes.float64) == found(FLOAT, dtypes.int8) == 0
+    assert found(FLOAT, columns=132) == 1 and found(HALF, columns=132) == 0  # whole 16 bytes
+    assert found(FLOAT, columns=133) == 0
+    assert found(FLOAT, tile=tiles.SHAPES[2]) == 0  # no teams
+    few = dataclasses.replace(TILE, stages=5)
+    assert found(FLOAT, FLOAT, tile=few) == 0 and found(FLOAT, HALF, tile=few) == 2
+    alone = dataclasses.replace(reading(FLOAT, FLOAT), stores=())
+    assert brought.bring(alone, TILE, 264) is alone
+
+
+def test_what_it_costs(hopper_info):
+    """As long as memory takes for its bytes, and no waits."""
+    p = test_wgmma_pingpong.problem(12608, 3072, 768)
+    solver = hopper_matmul.HopperMatmul()
+    alone, tile, _ = solver.choice(p, hopper_info, store_epilogue(BFLOAT))
+    for more in ((BFLOAT,), (FLOAT,), (BFLOAT, FLOAT)):
+        time, chosen, _ = solver.choice(p, hopper_info, reading(BFLOAT, *more))
+        nbytes = sum(d.itemsize for d in more) * p.total
+        assert chosen is tile is TILE
+        assert time - alone == pytest.approx(machine.of(hopper_info).moving(nbytes))
+    other = test_wgmma_pingpong.problem(12608, 3070, 768)
+    time = solver.choice(other, hopper_info, reading(BFLOAT, BFLOAT))[0]
+    plain = solver.choice(other, hopper_info, store_epilogue(BFLOAT))[0]
+    assert time - plain > machine.of(hopper_info).moving(2 * other.total)
+
+
+@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.parametrize("dtype, out, more", KINDS, ids=str)
+def test_registers(hopper_info, dtype, out, more):
+    """Nothing is spilled."""
+    p = test_wgmma_pingpong.problem(4096, 3072, 768, dtype)
+    launch = hopper_matmul.HopperMatmul(TILE).plan(p, hopper_info, reading(out, *more)).launches[-1]
+    assert "#define BROUGHT_COUNT" in launch.source
+    used = ptx.resources(launch.source, "sm_90", 384, sm_90a)
+    assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
+    assert used["registers"] == 168 and used["local"] <= tiles.SHARED_LIMIT
