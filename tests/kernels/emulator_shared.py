@@ -9,6 +9,30 @@ from kerascl.kernels.contract.plan import Launch
 
 ANY = 1 << 40  # bytes of an operand of which the size is not known
 
+BARRIERS = r"""
+// Behind the barriers of stages are those of turns, then of each team's parts of what an epilogue
+// reads: as many that a part has come, then that it was handed back.  Parts count as stages behind the
+// others.
+#define EMU_FIRST_PART (EMU_KINDS * STAGES + EMU_TURNS)
+#define EMU_BARRIERS (EMU_FIRST_PART + 2 * EMU_PARTS)
+#define EMU_PLACES (STAGES + EMU_PARTS)
+#if EMU_PARTS
+#define EMU_PART(b) ((b) - EMU_FIRST_PART)
+#define EMU_OF_PART(b, part, stage) ((b) < EMU_FIRST_PART ? (stage) : (part))
+#else
+#define EMU_OF_PART(b, part, stage) (stage)
+#endif
+// Of a barrier its stage; whether it is for what was handed back; and then that of what has come.
+inline uint emu_stage(uint b) {
+  return EMU_OF_PART(b, STAGES + EMU_PART(b) / (2 * IN_RING) * IN_RING + EMU_PART(b) % IN_RING,
+                     b % STAGES);
+}
+inline int emu_empty(uint b) {
+  return EMU_OF_PART(b, EMU_PART(b) / IN_RING % 2, b / STAGES == EMU_KINDS - 1);
+}
+inline uint emu_came(uint b) { return EMU_OF_PART(b, b - IN_RING, b % STAGES); }
+"""
+
 DEVICE = r"""
 #define LDS1(to, at) to = *(__global uint*)emu_at(emu, at)
 // So many lanes are served at once.
@@ -58,9 +82,16 @@ def _brought(source: str) -> list[str]:
     return re.findall(r"#define BROUGHT_POINTER\d+ \((\w+)", source)
 
 
-def stages(launch: Launch) -> int:
-    """Of a tile, for what the epilogue has brought."""
-    return int(re.search(r"#define BROUGHT (\d+)\n|$", launch.source)[1] or 0)
+def parts(launch: Launch, teams: int) -> tuple[int, int, int]:
+    """Of what an epilogue has brought: who brings it, how many parts there are at once, and how
+    often one is filled for a tile."""
+    found = re.search(r"#define BROUGHT_PARTS (\d+)\n", launch.source)
+    if not found:
+        return 0, 0, 0
+    in_ring, blocks = (
+        int(re.search(rf"#define {name} (\d+)\b", launch.source)[1]) for name in ("IN_RING", "MI")
+    )
+    return teams, teams * in_ring, int(found[1]) * blocks // in_ring
 
 
 def with_brought(launch: Launch, sizes: dict[str, int], operands: list[int]) -> list[int]:

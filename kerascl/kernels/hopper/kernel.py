@@ -27,8 +27,8 @@ class Run:
     """Everything a launch of wgmma.cl needs besides its parameters.
 
     `a`, `b` (and `a_low`, `b_low` for 3xTF32) are slots; `a_mn`, `b_mn` say that the operand is
-    contiguous along rows or columns instead of k.  `brought`: the loads of the epilogue that come
-    through the ring, if any do.
+    contiguous along rows or columns instead of k.  `brought`: the loads of the epilogue that TMA
+    brings, if it does.
     """
 
     shape: Shape
@@ -53,10 +53,8 @@ class Run:
 
     @property
     def maps(self) -> int:
-        """Tensor maps that the kernel takes: of both operands, of what TF32 loses of them, and of
-        what the epilogue reads."""
-        brought = len(self.brought.loads) if self.brought else 0
-        return (self.a_maps + 1) * (2 if self.a_low else 1) + brought
+        """Tensor maps that the kernel takes: of both operands, and of what TF32 loses of them."""
+        return (self.a_maps + 1) * (2 if self.a_low else 1)
 
     @property
     def wide(self) -> bool:
@@ -95,7 +93,8 @@ class Run:
 
     def workspace(self, groups: int) -> int:
         """Bytes of tensor maps for so many work-groups."""
-        return 128 * (groups * self.maps + 1)
+        brought = self.shape.pingpong * len(self.brought.loads) if self.brought else 0
+        return 128 * (groups * (self.maps + brought) + 1)
 
     def launch(
         self, tiles: int, params: Params, epilogue: Epilogue, slot: str, info, moments: Args = ()
@@ -128,7 +127,7 @@ class Run:
             + epilogue.defines
             + cl_source("hopper/wgmma_common.cl")
             + (cl_source("hopper/wgmma_moments.cl") if epilogue.moments else "")
-            + (self.brought.source if self.brought else "")
+            + (self.brought.source(shape) if self.brought else "")
             + cl_source("hopper/wgmma_store.cl")
             + (cl_source(f"hopper/{self.turns}.cl") if self.turns else "")
             + cl_source(f"hopper/{self.kernel}.cl")

@@ -270,12 +270,12 @@ class HopperMatmul(MomentsSolver):
         epilogue = brought.bring(epilogue, shape, p.n)
         loads = epilogue.brought
         run = made(
-            shape, p.a, index, slots[0], slots[1],
+            brought.Brought.ring(shape) if loads else shape, p.a, index, slots[0], slots[1],
             a.words(p.a, rows, transposed[0], batched),
             b.words(p.a, columns, transposed[1], batched),
             transposed[0], transposed[1], lows[0], lows[1], columns=p.n,
             flags=(("BATCHED", int(batched)),),
-            brought=brought.Brought(loads, shape, p.batches * p.m, p.n) if loads else None,
+            brought=brought.Brought(loads, p.batches * p.m, p.n) if loads else None,
         )  # fmt: skip
         params = Params().add(
             "int", M=p.m, N=p.n, TILES=tiles, TILES_M=tiles_m, TILES_N=tiles_n, SPLITS=splits,

@@ -19,7 +19,7 @@
 #endif
 #define PAIR (A_BYTES + B_BYTES)
 #define STAGE (LOW ? 2 * PAIR : PAIR)
-#define RING (STAGES * STAGE)
+#define RING (STAGES * STAGE + BROUGHT_BYTES)
 #define LOW_MAPS (8 * MAPS)  // from an operand's tensor map to that of its low part
 
 #ifndef CONV
@@ -45,8 +45,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
   SAME_IN_WARP(consumer, tid >> 7);
-  RING_AT(base, RING + 16 * STAGES + SIDE + TURN_BYTES);
+  RING_AT(base, RING + 16 * STAGES + SIDE + TURN_BYTES + BROUGHT_BARRIER_BYTES);
   INIT_TURNS
+  INIT_BROUGHT
   RING_BARRIERS(4 * TILE_CONSUMERS)
   const int groups = get_num_groups(0);
 // With reads more registers help more than another work-group.
@@ -135,7 +136,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #endif
       write_map(map_b, b, mapB);
       if (LOW) write_map(map_b + LOW_MAPS, (ulong)pB2, mapB);
-      WRITE_BROUGHT
       MAP_RELEASE;
       for (int c = 0; c < MAPS; ++c) MAP_ACQUIRE(maps + 16 * c);
 
@@ -255,9 +255,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #endif
           if (++stage == STAGES) { stage = 0; phase ^= 1; }
         }
-        FILL_BROUGHT
       }
     }
+    BRING
     return;
   }
 
@@ -329,7 +329,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         before = stage;
         if (++stage == STAGES) { stage = 0; phase ^= 1; }
       }
-      WAIT_BROUGHT
       PASS_TURN
       WG_WAIT(0);
       UNROLL for (int i = 0; i < MI; ++i) { WGMMA_KEEP(products[i]); }

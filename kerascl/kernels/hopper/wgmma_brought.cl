@@ -1,48 +1,69 @@
-// What an epilogue reads at its results' own places, for teams that take turns: TMA brings it through
-// the ring.  A lane that reads memory itself waits for each of its vectors for as long as TMA keeps
-// memory busy; here it has come while products are under way.
+// What an epilogue reads at its results' own places, for teams that take turns: TMA brings it.  A lane
+// that reads memory itself waits for each of its vectors, and long where TMA keeps memory busy.
 //
-// After the stages of a tile's k the producer fills BROUGHT more.  One holds some rows of all of a
-// tile's columns of one operand: panels of 128 bytes of each row, swizzled as products' operands are.
-// brought.py puts in front BROUGHT_STAGES(DO) of DO(operand, first row), in the ring's order;
-// BROUGHT_OPERANDS(DO); and of each operand its ITEM (bytes), POINTER, and at which of these stages
-// AT(i) a team's block i of rows lies.
+// Each team has a ring of its own for that, of few small parts, and a lane of the producers' warpgroup
+// that fills it ahead of the team's epilogues.  (In the ring of the products the parts would hold up
+// the next team's operands until the epilogue is done with them.)  A part is a panel of one operand: 64
+// rows of a tile, 128 bytes of each, swizzled as products' operands are.  Lanes take what they need of
+// it into registers at once and hand it back.
 //
-// A team waits for them all before it passes the turn: see wgmma_pingpong.cl.
+// brought.py puts in front BROUGHT_OPERANDS(DO) of DO(operand); of each operand its ITEM (bytes), its
+// POINTER, and PART(j), how many parts of a block of rows come before its one at columns 8 j; and PARTS,
+// all of a block.  A tile's parts fill the ring an even number of times, so that barriers' phases are
+// the same for all tiles.
 
-#define BROUGHT_ROWS(k) (STAGE / (BN * BROUGHT_ITEM##k))  // of a stage
-#define BROUGHT_PANEL(k) (BROUGHT_ROWS(k) * 128)
-// Tensor maps behind those of the products' operands.  They count in 16 bits, which TMA copies as they
-// are: of float32 it would round.
-#define BROUGHT_MAP(k) (maps + 16 * (MAPS - BROUGHT_COUNT + (k)))
-#define WRITE_BROUGHT_MAP(k) write_map(BROUGHT_MAP(k), (ulong)(BROUGHT_POINTER##k), mapBrought##k);
-#define WRITE_BROUGHT BROUGHT_OPERANDS(WRITE_BROUGHT_MAP)
-#define NEXT_STAGE if (++stage == STAGES) { stage = 0; phase ^= 1; }
-#define FILL_BROUGHT_STAGE(k, row) { \
-    BAR_WAIT(empty + 8 * stage, phase ^ 1) \
-    const uint to = base + stage * STAGE, bar = full + 8 * stage; \
-    BAR_EXPECT(bar, STAGE); \
-    UNROLL for (int p = 0; p < BN * BROUGHT_ITEM##k / 128; ++p) \
-      TMA2(to + p * BROUGHT_PANEL(k), BROUGHT_MAP(k), bar, n0 * BROUGHT_ITEM##k / 2 + 64 * p, \
-           plane * M + m0 + (row)); \
-    NEXT_STAGE }
-#define FILL_BROUGHT BROUGHT_STAGES(FILL_BROUGHT_STAGE)
+#define PANEL_ROWS 64
+#define PART_BYTES (PANEL_ROWS * 128)
+#define IN_RING 2  // parts of a team
+#define BROUGHT_BYTES (PINGPONG * IN_RING * PART_BYTES)
+#define BROUGHT_AT(team) (base + STAGES * STAGE + (team) * (IN_RING * PART_BYTES))
+// Barriers of a team: of each part one that it has come, then of each that it was handed back.
+#define BROUGHT_BARRIERS(team) (TURNS + TURN_BYTES + (team) * (16 * IN_RING))
+#define BROUGHT_BARRIER_BYTES (PINGPONG * 16 * IN_RING)
+#define INIT_BROUGHT \
+  if (tid == 0) \
+    UNROLL for (int t = 0; t < PINGPONG; ++t) \
+      UNROLL for (int s = 0; s < IN_RING; ++s) { \
+        BAR_INIT(BROUGHT_BARRIERS(t) + 8 * s, 1); \
+        BAR_INIT(BROUGHT_BARRIERS(t) + 8 * (s + IN_RING), 4); \
+      }
 
-#define WAIT_BROUGHT_STAGE(k, row) \
-    BAR_WAIT(full + 8 * stage, phase) \
-    NEXT_STAGE
-#define WAIT_BROUGHT \
-    const int brought = stage; \
-    BROUGHT_STAGES(WAIT_BROUGHT_STAGE)
-
-// Before a vector's turn a lane reads its quarter of a row of a panel, 32 bytes, of both its rows: one
-// vector or several, of BROUGHT_TILES tiles of eight columns.
+// Columns of a panel, in tiles of eight.
 #define BROUGHT_TILES(k) (16 / BROUGHT_ITEM##k)
+// Tensor maps behind those of all groups' products.  They count in 16 bits, which TMA copies as they
+// are: of float32 it would round.
+#define WRITE_BROUGHT_MAP(k) write_map(maps + 16 * k, (ulong)(BROUGHT_POINTER##k), mapBrought##k);
+#define ACQUIRE_BROUGHT_MAP(k) MAP_ACQUIRE(maps + 16 * k);
+#define FILL_PART(k) \
+    if (j % BROUGHT_TILES(k) == 0) { \
+      const uint bar = BROUGHT_BARRIERS(bringer) + 8 * part; \
+      BAR_WAIT(bar + 8 * IN_RING, phase ^ 1) \
+      BAR_EXPECT(bar, PART_BYTES); \
+      TMA2(BROUGHT_AT(bringer) + part * PART_BYTES, maps + 16 * k, bar, \
+           (n0 + 8 * j) * (BROUGHT_ITEM##k / 2), plane * M + pm * BM + i * PANEL_ROWS); \
+      if (++part == IN_RING) { part = 0; phase ^= 1; } \
+    }
+#define BRING \
+    const int bringer = (tid - NWG * 128) / 32 - 1; \
+    if (bringer >= 0 && bringer < PINGPONG && (tid & 31) == 0) { \
+      __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL) \
+          + groups * (16 * MAPS) + (get_group_id(0) * PINGPONG + bringer) * (16 * BROUGHT_COUNT); \
+      BROUGHT_OPERANDS(WRITE_BROUGHT_MAP) \
+      MAP_RELEASE; \
+      BROUGHT_OPERANDS(ACQUIRE_BROUGHT_MAP) \
+      int part = 0; \
+      for (int tile = get_group_id(0) + bringer * groups; tile < TILES; tile += PINGPONG * groups) { \
+        DECODE_TILE \
+        for (int i = 0; i < MI; ++i) \
+          for (int j = 0; j < BN / 8; ++j) { BROUGHT_OPERANDS(FILL_PART) } \
+      } \
+    }
+
+// A lane takes its quarter of a panel's row, 32 bytes, of both its rows: one vector or several.
 #define BROUGHT_VECTOR (VECTOR == 8 ? pair * 8 : (pair & 1) * 8 + (pair >> 1) * 4)
 #define BEGIN_BROUGHT_OF(k) \
     uint brought##k[2][8]; \
-    const int brought_at##k = (brought + BROUGHT_AT##k(i)) % STAGES; \
-    const uint brought_from##k = (base + brought_at##k * STAGE + row % BROUGHT_ROWS(k) * 128) \
+    const uint brought_from##k = (BROUGHT_AT(team) + row % PANEL_ROWS * 128) \
         | ((BROUGHT_VECTOR * BROUGHT_ITEM##k) ^ (quad << 4));
 #define BEGIN_BROUGHT BROUGHT_OPERANDS(BEGIN_BROUGHT_OF)
 // Shared memory serves two rows (four, by eight bytes each) at once, of which lanes want the same half
@@ -71,20 +92,20 @@
         CHOOSE((to)[w_ + 4], q_[w_], q_[w_ + 4], quad & 1); \
       } \
     } }
-// A stage is handed back when the last of it is read, by all lanes of each warp.
+// A part is handed back by each warp, when all its lanes have read it.
 #define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 #define READS_BEFORE_TMA asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define READ_BROUGHT_OF(k) \
     if (j % BROUGHT_TILES(k) == 0) { \
+      const int part_ = i * BROUGHT_PARTS + BROUGHT_PART##k(j); \
+      const uint came_ = BROUGHT_BARRIERS(team) + 8 * (part_ % IN_RING); \
+      BAR_WAIT(came_, part_ / IN_RING & 1) \
       UNROLL for (int h_ = 0; h_ < 2; ++h_) \
         READ_QUARTER(brought##k[h_], BROUGHT_ITEM##k, \
-                     brought_from##k + h_ * 1024 + j / BROUGHT_TILES(k) * BROUGHT_PANEL(k)) \
-      if (j + BROUGHT_TILES(k) == BN / 8 && \
-          (i + 1 == MI || BROUGHT_AT##k(i + 1) != BROUGHT_AT##k(i))) { \
-        WARP_SYNC; \
-        READS_BEFORE_TMA; \
-        if (lane == 0) BAR_ARRIVE(empty + 8 * brought_at##k); \
-      } \
+                     brought_from##k + part_ % IN_RING * PART_BYTES + h_ * 1024) \
+      READS_BEFORE_TMA; \
+      WARP_SYNC; \
+      if (lane == 0) BAR_ARRIVE(came_ + 8 * IN_RING); \
     }
 #define READ_BROUGHT BROUGHT_OPERANDS(READ_BROUGHT_OF)
 

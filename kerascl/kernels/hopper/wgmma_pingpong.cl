@@ -1,6 +1,6 @@
 // How PINGPONG teams of wgmma.cl's consumers take a work-group's tiles in turn: one computes its
-// epilogue and stores while the next multiplies.  All tiles have TILE_STAGES stages, which the
-// producer fills in the order of the tiles: those of k, and of what the epilogue reads.
+// epilogue and stores while the next multiplies.  All tiles have CHUNKS stages, which the producer
+// fills in the order of the tiles.
 //
 // A team that has waited for all stages of its tile, and begun their products, passes the turn at the
 // products to the next.  That also makes the next team's waits safe: parity alone tells a barrier's
@@ -9,14 +9,13 @@
 // after the first.  Nobody passes the very first: its wait is for the phase before a barrier's first,
 // whose parity is 1.
 
-#define TILE_STAGES (CHUNKS + BROUGHT)
 #define TURNS (base + RING + 16 * STAGES)  // a barrier of each team
 #define TURN_BYTES (8 * PINGPONG)
 #define INIT_TURNS \
   if (tid == 0) \
     UNROLL for (int t = 0; t < PINGPONG; ++t) BAR_INIT(TURNS + 8 * t, 4 * TILE_CONSUMERS);
 #define SKIP_TILES(count) { \
-    const int ahead_ = stage + (count) * TILE_STAGES; \
+    const int ahead_ = stage + (count) * CHUNKS; \
     phase ^= (uint)(ahead_ / STAGES) & 1; \
     stage = ahead_ % STAGES; }
 #define BEGIN_TURNS \

@@ -9,12 +9,12 @@
 #define END_MOMENTS
 #endif
 
-#ifndef BROUGHT  // else wgmma_brought.cl
-#define BROUGHT 0
+#ifndef BROUGHT_COUNT  // else wgmma_brought.cl
+#define BROUGHT_BYTES 0
+#define BROUGHT_BARRIER_BYTES 0
 #define BROUGHT_PARAMS
-#define WRITE_BROUGHT
-#define FILL_BROUGHT
-#define WAIT_BROUGHT
+#define INIT_BROUGHT
+#define BRING
 #define BEGIN_BROUGHT
 #define READ_BROUGHT
 #define OF_ROW(n)
