@@ -196,6 +196,9 @@ inline void emu_expect(emu_t* emu, uint bar, int bytes) {
   atomic_inc(&EMU_COUNT(b, 1));
   ++EMU_COUNT(b, 2);
   EMU_COUNT(b, 3) += bytes;
+#if EMU_PARTS  // which nobody else waits for
+  if (b >= EMU_FIRST_PART) EMU_MUST(emu->waits[b + IN_RING] == (uint)EMU_COUNT(b, 2), EARLY)
+#endif
 }
 
 inline void emu_acquire(emu_t* emu, ulong map) {

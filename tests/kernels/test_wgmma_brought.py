@@ -1,4 +1,4 @@
-"""What epilogues of teams' products read, brought by TMA through the ring; the hardware emulated."""
+"""What epilogues of teams' products read, brought by TMA; the hardware emulated."""
 
 import dataclasses
 import math
@@ -151,48 +151,60 @@ def test_gradient_of_gelu(forced, monkeypatch, dtype, rng):
 
 
 FAULTS = {
-    "turns passed before it came": (
-        "      WAIT_BROUGHT\n      PASS_TURN\n", "      PASS_TURN\n      WAIT_BROUGHT\n", "TURN",
-    ),
-    "not waited for": (
-        "    BAR_WAIT(full + 8 * stage, phase) \\\n    NEXT_STAGE", "    NEXT_STAGE", "TURN",
-    ),
+    "not waited for": ("      BAR_WAIT(came_, part_ / IN_RING & 1) \\\n", "", "CLOSED"),
     "waited for with the other parity": (
-        "BAR_WAIT(full + 8 * stage, phase) \\", "BAR_WAIT(full + 8 * stage, phase ^ 1) \\",
-        "PARITY",
+        "BAR_WAIT(came_, part_ / IN_RING & 1)", "BAR_WAIT(came_, ~part_ / IN_RING & 1)", "PARITY",
     ),
-    "waited for at another stage": (
-        "BAR_WAIT(full + 8 * stage, phase) \\", "BAR_WAIT(full + 8 * before, phase) \\", "CLOSED",
+    "filled without a wait": ("      BAR_WAIT(bar + 8 * IN_RING, phase ^ 1) \\\n", "", "EARLY"),
+    "filled after a wait with the other parity": (
+        "BAR_WAIT(bar + 8 * IN_RING, phase ^ 1)", "BAR_WAIT(bar + 8 * IN_RING, phase)", "PARITY",
     ),
-    "filled without a wait": (
-        "    BAR_WAIT(empty + 8 * stage, phase ^ 1) \\\n", "", "PARITY",
+    "never handed back": ("      if (lane == 0) BAR_ARRIVE(came_ + 8 * IN_RING); \\\n", "", "a phase"),
+    "handed back by each lane": (
+        "if (lane == 0) BAR_ARRIVE(came_", "BAR_ARRIVE(came_", "a phase",
     ),
-    "never handed back": ("BAR_ARRIVE(empty + 8 * brought_at##k)", "", "a phase"),
     "handed back before it is read": (
-        "if (j + BROUGHT_TILES(k) == BN / 8 && ", "if (j == 0 && ", "CLOSED",
+        "BAR_WAIT(came_, part_ / IN_RING & 1) \\",
+        "BAR_WAIT(came_, part_ / IN_RING & 1) if (lane == 0) BAR_ARRIVE(came_ + 8 * IN_RING); \\",
+        "CLOSED",
     ),
-    "handed back for each block of rows": (
-        "(i + 1 == MI || BROUGHT_AT##k(i + 1) != BROUGHT_AT##k(i))", "1", "CLOSED",
+    "more to hand it back": (
+        "BAR_INIT(BROUGHT_BARRIERS(t) + 8 * (s + IN_RING), 4)",
+        "BAR_INIT(BROUGHT_BARRIERS(t) + 8 * (s + IN_RING), 8)", "a phase",
     ),
-    "stages not counted": (
-        "#define TILE_STAGES (CHUNKS + BROUGHT)", "#define TILE_STAGES CHUNKS", "PARITY",
+    "no room for barriers": ("+ TURN_BYTES + BROUGHT_BARRIER_BYTES)", "+ TURN_BYTES)", "SHARED"),
+    "no room for parts": (
+        "(base + STAGES * STAGE + (team)", "(base + (STAGES - 1) * STAGE + (team)", "TARGET",
     ),
-    "the stage before": ("(brought + BROUGHT_AT##k(i)) %", "(brought + 6 + BROUGHT_AT##k(i)) %",
-                         "CLOSED"),
-    "another stage": ("#define BROUGHT_AT1(i) ((i) < 1 ? 2 : 2)", "#define BROUGHT_AT1(i) 1",
-                      "CLOSED"),
+    "the other team's parts": ("(BROUGHT_AT(team) + row", "(BROUGHT_AT(1 - team) + row", "CLOSED"),
+    "the other part": (
+        "brought_from##k + part_ % IN_RING", "brought_from##k + (part_ + 1) % IN_RING", "CLOSED",
+    ),
+    "parts in another order": ("((j) + 4) / 4", "((j) + 3) / 4", "PARITY"),
+    "all tiles for each team": (
+        "bringer * groups; tile < TILES; tile += PINGPONG * groups",
+        "bringer * groups; tile < TILES; tile += groups", "a phase",
+    ),
+    "the other team's tiles": (
+        "get_group_id(0) + bringer * groups", "get_group_id(0) + (1 - bringer) * groups", "NEVER",
+    ),
+    "rows of another block": ("pm * BM + i * PANEL_ROWS", "pm * BM", None),
+    "rows of another tile": ("pm * BM + i * PANEL_ROWS", "i * PANEL_ROWS", None),
+    "columns of another panel": ("(n0 + 8 * j) *", "n0 *", None),
+    "other bytes expected": ("BAR_EXPECT(bar, PART_BYTES)", "BAR_EXPECT(bar, 4096)", "BYTES"),
+    "a map not written": ("      BROUGHT_OPERANDS(WRITE_BROUGHT_MAP) \\\n", "", "MAP"),
+    "a map not acquired": ("      BROUGHT_OPERANDS(ACQUIRE_BROUGHT_MAP) \\\n", "", "ACQUIRED"),
+    "no room for maps": ("+ groups * (16 * MAPS) +", "+ groups * (32 * MAPS) +", "SPACE"),
     "another operand": ("#define BROUGHT_POINTER1 (more1)", "#define BROUGHT_POINTER1 (more0)", None),
     "no swizzle": (" ^ (quad << 4))", ")", "BANKS"),
     "another swizzle": (" ^ (quad << 4))", " ^ ((quad ^ 2) << 4))", None),
     "halves left as they came": ("q_[w_ + 4], q_[w_], quad & 1", "q_[w_], q_[w_ + 4], 0", None),
     "rows meet in banks": ("other_ = at_ ^ (quad & 1) << 6", "other_ = at_", "BANKS"),
-    "rows of another block": ("plane * M + m0 + (row)", "plane * M + m0", None),
-    "columns of another panel": ("+ 64 * p, ", ", ", None),
-    "panels of other lengths": ("+ p * BROUGHT_PANEL(k)", "+ p * 8192", None),
-    "other bytes expected": ("BAR_EXPECT(bar, STAGE)", "BAR_EXPECT(bar, STAGE / 2)", "BYTES"),
-    "a map not written": ("      WRITE_BROUGHT\n", "", "MAP"),
-    "the other of two rows": ("#define OF_ROW(n) const int second = n;",
-                              "#define OF_ROW(n) const int second = 1 - n;", None),
+    "the other of two rows": (
+        "#define OF_ROW(n) const int second = n;", "#define OF_ROW(n) const int second = 1 - n;",
+        None,
+    ),
+    "rows eight apart are the same": ("+ h_ * 1024)", ")", None),
     "the other half of a pair": ("+ w_] >> 16)", "+ w_])", None),
     "another vector": ("/ LANE_TILES * (VECTOR", "/ LANE_TILES * 0 * (VECTOR", None),
 }  # fmt: skip
@@ -201,7 +213,7 @@ FAULTS = {
 @pytest.mark.every(2)
 @pytest.mark.parametrize("name", FAULTS)
 def test_faults_are_found(cpu_dev, cpu_info, name, rng):
-    """An operand of two stages and one of one."""
+    """Operands of both lengths; the work-groups have three tiles, and two for one of its teams."""
     old, new, fault = FAULTS[name]
     plan, inputs, want = planned(
         rng, (600, 136, 264, (), ()), BFLOAT, BFLOAT, (FLOAT, BFLOAT), cpu_info
@@ -227,8 +239,6 @@ def test_what_is_brought():
     assert found(FLOAT, columns=132) == 1 and found(HALF, columns=132) == 0  # whole 16 bytes
     assert found(FLOAT, columns=133) == 0
     assert found(FLOAT, tile=tiles.SHAPES[2]) == 0  # no teams
-    few = dataclasses.replace(TILE, stages=5)
-    assert found(FLOAT, FLOAT, tile=few) == 0 and found(FLOAT, HALF, tile=few) == 2
     alone = dataclasses.replace(reading(FLOAT, FLOAT), stores=())
     assert brought.bring(alone, TILE, 264) is alone
 
