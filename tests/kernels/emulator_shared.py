@@ -11,8 +11,8 @@ ANY = 1 << 40  # bytes of an operand of which the size is not known
 
 BARRIERS = r"""
 // Behind the barriers of stages are those of turns, then of each team's parts of what an epilogue
-// reads: as many that a part has come, then that it was handed back.  Parts count as stages behind the
-// others.
+// reads: as many that a part has come, then that it was handed back.  Parts count as stages behind
+// the others.
 #define EMU_FIRST_PART (EMU_KINDS * STAGES + EMU_TURNS)
 #define EMU_BARRIERS (EMU_FIRST_PART + 2 * EMU_PARTS)
 #define EMU_PLACES (STAGES + EMU_PARTS)

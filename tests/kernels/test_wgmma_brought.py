@@ -34,7 +34,8 @@ def reading(out, *more):
         value = f"({value} - {name}_)" if k % 2 == 0 else f"({value} * (1.0f + {name}_))"
     compute = f"const float s_ = {value};"
     reads = "".join(
-        f"const float {n}_ = {d.load.format(p=n, i='i')}; " for n, d in zip(names, more, strict=True)
+        f"const float {n}_ = {d.load.format(p=n, i='i')}; "
+        for n, d in zip(names, more, strict=True)
     )
     return Epilogue(
         f", __global {out.storage}* restrict out"
@@ -159,7 +160,7 @@ FAULTS = {
     "filled after a wait with the other parity": (
         "BAR_WAIT(bar + 8 * IN_RING, phase ^ 1)", "BAR_WAIT(bar + 8 * IN_RING, phase)", "PARITY",
     ),
-    "never handed back": ("      if (lane == 0) BAR_ARRIVE(came_ + 8 * IN_RING); \\\n", "", "a phase"),
+    "never handed back": ("if (lane == 0) BAR_ARRIVE(came_ + 8 * IN_RING);", "", "a phase"),
     "handed back by each lane": (
         "if (lane == 0) BAR_ARRIVE(came_", "BAR_ARRIVE(came_", "a phase",
     ),
@@ -182,8 +183,8 @@ FAULTS = {
     ),
     "parts in another order": ("((j) + 4) / 4", "((j) + 3) / 4", "PARITY"),
     "all tiles for each team": (
-        "bringer * groups; tile < TILES; tile += PINGPONG * groups",
-        "bringer * groups; tile < TILES; tile += groups", "a phase",
+        "      for (; tile < TILES; tile += PINGPONG * groups)",
+        "      for (; tile < TILES; tile += groups)", "a phase",
     ),
     "the other team's tiles": (
         "get_group_id(0) + bringer * groups", "get_group_id(0) + (1 - bringer) * groups", "NEVER",
@@ -195,7 +196,7 @@ FAULTS = {
     "a map not written": ("      BROUGHT_OPERANDS(WRITE_BROUGHT_MAP) \\\n", "", "MAP"),
     "a map not acquired": ("      BROUGHT_OPERANDS(ACQUIRE_BROUGHT_MAP) \\\n", "", "ACQUIRED"),
     "no room for maps": ("+ groups * (16 * MAPS) +", "+ groups * (32 * MAPS) +", "SPACE"),
-    "another operand": ("#define BROUGHT_POINTER1 (more1)", "#define BROUGHT_POINTER1 (more0)", None),
+    "another operand": ("BROUGHT_POINTER1 (more1)", "BROUGHT_POINTER1 (more0)", None),
     "no swizzle": (" ^ (quad << 4))", ")", "BANKS"),
     "another swizzle": (" ^ (quad << 4))", " ^ ((quad ^ 2) << 4))", None),
     "halves left as they came": ("q_[w_ + 4], q_[w_], quad & 1", "q_[w_], q_[w_ + 4], 0", None),

@@ -8,8 +8,8 @@ import pytest
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore, store_epilogue
 from kerascl.kernels.contract.plan import Ref, rename_slots
-from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import brought, pingpong, tiles
+from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.ptx import KINDS, sm_90a
 from kerascl.kernels.hopper.selftests.basics import biased

@@ -1,16 +1,17 @@
-// What an epilogue reads at its results' own places, for teams that take turns: TMA brings it.  A lane
-// that reads memory itself waits for each of its vectors, and long where TMA keeps memory busy.
+// What an epilogue reads at its results' own places, for teams that take turns: TMA brings it.
+// A lane that reads memory itself waits for each of its vectors, and long where TMA keeps
+// memory busy.
 //
-// Each team has a ring of its own for that, of few small parts, and a lane of the producers' warpgroup
-// that fills it ahead of the team's epilogues.  (In the ring of the products the parts would hold up
-// the next team's operands until the epilogue is done with them.)  A part is a panel of one operand: 64
-// rows of a tile, 128 bytes of each, swizzled as products' operands are.  Lanes take what they need of
-// it into registers at once and hand it back.
+// Each team has a ring of its own for that, of few small parts, and a lane of the producers'
+// warpgroup that fills it ahead of the team's epilogues.  (In the ring of the products the
+// parts would hold up the next team's operands until the epilogue is done with them.)  A part
+// is a panel of one operand: 64 rows of a tile, 128 bytes of each, swizzled as products'
+// operands are.  Lanes take what they need of it into registers at once and hand it back.
 //
-// brought.py puts in front BROUGHT_OPERANDS(DO) of DO(operand); of each operand its ITEM (bytes), its
-// POINTER, and PART(j), how many parts of a block of rows come before its one at columns 8 j; and PARTS,
-// all of a block.  A tile's parts fill the ring an even number of times, so that barriers' phases are
-// the same for all tiles.
+// brought.py puts in front BROUGHT_OPERANDS(DO) of DO(operand); of each operand its ITEM
+// (bytes), its POINTER, and PART(j), how many parts of a block of rows come before its one at
+// columns 8 j; and PARTS, all of a block.  A tile's parts fill the ring an even number of
+// times, so that barriers' phases are the same for all tiles.
 
 #define PANEL_ROWS 64
 #define PART_BYTES (PANEL_ROWS * 128)
@@ -30,8 +31,8 @@
 
 // Columns of a panel, in tiles of eight.
 #define BROUGHT_TILES(k) (16 / BROUGHT_ITEM##k)
-// Tensor maps behind those of all groups' products.  They count in 16 bits, which TMA copies as they
-// are: of float32 it would round.
+// Tensor maps behind those of all groups' products.  They count in 16 bits, which TMA copies as
+// they are: of float32 it would round.
 #define WRITE_BROUGHT_MAP(k) write_map(maps + 16 * k, (ulong)(BROUGHT_POINTER##k), mapBrought##k);
 #define ACQUIRE_BROUGHT_MAP(k) MAP_ACQUIRE(maps + 16 * k);
 #define FILL_PART(k) \
@@ -52,7 +53,8 @@
       MAP_RELEASE; \
       BROUGHT_OPERANDS(ACQUIRE_BROUGHT_MAP) \
       int part = 0; \
-      for (int tile = get_group_id(0) + bringer * groups; tile < TILES; tile += PINGPONG * groups) { \
+      int tile = get_group_id(0) + bringer * groups; \
+      for (; tile < TILES; tile += PINGPONG * groups) { \
         DECODE_TILE \
         for (int i = 0; i < MI; ++i) \
           for (int j = 0; j < BN / 8; ++j) { BROUGHT_OPERANDS(FILL_PART) } \
@@ -66,8 +68,8 @@
     const uint brought_from##k = (BROUGHT_AT(team) + row % PANEL_ROWS * 128) \
         | ((BROUGHT_VECTOR * BROUGHT_ITEM##k) ^ (quad << 4));
 #define BEGIN_BROUGHT BROUGHT_OPERANDS(BEGIN_BROUGHT_OF)
-// Shared memory serves two rows (four, by eight bytes each) at once, of which lanes want the same half
-// of the panel: those of odd rows begin with the other half.
+// Shared memory serves two rows (four, by eight bytes each) at once, of which lanes want the same
+// half of the panel: those of odd rows begin with the other half.
 #define CHOOSE(to, yes, no, bit) \
   asm("{ .reg .pred p; setp.ne.b32 p, %3, 0; selp.b32 %0, %1, %2, p; }" \
       : "=r"(to) : "r"(yes), "r"(no), "r"(bit))
@@ -93,7 +95,6 @@
       } \
     } }
 // A part is handed back by each warp, when all its lanes have read it.
-#define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 #define READS_BEFORE_TMA asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define READ_BROUGHT_OF(k) \
     if (j % BROUGHT_TILES(k) == 0) { \
@@ -109,7 +110,7 @@
     }
 #define READ_BROUGHT BROUGHT_OPERANDS(READ_BROUGHT_OF)
 
-// What epilogues call: a vector of operand k at the columns of tile j and on; of a lane's second row?
+// What epilogues call: a vector of operand k at the columns of tile j and on, of a lane's row.
 #define OF_ROW(n) const int second = n;
 #define BROUGHT_WORD(k) (j % BROUGHT_TILES(k) / LANE_TILES * (VECTOR * BROUGHT_ITEM##k / 4))
 #define BROUGHT_WORDS(to, k, count) \

@@ -68,6 +68,7 @@
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); \
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define GROUP_SYNC asm volatile("bar.sync 0;" ::: "memory")
+#define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 // Behind the ring: a stage has come; so many consumers have handed it back.
 #define RING_BARRIERS(consumers) \
   const uint full = base + RING, empty = full + 8 * STAGES; \
