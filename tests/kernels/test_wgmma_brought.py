@@ -195,7 +195,6 @@ FAULTS = {
     "other bytes expected": ("BAR_EXPECT(bar, PART_BYTES)", "BAR_EXPECT(bar, 4096)", "BYTES"),
     "a map not written": ("      BROUGHT_OPERANDS(WRITE_BROUGHT_MAP) \\\n", "", "MAP"),
     "a map not acquired": ("      BROUGHT_OPERANDS(ACQUIRE_BROUGHT_MAP) \\\n", "", "ACQUIRED"),
-    "no room for maps": ("+ groups * (16 * MAPS) +", "+ groups * (32 * MAPS) +", "SPACE"),
     "another operand": ("BROUGHT_POINTER1 (more1)", "BROUGHT_POINTER1 (more0)", None),
     "no swizzle": (" ^ (quad << 4))", ")", "BANKS"),
     "another swizzle": (" ^ (quad << 4))", " ^ ((quad ^ 2) << 4))", None),
