@@ -14,6 +14,7 @@ from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper import brought, pingpong, tiles
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.hopper.selftests.basics import biased
 from kerascl.kernels.tuning import database, machine
 from kerascl.runtime import device
 from tests.kernels import emulator, ptx, test_wgmma, test_wgmma_pingpong
@@ -102,6 +103,34 @@ def test_what_is_read_is_brought(cpu_dev, cpu_info, name, dtype, out, more, rng)
     assert f"#define BROUGHT_PARTS {sum(d.itemsize for d in more)}\n" in source
     assert "#define READS 0\n" in source
     check(plan, inputs, want, out, cpu_dev)
+
+
+def with_bias(out, more, columns):
+    """Adds a bias, too."""
+    inner, bias = reading(out, more), biased(out, columns)
+    compute = f"{inner.compute} const float sum_ = s_ + bias_;"
+    return dataclasses.replace(
+        inner,
+        params=f"{inner.params}, __global const float* bias",
+        args=(*inner.args, Ref("bias")),
+        loads=(*bias.loads, *inner.loads),
+        compute=compute,
+        decode=bias.decode,
+        stores=(VectorStore("out", out, "sum_"),),
+    )
+
+
+@pytest.mark.parametrize("out, more", [(FLOAT, FLOAT), (BFLOAT, BFLOAT), (BFLOAT, FLOAT)], ids=str)
+def test_with_a_bias(cpu_dev, cpu_info, out, more, rng):
+    """Which a lane reads once for a tile, beside what is brought."""
+    p, (a, b), want = product(rng, (600, 264, 72, (), ()), BFLOAT)
+    x, bias = random_array(rng, (600, 264), more), rng.standard_normal(264).astype(np.float32)
+    plan = hopper_matmul.HopperMatmul(TILE).plan(p, cpu_info, with_bias(out, more, 264))
+    source = plan.launches[-1].source
+    assert "#define BROUGHT_COUNT 1\n" in source
+    assert f"#define KEPT {4 if out is BFLOAT else 8}\n" in source
+    inputs = {"a": a, "b": b, "bias": bias, "more0": x}
+    check(plan, inputs, want(a, b) - x.astype(np.float64) + bias, out, cpu_dev)
 
 
 @pytest.fixture
@@ -241,6 +270,11 @@ def test_what_is_brought():
     assert found(FLOAT, tile=tiles.SHAPES[2]) == 0  # no teams
     alone = dataclasses.replace(reading(FLOAT, FLOAT), stores=())
     assert brought.bring(alone, TILE, 264) is alone
+    bias = with_bias(FLOAT, FLOAT, 264)
+    assert len(brought.bring(bias, TILE, 264).brought) == 1
+    rows = tuple(dataclasses.replace(load, period=0) for load in bias.loads)
+    rows = dataclasses.replace(bias, loads=rows)
+    assert brought.bring(rows, TILE, 264) is rows
 
 
 def test_what_it_costs(hopper_info):
@@ -261,10 +295,12 @@ def test_what_it_costs(hopper_info):
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
 @pytest.mark.parametrize("dtype, out, more", KINDS, ids=str)
-def test_registers(hopper_info, dtype, out, more):
+@pytest.mark.parametrize("bias", [False, True])
+def test_registers(hopper_info, dtype, out, more, bias):
     """Nothing is spilled."""
     p = test_wgmma_pingpong.problem(4096, 3072, 768, dtype)
-    launch = hopper_matmul.HopperMatmul(TILE).plan(p, hopper_info, reading(out, *more)).launches[-1]
+    epilogue = with_bias(out, more[-1], 3072) if bias else reading(out, *more)
+    launch = hopper_matmul.HopperMatmul(TILE).plan(p, hopper_info, epilogue).launches[-1]
     assert "#define BROUGHT_COUNT" in launch.source
     used = ptx.resources(launch.source, "sm_90", 384, sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)

@@ -24,13 +24,15 @@ def _tiles(load: VectorLoad) -> int:
 
 def bring(epilogue: Epilogue, shape: Shape, columns: int) -> Epilogue:
     """The epilogue of a product of so many columns; if the teams of `shape` can have all brought
-    that it reads at its results' own places, these loads are marked so."""
+    that it reads at its results' own places, these loads are marked so.  What else a lane reads for
+    each row it would wait for, one vector after the other."""
     loads, nbytes = epilogue.reads, [load.dtype.itemsize for load in epilogue.reads]
     parts = sum(shape.blocks * shape.bn * n // BYTES for n in nbytes)
     fit = (
         shape.consumers == shape.pingpong > 1
         and epilogue.has_vectors
         and len(loads) <= OPERANDS
+        and all(load.period for load in epilogue.loads if load.at)
         and parts % (2 * IN_RING) == 0
         and all(n in (2, 4) and columns * n % 16 == 0 and shape.bn * n % BYTES == 0 for n in nbytes)
     )

@@ -20,6 +20,7 @@ from kerascl.kernels.matmul.split_k import vector_reduction_launch
 
 Args = tuple[Arg, ...]
 COMPUTING = 32  # registers of a work-item for addresses, and for what an epilogue computes
+BROUGHT = 16  # for one operand of it that is brought
 
 
 @dataclass(frozen=True)
@@ -195,7 +196,7 @@ class Run:
         if not vector or epilogue.reads or not epilogue.repeats(self.columns):
             return 0
         words = sum(ceil_div(vector * x.dtype.itemsize, 4) for x in epilogue.loads if x.period)
-        free = self.free - COMPUTING
+        free = self.free - COMPUTING - BROUGHT * len(epilogue.brought)
         return next((n for n in self.kept_counts(vector) if n * words <= free), 0)
 
     def kept_counts(self, vector: int) -> tuple[int, ...]:
