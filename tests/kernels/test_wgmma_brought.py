@@ -1,8 +1,10 @@
 """What epilogues of teams' products read, brought by TMA; the hardware emulated."""
 
+import contextlib
 import dataclasses
 import math
 import re
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,9 +16,11 @@ from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper import brought, pingpong, tiles
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.hopper.selftests import pingpong as selftest
 from kerascl.kernels.hopper.selftests.basics import biased
 from kerascl.kernels.tuning import database, machine
 from kerascl.runtime import device
+from kerascl.runtime.device import DeviceError
 from tests.kernels import emulator, ptx, test_wgmma, test_wgmma_pingpong
 from tests.kernels.harness import poisoned, random_array
 from tests.kernels.test_wgmma_channel_major import tf32
@@ -252,6 +256,36 @@ def test_faults_are_found(cpu_dev, cpu_info, name, rng):
     text = emulator.FAULTS.get(fault, fault) if fault else "relative error"
     with pytest.raises(AssertionError, match=re.escape(text)):
         check(wrong, inputs, want, BFLOAT, cpu_dev)
+
+
+SWAPPED = "q_[w_ + 4], q_[w_], quad & 1", "q_[w_ + 4], q_[w_], ~quad & 1"
+SELFTEST_FAULTS = {  # and where it shows
+    "": (("", ""), ""),
+    "vectors of four": (("other_ ^ 32)", "other_ ^ 96)"), "float32"),
+    "vectors of eight": (("LDS4((to) + 4, at_ ^ 16)", "LDS4((to) + 4, at_ ^ 48)"), "bfloat16"),
+    "either": (SWAPPED, "float32"),
+}
+
+
+@pytest.mark.parametrize("name", SELFTEST_FAULTS)
+def test_the_self_test_has_operands(cpu_dev, cpu_info, monkeypatch, name):
+    (old, new), shown = SELFTEST_FAULTS[name]
+
+    def run(plan, inputs, out, dev):
+        source = plan.launches[-1].source
+        assert "#define BROUGHT_COUNT 2\n" in source and old in source
+        if name:
+            plan = altered(plan, lambda x: dataclasses.replace(x, source=source.replace(old, new)))
+        empty = poisoned(out.shape, dtypes.as_dtype(out.dtype))
+        out[...] = emulator.run_plan(plan, inputs, empty, cpu_dev)
+
+    monkeypatch.setattr(selftest, "run", run)
+    monkeypatch.setattr(selftest, "COMBINED", (600, 264, 136))
+    context = pytest.raises(DeviceError, match=f"with operands.*{shown}") if name else (
+        contextlib.nullcontext()
+    )  # fmt: skip
+    with context:
+        selftest.with_operands(SimpleNamespace(info=cpu_info))
 
 
 def test_what_is_brought():

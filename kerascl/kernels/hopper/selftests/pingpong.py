@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from kerascl import dtypes
+from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper import matmul as hopper_matmul
@@ -27,6 +28,7 @@ CASES = (  # batch, m, n, k, dtype
     (1, 3000, 2000, 1000, "bfloat16"),  # more stages a tile than twice those of the ring
     (3, 2000, 1000, 600, "float32"),
 )
+COMBINED = 5100, 1000, 136  # m, n, k; two or three tiles a work-group
 
 
 def products(dev: device.Device) -> None:
@@ -67,6 +69,50 @@ def with_a_bias(dev: device.Device) -> None:
     biases(dev, tuple(map(hopper_matmul.HopperMatmul, pingpong.SHAPES)))
 
 
+def with_operands(dev: device.Device) -> None:
+    """Products whose epilogues have operands of both lengths brought, for vectors of both lengths.
+
+    Raises:
+        DeviceError: of any step, or a result is wrong.
+    """
+    rng = np.random.default_rng()
+    m, n, k = COMBINED
+    float32, bfloat16 = dtypes.float32, dtypes.bfloat16
+    a, b, gate = (
+        rng.standard_normal(shape).astype(bfloat16.numpy) for shape in ((m, k), (k, n), (m, n))
+    )
+    more = rng.standard_normal((m, n), np.float32)
+    problem = normalise_matmul(
+        MatmulProblem(m, n, k, (), (k, 1), (n, 1), bfloat16, bfloat16, float32, precision="high")
+    )
+    want = (a.astype(np.float64) @ b.astype(np.float64) + more) * gate.astype(np.float64)
+    inputs = {"a": a, "b": b, "more": more, "gate": gate}
+    for tile in pingpong.SHAPES:
+        for dtype, bound in ((float32, 2e-5), (bfloat16, 4e-3)):
+            plan = hopper_matmul.HopperMatmul(tile).plan(problem, dev.info, _adds_and_gates(dtype))
+            for _ in range(TIMES):
+                out = np.empty((m, n), dtype.numpy)
+                run(plan, inputs, out, dev)
+                what = f"a product of teams with operands ({tile.name}, {dtype.name})"
+                check(what, out.astype(np.float64), want, bound)
+
+
+def _adds_and_gates(out: DType) -> Epilogue:
+    """Adds "more" and stores that times "gate"."""
+    float32, bfloat16 = dtypes.float32, dtypes.bfloat16
+    compute = "const float value = (acc + more_) * gate_;"
+    return Epilogue(
+        f", __global {out.storage}* restrict out, __global const float* restrict more, "
+        f"__global const {bfloat16.storage}* restrict gate",
+        (Ref("out"), Ref("more"), Ref("gate")),
+        f"const float more_ = more[i], gate_ = {bfloat16.load.format(p='gate', i='i')}; "
+        f"{compute} {out.store.format(p='out', i='i', v='value')};",
+        loads=(VectorLoad("more", float32, "more_"), VectorLoad("gate", bfloat16, "gate_")),
+        compute=compute,
+        stores=(VectorStore("out", out, "value"),),
+    )
+
+
 def _adds_and_squares() -> Epilogue:
     """Adds "more", stores it in "total" and its square in "out"."""
     compute = "const float total_ = acc + more_, square_ = total_ * total_;"
@@ -85,4 +131,4 @@ def _adds_and_squares() -> Epilogue:
 
 
 if __name__ == "__main__":
-    selftest_child.main(products, with_a_bias)
+    selftest_child.main(products, with_a_bias, with_operands)
