@@ -22,11 +22,13 @@ from kerascl.kernels.tuning import database, machine
 from kerascl.runtime import device
 from kerascl.runtime.device import DeviceError
 from tests.kernels import emulator, ptx, test_wgmma, test_wgmma_pingpong
-from tests.kernels.harness import poisoned, random_array
+from tests.kernels.harness import poisoned, random_array, run_plan
 from tests.kernels.test_wgmma_channel_major import tf32
 from tests.kernels.test_wgmma_emulated import altered, product
 from tests.solvers import emulated
 
+hopper = test_wgmma.hopper
+with_turns = test_wgmma.passing(pingpong.SELF_TEST)
 (TILE,) = pingpong.SHAPES
 FLOAT, HALF, BFLOAT = dtypes.float32, dtypes.float16, dtypes.bfloat16
 
@@ -339,3 +341,20 @@ def test_registers(hopper_info, dtype, out, more, bias):
     used = ptx.resources(launch.source, "sm_90", 384, sm_90a)
     assert (used["spills"], used["stack"], used["lost"]) == (0, 0, 0)
     assert used["registers"] == 168 and used["local"] <= tiles.SHARED_LIMIT
+
+
+@pytest.mark.parametrize("dtype, out, more", KINDS, ids=str)
+@pytest.mark.parametrize("sizes", [(200, 136, 424), (12008, 1000, 64), (3000, 2000, 1000)], ids=str)
+def test_on_a_card(with_turns, sizes, dtype, out, more, rng):
+    """As wide as TF32 rounds; the same bits as where lanes read, and again and again."""
+    dev, (m, n, k) = with_turns, sizes
+    plan, inputs, want = planned(rng, (m, n, k, (), ()), dtype, out, more, dev.info)
+    results = [run_plan(plan, inputs, poisoned((m, n), out), dev) for _ in range(3)]
+    error = test_wgmma.relative(results[0], want)
+    assert error < (2e-3 if dtype is FLOAT else 4e-3)
+    assert len({r.tobytes() for r in results}) == 1
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(brought, "bring", lambda epilogue, *_: epilogue)
+        p = product(rng, (m, n, k, (), ()), dtype)[0]
+        plan = hopper_matmul.HopperMatmul(TILE).plan(p, dev.info, reading(out, *more))
+    assert run_plan(plan, inputs, poisoned((m, n), out), dev).tobytes() == results[0].tobytes()
