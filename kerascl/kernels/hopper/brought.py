@@ -72,6 +72,8 @@ class Brought:
         count = range(len(self.loads))
         parts = sum(shape.bn // 8 // _tiles(load) for load in self.loads)
         lines = [
+            f"PANEL_ROWS {ROWS}",
+            f"IN_RING {IN_RING}",
             f"BROUGHT_COUNT {len(count)}",
             f"BROUGHT_PARTS {parts}",
             "BROUGHT_PARAMS " + " ".join(f", const ulong8 mapBrought{k}" for k in count),

@@ -8,14 +8,13 @@
 // is a panel of one operand: 64 rows of a tile, 128 bytes of each, swizzled as products'
 // operands are.  Lanes take what they need of it into registers at once and hand it back.
 //
-// brought.py puts in front BROUGHT_OPERANDS(DO) of DO(operand); of each operand its ITEM
-// (bytes), its POINTER, and PART(j), how many parts of a block of rows come before its one at
-// columns 8 j; and PARTS, all of a block.  A tile's parts fill the ring an even number of
-// times, so that barriers' phases are the same for all tiles.
+// brought.py puts in front PANEL_ROWS, 64, and IN_RING, the parts of a team;
+// BROUGHT_OPERANDS(DO) of DO(operand); of each operand its ITEM (bytes), its POINTER, and
+// PART(j), how many parts of a block of rows come before its one at columns 8 j; and PARTS, all
+// of a block.  A tile's parts fill the ring an even number of times, so that barriers' phases
+// are the same for all tiles.
 
-#define PANEL_ROWS 64
 #define PART_BYTES (PANEL_ROWS * 128)
-#define IN_RING 2  // parts of a team
 #define BROUGHT_BYTES (PINGPONG * IN_RING * PART_BYTES)
 #define BROUGHT_AT(team) (base + STAGES * STAGE + (team) * (IN_RING * PART_BYTES))
 // Barriers of a team: of each part one that it has come, then of each that it was handed back.
