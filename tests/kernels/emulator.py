@@ -25,7 +25,7 @@ from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.hopper import tiles
 from kerascl.kernels.hopper.ptx import REWRITE
 from kerascl.runtime.device import Device
-from tests.kernels import emulator_attention
+from tests.kernels import emulator_attention, emulator_shared
 from tests.kernels.harness import run_outputs
 
 #: What the hardware would punish, or what this file does not know.
@@ -70,7 +70,6 @@ _DEVICE = r"""
 #define RING (STAGES * STAGE)
 #endif
 #define EMU_RING ((uint)(RING))
-#define EMU_BARRIERS (EMU_KINDS * STAGES + EMU_TURNS)
 #define EMU_LOW 0xffffffffUL
 #define EMU_MUST(ok, fault) { if (!(ok)) atomic_or(emu->state, EMU_##fault); }
 // TMA rounds float32 to tf32 (ties to even), products cut it off; or nothing is lost.
@@ -96,7 +95,7 @@ typedef struct {
   uint depth, used;  // where teams take turns: stages of a tile; those that this team waited for
   // By stage: the last group of wgmma that reads it; the generation waited for and one, or 0.  By
   // barrier: the waits so far; the phases that have ended for certain.
-  uint last[STAGES], open[STAGES], waits[EMU_BARRIERS], ended[EMU_BARRIERS];
+  uint last[EMU_PLACES], open[EMU_PLACES], waits[EMU_BARRIERS], ended[EMU_BARRIERS];
   // Fragments that wgmma not waited for read: where they are, what they were, whose they are.
   uint reads, held[EMU_READS][2], reader[EMU_READS];
   const uint* fragment[EMU_READS];
@@ -110,6 +109,9 @@ inline uint emu_part(uint at) {
 #ifdef WEIGHTS
   return in < FIRST_B ? in / A_BYTES : BOXES + (in - FIRST_B) / B_STAGE;
 #else
+#if EMU_PARTS
+  if (in >= STAGES * STAGE) return STAGES + (in - STAGES * STAGE) / PART_BYTES;
+#endif
   return in / STAGE;
 #endif
 }
@@ -144,13 +146,13 @@ inline void emu_pass_turn(emu_t* emu, uint b) {
 #endif
 
 inline void emu_wait(emu_t* emu, uint bar, uint parity) {
-  const uint b = emu_barrier(emu, bar), empty = b / STAGES == EMU_KINDS - 1;
+  const uint b = emu_barrier(emu, bar), empty = emu_empty(b), s = emu_stage(b);
 #if EMU_TURNS
-  if (b >= EMU_KINDS * STAGES) {
+  if (b >= EMU_KINDS * STAGES && b < EMU_FIRST_PART) {
     emu_take_turn(emu, b, parity);
     return;
   }
-  if (!empty) {
+  if (!empty && b < EMU_FIRST_PART) {
     emu->waits[b] = (emu_before(emu, emu->used / emu->depth) + emu->used % emu->depth) / STAGES;
     ++emu->used;
   }
@@ -158,13 +160,14 @@ inline void emu_wait(emu_t* emu, uint bar, uint parity) {
   const uint n = emu->waits[b]++;
   EMU_MUST(parity == ((n & 1) ^ empty), PARITY)
   if (empty) {  // What was handed back had come; of what had come all but the last was handed back.
-    const uint s = b % STAGES, held = emu->last[s] > emu->done;
-    int again = emu->ended[s] + 1 >= n + held;
+    const uint held = emu->last[s] > emu->done, came = emu_came(b);
+    int again = emu->ended[came] + 1 >= n + held;
 #ifdef WEIGHTS  // Of those that were loaded, too.
     again = again || (emu->came + BOXES - 1 - s) / BOXES >= n;
 #endif
     EMU_MUST(again, EARLY)
-    for (int kind = 0; kind < EMU_KINDS - 1; ++kind) emu->ended[kind * STAGES + b % STAGES] = n;
+    for (int kind = 0; kind < EMU_KINDS - 1; ++kind)
+      if (came < STAGES || !kind) emu->ended[kind * STAGES + came] = n;
     return;
   }
   EMU_MUST(emu->ended[b] >= n, EARLY)
@@ -173,18 +176,18 @@ inline void emu_wait(emu_t* emu, uint bar, uint parity) {
   if (b < BOXES) emu->came = n * BOXES + b + 1;
 #endif
   EMU_MUST((uint)EMU_COUNT(b, 2) > n && n < emu->generations, NEVER)
-  emu->open[b % STAGES] = min(n, emu->generations - 1) + 1;
+  emu->open[s] = min(n, emu->generations - 1) + 1;
 }
 
 inline void emu_arrive(emu_t* emu, uint bar) {
   const uint b = emu_barrier(emu, bar);
   atomic_inc(&EMU_COUNT(b, 1));
 #if EMU_TURNS
-  if (b >= EMU_KINDS * STAGES) emu_pass_turn(emu, b);
+  if (b >= EMU_KINDS * STAGES && b < EMU_FIRST_PART) emu_pass_turn(emu, b);
 #endif
-  if (b / STAGES != EMU_KINDS - 1) return;
-  EMU_MUST(emu->last[b % STAGES] <= emu->done, HELD)
-  emu->open[b % STAGES] = 0;
+  if (!emu_empty(b)) return;
+  EMU_MUST(emu->last[emu_stage(b)] <= emu->done, HELD)
+  emu->open[emu_stage(b)] = 0;
 }
 
 inline void emu_expect(emu_t* emu, uint bar, int bytes) {
@@ -193,6 +196,9 @@ inline void emu_expect(emu_t* emu, uint bar, int bytes) {
   atomic_inc(&EMU_COUNT(b, 1));
   ++EMU_COUNT(b, 2);
   EMU_COUNT(b, 3) += bytes;
+#if EMU_PARTS  // which nobody else waits for
+  if (b >= EMU_FIRST_PART) EMU_MUST(emu->waits[b + IN_RING] == (uint)EMU_COUNT(b, 2), EARLY)
+#endif
 }
 
 inline void emu_acquire(emu_t* emu, ulong map) {
@@ -202,28 +208,31 @@ inline void emu_acquire(emu_t* emu, ulong map) {
 
 inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint bar, int x0,
                     int x1, int x2, int x3, int x4) {
-  const uint b = emu_barrier(emu, bar), expected = EMU_COUNT(b, 2);
+  const uint b = emu_barrier(emu, bar), expected = EMU_COUNT(b, 2), kind = m[1] & EMU_LOW;
+  // Tiled, 128-byte swizzle, zeros outside, L2 promotion; all else, as the elements' steps, 0.
+  const uint head = (rank - 1) << 4 | 3 << 13 | 2 << 17;
+  const int words = EMU_PARTS && kind == (head | EMU_CODE_16);  // what an epilogue reads
+  const int nbytes = words ? 2 : EMU_SIZE;
   const long size[5] = {(m[4] & EMU_LOW) + 1, (m[4] >> 32) + 1, (m[5] & EMU_LOW) + 1,
                         (m[5] >> 32) + 1, (m[6] & EMU_LOW) + 1};
-  const long step[5] = {EMU_SIZE, (m[1] >> 32) << 4, (m[2] & EMU_LOW) << 4, (m[2] >> 32) << 4,
+  const long step[5] = {nbytes, (m[1] >> 32) << 4, (m[2] & EMU_LOW) << 4, (m[2] >> 32) << 4,
                         (m[3] & EMU_LOW) << 4};
   const int box[5] = {(m[6] >> 56) + 1, (m[7] & 255) + 1, (m[7] >> 8 & 255) + 1,
                       (m[7] >> 16 & 255) + 1, (m[7] >> 24 & 255) + 1};
   const int x[5] = {x0, x1, x2, x3, x4};
   const uint rows = box[1] * box[2] * box[3] * box[4], bytes = rows * 128;
-  // Tiled, 128-byte swizzle, zeros outside, L2 promotion; all else, as the elements' steps, 0.
-  int ok = (m[1] & EMU_LOW) == ((ulong)(rank - 1) << 4 | EMU_CODE | 3 << 13 | 2 << 17);
+  int ok = words || kind == (head | EMU_CODE);
   ok = ok && m[3] >> 32 == 0 && (m[6] >> 32 & 0xffffff) == 0 && m[7] >> 32 == 0;
-  ok = ok && m[8] == bytes && m[9] == 1024 && box[0] * EMU_SIZE == 128 && m[0] % 16 == 0;
+  ok = ok && m[8] == bytes && m[9] == 1024 && box[0] * nbytes == 128 && m[0] % 16 == 0;
   for (int i = 10; i < 16; ++i) ok = ok && m[i] == 0;
   for (int i = rank; i < 5; ++i) ok = ok && size[i] == 1 && box[i] == 1;
   EMU_MUST(ok, MAP)
   EMU_MUST((emu->acquired >> ((ulong)m >> 7 & 63) & 1) && (ulong)m % 128 == 0, ACQUIRED)
-  EMU_MUST(x0 * EMU_SIZE % 16 == 0, START)
+  EMU_MUST(x0 * nbytes % 16 == 0, START)
   EMU_MUST(expected > 0, UNEXPECTED)
   EMU_MUST(expected <= emu->generations, GENERATIONS)
   const uint part = emu_part(to);
-  const int fits = emu_part(to + bytes - 1) == part && part == b % STAGES && to % 128 == 0;
+  const int fits = emu_part(to + bytes - 1) == part && part == emu_stage(b) && to % 128 == 0;
   EMU_MUST(fits, TARGET)
   EMU_COUNT(b, 3) -= bytes;
   if (!ok || !fits || expected - 1 >= emu->generations) return;
@@ -241,28 +250,28 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
       inside = inside && at >= 0 && at < size[i];
       from += at * step[i];
     }
-    from += (long)x0 * EMU_SIZE;
-    const ulong first = from + low * EMU_SIZE, last = from + high * EMU_SIZE;
+    from += (long)x0 * nbytes;
+    const ulong first = from + low * nbytes, last = from + high * nbytes;
     int known = !inside;
     for (int i = 0; i < 4; ++i) known = known || (first >= emu->from[i] && last <= emu->to[i]);
     EMU_MUST(known, SOURCE)
     for (int i = 0; i < box[0]; ++i) {
       const int live = inside && known && i >= low && i < high;
-      __global uchar* const at = ring + emu_swizzle(to + row * 128 + i * EMU_SIZE);
-#if EMU_SIZE == 4
-      const uint v = live ? *(__global const uint*)(from + i * 4) : 0;
-      *(__global uint*)at = EMU_ROUNDED(v);
-#else
-      *(__global ushort*)at = live ? *(__global const ushort*)(from + i * 2) : 0;
-#endif
+      __global uchar* const at = ring + emu_swizzle(to + row * 128 + i * nbytes);
+      if (nbytes == 4) {
+        const uint v = live ? *(__global const uint*)(from + i * 4) : 0;
+        *(__global uint*)at = EMU_ROUNDED(v);
+      } else {
+        *(__global ushort*)at = live ? *(__global const ushort*)(from + i * 2) : 0;
+      }
     }
   }
 }
 
 // Where this work-item sees an address of shared memory (swizzled already).
 inline __global uchar* emu_at(emu_t* emu, uint at) {
-  const uint part = emu_part(at), open = part < STAGES ? emu->open[part] : 0;
-  EMU_MUST(part < STAGES, OPERAND)
+  const uint part = emu_part(at), open = part < EMU_PLACES ? emu->open[part] : 0;
+  EMU_MUST(part < EMU_PLACES, OPERAND)
   EMU_MUST(open, CLOSED)
   return open ? emu->ring + (open - 1) * (ulong)EMU_GENERATION + (at - EMU_BASE) : emu->ring;
 }
@@ -392,20 +401,7 @@ inline uint emu_side(emu_t* emu, uint at) {
 #define native_divide(a, b) ((a) / (b))
 #define native_recip(a) (1 / (a))
 
-// wgmma_register_blocked.cl and wgmma_transposed.cl: the left operand comes from registers;
-// shared memory is read and written.
-#define LDS1(to, at) to = *(__global uint*)emu_at(emu, at)
-#define LDS2(to0, to1, at) { \
-    const uint at_ = at; \
-    emu->lanes[emu->tid] = at_; \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    for (uint i_ = emu->tid & ~15u; i_ < (emu->tid | 15u) + 1; ++i_) \
-      EMU_MUST(emu->lanes[i_] == at_ || (emu->lanes[i_] ^ at_) & 0x78u, BANKS) \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    LDS1(to0, at_); \
-    LDS1(to1, at_ + 4); }
-#define STS4(at, v) \
-    for (int i_ = 0; i_ < 4; ++i_) *(__global uint*)emu_at(emu, (at) + 4 * i_) = (v)[i_]
+// wgmma_register_blocked.cl and wgmma_transposed.cl: the left operand comes from registers.
 #define REGISTERS(change, n)
 #define PREFETCH(p)
 #define WARP_SYNC
@@ -448,23 +444,6 @@ inline float emu_half(uint pair, int high) {
     emu_product(emu, d, rows_[0], rows_[1], b, add, columns, b_mn); }
 #endif
 #define WGMMA_A(d, x0, x1, b, add) EMU_LEFT(d, x0, x1, b, add, EMU_N, EMU_B_MN)
-// wgmma_register_blocked16.cl, transposed.  Lane 4 g + t gets rows 2 t and 2 t + 1 of each matrix's
-// column g.
-#define LDMATRIX(to, at) { \
-    emu->lanes[emu->tid] = (at); \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    for (uint i_ = emu->tid & ~7u; i_ < (emu->tid | 7u) + 1; ++i_) \
-      EMU_MUST(i_ == emu->tid || (emu->lanes[i_] ^ emu->lanes[emu->tid]) & 0x70u, BANKS) \
-    for (int i_ = 0; i_ < 4; ++i_) { \
-      (to)[i_] = 0; \
-      for (int h_ = 0; h_ < 2; ++h_) { \
-        const uint g_ = emu->tid % 32 / 4, t_ = emu->tid % 4 * 2 + h_; \
-        const uint row_ = emu->lanes[emu->tid / 32 * 32 + 8 * i_ + t_]; \
-        EMU_MUST(row_ % 16 == 0, OPERAND) \
-        (to)[i_] |= (uint)*(__global ushort*)emu_at(emu, row_ + 2 * g_) << 16 * h_; \
-      } \
-    } \
-    barrier(CLK_LOCAL_MEM_FENCE); }
 """
 
 # At the beginning of the kernel.
@@ -486,7 +465,7 @@ _BEGIN = """
   emu->maps_end = emu->maps + emu_n.s6;
   emu->acquired = emu->committed = emu->done = emu->fenced = emu->reads = emu->used = emu->came = 0;
   for (int i_ = 0; i_ < 4; ++i_) emu->owed[i_] = 0;
-  for (int i_ = 0; i_ < STAGES; ++i_) emu->last[i_] = emu->open[i_] = 0;
+  for (int i_ = 0; i_ < EMU_PLACES; ++i_) emu->last[i_] = emu->open[i_] = 0;
   for (int i_ = 0; i_ < EMU_BARRIERS; ++i_) emu->waits[i_] = emu->ended[i_] = 0;
 """
 
@@ -518,6 +497,7 @@ class Emulation:
             barriers of a stage, stages, counts.
         stays: whether the last stage is never handed back.
         turns: teams that take turns, whose barriers' counts are behind those.
+        parts: of what an epilogue reads, two barriers each, whose counts are behind those.
     """
 
     launches: list[Launch]
@@ -526,11 +506,12 @@ class Emulation:
     shape: tuple[int, int, int]
     stays: bool
     turns: int
+    parts: int
 
     @property
     def state(self) -> tuple[int, int]:
         """The shape of what the launches leave, of int32."""
-        return self.groups, 1 + math.prod(self.shape) + self.turns * _COUNTS
+        return self.groups, 1 + math.prod(self.shape) + (self.turns + 2 * self.parts) * _COUNTS
 
 
 def is_emulated(launch: Launch) -> bool:
@@ -588,13 +569,15 @@ def emulate(
     teams = numbers.get("PINGPONG", 1)
     together = consumers // teams  # who take other tiles meet at no barrier
     turns = teams if launch.name == "wgmma" and teams > 1 else 0
-    source, pointers = _source(launch.source, kinds, consumers, exact, turns)
+    bringers, parts, of_tile = emulator_shared.parts(launch, turns)
+    source, pointers = _source(launch.source, kinds, consumers, exact, turns, parts)
     facts = launch.name == "wgmma_attention_gradient" and numbers["KEYS"]
-    # First work-item and number of them: who loads; who turns pixels or brings rows' numbers; who
-    # multiplies.
+    # First work-item and number of them: who loads; who turns pixels or brings operands or rows'
+    # numbers; who multiplies.
     roles = (
         (consumers, 1), *(((consumers + 1, 63),) if taps else ()),
         *(((consumers + 32, 32),) if facts else ()),
+        *((consumers + 32 * n, 1) for n in range(1, bringers + 1)),
         *((first, together) for first in range(0, consumers, together)),
     )  # fmt: skip
     stages, tiles = numbers["STAGES"], ceil_div(numbers["TILES"], groups)
@@ -603,10 +586,11 @@ def emulate(
         taps = 1 if numbers["RESIDENT"] else boxes * numbers["TAPS1"] * numbers["TAPS2"]
         generations = max(ceil_div(boxes, numbers["BOXES"]), ceil_div(taps, numbers["WEIGHTS"]))
     else:
-        beside = 2 * numbers.get("OWN_LOCAL", 0)  # stages that every tile uses once
-        generations = max(ceil_div(numbers["SLICE"] * tiles, stages - beside), beside and tiles)
+        beside = 2 * numbers.get("OWN_LOCAL", 0)  # stages that each tile uses once
+        once = max(of_tile, beside // 2)
+        generations = max(ceil_div(numbers["SLICE"] * tiles, stages - beside), tiles * once)
     *operands, maps = (sizes[ref.slot] - ref.offset for ref in launch.args[: pointers + 1])
-    operands += [0] * (4 - pointers)
+    operands = emulator_shared.with_brought(launch, sizes, [*operands, 0, 0, 0][:4])
     launches = [
         dataclasses.replace(
             launch, source=source, global_size=(groups * count,), local_size=(count,),
@@ -620,10 +604,12 @@ def emulate(
     ]  # fmt: skip
     stays = bool(numbers.get("RESIDENT"))
     ring = groups * generations * _GENERATION
-    return Emulation(launches, ring, groups, (kinds, stages, _COUNTS), stays, turns)
+    return Emulation(launches, ring, groups, (kinds, stages, _COUNTS), stays, turns, parts)
 
 
-def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tuple[str, int]:
+def _source(
+    source: str, kinds: int, lanes: int, exact: bool, turns: int, parts: int
+) -> tuple[str, int]:
     """The text of a kernel for Hopper, with what it takes from the hardware emulated, and how many
     operands it has."""
     n, k, name, transposed = re.search(
@@ -641,7 +627,8 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
     attention = emulator_attention.DEVICE if shapes else ""
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
-        KINDS=kinds, TURNS=turns, LANES=lanes, EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
+        CODE_16=_CODES["bf16"][0], KINDS=kinds, TURNS=turns, PARTS=parts, LANES=lanes,
+        EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
         GENERATION=_GENERATION, LIMIT=tiles.SHARED_LIMIT,
         **{f"N{of}": columns for of, columns, _ in shapes},
         **{f"B_MN{of}": mn for of, _, mn in shapes},
@@ -663,7 +650,7 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
     begin = _BEGIN + "".join(
         f"  emu->from[{i}] = (ulong){p}; emu->to[{i}] = (ulong){p} + emu_n.s{i};\n"
         for i, p in enumerate(pointers)
-    )
+    ) + emulator_shared.begin(source)
     for old, new in (
         ("__attribute__((reqd_work_group_size(THREADS, 1, 1))) ", ""),
         ("get_local_id(0)", "(int)emu->tid"),
@@ -674,7 +661,8 @@ def _source(source: str, kinds: int, lanes: int, exact: bool, turns: int) -> tup
     ):  # fmt: skip
         assert old in kernel, old
         kernel = kernel.replace(old, new)
-    return head + defines + _DEVICE + attention + "__kernel " + kernel, len(pointers)
+    device = emulator_shared.BARRIERS + _DEVICE + emulator_shared.DEVICE + attention
+    return f"{head}{defines}{device}__kernel {kernel}", len(pointers)
 
 
 def _check(state: np.ndarray, e: Emulation) -> None:
@@ -692,8 +680,14 @@ def _check(state: np.ndarray, e: Emulation) -> None:
         phases[:, -1, -1] = 0
     assert (arrivals > 0).all() and (came == arrivals * phases).all(), "a phase never ends"
     # A team passes a turn for each tile; nobody needs the last one.
-    turns = state[:, 1 + math.prod(shape) :].reshape(len(state), e.turns, _COUNTS)
-    arrivals, came, needed, _ = np.moveaxis(turns, -1, 0)
+    turns, parts = np.split(state[:, 1 + math.prod(shape) :], [e.turns * _COUNTS], 1)
+    arrivals, came, needed, _ = np.moveaxis(turns.reshape(len(state), e.turns, _COUNTS), -1, 0)
     passed, missing = np.divmod(came, np.maximum(arrivals, 1))
     assert (arrivals > 0).all() and not missing.any(), "a phase never ends"
     assert ((passed == needed) | (passed == needed + 1)).all(), "a phase never ends"
+    # Of each team first those that parts have come, then that they were handed back.
+    parts = parts.reshape(len(state), max(e.turns, 1), 2, -1, _COUNTS)
+    arrivals, came, loads, nbytes = np.moveaxis(parts, -1, 0)
+    assert not nbytes.any(), FAULTS["BYTES"]
+    phases = np.repeat(loads[:, :, :1], 2, 2)
+    assert (arrivals > 0).all() and (came == arrivals * phases).all(), "a phase never ends"

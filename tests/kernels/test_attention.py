@@ -354,7 +354,7 @@ def test_who_takes_matrix_units(card):
     assert name(p, dataclasses.replace(card, matrix="")) == "tile"
 
 
-@pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("features, dtype", [(32, dtypes.float32), (64, dtypes.bfloat16)], ids=str)
 def test_matrix_units_compile(card, features, dtype):
     p = attention_of(features, dtype)
@@ -423,7 +423,7 @@ def test_faults_of_matrix_units_are_seen(fault, cpu_dev, rng):
         case.check(solvers, cpu_dev)
 
 
-@pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("rows, columns", [(197, 40), (512, 32)])
 @pytest.mark.parametrize("drop", [None, Dropout(59 * 2**26, 64 / 59)], ids=["all", "drop"])
 def test_registers_of_matrix_units_hold_everything(card, rows, columns, drop):

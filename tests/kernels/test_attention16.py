@@ -226,7 +226,7 @@ SPILLS, DROPPING_SPILLS = 56, 44
 
 
 @pytest.mark.every(3)
-@pytest.mark.skipif(not ptx.available(), reason="clang and ptxas are not both installed")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("drop", [False, True], ids=["all", "drop"])
 @pytest.mark.parametrize("features", [64, 128])
 @pytest.mark.parametrize("where", ["card", "hopper"])

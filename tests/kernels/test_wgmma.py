@@ -445,7 +445,7 @@ def test_boxes_with_a_halo(with_halo, kind, tile, dtype, rng):
         assert relative(got, reference(p, a, b)) < bound(dtype, "high")
 
 
-@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("kind", [FORWARD, DATA_GRAD])
 @pytest.mark.parametrize("tile", halo.SHAPES, ids=lambda tile: tile.name)
 def test_boxes_with_a_halo_stay_in_registers(dev, tile, kind):
@@ -460,7 +460,7 @@ def test_boxes_with_a_halo_stay_in_registers(dev, tile, kind):
 
 
 @pytest.mark.every(3)
-@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("out", [dtypes.bfloat16, dtypes.float32], ids=str)
 @pytest.mark.parametrize(
     "tile", [*tiles.SHAPES, *tiles.PROMOTED, *halo.SHAPES], ids=lambda tile: tile.name
@@ -633,7 +633,7 @@ def test_taps_fit(box):
     assert box.height * box.images == (4 if box in register_blocked.BOXES else 8)
 
 
-@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("box", (*register_blocked.BOXES, *register_blocked.BOXES16), ids=str)
 def test_taps_stay_in_registers(dev, box):
     """152 registers a work-item are enough: nothing is spilled and no wgmma waits for another."""

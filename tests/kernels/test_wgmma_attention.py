@@ -273,7 +273,7 @@ def test_blocks_waste_little(hopper):
 
 
 @pytest.mark.every(3)
-@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("drop", [None, *DROPOUTS.values()], ids=["all", *DROPOUTS])
 @pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
 @pytest.mark.parametrize("features", [64, 128])

@@ -348,7 +348,7 @@ def test_layers_left_to_others(hopper_info):
     assert math.ceil(64 / a.images) == a.parts
 
 
-@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("precision", ["high", "highest"])
 def test_sources_compile(hopper_info, precision):
     """Nothing is spilled, no wgmma waits for another, and the groups of a compute unit fit."""

@@ -142,7 +142,7 @@ def test_who_takes_moments(cpu_dev, hopper_info, rng):
     assert not matmul.takes_moments(flat, cpu_dev.info)
 
 
-@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize(
     "tile, precision",
     [(t, "high") for t in tiles.SHAPES] + [(t, "highest") for t in tiles.PROMOTED],

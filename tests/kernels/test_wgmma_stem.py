@@ -124,7 +124,7 @@ def test_first_layers_choose_it(hopper_info):
     assert "stem_images" not in [launch.name for launch in plan.launches]
 
 
-@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("kind", [FORWARD, FILTER_GRAD])
 @pytest.mark.parametrize("shape", stem.FILTER_SHAPES, ids=lambda shape: shape.name)
 def test_tiles_stay_in_registers(kind, shape, hopper_info):

@@ -207,7 +207,7 @@ def test_moments_are_left_to_the_other(hopper_info):
     assert not matmul.takes_moments(problem(4096, 4096, 4096), hopper_info)
 
 
-@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("columns", [256, 255])
 @pytest.mark.parametrize("out", [FLOAT, dtypes.bfloat16], ids=str)
 @pytest.mark.parametrize("tile", transposed.SHAPES, ids=lambda t: f"{t.name}x{t.groups}")

@@ -37,7 +37,7 @@ __kernel void emulated_fill(__global int* ring, int ring_words, __global int* st
 """
 # As emulator._check.
 _JUDGE = """
-#define OF_GROUP (1 + (KINDS * STAGES + TURNS) * COUNTS)
+#define OF_GROUP (1 + (KINDS * STAGES + TURNS + 2 * PARTS) * COUNTS)
 #define AT(g, kind, stage, count) \\
   state[(g) * OF_GROUP + 1 + ((kind) * STAGES + (stage)) * COUNTS + (count)]
 __kernel void emulated_judge(__global const int* state, int groups, int stays RESULTS) {
@@ -53,6 +53,13 @@ __kernel void emulated_judge(__global const int* state, int groups, int stays RE
     for (int t = 0; t < TURNS; ++t) {
       const int passed = AT(g, KINDS, t, 1), needed = AT(g, KINDS, t, 0) * AT(g, KINDS, t, 2);
       phases |= passed != needed && passed != needed + AT(g, KINDS, t, 0);
+    }
+    for (int p = 0; p < PARTS; ++p) {  // of a team half the barriers say that parts have come
+      const int each = PARTS / TURNS, came = TURNS + p / each * 2 * each + p % each;
+      for (int back = 0; back < 2; ++back) {
+        const int b = came + back * each, ended = AT(g, KINDS, came, 2) * AT(g, KINDS, b, 0);
+        phases |= AT(g, KINDS, b, 0) <= 0 || AT(g, KINDS, b, 1) != ended || AT(g, KINDS, b, 3) != 0;
+      }
     }
   }
   if (!faults && !phases) return;
@@ -177,6 +184,7 @@ def _judge(state: str, e: emulator.Emulation, results: tuple[Ref, ...]) -> Launc
     names = [f"result{n}" for n in range(len(results))]
     defines = {
         "KINDS": kinds, "STAGES": stages, "COUNTS": counts, "TURNS": e.turns,
+        "PARTS": e.parts,
         "RESULTS": "".join(f", __global short* {name}" for name in names),
         "WRONG": " ".join(f"{name}[0] = {name}[1] = -1;" for name in names),
     }  # fmt: skip

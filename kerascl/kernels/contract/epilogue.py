@@ -45,6 +45,8 @@ class VectorLoad:
         at: C expression over the coordinates, where it is not the result's own index; of a vector's
             first result a multiple of eight.
         period: after so many results `at` repeats, as a bias does in each row; 0 if unknown.
+        brought: its number among those that the kernel itself brings into local memory, whose
+            vectors it gives by macros KCL_BROUGHT_VECTOR<W>_<word>(to, number); else -1.
     """
 
     pointer: str
@@ -52,6 +54,7 @@ class VectorLoad:
     name: str
     at: str = ""
     period: int = 0
+    brought: int = -1
 
     def line(self, pointer: str, index: str) -> str:
         """The statement that defines the variable."""
@@ -160,8 +163,14 @@ class Epilogue:
 
     @property
     def reads(self) -> tuple[VectorLoad, ...]:
-        """The loads of as many values as there are results."""
-        return tuple(load for load in self.loads if not load.at)
+        """The loads of as many values as there are results that the kernel does not bring."""
+        return tuple(load for load in self.loads if not load.at and load.brought < 0)
+
+    @property
+    def brought(self) -> tuple[VectorLoad, ...]:
+        """The loads whose values the kernel brings, in their order there."""
+        loads = (load for load in self.loads if load.brought >= 0)
+        return tuple(sorted(loads, key=lambda load: load.brought))
 
     @property
     def defines(self) -> str:
@@ -310,8 +319,11 @@ class Epilogue:
             arrays += f"{word} read{k}_[({n}) * {w}]; "
             place = f"({load.at})" if load.at else "given_i_ + n_ * given_step_"
             source = f"(__global const {word}*)({load.pointer}) + {place}"
+            macro, source = "KCL_LOAD_VECTOR", f"({source})"
+            if load.brought >= 0:
+                macro, source = "KCL_BROUGHT_VECTOR", str(load.brought)
             end = f"##_{word}" if suffix.startswith("#") else f"_{word}"
-            before += f"KCL_LOAD_VECTOR{suffix}{end}((read{k}_ + n_ * {w}), ({source})) "
+            before += f"{macro}{suffix}{end}((read{k}_ + n_ * {w}), {source}) "
             known += load.line(f"((const {load.dtype.storage}*)read{k}_)", f"n_ * {w} + j_") + " "
         for k, store in enumerate(self.stores):
             word = WORDS[store.dtype.itemsize]

@@ -12,6 +12,7 @@ from kerascl.kernels.contract.parameters import Params
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Ref, Scalar, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, prelude
+from kerascl.kernels.hopper.brought import Brought
 from kerascl.kernels.hopper.ptx import CONVERSIONS, KINDS, PAIRS, REWRITE, instruction
 from kerascl.kernels.hopper.tiles import PROMOTE_DEPTH, Shape
 from kerascl.kernels.hopper.tma import depth_of
@@ -19,6 +20,7 @@ from kerascl.kernels.matmul.split_k import vector_reduction_launch
 
 Args = tuple[Arg, ...]
 COMPUTING = 32  # registers of a work-item for addresses, and for what an epilogue computes
+BROUGHT = 16  # for one operand of it that is brought
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,8 @@ class Run:
     """Everything a launch of wgmma.cl needs besides its parameters.
 
     `a`, `b` (and `a_low`, `b_low` for 3xTF32) are slots; `a_mn`, `b_mn` say that the operand is
-    contiguous along rows or columns instead of k.
+    contiguous along rows or columns instead of k.  `brought`: the loads of the epilogue that TMA
+    brings, if it does.
     """
 
     shape: Shape
@@ -43,6 +46,7 @@ class Run:
     a_maps: int = 1
     columns: int = 0
     flags: tuple[tuple[str, int], ...] = ()
+    brought: Brought | None = None
 
     kernel: ClassVar[str] = "wgmma"  # its name and its file's
     turns: ClassVar[str] = ""  # the file that says how its teams take turns, if they do
@@ -90,7 +94,8 @@ class Run:
 
     def workspace(self, groups: int) -> int:
         """Bytes of tensor maps for so many work-groups."""
-        return 128 * (groups * self.maps + 1)
+        brought = self.shape.pingpong * len(self.brought.loads) if self.brought else 0
+        return 128 * (groups * (self.maps + brought) + 1)
 
     def launch(
         self, tiles: int, params: Params, epilogue: Epilogue, slot: str, info, moments: Args = ()
@@ -123,13 +128,15 @@ class Run:
             + epilogue.defines
             + cl_source("hopper/wgmma_common.cl")
             + (cl_source("hopper/wgmma_moments.cl") if epilogue.moments else "")
+            + (self.brought.source(shape) if self.brought else "")
             + cl_source("hopper/wgmma_store.cl")
             + (cl_source(f"hopper/{self.turns}.cl") if self.turns else "")
             + cl_source(f"hopper/{self.kernel}.cl")
         )
         args = (
             *self.operands, Ref(slot), Scalar("ulong8", self.a_words),
-            Scalar("ulong8", self.b_words), *params.args, *moments, *epilogue.args,
+            Scalar("ulong8", self.b_words), *(self.brought.args if self.brought else ()),
+            *params.args, *moments, *epilogue.args,
         )  # fmt: skip
         groups = self.groups(tiles, info, self._one_column(epilogue))
         return Launch(
@@ -189,7 +196,7 @@ class Run:
         if not vector or epilogue.reads or not epilogue.repeats(self.columns):
             return 0
         words = sum(ceil_div(vector * x.dtype.itemsize, 4) for x in epilogue.loads if x.period)
-        free = self.free - COMPUTING
+        free = self.free - COMPUTING - BROUGHT * len(epilogue.brought)
         return next((n for n in self.kept_counts(vector) if n * words <= free), 0)
 
     def kept_counts(self, vector: int) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.parameters import Params
 from kerascl.kernels.contract.plan import Launch, Plan, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, index_type
-from kerascl.kernels.hopper import pingpong
+from kerascl.kernels.hopper import brought, pingpong
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.kernel import Run
 from kerascl.kernels.hopper.pack import Matrix, pack_launch, pack_time, packed_step
@@ -19,6 +19,7 @@ from kerascl.kernels.hopper.solver import MomentsSolver
 from kerascl.kernels.hopper.tiles import (
     ONE_BY_ONE,
     PROMOTED,
+    READ,
     SHAPES,
     STORE_CLOCKS,
     Shape,
@@ -159,6 +160,10 @@ class HopperMatmul(MomentsSolver):
     def moments(self, p: MatmulProblem) -> bool:
         return p.batches == 1 and not self._alternates
 
+    def brings(self, p: MatmulProblem, epilogue: Epilogue) -> tuple[int, ...]:
+        found = (brought.bring(epilogue, shape, p.n).brought for shape in self.alternating)
+        return tuple(load.dtype.itemsize for load in next(found, ()))
+
     def layouts(self, p: MatmulProblem) -> tuple[str, str]:
         """`layouts` of what the kernel can read."""
         turnable = p.a.itemsize == 2
@@ -190,9 +195,9 @@ class HopperMatmul(MomentsSolver):
             wanted = 1 if shape.pingpong > 1 else self.splits
             for splits in slice_counts(wanted, p.total, ceil_div(p.k, deep)):
                 if shape.pingpong > 1:
-                    time = pingpong.time(
-                        shape, KINDS[p.a.name], tiles, p.k, info, store, self.more
-                    )  # fmt: skip
+                    more = self.more - READ * len(self.brought)
+                    time = pingpong.time(shape, KINDS[p.a.name], tiles, p.k, info, store, more)
+                    time += rates.moving(p.total * sum(self.brought))
                 else:
                     time = tiles_time(
                         shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
@@ -262,12 +267,15 @@ class HopperMatmul(MomentsSolver):
         tiles_m, tiles_n = ceil_div(p.m, rows), ceil_div(p.n, columns)
         tiles = tiles_m * tiles_n * p.batches * splits
         made = self.run if shape.pingpong == 1 else pingpong.PingpongRun
+        epilogue = brought.bring(epilogue, shape, p.n)
+        loads = epilogue.brought
         run = made(
-            shape, p.a, index, slots[0], slots[1],
+            brought.Brought.ring(shape) if loads else shape, p.a, index, slots[0], slots[1],
             a.words(p.a, rows, transposed[0], batched),
             b.words(p.a, columns, transposed[1], batched),
             transposed[0], transposed[1], lows[0], lows[1], columns=p.n,
             flags=(("BATCHED", int(batched)),),
+            brought=brought.Brought(loads, p.batches * p.m, p.n) if loads else None,
         )  # fmt: skip
         params = Params().add(
             "int", M=p.m, N=p.n, TILES=tiles, TILES_M=tiles_m, TILES_N=tiles_n, SPLITS=splits,

@@ -18,6 +18,7 @@ class HopperSolver(Solver):
         more: what the epilogue does with a result besides storing it, in times of that.
         reads: whether the epilogue reads as many values as there are results.
         turns: whether teams may take tiles in turn, of which none has an output's columns alone.
+        brought: bytes of each of these `reads`, where tiles of teams have them brought.
     """
 
     prefix = "wgmma"  # what its solvers' names begin with
@@ -25,13 +26,14 @@ class HopperSolver(Solver):
 
     def __init__(
         self, tile=None, splits: int | None = None, more: float = 0.0, reads: bool = False,
-        turns: bool = True,
+        turns: bool = True, brought: tuple[int, ...] = (),
     ):  # fmt: skip
         self.tile = tile
         self.splits = splits
         self.more = more
         self.reads = reads
         self.turns = turns
+        self.brought = brought
         self.name = self.prefix + (tile.name if tile else "") + (f"s{splits}" if splits else "")
 
     def takes(self, problem) -> bool:
@@ -57,6 +59,10 @@ class MomentsSolver(HopperSolver):
         """Whether all rows of this problem's product are those of one output."""
         raise NotImplementedError
 
+    def brings(self, problem, epilogue: Epilogue) -> tuple[int, ...]:
+        """Bytes of a value of each of the loads that tiles of teams have brought: all or none."""
+        return ()
+
     def choice(self, problem, info, epilogue: Epilogue) -> tuple:
         """`best` for the epilogue."""
         more = READ * len(epilogue.reads) + (MOMENTS if epilogue.moments else 0.0)
@@ -66,7 +72,8 @@ class MomentsSolver(HopperSolver):
         # Moments are those of whole sums.
         splits = 1 if epilogue.moments else self.splits
         turns = self.turns and not epilogue.moments
-        return type(self)(self.tile, splits, more, reads, turns).best(problem, info)
+        brought = self.brings(problem, epilogue)
+        return type(self)(self.tile, splits, more, reads, turns, brought).best(problem, info)
 
     def takes_moments(self, problem, info) -> bool:
         if not self.moments(problem) or not hopper_probe.available(info, hopper_probe.MOMENTS):

@@ -19,7 +19,7 @@
 #endif
 #define PAIR (A_BYTES + B_BYTES)
 #define STAGE (LOW ? 2 * PAIR : PAIR)
-#define RING (STAGES * STAGE)
+#define RING (STAGES * STAGE + BROUGHT_BYTES)
 #define LOW_MAPS (8 * MAPS)  // from an operand's tensor map to that of its low part
 
 #ifndef CONV
@@ -40,13 +40,14 @@
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
     __global const uchar* restrict pA2, __global const uchar* restrict pB2,
-    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS MOMENTS_PARAMS
-    EPILOGUE_PARAMS) {
+    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB BROUGHT_PARAMS PARAMS
+    MOMENTS_PARAMS EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
   SAME_IN_WARP(consumer, tid >> 7);
-  RING_AT(base, RING + 16 * STAGES + SIDE + TURN_BYTES);
+  RING_AT(base, RING + 16 * STAGES + SIDE + TURN_BYTES + BROUGHT_BARRIER_BYTES);
   INIT_TURNS
+  INIT_BROUGHT
   RING_BARRIERS(4 * TILE_CONSUMERS)
   const int groups = get_num_groups(0);
 // With reads more registers help more than another work-group.
@@ -256,6 +257,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
         }
       }
     }
+    BRING
     return;
   }
 

@@ -68,6 +68,7 @@
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); \
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
 #define GROUP_SYNC asm volatile("bar.sync 0;" ::: "memory")
+#define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 // Behind the ring: a stage has come; so many consumers have handed it back.
 #define RING_BARRIERS(consumers) \
   const uint full = base + RING, empty = full + 8 * STAGES; \
@@ -150,6 +151,9 @@ inline void write_map(__global ulong* to, ulong address, ulong8 w) {
 // Shared memory by address: the ring's, and beside it.
 #define LDS2(to0, to1, at) \
   asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(to0), "=r"(to1) : "r"(at) : "memory")
+#define LDS4(to, at) \
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];" \
+               : "=r"((to)[0]), "=r"((to)[1]), "=r"((to)[2]), "=r"((to)[3]) : "r"(at) : "memory")
 #define SHARED_PUT(at, v) asm volatile("st.shared.f32 [%0], %1;" :: "r"(at), "f"(v) : "memory")
 #define SHARED_GET(v, at) asm volatile("ld.shared.f32 %0, [%1];" : "=f"(v) : "r"(at) : "memory")
 

@@ -29,7 +29,6 @@
 #define STS4(at, v) \
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" \
                :: "r"(at), "r"((v)[0]), "r"((v)[1]), "r"((v)[2]), "r"((v)[3]) : "memory")
-#define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_register_blocked(
     __global const uchar* restrict pX, __global const uchar* restrict pDy,

@@ -9,6 +9,17 @@
 #define END_MOMENTS
 #endif
 
+#ifndef BROUGHT_COUNT  // else wgmma_brought.cl
+#define BROUGHT_BYTES 0
+#define BROUGHT_BARRIER_BYTES 0
+#define BROUGHT_PARAMS
+#define INIT_BROUGHT
+#define BRING
+#define BEGIN_BROUGHT
+#define READ_BROUGHT
+#define OF_ROW(n)
+#endif
+
 #if PINGPONG > 1  // which warpgroup of its tile
 #define IN_TILE (consumer % TILE_CONSUMERS)
 #else
@@ -102,9 +113,9 @@
 #define STORE_BOTH(PART, width, tiles, step) { \
         float d[width]; \
         PART(d, j, 0) \
-        STORE_VECTORS(1, width, d, live0, at0, 0) \
+        { OF_ROW(0) STORE_VECTORS(1, width, d, live0, at0, 0) } \
         PART(d, j, 2) \
-        STORE_VECTORS(1, width, d, live1, at1, 0) }
+        { OF_ROW(1) STORE_VECTORS(1, width, d, live1, at1, 0) } }
 #elif VECTORS == 1
 #define STORE_BOTH(PART, width, tiles, step) { \
         float d[2][width]; \
@@ -151,6 +162,7 @@
 #define STORE_ROWS \
       const int low = pair & 1, high = pair & 2; \
       UNROLL for (int j = 0; j < BN / 8; j += 4 * VECTORS) { \
+        READ_BROUGHT \
         const int col = COLUMN(j), inside = n0 + col < COLUMNS; \
         READ_PART(j) \
         STORE_BOTH(EIGHT, 8, 4, 32) \
@@ -174,6 +186,7 @@
 #define STORE_ROWS \
       const int odd = pair & 1; \
       UNROLL for (int j = 0; j < BN / 8; j += 2 * VECTORS) { \
+        READ_BROUGHT \
         const int col = COLUMN(j), inside = n0 + col < COLUMNS; \
         READ_PART(j) \
         STORE_BOTH(FOUR, 4, 2, 16) \
@@ -194,5 +207,6 @@
       const int row = ROW(i); \
       PLACE(row, live0, at0) \
       PLACE(row + 8, live1, at1) \
+      BEGIN_BROUGHT \
       STORE_ROWS \
     }

@@ -13,7 +13,7 @@ from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import pingpong
-from kerascl.kernels.hopper.selftests.products import with_a_bias
+from kerascl.kernels.hopper.selftests.products import matmul, with_a_bias
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.selftests.trial import Data, Trial, check
 from kerascl.runtime.device import DeviceInfo
@@ -28,11 +28,12 @@ CASES = (  # batch, m, n, k, dtype
     (1, 3000, 2000, 1000, "bfloat16"),  # more stages a tile than twice those of the ring
     (3, 2000, 1000, 600, "float32"),
 )
+OPERANDS = 5100, 1000, 136  # m, n, k; two or three tiles a work-group
 
 
 def trials(info: DeviceInfo) -> Iterator[Trial]:
     """Products of few and of many tiles and stages, whose epilogue adds, squares, and stores both;
-    products whose bias is read before them."""
+    products whose bias is read before them, or whose operands of both lengths are brought."""
     for batch, m, n, k, name in CASES:
         dtype = dtypes.as_dtype(name)
         problem = normalise_matmul(
@@ -47,6 +48,12 @@ def trials(info: DeviceInfo) -> Iterator[Trial]:
             yield Trial(plan, functools.partial(_data, what, batch, m, n, k, dtype), TIMES)
     solvers = tuple(map(hopper_matmul.HopperMatmul, pingpong.SHAPES))
     yield from with_a_bias(info, solvers, dtypes.bfloat16, 2e-5)
+    problem = matmul(*OPERANDS, dtypes.bfloat16)
+    for solver in solvers:
+        for dtype, bound in ((dtypes.float32, 2e-5), (dtypes.bfloat16, 4e-3)):
+            plan = solver.plan(problem, info, _adds_and_gates(dtype))
+            what = f"a product of teams with operands ({solver.name}, {dtype.name})"
+            yield Trial(plan, functools.partial(_with_operands, what, dtype, bound), TIMES)
 
 
 def _data(what: str, batch: int, m: int, n: int, k: int, dtype: DType) -> Data:
@@ -63,6 +70,37 @@ def _data(what: str, batch: int, m: int, n: int, k: int, dtype: DType) -> Data:
         check(f"the epilogue of {what}", out, want * want, 4 * bound)
 
     return Data({"a": a, "b": b, "more": more}, {"out": out, "total": total}, verdict)
+
+
+def _with_operands(what: str, dtype: DType, bound: float) -> Data:
+    rng = np.random.default_rng()
+    m, n, k = OPERANDS
+    bfloat16 = dtypes.bfloat16.numpy
+    a, b, gate = (
+        rng.standard_normal(shape, np.float32).astype(bfloat16)
+        for shape in ((m, k), (k, n), (m, n))
+    )
+    more = rng.standard_normal((m, n), np.float32)
+    want = (a.astype(np.float64) @ b.astype(np.float64) + more) * gate.astype(np.float64)
+    out = np.empty((m, n), dtype.numpy)
+    inputs = {"a": a, "b": b, "more": more, "gate": gate}
+    return Data(inputs, {"out": out}, lambda: check(what, out.astype(np.float64), want, bound))
+
+
+def _adds_and_gates(out: DType) -> Epilogue:
+    """Adds "more" and stores that times "gate"."""
+    float32, bfloat16 = dtypes.float32, dtypes.bfloat16
+    compute = "const float value = (acc + more_) * gate_;"
+    return Epilogue(
+        f", __global {out.storage}* restrict out, __global const float* restrict more, "
+        f"__global const {bfloat16.storage}* restrict gate",
+        (Ref("out"), Ref("more"), Ref("gate")),
+        f"const float more_ = more[i], gate_ = {bfloat16.load.format(p='gate', i='i')}; "
+        f"{compute} {out.store.format(p='out', i='i', v='value')};",
+        loads=(VectorLoad("more", float32, "more_"), VectorLoad("gate", bfloat16, "gate_")),
+        compute=compute,
+        stores=(VectorStore("out", out, "value"),),
+    )
 
 
 def _adds_and_squares() -> Epilogue:
