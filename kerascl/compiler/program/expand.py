@@ -95,7 +95,8 @@ class _Unit:
 
     def directive(self, line: str) -> None:
         """Obey a line; it begins behind its #."""
-        name, rest = (re.match(r"(\w*)\s*(.*)", line) or [None, "", ""])[1:3]
+        name = line[: len(line) - len(line.lstrip("abcdefghijklmnopqrstuvwxyz"))]
+        rest = line[len(name) :].strip()
         if name in ("if", "ifdef", "ifndef"):
             outer = self.live
             taken = outer and self._holds(name, rest)

@@ -220,7 +220,7 @@ def part(
     text = f"({', '.join(listed)}) {_text(body)}"
     mark = hashlib.sha256(text.encode()).hexdigest()[:8]
     name = f"{kernel}_{mark}"
-    texts[name] = f"inline void {name}{text}"
+    texts[name] = f"static void {name}{text}"
     pragmas = tuple(item.words[0] for item in items if item.words[0].startswith("#"))
     return Part(name, tuple(texts.items()), pragmas, params, nbytes, tuple(places), meets)
 
