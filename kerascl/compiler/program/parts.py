@@ -20,7 +20,7 @@ from kerascl.compiler.program.expand import Unsupported, constant, expanded, is_
 GROUP, POOL = "kr_group", "kr_pool"  # parameters of such functions
 ALIGNMENT = 128  # bytes, of a team's local memory
 WARP = 32  # a named barrier counts whole warps
-MOST_TEAMS = 15  # that meet alone: there are sixteen barriers, of which one is the work-group's
+MOST_TEAMS = 15  # larger ones that meet alone: one of sixteen barriers is the work-group's
 _SIZES = {
     "char": 1, "uchar": 1, "short": 2, "ushort": 2, "half": 2, "int": 4, "uint": 4, "float": 4,
     "long": 8, "ulong": 8, "double": 8, "size_t": 8,
@@ -86,15 +86,15 @@ class Shape:
     Attributes:
         groups, local: work-groups and their work-items, by dimension.
         width: work-items of a work-group of the launch.
+        stride: work-items from the first of a team to the first of the next.
         teams: groups at once in it; further work-items have nothing to do.
-        named: whether a team can meet alone (NVIDIA's named barriers).
     """
 
     groups: tuple[int, ...]
     local: tuple[int, ...]
     width: int
+    stride: int
     teams: int = 1
-    named: bool = False
 
     @property
     def items(self) -> int:
@@ -103,9 +103,9 @@ class Shape:
 
     def lane(self) -> str:
         """A work-item's number in its team."""
-        if self.items == self.width:
+        if self.stride == self.width:
             return "get_local_id(0)"
-        return f"(get_local_id(0) % {self.items}u)" if self.items > 1 else "0u"
+        return f"(get_local_id(0) % {self.stride}u)" if self.stride > 1 else "0u"
 
     def meeting(self) -> str:
         """A call at which a team's work-items meet."""
@@ -114,21 +114,18 @@ class Shape:
         return f"kr_meet_{self.items}()"
 
     def meeting_function(self) -> tuple[str, str] | None:
-        """The name and text of what `meeting` calls, where it is not OpenCL's own.
-
-        Raises:
-            Unsupported: a team cannot meet alone.
-        """
+        """The name and text of what `meeting` calls where it is not OpenCL's own: NVIDIA's barriers
+        of some warps, or of some lanes of one."""
         if self.items == self.width:
             return None
-        if not self.named or self.items % WARP or self.teams > MOST_TEAMS:
-            raise Unsupported("teams that meet alone")
+        if self.items <= WARP:
+            text = f"bar.warp.sync {2**self.items - 1};"
+            inside = f'asm volatile("{text}" ::: "memory");'
+        else:
+            number = f'"r"(1u + (uint)get_local_id(0) / {self.stride}u)'
+            inside = f'asm volatile("bar.sync %0, {self.items};" :: {number} : "memory");'
         name = f"kr_meet_{self.items}"
-        return name, (
-            f"inline void {name}(void) {{\n"
-            f'  asm volatile("bar.sync %0, {self.items};" :: '
-            f'"r"(1u + (uint)get_local_id(0) / {self.items}u) : "memory");\n}}\n'
-        )
+        return name, f"inline void {name}(void) {{\n  {inside}\n}}\n"
 
     def place(self, function: str, dimension: int) -> str:
         """What a function of a work-item's place gives."""
@@ -148,7 +145,7 @@ class Shape:
         if local > 1:
             below = math.prod(self.local[:at])
             lane = self.lane() if below == 1 else f"{self.lane()} / {below}u"
-            if math.prod(self.local[at + 1 :]) > 1:
+            if math.prod(self.local[at + 1 :]) > 1 or self.stride > self.items:
                 lane = f"{lane} % {local}u"
         values = {
             "get_group_id": group, "get_local_id": lane, "get_num_groups": f"{groups}u",

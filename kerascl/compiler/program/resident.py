@@ -14,6 +14,7 @@ other: hence the self-test (`resident_selftest`).
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -121,16 +122,14 @@ def _runs(steps: Sequence[Step], how: Team, info: DeviceInfo) -> list[_Run]:
             probe = probed[id(steps[end])]
             if probe is None:
                 break
-            found, shape = probe
-            if found.meets and not how.named:
-                if width not in (0, shape.items) or shape.items < least:
+            found, alone = probe
+            if not width and found.meets:
+                if alone.items < least:
                     break
-                width = shape.items
-            if width and not staying.teams(found, shape.items, width, info):
+                width = alone.items
+            if width and staying.shape(found, alone, how, width, info) is None:
                 break
-            if how.named and found.meets and shape.items != width and shape.items % parts.WARP:
-                break
-            least = max(least, shape.items)
+            least = max(least, alone.items)
             end += 1
         if end == at:
             at += 1
@@ -151,17 +150,16 @@ def _probe(step: Step, info: DeviceInfo) -> tuple[Part, Shape] | None:
         return None
     if not all(_known(arg) for arg in step.args):
         return None
-    assert step.local_size is not None
-    shape = _shape(step, 0)
-    if shape is None or shape.items > info.max_work_group_size:
+    alone = _alone(step)
+    if alone is None or alone.items > info.max_work_group_size:
         return None
     try:
-        found = _text(step, shape, info)
+        found = _text(step, alone, info)
     except Unsupported:
         return None
     if len(found.params) != len(step.args) or found.local_bytes > staying.room(info):
         return None
-    return found, shape
+    return found, alone
 
 
 def _known(arg: Any) -> bool:
@@ -170,15 +168,15 @@ def _known(arg: Any) -> bool:
     return type(arg) in (Use, Counters, LocalMemory)
 
 
-def _shape(step: Step, width: int, teams: int = 1, named: bool = False) -> Shape | None:
-    """How a step's groups stand in groups of `width` work-items, 0 for as many as its own."""
+def _alone(step: Step) -> Shape | None:
+    """How a step's groups stand in a launch as wide as these."""
     local = step.local_size
     assert local is not None
     if any(n % m for n, m in zip(step.global_size, local, strict=True)):
         return None
     groups = tuple(n // m for n, m in zip(step.global_size, local, strict=True))
-    items = int(np.prod(local))
-    return Shape(groups, tuple(local), width or items, teams, named)
+    items = math.prod(local)
+    return Shape(groups, tuple(local), items, items)
 
 
 def _text(step: Step, shape: Shape, info: DeviceInfo) -> Part:
@@ -189,10 +187,9 @@ def _text(step: Step, shape: Shape, info: DeviceInfo) -> Part:
 
 def _part(step: Step, width: int, how: Team, info: DeviceInfo) -> tuple[Part, Shape]:
     """A step's part in a launch of groups of `width` work-items."""
-    alone = _shape(step, 0)
+    alone = _alone(step)
     assert alone is not None
-    teams = staying.teams(_text(step, alone, info), alone.items, width, info)
-    shape = _shape(step, width, teams, how.named)
+    shape = staying.shape(_text(step, alone, info), alone, how, width, info)
     assert shape is not None
     return _text(step, shape, info), shape
 

@@ -73,7 +73,7 @@ def _value(n: int) -> Value:
 def made(info: DeviceInfo, team: Team) -> tuple[Launch, list[tuple[str, int, int]]]:
     """A launch of all kinds of parts, and what each of its calls does: a name, the work-items of a
     group and a shift."""
-    sizes = (32, 96, 256, 512) if team.named else (64,)
+    sizes = (32, 96, 256, 512, 7, 128) if team.named else (64,)
     width = team.width or sizes[0]
     options = programs.always(info)
     calls: list[Call] = []
@@ -82,9 +82,9 @@ def made(info: DeviceInfo, team: Team) -> tuple[Launch, list[tuple[str, int, int
     def add(source: str, name: str, items: int, count: int, *args: Address | Value | Arrivals,
             waits: bool = True) -> None:  # fmt: skip
         text = source.replace("ITEMS", str(items))
-        part = parts.part(text, name, options, Shape((count,), (items,), items))
-        teams = staying.teams(part, items, width, info)
-        shape = Shape((count,), (items,), width, teams, team.named)
+        alone = Shape((count,), (items,), items, items)
+        shape = staying.shape(parts.part(text, name, options, alone), alone, team, width, info)
+        assert shape is not None
         calls.append(Call(parts.part(text, name, options, shape), shape, args, waits))
 
     helper = arrival.helper(info) if arrival.supported(info) else ""

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kerascl.compiler.program.parts import ALIGNMENT, GROUP, MOST_TEAMS, Part, Shape
+from kerascl.compiler.program.parts import ALIGNMENT, GROUP, MOST_TEAMS, WARP, Part, Shape
 from kerascl.runtime.device import DeviceInfo
 
 HEAD = 16  # words in front of a table: the first counts groups that wait
@@ -92,14 +92,27 @@ def room(info: DeviceInfo) -> int:
     return min(info.local_mem_bytes, LOCAL_BYTES) - TABLE_BYTES - SPARE_BYTES
 
 
-def teams(part: Part, items: int, width: int, info: DeviceInfo) -> int:
-    """How many teams of so many work-items run a part side by side; 0 where none can."""
-    most = width // items
+def shape(
+    part: Part, alone: Shape, team: Team, width: int, info: DeviceInfo
+) -> Shape | None:
+    """How a part's groups stand in those of a launch; None where they cannot.
+
+    Args:
+        part: in a launch as wide as its own groups, where they stand as `alone`.
+        width: work-items of a group of the launch.
+    """
+    items = alone.items
+    stride = items
     if part.meets and items != width:
+        if not team.named or (items > WARP and items % WARP):
+            return None
+        stride = max(items, WARP)
+    most = width // stride
+    if part.meets and WARP < items < width:
         most = min(most, MOST_TEAMS)
     if part.local_bytes:
         most = min(most, room(info) // part.local_bytes)
-    return most
+    return Shape(alone.groups, alone.local, width, stride, most) if most else None
 
 
 class Launch:
@@ -161,9 +174,11 @@ class Launch:
             f"{GROUP} < {call.count}u; {GROUP} += {shape.teams}u * (uint)get_num_groups(0)) "
             f"{{ {run} }}"
         )
-        team = "0u" if shape.items == self._width else f"item / {shape.items}u"
-        if shape.teams * shape.items < self._width:
+        team = "0u" if shape.stride == self._width else f"item / {shape.stride}u"
+        if shape.teams * shape.stride < self._width:
             loop = f"if (team < {shape.teams}u) {loop}"
+        if shape.items < shape.stride:
+            loop = f"if (item % {shape.stride}u < {shape.items}u) {loop}"
         return (
             f"      case {number}: {{\n        const uint team = {team};\n        {loop}\n"
             f"        at += {1 + len(varies)};\n        break;\n      }}\n"
