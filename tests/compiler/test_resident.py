@@ -1,0 +1,402 @@
+"""Launches of a loop's iteration that become one, of a single work-group where no GPU is."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+
+import kerascl as kc
+from kerascl.compiler.program import expand, parts, resident, resident_selftest, staying
+from kerascl.compiler.program.expand import Unsupported
+from kerascl.compiler.program.parts import Shape
+from kerascl.compiler.program.program import Step, Use
+from kerascl.compiler.program.staying import Address, Call, Launch, Team, Value
+from kerascl.runtime import programs
+from tests import profiles
+from tests.kernels import ptx
+
+HOPPER = Team(132, 512, True, False)
+
+
+@pytest.fixture
+def staying_on(monkeypatch):
+    """Launches stay, by one work-group."""
+    monkeypatch.setenv("KERASCL_RESIDENT", "2")
+    monkeypatch.setattr(kc.engine, "programs", {})
+
+
+@pytest.fixture(params=["here", "rtx4090"])
+def device_of(request, dev, monkeypatch, staying_on):
+    """The device as it is, and with the schedules of a GPU."""
+    if request.param != "here":
+        card = profiles.load()[request.param].info
+        monkeypatch.setattr(dev, "info", profiles.disguise(dev.info, card))
+    return request.param
+
+
+def launches(function, *args):
+    """The names of the kernels in a captured function's loops, in order."""
+    steps = function.captured(*args).program.steps
+    return [leaf.name for step in steps if step.label == "loop" for leaf in step.leaves]
+
+
+def close(found, wanted, tolerance=1e-5):
+    found = np.asarray(found, np.float64)
+    assert found.shape == wanted.shape
+    assert np.linalg.norm(found - wanted) <= tolerance * np.linalg.norm(wanted)
+
+
+# -- values
+
+
+def layer(x, k, w, u, cache, library):
+    """A step as of text that is generated: it normalises, asks a cache, and adds a product."""
+    mean = library.mean(x, axis=-1, keepdims=True)
+    y = (x - mean) / library.sqrt(library.mean((x - mean) ** 2, axis=-1, keepdims=True) + 1e-5)
+    if library is np:
+        cache = cache.copy()
+    cache[k] = (y @ u)[0]
+    logits = library.where(library.arange(len(cache)) > k, -1e9, y @ cache.T)
+    weights = library.exp(logits - library.max(logits, axis=-1, keepdims=True))
+    weights = weights / library.sum(weights, axis=-1, keepdims=True)
+    return x + library.tanh(weights @ cache @ w), cache
+
+
+@pytest.mark.parametrize("width", [64, 200])
+def test_a_loop_of_products_reductions_and_maps(device_of, rng, width):
+    rows = 13
+    x, w, u = (rng.standard_normal(s) / 8 for s in ((1, width), (width, width), (width, width)))
+    cache = np.zeros((rows, width))
+
+    def function(x, w, u, cache, n):
+        def body(k, x, cache):
+            return (k + 1, *layer(x, k, w, u, cache, kc))
+
+        return kc.while_loop(lambda k, *_: k < n, body, (kc.array(0), x, cache))[1:]
+
+    run = kc.jit(function)
+    for n in (rows, 0, 5):
+        args = [kc.array(a.astype(np.float32)) for a in (x, w, u, cache)]
+        args.append(kc.array(np.int32(n)))
+        found = [a.numpy() for a in run(*args)]
+        wanted, kept = x, cache
+        for k in range(n):
+            wanted, kept = layer(wanted, k, w, u, kept, np)
+        close(found[0], wanted)
+        close(found[1], kept)
+    assert "resident" in launches(run, *args)
+
+
+def test_results_are_those_of_single_launches(device_of, rng, monkeypatch):
+    """Also of what is drawn at random: the kernels are the same."""
+    logits = rng.standard_normal((3, 500)).astype(np.float32)
+    seed = int(rng.integers(0, 2**31))
+
+    def function(logits, n):
+        def body(k, key, tokens, logits):
+            key, own = kc.random.split(key)
+            top, index = kc.top_k(logits, 7)
+            drawn = kc.argmax(top + kc.random.gumbel(own, top.shape), axis=-1)
+            token = kc.take_along_axis(index, kc.expand_dims(drawn, -1), axis=-1)
+            chosen = kc.arange(500) == token
+            return k + 1, key, tokens * 31 + token, kc.where(chosen, logits - 3, logits * 0.99)
+
+        start = (kc.array(np.int32(0)), kc.random.key(seed), kc.zeros((3, 1), "int32"), logits)
+        return kc.while_loop(lambda k, *_: k < n, body, start)[1:]
+
+    results = []
+    for setting in ("2", "0"):
+        monkeypatch.setenv("KERASCL_RESIDENT", setting)
+        monkeypatch.setattr(kc.engine, "programs", {})
+        run = kc.jit(function)
+        args = kc.array(logits), kc.array(np.int32(9))
+        results.append([a.numpy() for a in run(*args)])
+        assert ("resident" in launches(run, *args)) == (setting == "2")
+    for one, other in zip(*results, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_loops_in_loops_whose_ends_both_depend_on_values(device_of, rng):
+    """An inner loop must not run once the outer one has ended: the host learns of that later."""
+    width, limit = 48, 40.0
+    w = (rng.standard_normal((width, width)) / 7).astype(np.float32)
+    x = rng.standard_normal((2, width)).astype(np.float32)
+
+    def function(x, w, most):
+        def inner(k, y, total):
+            y = kc.tanh(y @ w) + 0.1
+            return k + 1, y - kc.mean(y, axis=-1, keepdims=True), total + kc.sum(kc.abs(y))
+
+        def outer(turns, x, total):
+            end = 1 + turns % 3
+            found = kc.while_loop(
+                lambda k, *_: k < end, inner, (kc.array(np.int32(0)), x + 0.01, total)
+            )
+            y = kc.tanh(found[1] @ w) * 2
+            return turns + 1, y - kc.max(y), found[2] + 1
+
+        start = (kc.array(np.int32(0)), x, kc.array(np.float32(0)))
+        return kc.while_loop(lambda turns, x, total: total < most, outer, start)
+
+    run = kc.jit(function)
+    for most in (limit * 8, 0.0, limit):
+        turns, y, total = 0, x.astype(np.float64), 0.0
+        while total < most:
+            y = y + 0.01
+            for _ in range(1 + turns % 3):
+                y = np.tanh(y @ w) + 0.1
+                y, total = y - y.mean(-1, keepdims=True), total + np.abs(y).sum()
+            y = np.tanh(y @ w) * 2
+            y, turns, total = y - y.max(), turns + 1, total + 1
+        found = run(kc.array(x), kc.array(w), kc.array(np.float32(most)))
+        assert int(found[0]) == turns
+        close(found[1].numpy(), y, 1e-4)
+        close(found[2].numpy().reshape(1), np.array([total]), 1e-4)
+
+
+def test_results_get_new_memory_in_each_call(staying_on, rng):
+    """The addresses in a table are those of the call."""
+    x = rng.standard_normal((4, 33)).astype(np.float32)
+
+    def function(x, n):
+        def body(k, x, y):
+            return k + 1, kc.sin(x) + y, y - kc.mean(x, axis=-1, keepdims=True)
+
+        return kc.while_loop(lambda k, *_: k < n, body, (kc.array(np.int32(0)), x, x * 2))[1:]
+
+    run = kc.jit(function)
+    kept = []
+    for n in (1, 4, 2, 4):
+        kept.append((n, run(kc.array(x + n), kc.array(np.int32(n)))))
+    for n, found in kept:
+        a = x.astype(np.float64) + n
+        b = a * 2
+        for _ in range(n):
+            a, b = np.sin(a) + b, b - a.mean(-1, keepdims=True)
+        close(found[0].numpy(), a)
+        close(found[1].numpy(), b)
+
+
+# -- which steps wait
+
+
+def drawn_steps(rng, count, slots):
+    steps = []
+    for _ in range(count):
+        used = rng.choice(slots, rng.integers(1, 4), replace=False)
+        step = Step("", "k", (), [Use(int(s)) for s in used], (1,), (1,))
+        wrote = used[: rng.integers(0, len(used) + 1)]
+        step.writes = None if rng.random() < 0.1 else frozenset(map(int, wrote))
+        if step.writes and rng.random() < 0.4:
+            slot = next(iter(step.writes))
+            step.tiles = frozenset({(slot, int(rng.integers(0, 3)))})
+        steps.append(step)
+    return steps
+
+
+def conflict(one, other):
+    """Whether two steps may not run at once."""
+    for slot in one.used & other.used:
+        writes = [s.used if s.writes is None else s.writes for s in (one, other)]
+        if slot not in writes[0] | writes[1]:
+            continue
+        tiles = [{n for at, n in s.tiles if at == slot} for s in (one, other)]
+        if tiles[0] and tiles[1] and tiles[0].isdisjoint(tiles[1]):
+            continue
+        return True
+    return False
+
+
+def test_groups_wait_between_steps_that_depend_on_each_other_and_no_others(rng):
+    flag = 0
+    for _ in range(300):
+        steps = drawn_steps(rng, 12, 7)
+        found = resident.waits(steps, flag)
+        begin = Step("", "start", (), [Use(flag)], (1,), (1,))
+        begin.writes = frozenset()
+        since = [begin]
+        for step, waits in zip(steps, found, strict=True):
+            assert waits == any(conflict(other, step) for other in since)
+            since = [step] if waits else [*since, step]
+
+
+def test_a_step_that_ends_the_loop_waits_for_those_that_look_at_its_flag():
+    last = Step("", "loop_advance", (), [Use(3), Use(5)], (1,), (1,))
+    last.writes = frozenset({5})
+    assert resident.waits([last], 5) == [True]
+
+
+def test_arrival_counters_are_a_calls_own_until_all_wait(device_of, rng, dev):
+    """Sums in which the last group adds up what all left: two at once, of which none waits."""
+    if not dev.info.device_atomics:
+        pytest.skip("groups cannot hand memory to each other")
+    x = rng.standard_normal((2, 3000)).astype(np.float32)
+    w = (rng.standard_normal((2, 3000, 16)) / 50).astype(np.float32)
+
+    def function(x, w, n):
+        def body(k, x):
+            a, b = x[:1] @ w[0], x[1:] @ w[1]
+            return k + 1, x + kc.concatenate([kc.sum(a, -1, True), kc.sum(b, -1, True)])
+
+        return kc.while_loop(lambda k, x: k < n, body, (kc.array(np.int32(0)), x))[1]
+
+    run = kc.jit(function)
+    wanted = x.astype(np.float64)
+    for _ in range(4):
+        wanted = wanted + np.stack([wanted[k] @ w[k] for k in range(2)]).sum(-1, keepdims=True)
+    close(run(kc.array(x), kc.array(w), kc.array(np.int32(4))).numpy(), wanted)
+
+
+# -- texts
+
+
+def test_what_a_preprocessor_does():
+    source = """
+    #define A(x, y) x##_##y + B(x)  // a comment
+    #define B(x) #x /* another */ C
+    #define C A
+    #if defined(FLAG) && FLAG * 2 == 6 || !defined(OTHER) && 0
+    #define D(x) (x \\
+                  - 1)
+    #elif 1
+    error
+    #else
+    error
+    #endif
+    #ifdef NOTHING
+    # if 1
+    error
+    # endif
+    #else
+    int first = A(p, q), second = D((1, 2));
+    #endif
+    #pragma unroll
+    #undef A
+    int third = A(1);
+    """
+    found = " ".join(expand.expanded(source, ("-DFLAG=3", "-cl-std=CL3.0")))
+    assert found == (
+        'int first = p_q + "p" A , second = ( ( 1 , 2 ) - 1 ) ; #pragma unroll int third = A ( 1 ) ;'
+    )
+    assert expand.constant(expand.tokens("(7 - 9) / 2 * -3 + (1 << 4 | 3) % 5 - sizeof(float4)"),
+                           parts.SIZES) == 3 + 19 % 5 - 16  # fmt: skip
+    for text in ("#ifdef cl_khr_fp64\n#endif", "#include <a>", "#if __OPENCL_VERSION__ > 1\n#endif"):
+        with pytest.raises(Unsupported):
+            expand.expanded(text, ())
+
+
+PLACES = """
+inline uint asked(uint add) { return get_group_id(1) * 100 + add; }
+inline int not_asked(int x) { return x + 1; }
+__kernel __attribute__((reqd_work_group_size(8, 4, 1))) void places(
+    __global const int* restrict from, __global int* to, const int add, __local int* given) {
+  __local int part[4][8], extra;
+  const int x = get_local_id(0), y = get_local_id(1);
+  part[y][x] = from[get_global_id(1) * get_global_size(0) + get_global_id(0)];
+  given[y * 8 + x] = asked(1);
+  if (x + y == 0) extra = get_group_id(0) + get_num_groups(0) * 10 + get_local_size(1) * 1000;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  to[get_global_id(1) * get_global_size(0) + get_global_id(0)] =
+      not_asked(part[3 - y][7 - x]) + given[0] * 100000 + extra + add;
+}
+"""
+
+
+def test_a_kernel_of_two_dimensions_with_local_memory_of_all_kinds(dev, rng):
+    options = programs.always(dev.info)
+    groups, local = (3, 5), (8, 4)
+    alone = Shape(groups, local, 32, 32)
+    probe = parts.part(PLACES, "places", options, alone, (128,))
+    team = Team(1, 0, False, dev.info.device_atomics)
+    shape = staying.shape(probe, alone, team, 32, dev.info)
+    part = parts.part(PLACES, "places", options, shape, (128,))
+    calls = [
+        Call(part, shape, (Address(a), Address(b, offset), Value(k, f"{k}")), True)
+        for k, (a, b, offset) in enumerate([(0, 1, 0), (1, 0, 0), (0, 1, 4)])
+    ]
+    launch = Launch(calls, team, 32)
+    x = rng.integers(-1000, 1000, (20, 24)).astype(np.int32)
+    memory = [dev.buffers.allocate(x.nbytes + 64) for _ in range(2)]
+    flag, table = dev.buffers.allocate(4), dev.buffers.allocate(8 * (16 + len(launch.table)))
+    dev.queue.write(memory[0], x)
+    dev.queue.fill(memory[1], b"\xff")
+    dev.queue.write(flag, np.array([1], np.int32))
+    fill = dev.programs.kernel(staying.table_text(launch.table, (0, 1), True), "resident_table")
+    dev.queue.launch(fill, (1,), (1,), (*memory, table))
+    made = dev.programs.kernel(
+        launch.source, Launch.NAME, ("-cl-std=CL3.0",) if team.standard else ()
+    )
+    dev.queue.launch(made, (32,), (32,), (flag, table))
+
+    def step(x, add):
+        y = np.empty_like(x)
+        for b in range(5):
+            for a in range(3):
+                box = x[4 * b : 4 * b + 4, 8 * a : 8 * a + 8]
+                y[4 * b : 4 * b + 4, 8 * a : 8 * a + 8] = (
+                    box[::-1, ::-1] + 1 + (b * 100 + 1) * 100000 + a + 30 + 4000 + add
+                )
+        return y
+
+    wanted = step(step(step(x, 0), 1), 2)
+    found = np.empty(x.size + 1, np.int32)
+    dev.queue.read(memory[1], found)
+    np.testing.assert_array_equal(found[1:].reshape(x.shape), wanted)
+
+
+def test_no_part_reads_past_what_other_groups_wrote():
+    """NVIDIA's compiler makes ld.global.nc of what is `const restrict`: not coherent."""
+    shape = Shape((3, 5), (8, 4), 32, 32)
+    part = parts.part(PLACES, "places", (), shape, (128,))
+    text = "".join(text for _, text in part.items)
+    assert "restrict" not in text and not re.search(r"__global\s+const", text)
+    assert part.meets and part.local_bytes == 384 and part.local_args == (256,)
+
+
+@pytest.mark.parametrize("items, stride, teams", [(7, 32, 16), (32, 32, 16), (96, 96, 5),
+                                                  (256, 256, 2), (512, 512, 1)])  # fmt: skip
+def test_teams_of_a_work_group(items, stride, teams):
+    info = profiles.load()["rtx4090"].info
+    source = "__kernel void k(__global int* x) { barrier(1); *x = get_local_id(0); }"
+    alone = Shape((9,), (items,), items, items)
+    shape = staying.shape(parts.part(source, "k", (), alone), alone, HOPPER, 512, info)
+    assert (shape.stride, shape.teams) == (stride, teams)
+    text = dict(parts.part(source, "k", (), shape).items)
+    if items < 512:
+        wanted = f"bar.warp.sync {2**items - 1};" if items <= 32 else f"bar.sync %0, {items};"
+        assert wanted in text[f"kr_meet_{items}"]
+    assert staying.shape(parts.part(source, "k", (), alone), alone,
+                         dataclasses.replace(HOPPER, named=False), 512, info) == (
+        shape if items == 512 else None)  # fmt: skip
+
+
+@pytest.mark.parametrize("text", [
+    'asm("bar.sync 0;");', "work_group_reduce_add(1);", "sub_group_barrier(1);",
+    "__local struct s x;",
+])  # fmt: skip
+def test_what_a_team_cannot_do_is_left_alone(text):
+    source = f"__kernel void k(__global int* x) {{ {text} *x = 0; }}"
+    with pytest.raises(Unsupported):
+        parts.part(source, "k", (), Shape((1,), (64,), 64, 64))
+
+
+# -- the self-test
+
+
+def test_the_self_test_by_one_group(dev):
+    resident_selftest.exercise(dev, Team(1, 0, False, dev.info.device_atomics), 2)
+
+
+def test_the_self_test_finds_a_wrong_result(dev, monkeypatch):
+    monkeypatch.setattr(resident_selftest, "_MIX", resident_selftest._MIX.replace("* 3u", "* 5u"))
+    with pytest.raises(kc.runtime.device.DeviceError, match="wrong result in round 0"):
+        resident_selftest.exercise(dev, Team(1, 0, False, dev.info.device_atomics), 2)
+
+
+@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
+def test_a_launch_for_hopper_compiles_and_spills_nothing():
+    info = dataclasses.replace(profiles.load()["rtx4090"].info, nvidia_capability=(9, 0))
+    launch, _ = resident_selftest.made(info, HOPPER)
+    used = ptx.resources(launch.source, "sm_90", 512)
+    assert used["spills"] == 0 and used["registers"] <= 128
