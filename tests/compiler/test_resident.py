@@ -12,6 +12,7 @@ from kerascl.compiler.program.expand import Unsupported
 from kerascl.compiler.program.parts import Shape
 from kerascl.compiler.program.program import Step, Use
 from kerascl.compiler.program.staying import Address, Call, Launch, Team, Value
+from kerascl.kernels.contract.plan import Counters
 from kerascl.runtime import programs
 from tests import profiles
 from tests.kernels import ptx
@@ -117,39 +118,41 @@ def test_results_are_those_of_single_launches(device_of, rng, monkeypatch):
         np.testing.assert_array_equal(one, other)
 
 
-def test_loops_in_loops_whose_ends_both_depend_on_values(device_of, rng):
-    """An inner loop must not run once the outer one has ended: the host learns of that later."""
-    width, limit = 48, 40.0
+@pytest.mark.parametrize("bound", [2, 9])
+def test_loops_in_loops_whose_ends_both_depend_on_values(device_of, rng, bound):
+    """An inner loop must not run once the outer one has ended: the host learns of that later, and
+    where a bound ended the inner one its condition still holds."""
+    width = 48
     w = (rng.standard_normal((width, width)) / 7).astype(np.float32)
-    x = rng.standard_normal((2, width)).astype(np.float32)
+    rows = rng.standard_normal((6, width)).astype(np.float32)
 
-    def function(x, w, most):
-        def inner(k, y, total):
-            y = kc.tanh(y @ w) + 0.1
-            return k + 1, y - kc.mean(y, axis=-1, keepdims=True), total + kc.sum(kc.abs(y))
+    def function(rows, w, most):
+        def outer(turns, rows, total):
+            def inner(k, rows, total):
+                y = kc.tanh(rows[k : k + 1] @ w) + 0.1
+                rows[k + 1] = (y - kc.mean(y))[0] + rows[k + 1] * 0.5
+                return k + 1, rows, total + kc.sum(kc.abs(y))
 
-        def outer(turns, x, total):
-            end = 1 + turns % 3
-            found = kc.while_loop(
-                lambda k, *_: k < end, inner, (kc.array(np.int32(0)), x + 0.01, total)
-            )
-            y = kc.tanh(found[1] @ w) * 2
-            return turns + 1, y - kc.max(y), found[2] + 1
+            end = 3 + turns % 3
+            start = (kc.array(np.int32(0)), rows, total)
+            _, rows, total = kc.while_loop(lambda k, *_: k < end, inner, start, bound)
+            y = kc.tanh(rows[2:3] @ w) * 2
+            rows[0] = (y - kc.max(y))[0]
+            return turns + 1, rows, total + 1
 
-        start = (kc.array(np.int32(0)), x, kc.array(np.float32(0)))
-        return kc.while_loop(lambda turns, x, total: total < most, outer, start)
+        start = (kc.array(np.int32(0)), rows, kc.array(np.float32(0)))
+        return kc.while_loop(lambda turns, rows, total: total < most, outer, start)
 
     run = kc.jit(function)
-    for most in (limit * 8, 0.0, limit):
-        turns, y, total = 0, x.astype(np.float64), 0.0
+    for most in (300.0, 0.0, 40.0):
+        turns, y, total = 0, rows.astype(np.float64), 0.0
         while total < most:
-            y = y + 0.01
-            for _ in range(1 + turns % 3):
-                y = np.tanh(y @ w) + 0.1
-                y, total = y - y.mean(-1, keepdims=True), total + np.abs(y).sum()
-            y = np.tanh(y @ w) * 2
-            y, turns, total = y - y.max(), turns + 1, total + 1
-        found = run(kc.array(x), kc.array(w), kc.array(np.float32(most)))
+            for k in range(min(bound, 3 + turns % 3)):
+                new = np.tanh(y[k] @ w) + 0.1
+                y[k + 1], total = new - new.mean() + y[k + 1] * 0.5, total + np.abs(new).sum()
+            new = np.tanh(y[2] @ w) * 2
+            y[0], turns, total = new - new.max(), turns + 1, total + 1
+        found = run(kc.array(rows), kc.array(w), kc.array(np.float32(most)))
         assert int(found[0]) == turns
         close(found[1].numpy(), y, 1e-4)
         close(found[2].numpy().reshape(1), np.array([total]), 1e-4)
@@ -227,25 +230,23 @@ def test_a_step_that_ends_the_loop_waits_for_those_that_look_at_its_flag():
     assert resident.waits([last], 5) == [True]
 
 
-def test_arrival_counters_are_a_calls_own_until_all_wait(device_of, rng, dev):
-    """Sums in which the last group adds up what all left: two at once, of which none waits."""
-    if not dev.info.device_atomics:
-        pytest.skip("groups cannot hand memory to each other")
-    x = rng.standard_normal((2, 3000)).astype(np.float32)
-    w = (rng.standard_normal((2, 3000, 16)) / 50).astype(np.float32)
-
-    def function(x, w, n):
-        def body(k, x):
-            a, b = x[:1] @ w[0], x[1:] @ w[1]
-            return k + 1, x + kc.concatenate([kc.sum(a, -1, True), kc.sum(b, -1, True)])
-
-        return kc.while_loop(lambda k, x: k < n, body, (kc.array(np.int32(0)), x))[1]
-
-    run = kc.jit(function)
-    wanted = x.astype(np.float64)
-    for _ in range(4):
-        wanted = wanted + np.stack([wanted[k] @ w[k] for k in range(2)]).sum(-1, keepdims=True)
-    close(run(kc.array(x), kc.array(w), kc.array(np.int32(4))).numpy(), wanted)
+def test_arrival_counters_are_a_calls_own_until_all_wait(dev, staying_on):
+    source = """__kernel void k(__global int* x, volatile __global uint* arrivals, const int first) {
+      x[get_global_id(0)] = first; }"""
+    steps = [
+        Step(source, "k", (), [Use(slot), Counters(3), np.int32(1)], (64,), (64,))
+        for slot in (0, 1, 0, 1)
+    ]
+    for step in steps:
+        step.writes = frozenset({step.args[0].index})
+    last = Step("__kernel void e(__global int* f) { *f = 0; }", "e", (), [Use(2)], (1,), (1,))
+    before, (step,) = resident.repeated([*steps, last], 2, dev.info, lambda nbytes: 9)
+    assert [a for a in step.args if type(a) is Counters] == [Counters(6)]
+    assert step.used == {0, 1, 2, 9} and step.writes == {0, 1, 2, 9}
+    words = [int(n) for n in re.findall(r"\] = (\d+)UL", before[0].source)]
+    wait = 1 << 31
+    # of each call: its kind with whether all wait, and where its counters begin
+    assert words == [0, 1, 0, 4, wait, 1, 0, 4, 1]
 
 
 # -- texts
