@@ -129,7 +129,7 @@ def test_loops_in_loops_whose_ends_both_depend_on_values(device_of, rng, bound):
     def function(rows, w, most):
         def outer(turns, rows, total):
             def inner(k, rows, total):
-                y = kc.tanh(rows[k : k + 1] @ w) + 0.1
+                y = kc.tanh(kc.expand_dims(rows[k], 0) @ w) + 0.1
                 rows[k + 1] = (y - kc.mean(y))[0] + rows[k + 1] * 0.5
                 return k + 1, rows, total + kc.sum(kc.abs(y))
 
