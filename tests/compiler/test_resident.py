@@ -124,38 +124,41 @@ def test_loops_in_loops_whose_ends_both_depend_on_values(device_of, rng, bound):
     where a bound ended the inner one its condition still holds."""
     width = 48
     w = (rng.standard_normal((width, width)) / 7).astype(np.float32)
-    rows = rng.standard_normal((6, width)).astype(np.float32)
+    x = rng.standard_normal((1, width)).astype(np.float32)
 
-    def function(rows, w, most):
-        def outer(turns, rows, total):
-            def inner(k, rows, total):
-                y = kc.tanh(kc.expand_dims(rows[k], 0) @ w) + 0.1
-                rows[k + 1] = (y - kc.mean(y))[0] + rows[k + 1] * 0.5
-                return k + 1, rows, total + kc.sum(kc.abs(y))
+    def function(x, w, most):
+        def outer(turns, x, sums, total):
+            def inner(k, y, sums):
+                y = kc.tanh(y @ w) + 0.1
+                y = y - kc.mean(y)
+                return k + 1, y, sums + y * y
 
+            # the sums of a turn begin anew, so they are made where the outer loop's result lies
             end = 3 + turns % 3
-            start = (kc.array(np.int32(0)), rows, total)
-            _, rows, total = kc.while_loop(lambda k, *_: k < end, inner, start, bound)
-            y = kc.tanh(rows[2:3] @ w) * 2
-            rows[0] = (y - kc.max(y))[0]
-            return turns + 1, rows, total + 1
+            start = (kc.array(np.int32(0)), x + 1, kc.zeros_like(sums))
+            _, y, sums = kc.while_loop(lambda k, *_: k < end, inner, start, bound)
+            x = kc.tanh(y @ w) * 2
+            return turns + 1, x - kc.max(x), sums, total + kc.sum(sums)
 
-        start = (kc.array(np.int32(0)), rows, kc.array(np.float32(0)))
-        return kc.while_loop(lambda turns, rows, total: total < most, outer, start)
+        start = (kc.array(np.int32(0)), x, x, kc.array(np.float32(0)))
+        return kc.while_loop(lambda *carry: carry[-1] < most, outer, start)
 
     run = kc.jit(function)
     for most in (300.0, 0.0, 40.0):
-        turns, y, total = 0, rows.astype(np.float64), 0.0
+        turns, z, sums, total = 0, x.astype(np.float64), x.astype(np.float64), 0.0
         while total < most:
-            for k in range(min(bound, 3 + turns % 3)):
-                new = np.tanh(y[k] @ w) + 0.1
-                y[k + 1], total = new - new.mean() + y[k + 1] * 0.5, total + np.abs(new).sum()
-            new = np.tanh(y[2] @ w) * 2
-            y[0], turns, total = new - new.max(), turns + 1, total + 1
-        found = run(kc.array(rows), kc.array(w), kc.array(np.float32(most)))
+            y, sums = z + 1, 0.0
+            for _ in range(min(bound, 3 + turns % 3)):
+                y = np.tanh(y @ w) + 0.1
+                y = y - y.mean()
+                sums = sums + y * y
+            z = np.tanh(y @ w) * 2
+            z, turns, total = z - z.max(), turns + 1, total + sums.sum()
+        found = run(kc.array(x), kc.array(w), kc.array(np.float32(most)))
         assert int(found[0]) == turns
-        close(found[1].numpy(), y, 1e-4)
-        close(found[2].numpy().reshape(1), np.array([total]), 1e-4)
+        close(found[1].numpy(), z, 1e-4)
+        close(found[2].numpy(), sums, 1e-4)
+        close(found[3].numpy().reshape(1), np.array([total]), 1e-4)
 
 
 def test_results_get_new_memory_in_each_call(staying_on, rng):
