@@ -159,6 +159,8 @@ def test_loops_in_loops_whose_ends_both_depend_on_values(device_of, rng, bound):
         close(found[1].numpy(), z, 1e-4)
         close(found[2].numpy(), sums, 1e-4)
         close(found[3].numpy().reshape(1), np.array([total]), 1e-4)
+    # what clears the inner loop's flag where the outer one has ended stays alone
+    assert launches(run, kc.array(x), kc.array(w), kc.array(np.float32(0))).count("loop_start") == 2
 
 
 def test_results_get_new_memory_in_each_call(staying_on, rng):
