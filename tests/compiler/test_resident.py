@@ -10,7 +10,7 @@ import kerascl as kc
 from kerascl.compiler.program import expand, parts, resident, resident_selftest, staying
 from kerascl.compiler.program.expand import Unsupported
 from kerascl.compiler.program.parts import Shape
-from kerascl.compiler.program.program import Step, Use
+from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.compiler.program.staying import Address, Call, Launch, Team, Value
 from kerascl.kernels.contract.plan import Counters
 from kerascl.runtime import programs
@@ -236,8 +236,11 @@ def test_a_step_that_ends_the_loop_waits_for_those_that_look_at_its_flag():
 
 
 def test_arrival_counters_are_a_calls_own_until_all_wait(dev, staying_on):
-    source = """__kernel void k(__global int* x, volatile __global uint* arrivals, const int first) {
-      x[get_global_id(0)] = first; }"""
+    source = """
+    __kernel void k(__global int* x, volatile __global uint* arrivals, const int first) {
+      x[get_global_id(0)] = first;
+    }
+    """
     steps = [
         Step(source, "k", (), [Use(slot), Counters(3), np.int32(1)], (64,), (64,))
         for slot in (0, 1, 0, 1)
@@ -245,13 +248,44 @@ def test_arrival_counters_are_a_calls_own_until_all_wait(dev, staying_on):
     for step in steps:
         step.writes = frozenset({step.args[0].index})
     last = Step("__kernel void e(__global int* f) { *f = 0; }", "e", (), [Use(2)], (1,), (1,))
-    before, (step,) = resident.repeated([*steps, last], 2, dev.info, lambda nbytes: 9)
+    before, (step,) = resident.repeated(
+        [*steps, last], 2, [Slot("temporary", 256, -1)] * 10, dev.info, lambda nbytes: 9
+    )
     assert [a for a in step.args if type(a) is Counters] == [Counters(6)]
     assert step.used == {0, 1, 2, 9} and step.writes == {0, 1, 2, 9}
     words = [int(n) for n in re.findall(r"\] = (\d+)UL", before[0].source)]
     wait = 1 << 31
     # of each call: its kind with whether all wait, and where its counters begin
     assert words == [0, 1, 0, 4, wait, 1, 0, 4, 1]
+
+
+def test_what_products_read_whole_is_fetched_before_them(rng):
+    mega, count, room = 1 << 20, 20, 16 << 20
+    for _ in range(50):
+        steps, lasting, wanted = [], {}, {}
+        for k in range(count):
+            step = Step("", "k", (), [Use(k), Use(99)], (1,), (1,))
+            step.flops = int(rng.choice([0, 64, 2 * mega, 9 * mega]))
+            step.writes = frozenset({99})
+            steps.append(step)
+            lasting[k] = int(rng.integers(1, 40 * mega))
+            if resident.LEAST_AHEAD <= lasting[k] <= 4 * step.flops:
+                wanted[k] = min(lasting[k], room)
+        found = resident.ahead(steps, lasting, room)
+        there = {}
+        for k in [*range(count)] * 2:
+            for place, nbytes in found[k]:
+                assert place.slot in wanted and place.offset + nbytes <= wanted[place.slot]
+                assert place.slot != k  # it would be read at once
+                there[place.slot] = there.get(place.slot, 0) + nbytes
+            assert sum(there.values()) <= room
+            there.pop(k, None)
+        assert len(wanted) < 2 or any(found)
+    steps = [Step("", "k", (), [Use(k)], (1,), (1,), flops=3 * mega) for k in range(4)]
+    found = resident.ahead(steps, dict.fromkeys(range(4), 6 * mega), 12 * mega)
+    for k, places in enumerate(found):  # the one after the next, as it begins anew
+        assert [p.slot for p, _ in places] == [(k + 1) % 4] * 2
+        assert sum(n for _, n in places) == 6 * mega
 
 
 # -- texts
@@ -283,11 +317,12 @@ def test_what_a_preprocessor_does():
     """
     found = " ".join(expand.expanded(source, ("-DFLAG=3", "-cl-std=CL3.0")))
     assert found == (
-        'int first = p_q + "p" A , second = ( ( 1 , 2 ) - 1 ) ; #pragma unroll int third = A ( 1 ) ;'
+        'int first = p_q + "p" A , second = ( ( 1 , 2 ) - 1 ) ; '
+        "#pragma unroll int third = A ( 1 ) ;"
     )
     assert expand.constant(expand.tokens("(7 - 9) / 2 * -3 + (1 << 4 | 3) % 5 - sizeof(float4)"),
                            parts.SIZES) == 3 + 19 % 5 - 16  # fmt: skip
-    for text in ("#ifdef cl_khr_fp64\n#endif", "#include <a>", "#if __OPENCL_VERSION__ > 1\n#endif"):
+    for text in ("#ifdef cl_khr_fp64\n#endif", "#include <a>", "#if __OPENCL_VERSION__\n#endif"):
         with pytest.raises(Unsupported):
             expand.expanded(text, ())
 

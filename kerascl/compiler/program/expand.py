@@ -6,7 +6,7 @@ A translation unit's macros would meet those of the next; without them what is l
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 _TOKEN = re.compile(
@@ -329,11 +329,14 @@ def _apply(operator: str, a: int, b: int) -> int:
             raise Unsupported("a division by zero")
         quotient = abs(a) // abs(b) * (1 if (a < 0) == (b < 0) else -1)
         return quotient if operator == "/" else a - quotient * b
-    values = {
-        "||": lambda: a != 0 or b != 0, "&&": lambda: a != 0 and b != 0,
-        "|": lambda: a | b, "^": lambda: a ^ b, "&": lambda: a & b,
-        "==": lambda: a == b, "!=": lambda: a != b, "<": lambda: a < b, ">": lambda: a > b,
-        "<=": lambda: a <= b, ">=": lambda: a >= b, "<<": lambda: a << b, ">>": lambda: a >> b,
-        "+": lambda: a + b, "-": lambda: a - b, "*": lambda: a * b,
-    }  # fmt: skip
-    return int(values[operator]())
+    return int(_BINARY[operator](a, b))
+
+
+_BINARY: dict[str, Callable[[int, int], int]] = {
+    "||": lambda a, b: a != 0 or b != 0, "&&": lambda a, b: a != 0 and b != 0,
+    "|": lambda a, b: a | b, "^": lambda a, b: a ^ b, "&": lambda a, b: a & b,
+    "==": lambda a, b: a == b, "!=": lambda a, b: a != b, "<": lambda a, b: a < b,
+    ">": lambda a, b: a > b, "<=": lambda a, b: a <= b, ">=": lambda a, b: a >= b,
+    "+": lambda a, b: a + b, "-": lambda a, b: a - b, "*": lambda a, b: a * b,
+    "<<": lambda a, b: a << b, ">>": lambda a, b: a >> b,
+}  # fmt: skip

@@ -408,7 +408,9 @@ class _Lowering:
         if self.generic:
             repeated = [*predicated(steps[:-1], flag), steps[-1]]
         else:
-            before, repeated = resident.repeated(steps, flag, self.info, self.work)
+            before, repeated = resident.repeated(
+                steps, flag, self.slots, self.info, self.work
+            )
             self.steps += before
         self.steps.append(repeat_step(repeated, flag, most))
 

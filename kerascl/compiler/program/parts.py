@@ -202,7 +202,7 @@ def part(
         own = {name: f"{name}_{mark}" for name in item.names}
         words = [own.get(word, word) for word in words]
         renamed |= own
-        texts[own[item.name] if item.name in own else mark] = _text(words)
+        texts[own.get(item.name, mark)] = _text(words)
     meets = any(item.meets for item in needed)
     parameters, body = entry.kernel_parts()
     params = tuple(_param(words) for words in parameters)
@@ -464,7 +464,7 @@ def _param(words: Sequence[str]) -> Param:
     Raises:
         Unsupported: it is no value, and no pointer to global or local memory.
     """
-    ctype = [w for w in _reachable(words[:-1])]
+    ctype = _reachable(words[:-1])
     if "*" not in ctype:
         return Param(" ".join(w for w in ctype if w != "const"))
     if any(word in _LOCAL for word in ctype):

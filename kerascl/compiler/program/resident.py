@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ from kerascl import config
 from kerascl.compiler.program import parts, staying
 from kerascl.compiler.program.expand import Unsupported
 from kerascl.compiler.program.parts import Part, Shape
-from kerascl.compiler.program.program import Step, Use
+from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.compiler.program.repeat import predicated
 from kerascl.compiler.program.staying import Address, Arrivals, Call, Launch, Team, Value
 from kerascl.kernels.contract import arrival
@@ -38,6 +38,11 @@ from kerascl.runtime.launch import LocalMemory
 LEAST = 3  # launches that are worth a table
 MOST = 512  # of one
 LABEL = "resident"
+LEAST_AHEAD = 64 << 10  # bytes of memory that is worth to be fetched ahead
+PIECE = 4 << 20
+# Of what a product reads for each of its floating point operations: more than four bytes are not
+# read whole, as where rows are looked up.
+MOST_BYTES_A_FLOP = 4
 _SIZES_BYTES = 64  # of a kernel's arguments, beside memory
 # Options that a kernel can do with or without, if all of a program have them.
 _SHARED = ("-cl-std=", "-D")
@@ -67,13 +72,15 @@ def result(info: DeviceInfo) -> str:
 
 
 def repeated(
-    steps: Sequence[Step], flag: int, info: DeviceInfo, work: Callable[[int], int]
-) -> tuple[list[Step], list[Step]]:
+    steps: Sequence[Step], flag: int, slots: Sequence[Slot], info: DeviceInfo,
+    work: Callable[[int], int],
+) -> tuple[list[Step], list[Step]]:  # fmt: skip
     """The steps of a loop's iteration, ready to be repeated, with as few launches as can be.
 
     Args:
         steps: in order; the last sets the flag, the others know nothing of it.
         flag: the slot that is 0 once the loop has ended.
+        slots: all.
         work: gives a slot of so many bytes more.
 
     Returns:
@@ -87,13 +94,16 @@ def repeated(
     heeding = predicated([s for k, s in enumerate(steps[:last]) if k not in joined], flag)
     rest = iter([*heeding, steps[last]])
     first = {run.first: run for run in runs}
+    lasting = _lasting(steps, slots)
     before: list[Step] = []
     found: list[Step] = []
     for k in range(len(steps)):
         if k in first:
             assert how is not None
             run = first[k]
-            tables, step = _launch(steps[k : k + len(run.parts)], run, how, flag, info, work)
+            tables, step = _launch(
+                steps[k : k + len(run.parts)], run, how, flag, lasting, info, work
+            )
             before += tables
             found.append(step)
         elif k not in joined:
@@ -221,6 +231,57 @@ def waits(steps: Sequence[Step], flag: int) -> list[bool]:
     return found
 
 
+def _lasting(steps: Sequence[Step], slots: Sequence[Slot]) -> dict[int, int]:
+    """The slots that a loop only reads, with their bytes."""
+    written: set[int] = set()
+    for step in steps:
+        written |= step.used if step.writes is None else step.writes
+    used = set().union(*(step.used for step in steps))
+    return {s: slots[s].nbytes for s in used - written}
+
+
+def ahead(
+    steps: Sequence[Step], lasting: Mapping[int, int], room: int
+) -> list[list[tuple[Address, int]]]:
+    """What is fetched ahead before each step: parts of what later ones read whole.
+
+    While all groups wait for each other, and for what lies in caches, no memory is read.  So what
+    products read that no step writes is asked for as many bytes before as caches have room for.
+
+    Args:
+        steps: a launch's; the loop begins anew after the last.
+        lasting: bytes of the slots that no step of the loop writes.
+        room: bytes that may have been fetched but not read.
+    """
+    wanted: list[tuple[int, Address, int]] = []  # the step that reads it, where, bytes
+    for k, step in enumerate(steps):
+        for arg in step.args:
+            if type(arg) is Use and arg.index in lasting:
+                nbytes = lasting[arg.index] - arg.offset
+                if LEAST_AHEAD <= nbytes <= MOST_BYTES_A_FLOP * step.flops:
+                    for at in range(0, min(nbytes, room), PIECE):
+                        place = Address(arg.index, arg.offset + at)
+                        wanted.append((k, place, min(PIECE, nbytes - at)))
+    count = len(steps)
+    wanted += [(k + count * turn, *what) for turn in (1, 2) for k, *what in wanted]
+    found: list[list[tuple[Address, int]]] = [[] for _ in range(count)]
+    reads: dict[int, int] = {}  # bytes that were fetched for a step
+    waiting = at = 0
+    for k in range(2 * count):  # what is fetched in the second turn, as in all that follow
+        while at < len(wanted):
+            reader, place, nbytes = wanted[at]
+            if reader > k:  # what it would read at once need not be fetched
+                if waiting + nbytes > room:
+                    break
+                if k >= count:
+                    found[k - count].append((place, nbytes))
+                reads[reader] = reads.get(reader, 0) + nbytes
+                waiting += nbytes
+            at += 1
+        waiting -= reads.get(k, 0)
+    return found
+
+
 def _apart(own: set[int] | None, others: set[int] | None) -> bool:
     return own is not None and others is not None and own.isdisjoint(others)
 
@@ -244,10 +305,14 @@ def _value(arg: np.generic) -> Value:
 
 
 def _launch(
-    steps: Sequence[Step], run: _Run, how: Team, flag: int, info: DeviceInfo,
-    work: Callable[[int], int],
+    steps: Sequence[Step], run: _Run, how: Team, flag: int, lasting: Mapping[int, int],
+    info: DeviceInfo, work: Callable[[int], int],
 ) -> tuple[list[Step], Step]:  # fmt: skip
-    """The steps that write a run's table, and the run."""
+    """The steps that write a run's table, and the run.
+
+    Args:
+        lasting: see `_lasting`.
+    """
     calls: list[Call] = []
     most = counters = 0  # arrival counters: each call has its own until all groups have waited
     for step, (part, shape), after in zip(steps, run.parts, waits(steps, flag), strict=True):
@@ -266,7 +331,7 @@ def _launch(
         calls.append(Call(part, shape, tuple(args), after))
         counters += count
         most = max(most, counters)
-    made = Launch(calls, how, run.width)
+    made = Launch(calls, how, run.width, ahead(steps, lasting, how.ahead))
     table = work(8 * (staying.HEAD + len(made.table)))
     slots = list(dict.fromkeys(w.slot for w in made.table if isinstance(w, Address)))
     options = arrival.options(info) if how.standard else ()

@@ -18,6 +18,9 @@ LOCAL_BYTES = 48 << 10  # that a kernel may declare everywhere
 TABLE_BYTES = 16 << 10  # of a table that each group copies to its local memory
 SPARE_BYTES = 512  # of local memory, for what compilers add
 WIDTH = 512  # work-items of a group: half the registers that a work-item may have, and two teams
+# Of the last level's cache (50 MiB on an H200): what is fetched must be there when it is read.
+AHEAD = 20 << 20
+LINE = 128  # bytes that are fetched at once
 _WAITS = 1 << 31  # in a call's first word
 
 
@@ -30,12 +33,15 @@ class Team:
         width: work-items of each, or 0: as many as a kernel asks for that has barriers.
         named: whether teams of fewer work-items can meet alone.
         standard: whether groups wait by OpenCL C 3.0's atomics, and not by PTX.
+        ahead: bytes of what kernels to come read that are brought to the last cache before they
+            begin.
     """
 
     groups: int
     width: int
     named: bool
     standard: bool
+    ahead: int = 0
 
 
 @dataclass(frozen=True)
@@ -84,7 +90,7 @@ def known(info: DeviceInfo) -> Team | None:
     that groups could wait by."""
     if (info.nvidia_capability or (0, 0)) < (7, 0) or info.kind != "gpu":
         return None
-    return Team(info.compute_units, min(WIDTH, info.max_work_group_size), True, False)
+    return Team(info.compute_units, min(WIDTH, info.max_work_group_size), True, False, AHEAD)
 
 
 def room(info: DeviceInfo) -> int:
@@ -118,6 +124,9 @@ def shape(
 class Launch:
     """A launch of some calls.
 
+    Args:
+        ahead: of each call, what is fetched ahead before it: where, and how many bytes.
+
     Attributes:
         source: its translation unit.
         table: what follows HEAD in its table.
@@ -126,7 +135,10 @@ class Launch:
 
     NAME = "resident"
 
-    def __init__(self, calls: Sequence[Call], team: Team, width: int) -> None:
+    def __init__(
+        self, calls: Sequence[Call], team: Team, width: int,
+        ahead: Sequence[Sequence[tuple[Address, int]]] = (),
+    ) -> None:  # fmt: skip
         self._team = team
         self._width = width
         kinds: dict[tuple[str, Shape], list[Call]] = {}
@@ -136,9 +148,11 @@ class Launch:
         # arguments that are the same in all calls of a kind stand in the text
         varies = {key: _varying(same) for key, same in kinds.items()}
         self.table: list[Address | int] = []
-        for call in calls:
+        for call, fetched in zip(calls, ahead or [()] * len(calls), strict=True):
             key = call.part.name, call.shape
-            self.table.append(number[key] | (_WAITS if call.waits else 0))
+            self.table.append(number[key] | (_WAITS if call.waits else 0) | len(fetched) << 32)
+            for place, nbytes in fetched:
+                self.table += [place, nbytes]
             for k in varies[key]:
                 arg = call.args[k]
                 assert not isinstance(arg, Arrivals)
@@ -164,7 +178,7 @@ class Launch:
                 assert isinstance(arg, Value)
                 args.append(arg.text)
             else:
-                word = f"call[{1 + list(varies).index(k)}]"
+                word = f"given[{list(varies).index(k)}]"
                 args.append(_from_word(param.ctype, param.is_pointer, word))
         run = f"{part.name}({', '.join(args)});"
         if part.meets or part.local_bytes:
@@ -181,7 +195,7 @@ class Launch:
             loop = f"if (item % {shape.stride}u < {shape.items}u) {loop}"
         return (
             f"      case {number}: {{\n        const uint team = {team};\n        {loop}\n"
-            f"        at += {1 + len(varies)};\n        break;\n      }}\n"
+            f"        at += {len(varies)};\n        break;\n      }}\n"
         )
 
     def _text(self, kinds: Sequence[Sequence[Call]], cases: Sequence[str]) -> str:
@@ -203,6 +217,9 @@ class Launch:
             *pragmas,
             *items.values(),
             _WAIT_HEAD + _HOW[self._how] + _WAIT_TAIL,
+            _FETCH.format(
+                line=LINE, width=self._width, one=_PTX_FETCH if self._team.named else _FETCH_ONE
+            ),
             f"__kernel __attribute__((reqd_work_group_size({self._width}, 1, 1))) void "
             f"{self.NAME}(__global int* loop_flag, __global ulong* table{arrivals}) {{",
             f"  __local uchar pool[{max(pool, ALIGNMENT)}] __attribute__((aligned({ALIGNMENT})));",
@@ -210,12 +227,14 @@ class Launch:
             # A group sees the flag as it was: no other can pass the wait before it is written.
             "  if (!*loop_flag) return;",
             "  const uint item = get_local_id(0);",
-            f"  for (uint k = item; k < {words}u; k += {self._width}u) words[k] = table[{HEAD} + k];"
+            f"  for (uint k = item; k < {words}u; k += {self._width}u)"
+            f" words[k] = table[{HEAD} + k];"
             if near else f"  __global const ulong* words = table + {HEAD};",
             "  barrier(CLK_LOCAL_MEM_FENCE);",
             f"  for (uint at = 0; at < {words}u;) {{",
-            f"    {source} const ulong* call = words + at;",
-            "    const uint kind = (uint)call[0];",
+            "    const uint kind = (uint)words[at], fetched = (uint)(words[at++] >> 32);",
+            "    for (uint k = 0; k < fetched; ++k, at += 2) kr_fetch(words[at], words[at + 1]);",
+            f"    {source} const ulong* given = words + at;",
             f"    if (kind & {_WAITS}u) kr_wait((volatile __global uint*)table);",
             f"    switch (kind & {_WAITS - 1}u) {{",
             *cases,
@@ -275,9 +294,23 @@ def _from_word(ctype: str, is_pointer: bool, word: str) -> str:
     return f"({ctype}){word}"
 
 
-# All work-groups wait for each other: each adds its share, and those of all flip the highest bit (as
-# CUDA's cooperative groups do), so that the word needs no setting back.  What a group wrote before
-# is seen by all after it: its work-items met, the first released, and acquires before they meet.
+# Brings memory to the last cache, each line by one work-item of all groups.
+_FETCH = """\
+inline void kr_fetch(const ulong from, const ulong nbytes) {{
+  const ulong step = get_num_groups(0) * {width} * {line};
+  ulong at = (get_group_id(0) * {width} + get_local_id(0)) * {line};
+  for (; at < nbytes; at += step) {{
+    {one}
+  }}
+}}
+"""
+_FETCH_ONE = "prefetch((__global const uchar*)(from + at), 1);"
+_PTX_FETCH = 'asm volatile("prefetch.global.L2 [%0];" :: "l"(from + at));'
+
+# All work-groups wait for each other: each adds its share, and those of all flip the highest bit,
+# as CUDA's cooperative groups do, so that the word needs no setting back.  What a group wrote
+# before is seen by all after it: its work-items met, the first released and acquires, then they
+# meet again.
 _WAIT_HEAD = """\
 inline void kr_wait(volatile __global uint* word) {
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
