@@ -30,7 +30,7 @@ def blends(chosen: device.Device) -> None:
     rng = np.random.default_rng()
     kernel = chosen.programs.kernel(_SOURCE, "blend")
     group = 64
-    for size in (1, 5, 400):
+    for size in (1, 5, 80):
         n = group * 100 * size
         host = [rng.integers(-9, 9, n).astype(np.float32) for _ in range(6)]
         memory = [chosen.buffers.allocate(4 * n) for _ in host]

@@ -19,29 +19,46 @@ if TYPE_CHECKING:
 BEGUN = "kerascl-selftest-begun"
 OK = "kerascl-selftest-ok"
 FULL = 3  # a self-test's exit status where it found no memory
+FULL_TEXT = "the device's memory was full at the self-test"
 SECONDS = 120
 
+#: "" or what failed, and whether that is kept: it may tell of this moment (a full memory) and not
+#: of the device.
+Outcome = tuple[str, bool]
 
-def kept(info: DeviceInfo, name: str, sources: str, test: Callable[[], tuple[str, bool]]) -> str:
-    """The result of `test` on a device and driver: "" or what failed.
+
+def load(info: DeviceInfo, name: str, digest: str) -> str | None:
+    """The kept result of a self-test on a device and driver: "" or what failed; None: none is.
 
     Args:
-        sources: the digest of what the test tries (see sources.py).
-        test: gives the result, and whether it is kept: it may tell of this moment (a full memory)
-            and not of the device.
+        digest: of the sources that it tries (see sources.py).
     """
     cache = DiskCache.open("probes", info.cache_key)
-    key = cache.key(name, sources) if cache else ""
-    known = cache.load(key, bytes.decode) if cache else None
+    return cache.load(cache.key(name, digest), bytes.decode) if cache else None
+
+
+def keep(info: DeviceInfo, name: str, digest: str, text: str) -> None:
+    """Keep the result of a self-test, where that can be."""
+    cache = DiskCache.open("probes", info.cache_key)
+    if cache:
+        cache.put(cache.key(name, digest), text.encode())
+
+
+def kept(info: DeviceInfo, name: str, digest: str, test: Callable[[], Outcome]) -> str:
+    """The result that is kept, or that of `test` on a device and driver.
+
+    Args: as of `load`.
+    """
+    known = load(info, name, digest)
     if known is not None:
         return known
     text, lasting = test()
-    if cache and lasting:
-        cache.put(key, text.encode())
+    if lasting:
+        keep(info, name, digest, text)
     return text
 
 
-def in_child(module: str, index: int | None, **environment: str) -> tuple[str, bool]:
+def in_child(module: str, index: int | None, **environment: str) -> Outcome:
     """Run `python -m module index`; gives what `kept` wants of a test.
 
     Args:
@@ -54,14 +71,14 @@ def in_child(module: str, index: int | None, **environment: str) -> tuple[str, b
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=SECONDS,
-            env=children.environment(**environment),
+            env=children.environment(KERASCL_CHECK="0", **environment),
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as failure:
         return f"the self-test did not end: {type(failure).__name__}", False
     if done.returncode == 0 and done.stdout.strip().endswith(OK):
         return "", True
     if done.returncode == FULL:
-        return "the device's memory was full at the self-test", False
+        return FULL_TEXT, False
     lines = (done.stdout + done.stderr).strip().splitlines()
     if BEGUN not in done.stdout:  # Python or a package failed, not the device
         return f"the self-test did not begin: {lines[-1][:200] if lines else ''}", False

@@ -12,6 +12,7 @@ from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import AttentionProblem, Dropout, Tensor
 from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.selftests import trial
 from kerascl.kernels.units import attention as unit_attention
 from kerascl.kernels.units import attention16, attention_selftest
 from kerascl.runtime.errors import DeviceError
@@ -455,16 +456,16 @@ def test_self_test_of_matrix_units(cpu_dev, monkeypatch):
     blocks = (unit_attention.FragmentBlock(2, 1, 16), unit_attention.FragmentBlock(2, 1, 32))
     monkeypatch.setattr(attention_selftest, "BOUNDS", {dtypes.float32: 2e-3})
     monkeypatch.setattr(attention_selftest, "CASES", ((dropout, blocks),))
-    attention_selftest.cases(cpu_dev)
+    trial.run(cpu_dev, attention_selftest.trials(cpu_dev.info))
     with monkeypatch.context() as patched:
         wrong = philox.SOURCE.replace("(key + 4ul", "(key + 3ul")
         patched.setattr(philox, "SOURCE", wrong)
         with pytest.raises(DeviceError, match="attention is wrong"):
-            attention_selftest.cases(cpu_dev)
+            trial.run(cpu_dev, attention_selftest.trials(cpu_dev.info))
     monkeypatch.setattr(attention_selftest, "CASES", ((plain, blocks),))
     fault = ("(8 * j + m) * (4", "(8 * j + 1 - m) * (4")  # depths of values swapped
     for name in ("FragmentAttention", "FragmentAttentionGradient"):
         kind = getattr(unit_attention, name).__mro__[1]
         monkeypatch.setattr(unit_attention, name, emulated_class(kind, fault=fault))
     with pytest.raises(DeviceError, match="attention is wrong"):
-        attention_selftest.cases(cpu_dev)
+        trial.run(cpu_dev, attention_selftest.trials(cpu_dev.info))

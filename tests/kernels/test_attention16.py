@@ -9,6 +9,7 @@ from kerascl import dtypes
 from kerascl.kernels.attention.problem import Dropout, Tensor
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.hopper.ptx import sm_90a
+from kerascl.kernels.selftests import trial
 from kerascl.kernels.units import attention16, attention16_large_selftest, attention16_selftest
 from kerascl.kernels.units.attention16 import Attention16, Attention16Gradient, Tile, takes
 from kerascl.runtime.errors import DeviceError
@@ -253,7 +254,7 @@ def test_self_test(dev, monkeypatch):
 
     emulate()
     for module in (attention16_selftest, attention16_large_selftest):
-        module.cases(dev)
+        trial.run(dev, module.trials(dev.info))
     emulate(FAULTS["other half of the depth"])
     with pytest.raises(DeviceError, match="attention is wrong"):
-        attention16_selftest.cases(dev)
+        trial.run(dev, attention16_selftest.trials(dev.info))

@@ -13,9 +13,10 @@ from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import AttentionProblem, Dropout
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.solver import choose
+from kerascl.kernels.selftests import asked, trial
 from kerascl.kernels.units import attention_fragment as fragment
 from kerascl.kernels.units import attention_fragment_selftest
-from kerascl.runtime import quirks, selftest
+from kerascl.runtime import quirks
 from kerascl.runtime.errors import DeviceError
 from tests.kernels import test_xmx, unit_emulator
 from tests.kernels.harness import poisoned, run_outputs
@@ -186,7 +187,8 @@ def whole_self_test(dev, monkeypatch, card, change=lambda text: text, units=None
         patched.setattr(attention_fragment_selftest, "CASES", cases or WHOLE)
         for kind in KINDS:
             patched.setattr(fragment, kind.__name__, changed(kind))
-        attention_fragment_selftest.cases(Disguised(dev, card))
+        shown = Disguised(dev, card)
+        trial.run(shown, attention_fragment_selftest.trials(shown.info))
 
 
 @pytest.mark.every(4)
@@ -292,18 +294,18 @@ def test_true_float32_is_left_to_who_has_it():
 
 def test_a_self_test_of_their_own_decides(monkeypatch):
     monkeypatch.undo()
-    info, asked = CARDS["b580"].info, []
+    info, modules = CARDS["b580"].info, []
 
-    def in_child(module, index):
-        asked.append(module)
-        return "wrong", False
+    def run(_, tests):
+        modules.extend(test.module for test in tests)
+        return [("wrong", False)] * len(tests)
 
-    monkeypatch.setattr(selftest, "in_child", in_child)
-    fragment.result.cache_clear()
+    monkeypatch.setattr(asked, "_run", run)
+    asked.forget()
     assert not fragment.available(UNITS["xmx16"][0], info)
-    assert asked == ["kerascl.kernels.units.attention_fragment_selftest"]
-    assert not fragment.available(UNITS["xmx8"][0], info) and len(asked) == 1
-    fragment.result.cache_clear()
+    assert modules == ["kerascl.kernels.units.attention_fragment_selftest"]
+    assert not fragment.available(UNITS["xmx8"][0], info) and len(modules) == 1
+    asked.forget()
 
 
 @pytest.mark.parametrize("card", ["rx7900xtx", "mi300x", "a770"])

@@ -16,11 +16,12 @@ from kerascl.kernels.conv import winograd
 from kerascl.kernels.conv.problem import DATA_GRAD, FORWARD, normalise_conv
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import normalise_matmul
+from kerascl.kernels.selftests import asked
 from kerascl.kernels.units import amd_gfx11, amd_gfx12, amd_mfma, intel_xmx, known
 from kerascl.kernels.units.conv import CONV_SOLVERS
 from kerascl.kernels.units.fragment import Fragment, Layout
 from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
-from kerascl.runtime import device, quirks, selftest
+from kerascl.runtime import device, quirks
 from tests import profiles
 from tests.kernels import test_conv, test_gemm, unit_emulator
 from tests.kernels.conftest import EMULATING
@@ -357,19 +358,19 @@ def test_what_serves_dtypes_without_matrix_units_still_does(dtype, rng):
 
 def test_self_test_decides(monkeypatch):
     monkeypatch.undo()
-    known.result.cache_clear()
-    asked = []
+    asked.forget()
+    modules = []
 
-    def in_child(module, index):
-        asked.append(module)
-        return "wrong", False
+    def run(_, tests):
+        modules.extend(test.module for test in tests)
+        return [("wrong", False)] * len(tests)
 
-    monkeypatch.setattr(selftest, "in_child", in_child)
+    monkeypatch.setattr(asked, "_run", run)
     info = CARDS["rx7900xtx"].info
     assert not known.available(amd_gfx11.UNIT, info)
-    assert asked == ["kerascl.kernels.units.product_selftest"]
-    monkeypatch.setattr(selftest, "in_child", lambda module, index: ("", False))
-    known.result.cache_clear()
+    assert modules == ["kerascl.kernels.units.product_selftest"]
+    monkeypatch.setattr(asked, "_run", lambda _, tests: [("", False)] * len(tests))
+    asked.forget()
     assert known.available(amd_gfx11.UNIT, info)
     assert not known.available(amd_gfx11.UNIT, CARDS["rx6700xt"].info)
-    known.result.cache_clear()
+    asked.forget()

@@ -26,10 +26,11 @@ from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.pack import Matrix, pack_launch, packed_step
 from kerascl.kernels.hopper.ptx import sm_90a
-from kerascl.kernels.hopper.selftests.basics import biased
+from kerascl.kernels.hopper.selftests.products import biased
 from kerascl.kernels.hopper.tma import map_words
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.selftests import asked
 from tests.kernels import ptx, test_wgmma_channel_major
 from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
 
@@ -177,21 +178,10 @@ def test_other_problems_are_left_to_others():
 
 def test_no_self_test_where_there_are_no_instructions(dev, monkeypatch):
     info = dataclasses.replace(dev.info, matrix="mma80")
-    monkeypatch.setattr(hopper_probe, "_test", lambda *_: pytest.fail("a self-test was run"))
+    monkeypatch.setattr(asked, "_run", lambda *_: pytest.fail("a self-test was run"))
     assert not hopper_probe.available(info)
     monkeypatch.setenv("KERASCL_WGMMA", "0")
     assert not hopper_probe.available(dataclasses.replace(info, matrix="wgmma90"))
-
-
-def test_a_passing_trouble_is_not_kept(dev, monkeypatch, tmp_path):
-    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
-    info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=2)
-    monkeypatch.setattr(hopper_probe, "_test", lambda *_: ("the device was busy", False))
-    assert not hopper_probe.available(info)
-    hopper_probe.results.cache_clear()
-    monkeypatch.setattr(hopper_probe, "_test", lambda *_: ("", True))
-    assert hopper_probe.available(info)
-    hopper_probe.results.cache_clear()
 
 
 @pytest.mark.slow
@@ -201,25 +191,28 @@ def test_the_result_of_the_self_test_is_kept(dev, monkeypatch, tmp_path):
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=1)
     if hopper_probe.available(dev.info):
         pytest.skip("the self-test passes here")
-    results = hopper_probe.results(info)
-    assert results[hopper_probe.BASE]
+    tests = hopper_probe.SELF_TESTS.values()
+    results = asked.results(info, tests)
+    assert results[hopper_probe.BASE] and list(results) == list(hopper_probe.SELF_TESTS)
     assert not hopper_probe.available(info)
-    hopper_probe.results.cache_clear()
-    monkeypatch.setattr(hopper_probe, "_test", lambda *_: pytest.fail("the result was not kept"))
-    assert hopper_probe.results(info) == results
+    asked.forget()
+    monkeypatch.setattr(asked, "_run", lambda *_: pytest.fail("none was kept"))
+    assert asked.results(info, tests) == results
 
 
 def test_kernels_that_fail_leave_the_others_in_use(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     info = dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=3)
     wrong = {channel_major.ChannelMajorFilterGradient.self_test: "it is wrong"}
-    monkeypatch.setattr(hopper_probe, "_test", lambda _, name: (wrong.get(name, ""), True))
+    monkeypatch.setattr(
+        asked, "_run", lambda _, tests: [(wrong.get(test.name, ""), True) for test in tests]
+    )
     p = test_wgmma_channel_major.CASES["same"]
     assert hopper_probe.available(info)
     assert channel_major.ChannelMajorFilterGradient().takes(
         p
     ) and not channel_major.ChannelMajorFilterGradient().applies(p, info)
-    hopper_probe.results.cache_clear()
+    asked.forget()
 
 
 @pytest.mark.parametrize("high", [True, False])

@@ -1,7 +1,6 @@
 """Attention by warpgroup matrix instructions on a CPU, see `emulator`, against float64."""
 
 import dataclasses
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +14,8 @@ from kerascl.kernels.hopper import attention, probe, tiles
 from kerascl.kernels.hopper.attention import HopperAttention, Tile, takes
 from kerascl.kernels.hopper.ptx import sm_90a
 from kerascl.kernels.hopper.selftests import attention as selftest
-from kerascl.kernels.units import attention16, attention_selftest
+from kerascl.kernels.selftests import trial
+from kerascl.kernels.units import attention16
 from kerascl.runtime.errors import DeviceError
 from tests.kernels import emulator, ptx
 from tests.kernels.harness import poisoned, run_outputs
@@ -292,21 +292,19 @@ def test_self_test(cpu_dev, cpu_info, monkeypatch):
     """It passes where the hardware does as it should, and says what is wrong where not."""
     fault = ()
 
-    def run(plan, inputs, out=None, dev=None, **more):
+    def compute(plan, inputs, outs, dev):
         if fault and emulator.is_emulated(plan.launches[0]):
             (launch,) = plan.launches
             assert fault[0] in launch.source
             plan.launches[0] = dataclasses.replace(launch, source=launch.source.replace(*fault))
-        outs = more if out is None else more | {"out": out}
         for name, got in emulator.run_outputs_of(plan, inputs, outs, cpu_dev).items():
             outs[name][...] = got
 
-    monkeypatch.setattr(attention_selftest, "run", run)
+    monkeypatch.setattr(trial, "compute", compute)
     sizes = 1, 70, 130, 2, 16, 24, True
     small = [((*sizes, keep), 3, F16) for keep in (0.75, 0.9)]  # numbers of 16 and of 32 bits
     monkeypatch.setattr(selftest, "CASES", small)
-    card = SimpleNamespace(info=cpu_info, programs=SimpleNamespace(build=lambda _: None))
-    selftest.cases(card)
+    trial.run(cpu_dev, selftest.trials(cpu_info))
     fault = FAULTS["other steps of values"]
     with pytest.raises(DeviceError, match="attention is wrong"):
-        selftest.cases(card)
+        trial.run(cpu_dev, selftest.trials(cpu_info))

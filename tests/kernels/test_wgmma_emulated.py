@@ -26,7 +26,7 @@ from kerascl.kernels.hopper import (
 )
 from kerascl.kernels.hopper import conv as hopper_conv
 from kerascl.kernels.hopper import matmul as hopper_matmul
-from kerascl.kernels.hopper.selftests.basics import biased
+from kerascl.kernels.hopper.selftests.products import biased
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from tests.kernels import emulator, test_wgmma, test_wgmma_channel_major, test_wgmma_stem
 from tests.kernels.harness import poisoned, random_array

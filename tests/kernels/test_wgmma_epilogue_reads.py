@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import re
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,9 +12,9 @@ from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
 from kerascl.kernels.contract.plan import Ref, rename_slots
 from kerascl.kernels.hopper import channel_major, pingpong, tiles, transposed
 from kerascl.kernels.hopper import matmul as hopper_matmul
-from kerascl.kernels.hopper.selftests import basics
 from kerascl.kernels.hopper.selftests import transposed as selftest
-from kerascl.kernels.hopper.selftests.basics import biased
+from kerascl.kernels.hopper.selftests.products import biased
+from kerascl.kernels.selftests import trial
 from kerascl.runtime.device import DeviceError
 from tests.kernels import emulator, test_wgmma, test_wgmma_channel_major
 from tests.kernels.harness import poisoned, random_array
@@ -56,15 +55,17 @@ def test_a_bias_of_transposed_products(cpu_dev, cpu_info, tile, out, columns, rn
 
 @pytest.mark.parametrize("fault", [None, ("if (n < N) READ_COLUMNS", "if (n < 64) READ_COLUMNS")])
 def test_the_self_test_has_a_bias(cpu_dev, cpu_info, monkeypatch, fault):
-    def run(plan, inputs, out, dev):
+    def compute(plan, inputs, outs, dev):
         if fault:
             plan = replaced(plan, *fault)
+        out = outs["out"]
         out[...] = emulator.run_plan(plan, inputs, poisoned(out.shape, FLOAT), cpu_dev)
 
-    monkeypatch.setattr(basics, "run", run)
+    monkeypatch.setattr(trial, "compute", compute)
     monkeypatch.setattr(transposed, "SHAPES", (TRANSPOSED,))
+    monkeypatch.setattr(selftest, "CASES", ())  # but for those with a bias
     with pytest.raises(DeviceError, match="with a bias") if fault else contextlib.nullcontext():
-        selftest.with_a_bias(SimpleNamespace(info=cpu_info))
+        trial.run(cpu_dev, selftest.trials(cpu_info))
 
 
 def adding_marked():

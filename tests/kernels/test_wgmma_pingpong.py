@@ -12,7 +12,7 @@ from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import pingpong, tiles
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.ptx import KINDS, sm_90a
-from kerascl.kernels.hopper.selftests.basics import biased
+from kerascl.kernels.hopper.selftests.products import biased
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from tests.kernels import emulator, ptx, test_wgmma

@@ -14,7 +14,7 @@ from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper import tiles, transposed
 from kerascl.kernels.hopper.ptx import sm_90a
-from kerascl.kernels.hopper.selftests.basics import biased
+from kerascl.kernels.hopper.selftests.products import biased
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.tuning import database

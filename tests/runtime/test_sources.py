@@ -6,7 +6,7 @@ from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.runtime import selftest, sources
 
 MODULES = [
-    *map(hopper_probe.self_test, hopper_probe.SELF_TESTS),
+    *(test.module for test in hopper_probe.SELF_TESTS.values()),
     "kerascl.kernels.units.attention16_large_selftest",
     "kerascl.kernels.units.attention16_selftest",
     "kerascl.kernels.units.attention_fragment_selftest",
@@ -15,7 +15,13 @@ MODULES = [
 ]
 # The OpenCL C of which each self-test speaks.
 PROGRAMS = {
-    **{hopper_probe.self_test(name): [f"{name}.cl"] for name in hopper_probe.SELF_TESTS},
+    **{
+        test.module: [f"{name}.cl"] for name, test in hopper_probe.SELF_TESTS.items()
+        if name != hopper_probe.CONVOLUTIONS
+    },
+    hopper_probe.SELF_TESTS[hopper_probe.CONVOLUTIONS].module: [
+        "wgmma.cl", "wgmma_register_blocked.cl",
+    ],
     "kerascl.kernels.units.attention_selftest": [
         "attention_mma.cl", "attention_mma_tiles32.cl", "attention_quads.cl", "mma_units.cl",
         "nv_sm80.cl",
@@ -45,12 +51,13 @@ def digest_with(monkeypatch, module: str, changed: str) -> str:
 @pytest.mark.parametrize(
     ("module", "file", "counts"),
     [
-        ("wgmma", "kernels/hopper/selftests/basics.py", True),  # the test itself
+        ("wgmma", "kernels/hopper/selftests/products.py", True),  # the test itself
         ("wgmma", "kernels/hopper/matmul.py", True),  # a planner
         ("wgmma", "kernels/matmul/split_k.py", True),  # what planners use
         ("wgmma", "kernels/hopper/tiles.py", True),  # imported beside others
         ("wgmma", "kernels/hopper/wgmma.cl", True),
-        ("wgmma", "kernels/hopper/wgmma_register_blocked.cl", True),  # named by its stem only
+        ("conv", "kernels/hopper/wgmma_register_blocked.cl", True),  # named by its stem only
+        ("wgmma", "kernels/hopper/wgmma_register_blocked.cl", False),
         ("wgmma", "kernels/pool/pool.cl", False),
         ("wgmma", "kernels/pool/solvers.py", False),
         ("wgmma", "ops/nn.py", False),
@@ -61,7 +68,11 @@ def digest_with(monkeypatch, module: str, changed: str) -> str:
 )
 def test_a_digest_knows_what_a_self_test_depends_on(module, file, counts, monkeypatch):
     assert (sources.PACKAGE / file).is_file()
-    module = {"wgmma": hopper_probe.self_test("wgmma"), "attention": MODULES[-2]}[module]
+    tests = hopper_probe.SELF_TESTS
+    module = {
+        "wgmma": tests[hopper_probe.BASE].module, "conv": tests[hopper_probe.CONVOLUTIONS].module,
+        "attention": "kerascl.kernels.units.attention_selftest",
+    }[module]
     assert (digest_with(monkeypatch, module, file) != sources.of_module(module)) == counts
 
 

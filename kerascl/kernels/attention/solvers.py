@@ -12,10 +12,7 @@ negative logit for hidden keys; their queries and keys get no gradient.
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 from kerascl.dtypes import bfloat16, float32
 from kerascl.kernels.attention import cpu as attention_cpu
@@ -26,32 +23,15 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import attention as hopper_attention
-from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.tuning import database, machine
 from kerascl.kernels.units import attention as unit_attention
-from kerascl.kernels.units import attention16, attention_fragment, known
+from kerascl.kernels.units import attention16, attention_fragment, selftests
 
 SOLVERS: tuple[Solver, ...] = (
     *attention_cpu.SOLVERS, *attention_few.SOLVERS, *hopper_attention.SOLVERS,
     *attention16.SOLVERS, *unit_attention.SOLVERS, *attention_fragment.SOLVERS,
     *attention_tiled.SOLVERS,
 )  # fmt: skip
-
-
-@functools.cache
-def _try_units(info) -> None:
-    """Ask for all self-tests that attention and the products beside it need, where no results are
-    kept: together they take as long as the longest, as each mostly waits for a compiler."""
-    asked: list[Callable] = [attention16.available, unit_attention.available]
-    if hopper_probe.capable(info):
-        asked.append(hopper_probe.results)
-    for room, units in ((known, known.UNITS), (attention_fragment, attention_fragment.UNITS)):
-        unit = next((unit for unit in units if info.matrix in unit.matrix), None)
-        if unit is not None:
-            asked.append(functools.partial(room.available, unit))
-    with ThreadPoolExecutor(len(asked)) as pool:
-        for ask in asked:
-            pool.submit(ask, info)
 
 
 LEAST_QUERIES = 8
@@ -85,7 +65,7 @@ def preferred(problem: AttentionProblem, info) -> bool:
         return info.kind != "cpu" and p.source > p.length and serves
     if not machine.of_facts(info).matrix_rate(p.q.dtype):
         return True
-    _try_units(info)
+    selftests.ask(info, selftests.attention)
     nbytes = p.batch * p.heads * p.length * p.source * float32.itemsize
     if nbytes > info.global_mem_bytes * MOST_LOGITS:
         return True

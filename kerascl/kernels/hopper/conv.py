@@ -22,6 +22,7 @@ from kerascl.kernels.conv.problem import (
     conv_index,
     geometry,
 )
+from kerascl.kernels.hopper import probe
 from kerascl.kernels.hopper.kernel import Run
 from kerascl.kernels.hopper.pack import Matrix, pack_launch, pack_time
 from kerascl.kernels.hopper.ptx import KINDS
@@ -58,6 +59,8 @@ def box(images: int, height: int, width: int, rows: int) -> tuple[int, int, int,
 
 class HopperConv(MomentsSolver):
     """Forward and data gradient of one- and two-dimensional convolutions, channels last."""
+
+    self_test = probe.CONVOLUTIONS
 
     def takes(self, p: ConvProblem) -> bool:
         stride = p.strides[-1]

@@ -14,7 +14,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan, Workspace
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.conv.problem import FILTER_GRAD, ConvProblem, conv_index, geometry
-from kerascl.kernels.hopper import tiles
+from kerascl.kernels.hopper import probe, tiles
 from kerascl.kernels.hopper.conv import MAX_STRIDE
 from kerascl.kernels.hopper.kernel import Run
 from kerascl.kernels.hopper.ptx import KINDS
@@ -48,6 +48,7 @@ class FilterGradient(HopperSolver):
     """Filter gradient of two-dimensional convolutions of 16-bit floats, channels last."""
 
     prefix = "wgmma_filter"
+    self_test = probe.CONVOLUTIONS
 
     def takes(self, p: ConvProblem) -> bool:
         stride = p.strides[-1]

@@ -18,6 +18,7 @@ from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, prelude
 from kerascl.kernels.conv.problem import FILTER_GRAD, ConvProblem, conv_index, geometry
+from kerascl.kernels.hopper import probe
 from kerascl.kernels.hopper.kernel import partial
 from kerascl.kernels.hopper.ptx import KINDS, REWRITE, register_instruction
 from kerascl.kernels.hopper.solver import HopperSolver
@@ -103,6 +104,7 @@ class RegisterBlockedFilterGradient(HopperSolver):
     """Filter gradient of two-dimensional convolutions of float32 with stride one, channels last."""
 
     prefix = "wgmma_register_blocked"
+    self_test = probe.CONVOLUTIONS
     boxes: tuple[RegisterBox, ...] = BOXES
 
     def takes(self, p: ConvProblem) -> bool:

@@ -69,7 +69,7 @@ class MomentsSolver(HopperSolver):
         return type(self)(self.tile, splits, more, reads, turns).best(problem, info)
 
     def takes_moments(self, problem, info) -> bool:
-        if not self.moments(problem) or not hopper_probe.available(info, "wgmma_moments"):
+        if not self.moments(problem) or not hopper_probe.available(info, hopper_probe.MOMENTS):
             return False
         whole = type(self)(self.tile, 1, turns=False).best(problem, info)[0]
         return whole <= self.best(problem, info)[0] + moments_time(problem.total, info)

@@ -21,6 +21,7 @@ from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from kerascl.kernels.matmul.split_k import zero_plan
 from kerascl.kernels.matmul.tiles import SHALLOW, TILES
 from kerascl.kernels.tuning import database, machine
+from kerascl.kernels.units import selftests
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
 
@@ -59,6 +60,7 @@ PACKED = 2
 
 def candidates(problem: MatmulProblem, info) -> tuple[tuple[Solver, ...], tuple[Solver, ...]]:
     """Whose costs are compared, and who is taken only where a record names it."""
+    selftests.ask(info, selftests.products)
     return SOLVERS, VARIANTS
 
 
@@ -71,7 +73,7 @@ def plan(problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
     problem = normalise_matmul(problem)
     if problem.total == 0 or problem.k == 0:
         return zero_plan(problem.total, problem.acc, epilogue)
-    solver = database.choose_for("gemm", SOLVERS, VARIANTS, problem, info, epilogue)
+    solver = database.choose_for("gemm", *candidates(problem, info), problem, info, epilogue)
     return solver.plan(problem, info, epilogue)
 
 
@@ -91,7 +93,7 @@ def computes_well(problem: MatmulProblem, info, computed: Computed) -> bool:
     """Whether it pays to compute the operand that `computes` names in the product's kernel."""
     problem = normalise_matmul(problem)
     solver = _computing(problem, info)
-    if solver is not database.choose("gemm", SOLVERS, VARIANTS, problem, info):
+    if solver is not database.choose("gemm", *candidates(problem, info), problem, info):
         operand = problem.a if solver.computes(problem, info) == "a" else problem.b
         if bytes_each(computed) * PACKED > operand.itemsize:
             return False
@@ -108,7 +110,7 @@ def plan_computing(problem: MatmulProblem, info, epilogue: Epilogue, computed: C
 def _computing(problem: MatmulProblem, info) -> Solver:
     """The solver that `plan` takes or, where that one computes no operand, the cheapest that does,
     if it costs no more than that one and a launch that lays the operand out in memory."""
-    chosen = database.choose("gemm", SOLVERS, VARIANTS, problem, info)
+    chosen = database.choose("gemm", *candidates(problem, info), problem, info)
     if chosen.computes(problem, info) or contract.forced((*SOLVERS, *VARIANTS), problem, info):
         return chosen
     others = [
@@ -134,13 +136,14 @@ def takes_moments(problem: MatmulProblem, info) -> bool:
     problem = normalise_matmul(problem)
     if problem.total == 0 or problem.k == 0:
         return False
-    return database.choose_with_moments("gemm", SOLVERS, VARIANTS, problem, info) is not None
+    found = candidates(problem, info)
+    return database.choose_with_moments("gemm", *found, problem, info) is not None
 
 
 def cost(problem: MatmulProblem, info) -> float:
     """The cost of the solver that `plan` takes: one that a record names costs no more than the
     cheapest, which it beat."""
     problem = normalise_matmul(problem)
-    chosen = database.choose("gemm", SOLVERS, VARIANTS, problem, info)
+    chosen = database.choose("gemm", *candidates(problem, info), problem, info)
     cheapest = contract.choose(SOLVERS, problem, info)
     return min(solver.cost(problem, info) for solver in (chosen, cheapest))

@@ -8,7 +8,6 @@ probabilities from one product into the next without leaving registers is that o
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,10 +17,10 @@ from kerascl.kernels.attention.problem import AttentionProblem
 from kerascl.kernels.contract.epilogue import STORE_VECTOR, Epilogue, VectorStore
 from kerascl.kernels.contract.sizes import round_up
 from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.selftests import asked
+from kerascl.kernels.selftests.asked import SelfTest
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
-from kerascl.runtime import device as devices
-from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
 
 
@@ -70,19 +69,12 @@ BACKWARD = ((64, FragmentBlock(4, 1, 32)), (64, FragmentBlock(2, 1, 32)))
 WIDER, WIDER_FEATURES = 40, 64
 
 
+SELF_TEST = SelfTest("attention_mma", "kerascl.kernels.units.attention_selftest")
+
+
 def available(info: DeviceInfo) -> bool:
     """Whether the device has the units and the kernels pass their self-test on it."""
-    return info.matrix in MATRIX and not result(info)
-
-
-@functools.cache
-def result(info: DeviceInfo) -> str:
-    """Of the self-test on the device: "" when it passed, else why it did not."""
-    module = "kerascl.kernels.units.attention_selftest"
-    return selftest.kept(
-        info, "attention_mma", sources.of_module(module),
-        lambda: selftest.in_child(module, devices.index_of(info)),
-    )  # fmt: skip
+    return info.matrix in MATRIX and asked.passed(info, SELF_TEST)
 
 
 class _FragmentSolver(attention_tiled.TiledSolver):

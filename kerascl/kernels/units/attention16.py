@@ -8,8 +8,6 @@ the problems taken here (rows that are no whole 16-byte chunks) are left to atte
 
 from __future__ import annotations
 
-import functools
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,11 +20,11 @@ from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.hopper import probe
 from kerascl.kernels.hopper.ptx import REWRITE
 from kerascl.kernels.hopper.tiles import SHARED_LIMIT
+from kerascl.kernels.selftests import asked
+from kerascl.kernels.selftests.asked import SelfTest
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units.attention import stores
 from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
-from kerascl.runtime import device as devices
-from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
 
 NAMES = {bfloat16: "bf16", float16: "f16"}  # of the dtypes in PTX
@@ -38,8 +36,8 @@ START = 250
 # Clocks of a compute unit to draw dropout's numbers of a logit, by their instructions.
 DRAW = 0.11
 # The self-tests: of tiles of up to PLAIN bytes, and of those beyond.
-BASE, BEYOND = "attention_mma16", "attention_mma16_large"
-SELF_TESTS = {BASE: "attention16_selftest", BEYOND: "attention16_large_selftest"}
+BASE = SelfTest("attention_mma16", "kerascl.kernels.units.attention16_selftest")
+BEYOND = SelfTest("attention_mma16_large", "kerascl.kernels.units.attention16_large_selftest")
 
 
 @dataclass(frozen=True)
@@ -127,28 +125,17 @@ KEYS = (
 )  # fmt: skip
 
 
-@functools.cache
-def results(info: DeviceInfo) -> dict[str, str]:
-    """Of each self-test that the device can begin: "" when it passed, else why it did not.
-
-    Where no result is kept they run at once: they mostly wait for the driver's compiler.
-    """
-    names = [BASE, *([BEYOND] if probe.capable(info) else [])] if info.matrix in MATRIX else []
-
-    def result(name: str) -> str:
-        module = f"kerascl.kernels.units.{SELF_TESTS[name]}"
-        return selftest.kept(
-            info, name, sources.of_module(module),
-            lambda: selftest.in_child(module, devices.index_of(info)),
-        )  # fmt: skip
-
-    with ThreadPoolExecutor(len(SELF_TESTS)) as pool:
-        return dict(zip(names, pool.map(result, names), strict=True))
+def tests(info: DeviceInfo) -> list[SelfTest]:
+    """The self-tests that the device can begin."""
+    if info.matrix not in MATRIX:
+        return []
+    return [BASE, *([BEYOND] if probe.capable(info) else [])]
 
 
-def available(info: DeviceInfo, name: str = BASE) -> bool:
+def available(info: DeviceInfo, test: SelfTest | None = None) -> bool:
     """Whether the device has the units and the kernels pass a self-test on it."""
-    return results(info).get(name) == ""
+    test = test or BASE
+    return test in tests(info) and asked.passed(info, test)
 
 
 def room_of(info: DeviceInfo) -> int:

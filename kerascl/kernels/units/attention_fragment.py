@@ -20,11 +20,11 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.selftests import asked
+from kerascl.kernels.selftests.asked import SelfTest
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units import known
 from kerascl.kernels.units.fragment import Fragment, Layout, Unit
-from kerascl.runtime import device as devices
-from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
 
 # Of the registers of a lane, as `FragmentBlock.registers` counts them: with more, compilers for
@@ -147,17 +147,14 @@ def _blocks(f: Fragment) -> tuple[FragmentBlock, ...]:
 
 def available(unit: Unit, info: DeviceInfo) -> bool:
     """Whether the device has such units and the kernels pass their self-test on it."""
-    return info.matrix in unit.matrix and not result(info)
+    return info.matrix in unit.matrix and all(asked.passed(info, test) for test in tests(info))
 
 
-@functools.cache
-def result(info: DeviceInfo) -> str:
-    """Of the self-test on the device: "" when it passed, else why it did not."""
-    module = "kerascl.kernels.units.attention_fragment_selftest"
-    return selftest.kept(
-        info, f"attention_{info.matrix}", sources.of_module(module),
-        lambda: selftest.in_child(module, devices.index_of(info)),
-    )  # fmt: skip
+def tests(info: DeviceInfo) -> list[SelfTest]:
+    """The self-test of these kernels on the device's units, where it has any."""
+    if not any(info.matrix in unit.matrix for unit in UNITS):
+        return []
+    return [SelfTest("attention", "kerascl.kernels.units.attention_fragment_selftest")]
 
 
 class _FragmentSolver(attention_tiled.TiledSolver):

@@ -1,18 +1,16 @@
-"""Computes attention with attention_fragment.cl on one device, in a process of its own.
-
-`python -m kerascl.kernels.units.attention_fragment_selftest <index>` exits 0 and prints OK, or
-fails in whatever way the driver fails.
-"""
+"""Attention with attention_fragment.cl: a self-test for that alone."""
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterator
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
+from kerascl.kernels.selftests.trial import Trial
 from kerascl.kernels.units import attention_fragment, attention_selftest
 from kerascl.kernels.units.fragment import Unit
-from kerascl.runtime import device, selftest_child
+from kerascl.runtime.device import DeviceInfo
 
 # As attention_selftest.CASES: between them whole and partial blocks, causal masks, dropout, and
 # features that are no multiple of an instruction's.
@@ -22,9 +20,9 @@ CASES = (
 BOUNDS = {dtypes.bfloat16: 1e-2, dtypes.float16: 2e-3}
 
 
-def _taken(dev: device.Device) -> list[tuple[Unit, DType]]:
+def _taken(info: DeviceInfo) -> list[tuple[Unit, DType]]:
     """The device's units with each dtype that they take."""
-    units = [unit for unit in attention_fragment.UNITS if dev.info.matrix in unit.matrix]
+    units = [unit for unit in attention_fragment.UNITS if info.matrix in unit.matrix]
     return [(unit, dtype) for unit in units for dtype in unit.fragments]
 
 
@@ -34,7 +32,7 @@ def _bound(unit: Unit, dtype: DType) -> float:
     return BOUNDS.get(dtype, 4e-3 if rounded else 5e-5)
 
 
-def _solvers(unit: Unit, dtype: DType, case: tuple, info: device.DeviceInfo) -> tuple:
+def _solvers(unit: Unit, dtype: DType, case: tuple, info: DeviceInfo) -> tuple:
     """Both, with the blocks that large problems have."""
     kinds = attention_fragment.FragmentAttention, attention_fragment.FragmentAttentionGradient
     large = [
@@ -46,18 +44,10 @@ def _solvers(unit: Unit, dtype: DType, case: tuple, info: device.DeviceInfo) -> 
     )
 
 
-def cases(dev: device.Device) -> None:
-    """A case for each unit and dtype, in turn.
-
-    Raises:
-        DeviceError: of any step, or something is wrong.
-    """
-    trials = []
-    for i, (unit, dtype) in enumerate(_taken(dev)):
+def trials(info: DeviceInfo) -> Iterator[Trial]:
+    """A case for each unit and dtype, in turn."""
+    cases = []
+    for i, (unit, dtype) in enumerate(_taken(info)):
         case = CASES[i % len(CASES)]
-        trials.append((case, dtype, _bound(unit, dtype), _solvers(unit, dtype, case, dev.info)))
-    attention_selftest.attentions(dev, trials)
-
-
-if __name__ == "__main__":
-    selftest_child.main(cases)
+        cases.append((case, dtype, _bound(unit, dtype), _solvers(unit, dtype, case, info)))
+    return attention_selftest.attentions(info, cases)

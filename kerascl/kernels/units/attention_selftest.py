@@ -1,12 +1,10 @@
-"""Computes attention with attention_mma.cl on one device, in a process of its own.
-
-`python -m kerascl.kernels.units.attention_selftest <index>` exits 0 and prints OK, or fails in
-whatever way the driver fails.
-"""
+"""Attention with attention_mma.cl: its self-test, and what those of other kernels share."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
+from collections.abc import Iterable, Iterator
 
 import numpy as np
 
@@ -14,10 +12,10 @@ from kerascl import dtypes, philox
 from kerascl.dtypes import DType
 from kerascl.kernels.attention.problem import LOG2_E, AttentionProblem, Dropout, Tensor
 from kerascl.kernels.contract.epilogue import store_epilogue
-from kerascl.kernels.hopper.selftests.basics import check, run
+from kerascl.kernels.selftests.trial import Data, Trial, check
 from kerascl.kernels.units import attention as unit_attention
 from kerascl.kernels.units.attention import FragmentBlock
-from kerascl.runtime import device, selftest_child
+from kerascl.runtime.device import DeviceInfo
 
 # Batch entries, queries, keys, heads, features of keys and of values, whether it is causal, and the
 # chance that a weight is kept; then the blocks of both solvers, of which each kind is tried.
@@ -29,8 +27,8 @@ CASES = (
 )  # fmt: skip
 BOUNDS = {dtypes.float32: 2e-3, dtypes.bfloat16: 1e-2}
 
-
-Trial = tuple[tuple, DType, float, tuple]  # a case, its dtype, bound and solvers
+# A case, its dtype, bound and solvers of both ways, of which the second may be None.
+Case = tuple[tuple, DType, float, tuple]
 
 
 def _solvers(forward: FragmentBlock, gradient: FragmentBlock) -> tuple:
@@ -53,50 +51,51 @@ def problems(case: tuple, dtype: DType) -> tuple[AttentionProblem, AttentionProb
     return p, dataclasses.replace(p, grad=tensor(length, depth))
 
 
-def attentions(dev: device.Device, trials: list[Trial]) -> None:
-    """`attention` of each; all programs are built at once first, as that takes the longest.
+def attentions(info: DeviceInfo, cases: Iterable[Case]) -> Iterator[Trial]:
+    """Results and statistics of some cases, and their gradients."""
+    for case, dtype, bound, solvers in cases:
+        known = functools.cache(functools.partial(_values, case, dtype))
+        makes = _forward, _backward
+        for solver, p, make in zip(solvers, problems(case, dtype), makes, strict=True):
+            if solver is not None:
+                plan = solver.plan(p, info, store_epilogue(dtype))
+                yield Trial(plan, functools.partial(make, known, bound))
 
-    Raises:
-        DeviceError: as `attention`.
+
+@dataclasses.dataclass(frozen=True)
+class _Values:
+    """Inputs of a case, and what it gives in float64.
+
+    Attributes:
+        inputs: queries, keys, values and the result's gradient.
+        key: of dropout's generator, where there is any.
+        out, statistic: the result, and the logarithm of the sums to base 2.
+        sums: of the result's gradient times the result, for each row.
+        slopes: of the queries, keys and values, with heads before rows.
     """
-    plans = [
-        solver.plan(p, dev.info, store_epilogue(dtype))
-        for case, dtype, _, solvers in trials
-        for solver, p in zip(solvers, problems(case, dtype), strict=True)
-        if solver is not None
-    ]
-    dev.programs.build([(x.source, x.options) for plan in plans for x in plan.launches])
-    for trial in trials:
-        attention(dev, *trial)
+
+    inputs: tuple[np.ndarray, ...]
+    key: dict[str, np.ndarray]
+    out: np.ndarray
+    statistic: np.ndarray
+    sums: np.ndarray
+    slopes: dict[str, np.ndarray]
 
 
-def attention(
-    dev: device.Device, case: tuple, dtype: DType, bound: float, solvers: tuple
-) -> None:
-    """A result, its statistic and its gradients.
-
-    Args:
-        solvers: what plans them; the second may be None, where the gradients are another
-            kernel's.
-
-    Raises:
-        DeviceError: of any step, or something is wrong.
-    """
-    forward, gradient = solvers
+def _values(case: tuple, dtype: DType) -> _Values:
     batch, length, source, heads, width, depth, causal, keep = case
     rng = np.random.default_rng()
     sizes = ((length, width), (source, width), (source, depth), (length, depth))
-    q, k, v, g = (
+    inputs = tuple(
         rng.standard_normal((batch, n, heads, f), np.float32).astype(dtype.numpy) for n, f in sizes
     )
-    p, backward = problems(case, dtype)
-    scale = p.scale
+    scale = width**-0.5
     factors = np.ones((batch, heads, length, source))
     key = rng.integers(2**32, size=2, dtype=np.uint32)
     if keep < 1:
         factors = philox.kept(key, factors.shape, round(keep * 2**32)) / keep
-    wide = [x.astype(np.float64).transpose(0, 2, 1, 3) for x in (q, k, v, g)]
-    logits = wide[0] @ wide[1].swapaxes(2, 3) * scale
+    q, k, v, g = (x.astype(np.float64).transpose(0, 2, 1, 3) for x in inputs)
+    logits = q @ k.swapaxes(2, 3) * scale
     if causal:
         logits = np.where(np.tril(np.ones((length, source), bool)), logits, -np.inf)
     top = logits.max(-1, keepdims=True)
@@ -104,43 +103,46 @@ def attention(
     sums = weights.sum(-1, keepdims=True)
     weights /= sums
     dropped = weights * factors
-    back = (wide[3] @ wide[2].swapaxes(2, 3)) * factors
+    back = (g @ v.swapaxes(2, 3)) * factors
     delta = (weights * back).sum(-1, keepdims=True)
     slope = weights * (back - delta) * scale
-    wanted = {
-        "out": slope @ wide[1], "dk": slope.swapaxes(2, 3) @ wide[0],
-        "dv": dropped.swapaxes(2, 3) @ wide[3],
-    }  # fmt: skip
-    y, stat = np.empty(g.shape, dtype.numpy), np.empty((batch, heads, length), np.float32)
-    plan = forward.plan(p, dev.info, store_epilogue(dtype))
-    inputs = {"a": q, "b": k, "c": v} | ({"d": key} if keep < 1 else {})
-    run(plan, inputs, y, dev, stat=stat)
-    check("attention", y.astype(np.float64), (dropped @ wide[2]).transpose(0, 2, 1, 3), bound)
-    check("attention's statistic", stat, ((top + np.log(sums)) * LOG2_E)[..., 0], bound)
-    if gradient is None:
-        return
-    sums = np.ascontiguousarray(delta[..., 0].transpose(0, 2, 1), np.float32)
-    inputs = {"a": q, "b": k, "c": v, "d": g, "e": stat, "f": sums}
-    inputs |= {"g": key} if keep < 1 else {}
-    outs = {n: np.empty(x.shape, dtype.numpy) for n, x in zip(wanted, (q, k, v), strict=True)}
-    plan = gradient.plan(backward, dev.info, store_epilogue(dtype))
-    run(plan, inputs, dev=dev, **outs)
-    for name, want in wanted.items():
-        got = outs[name].astype(np.float64)
-        check(f"attention's gradient {name}", got, want.transpose(0, 2, 1, 3), bound)
+    return _Values(
+        inputs, {"key": key} if keep < 1 else {}, (dropped @ v).transpose(0, 2, 1, 3),
+        ((top + np.log(sums)) * LOG2_E)[..., 0],
+        np.ascontiguousarray(delta[..., 0].transpose(0, 2, 1), np.float32),
+        {"out": slope @ k, "dk": slope.swapaxes(2, 3) @ q, "dv": dropped.swapaxes(2, 3) @ g},
+    )  # fmt: skip
 
 
-def cases(dev: device.Device) -> None:
-    """Each case in each dtype.
+def _forward(known, bound: float) -> Data:
+    x = known()
+    y = np.empty(x.out.shape, x.inputs[0].dtype)
+    statistic = np.empty(x.statistic.shape, np.float32)
 
-    Raises:
-        DeviceError: as `attention`.
-    """
-    attentions(dev, [
+    def verdict() -> None:
+        check("attention", y.astype(np.float64), x.out, bound)
+        check("attention's statistic", statistic, x.statistic, bound)
+
+    inputs = dict(zip("abcd", (*x.inputs[:3], *x.key.values())))
+    return Data(inputs, {"out": y, "stat": statistic}, verdict)
+
+
+def _backward(known, bound: float) -> Data:
+    x = known()
+    outs = {name: np.empty_like(y) for name, y in zip(x.slopes, x.inputs[:3], strict=True)}
+
+    def verdict() -> None:
+        for name, want in x.slopes.items():
+            got = outs[name].astype(np.float64)
+            check(f"attention's gradient {name}", got, want.transpose(0, 2, 1, 3), bound)
+
+    given = (*x.inputs, x.statistic.astype(np.float32), x.sums, *x.key.values())
+    return Data(dict(zip("abcdefg", given)), outs, verdict)
+
+
+def trials(info: DeviceInfo) -> Iterator[Trial]:
+    """Each case in each dtype."""
+    return attentions(info, [
         (case, dtype, bound, _solvers(*blocks))
         for case, blocks in CASES for dtype, bound in BOUNDS.items()
     ])  # fmt: skip
-
-
-if __name__ == "__main__":
-    selftest_child.main(cases)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import functools
-
+from kerascl.kernels.selftests import asked
+from kerascl.kernels.selftests.asked import SelfTest
 from kerascl.kernels.units import amd_gfx11, amd_gfx12, amd_mfma, intel_xmx, nv_sm80
 from kerascl.kernels.units.fragment import Unit
-from kerascl.runtime import device as devices
-from kerascl.runtime import selftest, sources
 from kerascl.runtime.device import DeviceInfo
 
 UNITS: tuple[Unit, ...] = (
@@ -18,14 +16,14 @@ UNITS: tuple[Unit, ...] = (
 def available(unit: Unit, info: DeviceInfo) -> bool:
     """Whether the device has such units and, where that decides, the kernels pass their self-test
     on it."""
-    return info.matrix in unit.matrix and (not unit.tried or not result(info))
+    if info.matrix not in unit.matrix:
+        return False
+    return not unit.tried or all(asked.passed(info, test) for test in tests(info))
 
 
-@functools.cache
-def result(info: DeviceInfo) -> str:
-    """Of the self-test of all units of the device: "" when it passed, else why it did not."""
-    module = "kerascl.kernels.units.product_selftest"
-    return selftest.kept(
-        info, f"product_{info.matrix}", sources.of_module(module),
-        lambda: selftest.in_child(module, devices.index_of(info)),
-    )  # fmt: skip
+def tests(info: DeviceInfo) -> list[SelfTest]:
+    """The self-test of products and convolutions by all units of the device, where that decides
+    whether they are used."""
+    if not any(info.matrix in unit.matrix for unit in UNITS if unit.tried):
+        return []
+    return [SelfTest("products and convolutions", "kerascl.kernels.units.product_selftest")]

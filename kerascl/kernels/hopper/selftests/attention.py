@@ -1,15 +1,14 @@
-"""Computes attention with wgmma_attention.cl on one device, in a process of its own.
-
-`python -m kerascl.kernels.hopper.selftests.attention <index>` exits 0 and prints OK, or fails in
-whatever way the driver fails.
-"""
+"""Attention with wgmma_attention.cl: a self-test for that alone."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from kerascl import dtypes
 from kerascl.kernels.hopper import attention
+from kerascl.kernels.selftests.trial import Trial
 from kerascl.kernels.units import attention16_selftest, attention_selftest
-from kerascl.runtime import device, selftest_child
+from kerascl.runtime.device import DeviceInfo
 
 # As attention_selftest.CASES, with the number of a tile and a dtype each: between them they have
 # whole and partial blocks, more tiles than work-groups, one and two panels of features, and dropout
@@ -22,18 +21,10 @@ CASES = (
 )
 
 
-def cases(dev: device.Device) -> None:
-    """Each case, and the statistic that its gradients need: they are attention16's.
-
-    Raises:
-        DeviceError: of any step, or something is wrong.
-    """
-    attention_selftest.attentions(dev, [
+def trials(info: DeviceInfo) -> Iterator[Trial]:
+    """Each case, and the statistic that its gradients need: they are attention16's."""
+    return attention_selftest.attentions(info, [
         (case, dtype, attention16_selftest.BOUNDS[dtype],
          (attention.HopperAttention(attention.TILES[number]), None))
         for case, number, dtype in CASES
     ])  # fmt: skip
-
-
-if __name__ == "__main__":
-    selftest_child.main(cases)

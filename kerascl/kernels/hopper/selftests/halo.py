@@ -1,14 +1,12 @@
-"""Computes convolutions with wgmma_halo.cl: a self-test for that alone.
-
-`python -m kerascl.kernels.hopper.selftests.halo <index>` exits 0 and prints OK, or fails in
-whatever way the driver fails.
-"""
+"""Convolutions with wgmma_halo.cl: a self-test for that alone."""
 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -16,22 +14,19 @@ from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.conv.problem import DATA_GRAD, FORWARD
 from kerascl.kernels.hopper import halo
-from kerascl.kernels.hopper.selftests.basics import check, convolution, run
-from kerascl.runtime import device, selftest_child
+from kerascl.kernels.hopper.selftests.convolutions import convolution, problem, values
+from kerascl.kernels.selftests.trial import Data, Trial, check
+from kerascl.runtime.device import DeviceInfo
 
-CASES = (
+CASES = (  # as convolutions.CASE
     (3, 13, 17, 72, 136, 3, 1, 1, 1), (5, 21, 9, 24, 72, 2, 1, 0, 1),
     (40, 30, 30, 32, 64, 3, 1, 1, 1),
 )  # fmt: skip
 
 
-def boxes(dev: device.Device) -> None:
-    """Convolutions or data gradients of every tile, sizes that no box divides.
-
-    Raises:
-        DeviceError: of any step, or a result is wrong.
-    """
-    rng = np.random.default_rng()
+def trials(info: DeviceInfo) -> Iterator[Trial]:
+    """Convolutions or data gradients of every tile, sizes that no box divides; columns' mean and
+    squares beside a convolution."""
     kinds = itertools.cycle(
         (kind, dtype, bound)
         for dtype, bound in ((dtypes.bfloat16, 2e-5), (dtypes.float32, 1e-3))
@@ -40,39 +35,31 @@ def boxes(dev: device.Device) -> None:
     for number, tile in enumerate(halo.SHAPES):
         kind, dtype, bound = next(kinds)
         case = CASES[number % 2 if tile.weights else -1]
-        problem, inputs, want = convolution(rng, kind, case, dtype)
-        got = np.empty(want.shape, np.float32)
-        plan = halo.HaloConv(tile).plan(problem, dev.info, store_epilogue(dtypes.float32))
-        run(plan, inputs, got, dev)
-        check(f"{kind} of boxes with a halo ({dtype.name}, {tile.name})", got, want, bound)
-
-
-def moments(dev: device.Device) -> None:
-    """Columns' mean and squares beside a convolution.
-
-    Raises:
-        DeviceError: of any step, or a result is wrong.
-    """
-    rng = np.random.default_rng()
+        what = f"{kind} of boxes with a halo ({dtype.name}, {tile.name})"
+        yield convolution(info, halo.HaloConv(tile), kind, case, dtype, what, bound)
+    asked = problem(FORWARD, CASES[-1], dtypes.bfloat16)
+    f, total = asked.out_shape[-1], math.prod(asked.out_shape)
+    epilogue = dataclasses.replace(
+        store_epilogue(dtypes.float32),
+        moments=f"out[{total} + col] = mean; out[{total + f} + col] = squares;",
+    )
     for tile in (halo.SHAPES[0], halo.SHAPES[-1]):
-        problem, inputs, want = convolution(rng, FORWARD, CASES[-1], dtypes.bfloat16)
-        f, total = want.shape[-1], math.prod(want.shape)
-        epilogue = dataclasses.replace(
-            store_epilogue(dtypes.float32),
-            moments=f"out[{total} + col] = mean; out[{total + f} + col] = squares;",
+        yield Trial(
+            halo.HaloConv(tile).plan(asked, info, epilogue), functools.partial(_moments, tile.name)
         )
-        got = np.empty(total + 2 * f, np.float32)
-        plan = halo.HaloConv(tile).plan(problem, dev.info, epilogue)
-        run(plan, inputs, got, dev)
-        flat = want.reshape(-1, f)
+
+
+def _moments(name: str) -> Data:
+    inputs, want = values(FORWARD, CASES[-1], dtypes.bfloat16)
+    f, total = want.shape[-1], math.prod(want.shape)
+    flat = want.reshape(-1, f)
+    got = np.empty(total + 2 * f, np.float32)
+
+    def verdict() -> None:
         squares = np.square(flat - flat.mean(0)).sum(0)
-        for name, part, expected in (
-            ("a convolution with moments", got[:total].reshape(want.shape), want),
-            ("a column's mean", got[total:-f], flat.mean(0)),
-            ("a column's squares", got[-f:], squares),
-        ):
-            check(f"{name} ({tile.name})", part, expected, 2e-5 if part.size > f else 1e-3)
+        results = got[:total].reshape(want.shape)
+        check(f"a convolution with moments ({name})", results, want, 2e-5)
+        check(f"a column's mean ({name})", got[total:-f], flat.mean(0), 1e-3)
+        check(f"a column's squares ({name})", got[-f:], squares, 1e-3)
 
-
-if __name__ == "__main__":
-    selftest_child.main(boxes, moments)
+    return Data(inputs, {"out": got}, verdict)

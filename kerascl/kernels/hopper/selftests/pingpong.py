@@ -1,21 +1,22 @@
-"""Computes products with wgmma_pingpong.cl: a self-test for that alone.
-
-`python -m kerascl.kernels.hopper.selftests.pingpong <index>` exits 0 and prints OK, or fails in
-whatever way the driver fails.
-"""
+"""Products with wgmma_pingpong.cl: a self-test for that alone."""
 
 from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
 
 import numpy as np
 
 from kerascl import dtypes
+from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper import pingpong
-from kerascl.kernels.hopper.selftests.basics import biases, check, run
+from kerascl.kernels.hopper.selftests.products import with_a_bias
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
-from kerascl.runtime import device, selftest_child
+from kerascl.kernels.selftests.trial import Data, Trial, check
+from kerascl.runtime.device import DeviceInfo
 
 TIMES = 3  # a turn taken too early may show now and then only
 BOUNDS = {"bfloat16": 2e-5, "float16": 2e-5, "float32": 1e-3}
@@ -29,42 +30,39 @@ CASES = (  # batch, m, n, k, dtype
 )
 
 
-def products(dev: device.Device) -> None:
-    """Products of few and of many tiles and stages; the epilogue adds, squares, and stores both.
-
-    Raises:
-        DeviceError: of any step, or a result is wrong.
-    """
-    rng = np.random.default_rng()
+def trials(info: DeviceInfo) -> Iterator[Trial]:
+    """Products of few and of many tiles and stages, whose epilogue adds, squares, and stores both;
+    products whose bias is read before them."""
     for batch, m, n, k, name in CASES:
         dtype = dtypes.as_dtype(name)
-        shapes = (batch, m, k), (batch, k, n)
-        a, b = (rng.standard_normal(shape).astype(dtype.numpy) for shape in shapes)
-        more = rng.standard_normal((batch, m, n), np.float32)
         problem = normalise_matmul(
             MatmulProblem(
                 m, n, k, (batch,), (m * k, k, 1), (k * n, n, 1), dtype, dtype, dtypes.float32,
                 precision="high",
             )
         )  # fmt: skip
-        want = a.astype(np.float64) @ b.astype(np.float64) + more
-        got, out = np.empty(want.shape, np.float32), np.empty(want.shape, np.float32)
         for tile in pingpong.SHAPES:
-            plan = hopper_matmul.HopperMatmul(tile).plan(problem, dev.info, _adds_and_squares())
-            for _ in range(TIMES):
-                run(plan, {"a": a, "b": b, "more": more}, out, dev, total=got)
-                what = f"a product of teams ({tile.name}, {name}, {m} x {n} x {k})"
-                check(what, got, want, BOUNDS[name])
-                check(f"the epilogue of {what}", out, want * want, 4 * BOUNDS[name])
+            plan = hopper_matmul.HopperMatmul(tile).plan(problem, info, _adds_and_squares())
+            what = f"a product of teams ({tile.name}, {name}, {m} x {n} x {k})"
+            yield Trial(plan, functools.partial(_data, what, batch, m, n, k, dtype), TIMES)
+    solvers = tuple(map(hopper_matmul.HopperMatmul, pingpong.SHAPES))
+    yield from with_a_bias(info, solvers, dtypes.bfloat16, 2e-5)
 
 
-def with_a_bias(dev: device.Device) -> None:
-    """Products whose bias is read before them.
+def _data(what: str, batch: int, m: int, n: int, k: int, dtype: DType) -> Data:
+    rng = np.random.default_rng()
+    a = rng.standard_normal((batch, m, k), np.float32).astype(dtype.numpy)
+    b = rng.standard_normal((batch, k, n), np.float32).astype(dtype.numpy)
+    more = rng.standard_normal((batch, m, n), np.float32)
+    want = a.astype(np.float64) @ b.astype(np.float64) + more
+    total, out = np.empty(want.shape, np.float32), np.empty(want.shape, np.float32)
+    bound = BOUNDS[dtype.name]
 
-    Raises:
-        DeviceError: of any step, or a result is wrong.
-    """
-    biases(dev, tuple(map(hopper_matmul.HopperMatmul, pingpong.SHAPES)))
+    def verdict() -> None:
+        check(what, total, want, bound)
+        check(f"the epilogue of {what}", out, want * want, 4 * bound)
+
+    return Data({"a": a, "b": b, "more": more}, {"out": out, "total": total}, verdict)
 
 
 def _adds_and_squares() -> Epilogue:
@@ -82,7 +80,3 @@ def _adds_and_squares() -> Epilogue:
             VectorStore("out", dtypes.float32, "square_"),
         ),
     )
-
-
-if __name__ == "__main__":
-    selftest_child.main(products, with_a_bias)

@@ -1,0 +1,46 @@
+"""The child's side of `asked`: self-tests of kernels on one device, in a process of their own.
+
+`python -m kerascl.kernels.selftests.child INDEX MODULE...` takes a device by its number in the
+order of `find_devices`.  Each module has `trials(info)`.  Before the first of them all their
+programs are built at once, which takes much longer than they run.  A line of JSON tells when a
+module begins, ["begun", module], and when it ends, ["ended", module, what is wrong or ""].
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import pkgutil
+import sys
+
+from kerascl.kernels.selftests import trial
+from kerascl.runtime import device
+from kerascl.runtime.errors import CompileError, OutOfDeviceMemory
+from kerascl.runtime.selftest import FULL
+
+
+def _tell(*what: str) -> None:
+    print(json.dumps(what), flush=True)
+
+
+def main(index: str, *modules: str) -> None:
+    """Run self-tests; exit with FULL where there is no memory for them."""
+    dev = device.get(index)
+    trials = {name: list(pkgutil.resolve_name(f"{name}:trials")(dev.info)) for name in modules}
+    every = [one for found in trials.values() for one in found]
+    with contextlib.suppress(CompileError):  # it is met again, by whom it belongs to
+        dev.programs.build(trial.programs(every))
+    for name, found in trials.items():
+        _tell("begun", name)
+        try:
+            trial.run(dev, found)
+        except OutOfDeviceMemory:
+            sys.exit(FULL)
+        except Exception as failure:  # whatever it was, the result is one line
+            _tell("ended", name, (str(failure).splitlines() or [type(failure).__name__])[0])
+        else:
+            _tell("ended", name, "")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
