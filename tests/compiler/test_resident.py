@@ -328,17 +328,20 @@ def test_what_a_preprocessor_does():
 
 
 PLACES = """
+typedef struct { int value; } item_t;
+typedef int word_t;
 inline uint asked(uint add) { return get_group_id(1) * 100 + add; }
 inline int not_asked(int x) { return x + 1; }
 __kernel __attribute__((reqd_work_group_size(8, 4, 1))) void places(
-    __global const int* restrict from, __global int* to, const int add, __local int* given) {
-  __local int part[4][8], extra;
+    __global const item_t* restrict from, __global item_t* to, const word_t add,
+    __local int* given) {
+  __local word_t part[4][8], extra;
   const int x = get_local_id(0), y = get_local_id(1);
-  part[y][x] = from[get_global_id(1) * get_global_size(0) + get_global_id(0)];
+  part[y][x] = from[get_global_id(1) * get_global_size(0) + get_global_id(0)].value;
   given[y * 8 + x] = asked(1);
   if (x + y == 0) extra = get_group_id(0) + get_num_groups(0) * 10 + get_local_size(1) * 1000;
   barrier(CLK_LOCAL_MEM_FENCE);
-  to[get_global_id(1) * get_global_size(0) + get_global_id(0)] =
+  to[get_global_id(1) * get_global_size(0) + get_global_id(0)].value =
       not_asked(part[3 - y][7 - x]) + given[0] * 100000 + extra + add;
 }
 """

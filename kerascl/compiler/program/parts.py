@@ -31,6 +31,8 @@ SIZES = _SIZES | {
 }  # fmt: skip
 _LOCAL = ("__local", "local")
 _KERNEL = ("__kernel", "kernel")
+# What a declaration begins with that is no function, and nothing that launches could change.
+_LASTING = frozenset({"typedef", "struct", "union", "enum", "__constant", "constant"})
 _RESTRICT = frozenset({"restrict", "__restrict", "__restrict__"})
 _BARRIERS = frozenset({"barrier", "work_group_barrier"})
 _PLACES = frozenset({
@@ -174,7 +176,7 @@ def part(
     Raises:
         Unsupported: a team cannot run it.
     """
-    items = [_Item(words) for words in _items(_unit(source, options))]
+    items = _unit(source, options)
     entry = next((item for item in items if item.is_kernel and item.name == kernel), None)
     if entry is None:
         raise Unsupported(f"there is no kernel {kernel}")
@@ -193,6 +195,8 @@ def part(
         words = item.words
         if not renamed.keys().isdisjoint(item.names) or (item.is_function and words[-1] == ";"):
             raise Unsupported(f"{item.name} is declared twice")
+        if not item.is_function and words[0] not in _LASTING:
+            raise Unsupported(f"{item.name} is no constant")
         if item.is_function:
             words = _placed(words, shape)
             if item.name in of_group:
@@ -205,13 +209,15 @@ def part(
         texts[own.get(item.name, mark)] = _text(words)
     meets = any(item.meets for item in needed)
     parameters, body = entry.kernel_parts()
+    parameters = [[renamed.get(word, word) for word in words] for words in parameters]
     params = tuple(_param(words) for words in parameters)
-    body, nbytes = _hoisted(body, sizes)
+    sizes |= {new: sizes[old] for old, new in renamed.items() if old in sizes}
+    body, nbytes = _hoisted(_called(body, of_group, renamed), sizes)
     places = []
     for size in local_args:
         places.append(nbytes)
         nbytes = _aligned(nbytes + size, ALIGNMENT)
-    body = _called(_placed(body, shape), of_group, renamed)
+    body = _placed(body, shape)
     listed = [f"const uint {GROUP}", f"__local uchar* {POOL}"]
     listed += [" ".join(_reachable(words)) for words in parameters]
     text = f"({', '.join(listed)}) {_text(body)}"
@@ -219,12 +225,14 @@ def part(
     name = f"{kernel}_{mark}"
     texts[name] = f"static void {name}{text}"
     pragmas = tuple(item.words[0] for item in items if item.words[0].startswith("#"))
+    if not all(line.startswith("#pragma OPENCL EXTENSION") for line in pragmas):
+        raise Unsupported("a pragma that holds for all that follows")
     return Part(name, tuple(texts.items()), pragmas, params, nbytes, tuple(places), meets)
 
 
 @functools.lru_cache(maxsize=256)
-def _unit(source: str, options: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(expanded(source, options))
+def _unit(source: str, options: tuple[str, ...]) -> tuple[_Item, ...]:
+    return tuple(_Item(words) for words in _items(expanded(source, options)))
 
 
 def _items(words: Sequence[str]) -> Iterable[list[str]]:

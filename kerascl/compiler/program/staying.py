@@ -340,7 +340,6 @@ _HOW = {
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"((ulong)word) : "memory");
     } while (!((before ^ now) & 0x80000000u));
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
   }
 """,
     "alone": "",  # a single group
