@@ -277,8 +277,9 @@ def test_what_products_read_whole_is_fetched_before_them(rng):
         found = resident.ahead(steps, lasting, room)
         there = {}
         for k in [*range(count)] * 2:
-            for place, nbytes in found[k]:
-                assert place.slot in wanted and place.offset + nbytes <= wanted[place.slot]
+            for place in found[k]:
+                nbytes = place.lines * staying.LINE
+                assert place.offset + nbytes < wanted[place.slot] + staying.LINE
                 assert place.slot != k  # it would be read at once
                 there[place.slot] = there.get(place.slot, 0) + nbytes
             assert sum(there.values()) <= room
@@ -287,8 +288,8 @@ def test_what_products_read_whole_is_fetched_before_them(rng):
     steps = [Step("", "k", (), [Use(k)], (1,), (1,), flops=3 * mega) for k in range(4)]
     found = resident.ahead(steps, dict.fromkeys(range(4), 6 * mega), 12 * mega)
     for k, places in enumerate(found):  # the one after the next, as it begins anew
-        assert [p.slot for p, _ in places] == [(k + 1) % 4] * 2
-        assert sum(n for _, n in places) == 6 * mega
+        assert [p.slot for p in places] == [(k + 1) % 4] * 2
+        assert sum(p.lines for p in places) * staying.LINE == 6 * mega
 
 
 # -- texts

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,7 +36,6 @@ from kerascl.runtime.device import DeviceInfo
 from kerascl.runtime.launch import LocalMemory
 
 LEAST = 3  # launches that are worth a table
-MOST = 512  # of one
 LABEL = "resident"
 LEAST_AHEAD = 64 << 10  # bytes of memory that is worth to be fetched ahead
 PIECE = 4 << 20
@@ -93,14 +92,14 @@ def repeated(
         Steps that must run before the loop, and those of an iteration.
     """
     how = team(info)
-    runs = [] if how is None else _runs(steps, how, info)
+    lasting = _lasting(steps, slots)
+    runs = [] if how is None else _runs(steps, how, lasting, info)
     runs = [run for run in runs if len(run.parts) >= LEAST]
     joined = {k for run in runs for k in range(run.first, run.first + len(run.parts))}
     last = len(steps) - 1
     heeding = predicated([s for k, s in enumerate(steps[:last]) if k not in joined], flag)
     rest = iter([*heeding, steps[last]])
     first = {run.first: run for run in runs}
-    lasting = _lasting(steps, slots)
     before: list[Step] = []
     found: list[Step] = []
     for k in range(len(steps)):
@@ -126,7 +125,9 @@ class _Run:
     width: int
 
 
-def _runs(steps: Sequence[Step], how: Team, info: DeviceInfo) -> list[_Run]:
+def _runs(
+    steps: Sequence[Step], how: Team, lasting: Mapping[int, int], info: DeviceInfo
+) -> list[_Run]:
     """The longest runs of steps that can be parts of one launch."""
     runs: list[_Run] = []
     probed = {id(step): _probe(step, info) for step in steps}
@@ -134,7 +135,8 @@ def _runs(steps: Sequence[Step], how: Team, info: DeviceInfo) -> list[_Run]:
     while at < len(steps):
         end, width = at, how.width
         least = 1  # of the width, that steps so far ask for
-        while end < len(steps) and end - at < MOST:
+        words = 0  # of the table, but for values that differ among calls
+        while end < len(steps):
             probe = probed[id(steps[end])]
             if probe is None:
                 break
@@ -144,6 +146,10 @@ def _runs(steps: Sequence[Step], how: Team, info: DeviceInfo) -> list[_Run]:
                     break
                 width = alone.items
             if width and staying.shape(found, alone, how, width, info) is None:
+                break
+            words += 1 + sum(type(arg) is Use for arg in steps[end].args)
+            words += len(list(_pieces(steps[end], lasting, how.ahead)))
+            if end > at and 8 * words > staying.TABLE_BYTES:
                 break
             least = max(least, alone.items)
             end += 1
@@ -248,7 +254,7 @@ def _lasting(steps: Sequence[Step], slots: Sequence[Slot]) -> dict[int, int]:
 
 def ahead(
     steps: Sequence[Step], lasting: Mapping[int, int], room: int
-) -> list[list[tuple[Address, int]]]:
+) -> list[list[Address]]:
     """What is fetched ahead before each step: parts of what later ones read whole.
 
     While all groups wait for each other, and for what lies in caches, no memory is read.  So what
@@ -259,33 +265,39 @@ def ahead(
         lasting: bytes of the slots that no step of the loop writes.
         room: bytes that may have been fetched but not read.
     """
-    wanted: list[tuple[int, Address, int]] = []  # the step that reads it, where, bytes
-    for k, step in enumerate(steps):
-        for arg in step.args:
-            if type(arg) is Use and arg.index in lasting:
-                nbytes = lasting[arg.index] - arg.offset
-                if LEAST_AHEAD <= nbytes <= MOST_BYTES_A_FLOP * step.flops:
-                    for at in range(0, min(nbytes, room), PIECE):
-                        place = Address(arg.index, arg.offset + at)
-                        wanted.append((k, place, min(PIECE, nbytes - at)))
+    wanted = [(k, place) for k, step in enumerate(steps) for place in _pieces(step, lasting, room)]
     count = len(steps)
-    wanted += [(k + count * turn, place, n) for turn in (1, 2) for k, place, n in wanted]
-    found: list[list[tuple[Address, int]]] = [[] for _ in range(count)]
+    wanted += [(k + count * turn, place) for turn in (1, 2) for k, place in wanted]
+    found: list[list[Address]] = [[] for _ in range(count)]
     reads: dict[int, int] = {}  # bytes that were fetched for a step
     waiting = at = 0
     for k in range(2 * count):  # what is fetched in the second turn, as in all that follow
         while at < len(wanted):
-            reader, place, nbytes = wanted[at]
+            reader, place = wanted[at]
+            nbytes = place.lines * staying.LINE
             if reader > k:  # what it would read at once need not be fetched
                 if waiting + nbytes > room or reader >= k + count:
                     break
                 if k >= count:
-                    found[k - count].append((place, nbytes))
+                    found[k - count].append(place)
                 reads[reader] = reads.get(reader, 0) + nbytes
                 waiting += nbytes
             at += 1
         waiting -= reads.get(k, 0)
     return found
+
+
+def _pieces(step: Step, lasting: Mapping[int, int], room: int) -> Iterator[Address]:
+    """The memory that a step reads whole and no step of the loop writes, no more than `room` of
+    each slot."""
+    for arg in step.args:
+        if type(arg) is Use and arg.index in lasting:
+            nbytes = lasting[arg.index] - arg.offset
+            if LEAST_AHEAD <= nbytes <= MOST_BYTES_A_FLOP * step.flops:
+                nbytes = min(nbytes, room)
+                for at in range(0, nbytes, PIECE):
+                    lines = -(-min(PIECE, nbytes - at) // staying.LINE)
+                    yield Address(arg.index, arg.offset + at, lines)
 
 
 def _apart(own: set[int] | None, others: set[int] | None) -> bool:

@@ -103,7 +103,7 @@ def made(info: DeviceInfo, team: Team) -> tuple[Launch, list[tuple[str, int, int
             done.append(("add_up", items, 0))
     add(_COUNT, "count_down", 1, 1, Address(_SPIN), Address(_FLAG))
     # half of them have memory fetched ahead, which changes nothing
-    ahead = [[(Address(k % 2, 64 * k), 4096 * k)] * (k % 3) for k in range(len(calls))]
+    ahead = [[Address(k % 2, 64 * k, 40 * k)] * (k % 3) for k in range(len(calls))]
     return Launch(calls, team, width, ahead), done
 
 

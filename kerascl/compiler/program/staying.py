@@ -21,6 +21,7 @@ WIDTH = 512  # work-items of a group: half the registers that a work-item may ha
 # Of the last level's cache (50 MiB on an H200): what is fetched must be there when it is read.
 AHEAD = 20 << 20
 LINE = 128  # bytes that are fetched at once
+_LINES_AT = 48  # the bit from which on a word says how many lines, behind the first one's number
 _WAITS = 1 << 31  # in a call's first word
 
 
@@ -46,10 +47,11 @@ class Team:
 
 @dataclass(frozen=True)
 class Address:
-    """An argument in global memory: slot `slot` from byte `offset` on."""
+    """Global memory: slot `slot` from byte `offset` on; `lines` of LINE bytes, to be fetched."""
 
     slot: int
     offset: int = 0
+    lines: int = 0
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ class Launch:
     """A launch of some calls.
 
     Args:
-        ahead: of each call, what is fetched ahead before it: where, and how many bytes.
+        ahead: of each call, what is fetched ahead before it.
 
     Attributes:
         source: its translation unit.
@@ -137,7 +139,7 @@ class Launch:
 
     def __init__(
         self, calls: Sequence[Call], team: Team, width: int,
-        ahead: Sequence[Sequence[tuple[Address, int]]] = (),
+        ahead: Sequence[Sequence[Address]] = (),
     ) -> None:  # fmt: skip
         self._team = team
         self._width = width
@@ -151,8 +153,7 @@ class Launch:
         for call, fetched in zip(calls, ahead or [()] * len(calls), strict=True):
             key = call.part.name, call.shape
             self.table.append(number[key] | (_WAITS if call.waits else 0) | len(fetched) << 32)
-            for place, nbytes in fetched:
-                self.table += [place, nbytes]
+            self.table += fetched
             for k in varies[key]:
                 arg = call.args[k]
                 assert not isinstance(arg, Arrivals)
@@ -218,7 +219,8 @@ class Launch:
             *items.values(),
             _WAIT_HEAD + _HOW[self._how] + _WAIT_TAIL,
             _FETCH.format(
-                line=LINE, width=self._width, one=_PTX_FETCH if self._team.named else _FETCH_ONE
+                line=LINE, width=self._width, at=_LINES_AT, place=f"{2**_LINES_AT - 1}UL",
+                one=_PTX_FETCH if self._team.named else _FETCH_ONE,
             ),
             f"__kernel __attribute__((reqd_work_group_size({self._width}, 1, 1))) void "
             f"{self.NAME}(__global int* loop_flag, __global ulong* table{arrivals}) {{",
@@ -233,7 +235,7 @@ class Launch:
             "  barrier(CLK_LOCAL_MEM_FENCE);",
             f"  for (uint at = 0; at < {words}u;) {{",
             "    const uint kind = (uint)words[at], fetched = (uint)(words[at++] >> 32);",
-            "    for (uint k = 0; k < fetched; ++k, at += 2) kr_fetch(words[at], words[at + 1]);",
+            "    for (uint k = 0; k < fetched; ++k) kr_fetch(words[at++]);",
             f"    {source} const ulong* given = words + at;",
             f"    if (kind & {_WAITS}u) kr_wait((volatile __global uint*)table);",
             f"    switch (kind & {_WAITS - 1}u) {{",
@@ -267,7 +269,10 @@ def table_text(table: Sequence[Address | int], slots: Sequence[int], first: bool
             if first:
                 lines.append(f"  table[{k}] = {word}UL;")
         elif word.slot in number:
-            lines.append(f"  table[{k}] = (ulong)(memory_{number[word.slot]} + {word.offset});")
+            place = f"(ulong)(memory_{number[word.slot]} + {word.offset})"
+            if word.lines:
+                place = f"{place} / {LINE} | {word.lines}UL << {_LINES_AT}"
+            lines.append(f"  table[{k}] = {place};")
     params = [f"__global uchar* memory_{k}" for k in range(len(slots))]
     return (
         f"__kernel void resident_table({', '.join(params)}, __global ulong* table) {{\n"
@@ -296,16 +301,17 @@ def _from_word(ctype: str, is_pointer: bool, word: str) -> str:
 
 # Brings memory to the last cache, each line by one work-item of all groups.
 _FETCH = """\
-inline void kr_fetch(const ulong from, const ulong nbytes) {{
-  const ulong step = get_num_groups(0) * {width} * {line};
-  ulong at = (get_group_id(0) * {width} + get_local_id(0)) * {line};
-  for (; at < nbytes; at += step) {{
+inline void kr_fetch(const ulong word) {{
+  const ulong from = (word & {place}) * {line};
+  const uint lines = (uint)(word >> {at}), step = (uint)get_num_groups(0) * {width}u;
+  for (uint k = (uint)get_group_id(0) * {width}u + (uint)get_local_id(0); k < lines; k += step) {{
+    const ulong at = from + (ulong)k * {line};
     {one}
   }}
 }}
 """
-_FETCH_ONE = "prefetch((__global const uchar*)(from + at), 1);"
-_PTX_FETCH = 'asm volatile("prefetch.global.L2 [%0];" :: "l"(from + at));'
+_FETCH_ONE = "prefetch((__global const uchar*)at, 1);"
+_PTX_FETCH = 'asm volatile("prefetch.global.L2 [%0];" :: "l"(at));'
 
 # All work-groups wait for each other: each adds its share, and those of all flip the highest bit,
 # as CUDA's cooperative groups do, so that the word needs no setting back.  What a group wrote
