@@ -196,7 +196,7 @@ class Launch:
             loop = f"if (item % {shape.stride}u < {shape.items}u) {loop}"
         return (
             f"      case {number}: {{\n        const uint team = {team};\n        {loop}\n"
-            f"        at += {len(varies)};\n        break;\n      }}\n"
+            f"        at += {len(varies)};\n        {self._whole}\n        break;\n      }}\n"
         )
 
     def _text(self, kinds: Sequence[Sequence[Call]], cases: Sequence[str]) -> str:
@@ -217,7 +217,7 @@ class Launch:
         lines = [
             *pragmas,
             *items.values(),
-            _WAIT_HEAD + _HOW[self._how] + _WAIT_TAIL,
+            _WAIT_HEAD + _HOW[self._how] + _WAIT_TAIL.format(whole=self._whole),
             _FETCH.format(
                 line=LINE, width=self._width, at=_LINES_AT, place=f"{2**_LINES_AT - 1}UL",
                 one=_PTX_FETCH if self._team.named else _FETCH_ONE,
@@ -236,6 +236,7 @@ class Launch:
             f"  for (uint at = 0; at < {words}u;) {{",
             "    const uint kind = (uint)words[at], fetched = (uint)(words[at++] >> 32);",
             "    for (uint k = 0; k < fetched; ++k) kr_fetch(words[at++]);",
+            f"    {self._whole}",
             f"    {source} const ulong* given = words + at;",
             f"    if (kind & {_WAITS}u) kr_wait((volatile __global uint*)table);",
             f"    switch (kind & {_WAITS - 1}u) {{",
@@ -246,6 +247,10 @@ class Launch:
             "}",
         ]  # fmt: skip
         return "\n".join(line for line in lines if line) + "\n"
+
+    @property
+    def _whole(self) -> str:
+        return _WHOLE if self._team.named else ""
 
     @property
     def _how(self) -> str:
@@ -317,13 +322,17 @@ _PTX_FETCH = 'asm volatile("prefetch.global.L2 [%0];" :: "l"(at));'
 # as CUDA's cooperative groups do, so that the word needs no setting back.  What a group wrote
 # before is seen by all after it: its work-items met, the first released and acquires, then they
 # meet again.
+# NVIDIA's barrier counts a warp when the first of its lanes come: those that had no group to run, or
+# fewer, wait for the others first.
+_WHOLE = 'asm volatile("bar.warp.sync -1;" ::: "memory");'
 _WAIT_HEAD = """\
 inline void kr_wait(volatile __global uint* word) {
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 """
 _WAIT_TAIL = """\
+  {whole}
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
-}
+}}
 """
 _SHARE = """\
   if (get_local_id(0) == 0) {
