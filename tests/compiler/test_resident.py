@@ -393,6 +393,31 @@ def test_a_kernel_of_two_dimensions_with_local_memory_of_all_kinds(dev, rng):
     np.testing.assert_array_equal(found[1:].reshape(x.shape), wanted)
 
 
+def test_each_line_is_fetched_by_one_work_item(dev, monkeypatch):
+    """A line that is fetched is counted here, where its first word lies."""
+    monkeypatch.setattr(staying, "_FETCH_ONE", "atomic_inc((volatile __global uint*)at);")
+    source = "__kernel void k(__global int* x) { *x = 7; }"
+    alone = Shape((1,), (1,), 1, 1)
+    team = Team(1, 16, False, dev.info.device_atomics)
+    shape = staying.shape(parts.part(source, "k", (), alone), alone, team, 16, dev.info)
+    call = Call(parts.part(source, "k", (), shape), shape, (Address(0),))
+    launch = Launch([call, call], team, 16, [[Address(1, 256, 37), Address(1, 8192, 2)], []])
+    memory = [dev.buffers.allocate(n) for n in (4, 16384)]
+    flag, table = dev.buffers.allocate(4), dev.buffers.allocate(8 * (16 + len(launch.table)))
+    dev.queue.fill(memory[1], bytes(4))
+    dev.queue.write(flag, np.array([1], np.int32))
+    fill = dev.programs.kernel(staying.table_text(launch.table, (0, 1), True), "resident_table")
+    dev.queue.launch(fill, (1,), (1,), (*memory, table))
+    options = ("-cl-std=CL3.0",) if team.standard else ()
+    made = dev.programs.kernel(launch.source, Launch.NAME, options)
+    dev.queue.launch(made, (16,), (16,), (flag, table))
+    found = dev.queue.read(memory[1], np.empty(4096, np.uint32)).reshape(-1, 32)
+    wanted = np.zeros_like(found)
+    wanted[[*range(2, 39), 64, 65], 0] = 1
+    np.testing.assert_array_equal(found, wanted)
+    assert dev.queue.read(memory[0], np.empty(1, np.int32)) == 7
+
+
 def test_no_part_reads_past_what_other_groups_wrote():
     """NVIDIA's compiler makes ld.global.nc of what is `const restrict`: not coherent."""
     shape = Shape((3, 5), (8, 4), 32, 32)

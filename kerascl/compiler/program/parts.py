@@ -124,8 +124,10 @@ class Shape:
             text = f"bar.warp.sync {2**self.items - 1};"
             inside = f'asm volatile("{text}" ::: "memory");'
         else:
+            # a warp is counted when the first of its lanes come
             number = f'"r"(1u + (uint)get_local_id(0) / {self.stride}u)'
-            inside = f'asm volatile("bar.sync %0, {self.items};" :: {number} : "memory");'
+            text = f"bar.warp.sync -1; bar.sync %0, {self.items};"
+            inside = f'asm volatile("{text}" :: {number} : "memory");'
         name = f"kr_meet_{self.items}"
         return name, f"inline void {name}(void) {{\n  {inside}\n}}\n"
 

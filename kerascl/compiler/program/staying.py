@@ -322,8 +322,8 @@ _PTX_FETCH = 'asm volatile("prefetch.global.L2 [%0];" :: "l"(at));'
 # as CUDA's cooperative groups do, so that the word needs no setting back.  What a group wrote
 # before is seen by all after it: its work-items met, the first released and acquires, then they
 # meet again.
-# NVIDIA's barrier counts a warp when the first of its lanes come: those that had no group to run, or
-# fewer, wait for the others first.
+# NVIDIA's barrier counts a warp when the first of its lanes come: those that had no group to run,
+# or fewer, wait for the others first.
 _WHOLE = 'asm volatile("bar.warp.sync -1;" ::: "memory");'
 _WAIT_HEAD = """\
 inline void kr_wait(volatile __global uint* word) {
