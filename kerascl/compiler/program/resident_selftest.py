@@ -89,15 +89,18 @@ def made(info: DeviceInfo, team: Team) -> tuple[Launch, list[tuple[str, int, int
         calls.append(Call(parts.part(text, name, options, shape), shape, args, waits))
 
     helper = arrival.helper(info) if arrival.supported(info) else ""
+    waits = True
     for k in range(CALLS):
         items, shift = sizes[k % len(sizes)], 7919 * k + 1
         source, name = (_PLAIN, "plain") if k % 7 == 3 else (_MIX, "mix")
         count = N // items
         add(source, name, items, count, Address(k % 2), Address(1 - k % 2), _value(shift),
-            _value(N))  # fmt: skip
+            _value(N), waits=waits)  # fmt: skip
+        waits = True
         done.append((name, items, shift))
         if helper and k % 8 == 5:
-            # what it reads is not written before all groups wait again
+            # what it reads the next one only reads too, by groups of another size
+            waits = False
             add(helper + _LAST, "add_up", items, 77, Address(1 - k % 2), Address(_SUM), Arrivals(),
                 Value(0, "0"))  # fmt: skip
             done.append(("add_up", items, 0))
