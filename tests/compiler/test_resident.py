@@ -292,6 +292,18 @@ def test_what_products_read_whole_is_fetched_before_them(rng):
         assert sum(p.lines for p in places) * staying.LINE == 6 * mega
 
 
+def test_large_launches_stay_alone(dev, staying_on):
+    source = "__kernel void k(__global int* x) { x[get_global_id(0)] += 1; }"
+    sizes = (64, 64, 64, resident.MOST_ITEMS * 2, 64, 64, 64, 64)
+    steps = [Step(source, "k", (), [Use(0)], (size,), (64,)) for size in sizes]
+    steps[-1].flops = resident.MOST_FLOPS + 1
+    last = Step("__kernel void e(__global int* f) { *f = 0; }", "e", (), [Use(1)], (1,), (1,))
+    slots = [Slot("temporary", 8 * resident.MOST_ITEMS, -1)] * 4
+    found = resident.repeated([*steps, last], 1, slots, dev.info, lambda nbytes: 3)[1]
+    assert [step.name for step in found] == ["resident", "k", "resident", "k", "e"]
+    assert [step.args[-1] for step in found if step.name == "k"] == [Use(1)] * 2  # heeds the flag
+
+
 # -- texts
 
 

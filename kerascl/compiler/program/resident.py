@@ -36,6 +36,9 @@ from kerascl.runtime.device import DeviceInfo
 from kerascl.runtime.launch import LocalMemory
 
 LEAST = 3  # launches that are worth a table
+# Of a launch: larger ones take long beside what it costs to launch them, and need more than one
+# work-group on a compute unit.
+MOST_ITEMS, MOST_FLOPS = 1 << 21, 2 * 10**9
 LABEL = "resident"
 LEAST_AHEAD = 64 << 10  # bytes of memory that is worth to be fetched ahead
 PIECE = 4 << 20
@@ -167,6 +170,8 @@ def _probe(step: Step, info: DeviceInfo) -> tuple[Part, Shape] | None:
     """A step's part in a launch as wide as its own groups; None where it can be none."""
     fits = type(step) is Step and step.local_size is not None and not step.otherwise
     if not fits or step.label == LABEL:
+        return None
+    if math.prod(step.global_size) > MOST_ITEMS or step.flops > MOST_FLOPS:
         return None
     if any(not option.startswith(_SHARED) for option in step.options):
         return None
