@@ -15,7 +15,7 @@ from kerascl.kernels.contract import arrival
 from kerascl.runtime import device, programs, selftest_child
 from kerascl.runtime.device import DeviceInfo
 
-N = 512 * 301  # elements
+N = 14 * 512 * 3 * 7  # elements: whole groups of each size
 ROUNDS = 300
 CALLS = 40  # of a launch
 _SPIN, _FLAG, _SUM = 2, 3, 4  # slots; 0 and 1 are the elements before and after a call
@@ -118,13 +118,11 @@ def _expected(
         moved = np.roll(x, -shift)
         if name == "mix":
             lanes = np.arange(N, dtype=np.uint32) % np.uint32(items)
-            mixed = moved[: N // items * items] * np.uint32(3) + lanes[: N // items * items]
-            mixed = mixed.reshape(-1, items)[:, ::-1].reshape(-1)
-            x = np.concatenate([mixed + x[: len(mixed)], x[len(mixed) :]])
+            mixed = (moved * np.uint32(3) + lanes).reshape(-1, items)[:, ::-1].reshape(-1)
+            x = mixed + x
         elif name == "plain":
-            whole = N // items * items
-            groups = (np.arange(whole, dtype=np.uint64) // items).astype(np.uint32)
-            x = np.concatenate([moved[:whole] ^ (groups * np.uint32(2654435761)), x[whole:]])
+            groups = (np.arange(N, dtype=np.uint64) // items).astype(np.uint32)
+            x = moved ^ (groups * np.uint32(2654435761))
         else:
             sums = int(x[: 77 * items].astype(np.uint64).sum())
             total = (total * 5 + sums) % 2**32
@@ -140,7 +138,6 @@ def exercise(chosen: device.Device, team: Team, rounds: int = ROUNDS) -> None:
     info = chosen.info
     launch, done = made(info, team)
     rng = np.random.default_rng()
-    # the last elements, of no whole group, stay as they are in both
     x = rng.integers(0, 2**32, N, dtype=np.uint32)
     allocate, queue = chosen.buffers.allocate, chosen.queue
     memory = [allocate(4 * N), allocate(4 * N), allocate(4), allocate(4), allocate(4 * 78)]
@@ -167,7 +164,11 @@ def exercise(chosen: device.Device, team: Team, rounds: int = ROUNDS) -> None:
             found = queue.read(memory[CALLS % 2], np.empty_like(x))
             sums = queue.read(memory[_SUM], np.zeros(78, np.uint32))
             if not np.array_equal(found, x) or (launch.arrives and sums[0] != total):
-                raise device.DeviceError(f"{info.name} computed a wrong result in round {turn}")
+                wrong = np.flatnonzero(found != x)
+                raise device.DeviceError(
+                    f"{info.name} computed a wrong result in round {turn}: {len(wrong)} of {N} "
+                    f"elements from {wrong[:1]} on, and {sums[0]} for {total}"
+                )
 
 
 def kernel_width(team: Team) -> int:
