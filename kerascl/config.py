@@ -9,6 +9,7 @@
 | KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch; from 1 on, indices out of range raise IndexError, those of captured functions after the run; bodies of loops are not looked into |
 | KERASCL_CHECK | 1 | 0 skips the check of a driver at its first use |
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
+| KERASCL_MATRIX | 1 | 0 leaves all matrix units aside, as if the device had none |
 | KERASCL_WGMMA | 1 | 0 disables the kernels for NVIDIA's warpgroup matrix instructions |
 | KERASCL_ADDRESSES | 1 | 0 always passes memory objects to kernels, even where plain addresses are faster (NVIDIA) |
 | KERASCL_COPY_QUEUE | 1 | 0 copies the batches of captured steps in the order of all other commands, where they could travel beside the step before (GPUs with memory of their own) |
@@ -72,6 +73,11 @@ def capture() -> bool:
 def check() -> bool:
     """Whether a driver is checked at its first use."""
     return _integer("KERASCL_CHECK", 1) != 0
+
+
+def matrix() -> bool:
+    """Whether matrix units may be used."""
+    return _integer("KERASCL_MATRIX", 1) != 0
 
 
 def wgmma() -> bool:

@@ -223,7 +223,7 @@ def race(dev: Device, kind: str, problem, repeats: int, candidates: int, end: fl
         candidates: how many others, the cheapest first.
     """
     module, info = KINDS[kind], dev.info
-    reference = choose(module.REFERENCES, problem, info)
+    reference = _reference(module, problem, info)
     solvers, variants = module.candidates(problem, info)
     present = database.choose(kind, solvers, variants, problem, info)
     trial = Trial(problem, reference, dev)
@@ -248,6 +248,17 @@ def race(dev: Device, kind: str, problem, repeats: int, candidates: int, end: fl
             text = str(failure).partition("\n")[0]
             found.wrong[candidate.name] = f"{type(failure).__name__}: {text}"
     return found
+
+
+def _reference(module, problem, info) -> Solver:
+    """The cheapest solver that is right beyond doubt and for whose workspace there is memory."""
+    most = info.max_alloc_bytes or math.inf
+    fitting = [
+        solver for solver in module.REFERENCES
+        if solver.applies(problem, info)
+        and max(plan_of(solver, problem, info).workspace, default=0) <= most
+    ]  # fmt: skip
+    return choose(fitting or module.REFERENCES, problem, info)
 
 
 def _own(kind: str, problem, info) -> list[Solver]:

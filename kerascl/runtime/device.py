@@ -228,7 +228,9 @@ def _query(handle: cl.Device) -> DeviceInfo:
         unified_memory=unified,
         staged_copies=not unified,
         nvidia_capability=capability,
-        matrix=_matrix(capability) or amd or _intel_matrix(extensions, sizes),
+        matrix=(_matrix(capability) or amd or _intel_matrix(extensions, sizes))
+        if config.matrix()
+        else "",
         exact_division=bool(ask("SINGLE_FP_CONFIG", 0) & _EXACT_DIVISION),
         preferred_vector_float=ask("PREFERRED_VECTOR_WIDTH_FLOAT", 1) or native,
         simd_width=width,

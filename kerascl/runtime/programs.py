@@ -180,6 +180,13 @@ class Programs:
         self._guard_lock = threading.RLock()
         self.built_from_source = 0
         self.loaded_from_disk = 0
+        if first_use is not None and device.info.matrix:
+            # Self-tests of matrix units take as long as the check of a driver: both run at once.
+            threading.Thread(target=self._ask_early, name="kerascl-check", daemon=True).start()
+
+    def _ask_early(self) -> None:
+        with contextlib.suppress(Exception):  # it is met again, by whom it belongs to
+            _ = self.guard
 
     @functools.cached_property
     def guard(self) -> Guard | None:

@@ -268,3 +268,18 @@ def test_ctrl_c_ends_the_process_and_its_clock(monkeypatch):
         clock.join(5)
         assert not clock.is_alive()
     assert done == ["killed", "waited for"]
+
+
+@pytest.mark.parametrize(("cases", "units"), [("few", "0"), ("many", None)])
+def test_a_first_use_waits_for_no_self_tests_of_matrix_units(cases, units, monkeypatch):
+    monkeypatch.delenv("KERASCL_MATRIX", raising=False)
+    given = []
+
+    def popen(command, **options):
+        given.append(options["env"])
+        raise OSError("none is begun here")
+
+    monkeypatch.setattr(trial.subprocess, "Popen", popen)
+    assert trial.run(0, cases) == []
+    assert [env.get("KERASCL_MATRIX") for env in given] == [units]
+    assert given[0]["KERASCL_CHECK"] == "0"

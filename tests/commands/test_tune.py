@@ -15,13 +15,14 @@ from kerascl import dtypes
 from kerascl.commands import tune
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.solver import choose, forced
-from kerascl.kernels.conv.problem import FORWARD, ConvProblem
+from kerascl.kernels.conv import solvers as conv_solvers
+from kerascl.kernels.conv.problem import FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.portable import DirectMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.tuning import database
 from kerascl.kernels.tuning import trial as trials
-from kerascl.kernels.tuning.trial import Trial
+from kerascl.kernels.tuning.trial import Trial, plan
 from kerascl.runtime import device
 
 F32 = dtypes.float32
@@ -217,3 +218,18 @@ def test_the_command(tmp_path):
 def test_the_command_without_work():
     done = subprocess.run([sys.executable, "-m", "kerascl", "tune"], capture_output=True, text=True)
     assert done.returncode == 2 and "--network" in done.stdout
+
+
+def test_a_reference_has_room(dev):
+    """Of those that are right beyond doubt the cheapest may want more memory than there is."""
+    shape = (8, 14, 14, 32)
+    problem = ConvProblem(
+        FILTER_GRAD, shape, (3, 3, 1, 32), shape, (1, 1), ((1, 1), (1, 1)), (1, 1), 32, False,
+        dtypes.float32, dtypes.float32, dtypes.float32, "high",
+    )  # fmt: skip
+    small = dataclasses.replace(dev.info, max_alloc_bytes=4096)
+    found = tune._reference(conv_solvers, problem, small)
+    assert max(plan(found, problem, small).workspace, default=0) <= 4096
+    cheapest = choose(conv_solvers.REFERENCES, problem, dev.info)
+    assert tune._reference(conv_solvers, problem, dev.info) is cheapest
+    assert max(plan(cheapest, problem, dev.info).workspace) > 4096

@@ -60,6 +60,13 @@ def arrays(rng, dtype="float32"):
     return [kc.array(rng.standard_normal(s).astype(np.float32)).astype(dtype) for s in shapes]
 
 
+@pytest.fixture
+def served(monkeypatch):
+    """The kernels serve wherever they can: elsewhere, as on a GPU of small problems, costs may
+    choose the formula."""
+    monkeypatch.setattr(solvers, "preferred", lambda problem, info: problem.usable)
+
+
 def labels(function, *given):
     """The labels of the launches that give a function's results; nothing is built."""
     roots = [y._node for y in function(*given)]
@@ -127,7 +134,7 @@ def variant_of(rng, variant, dtype):
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("variant", VARIANTS)
-def test_chains_become_kernels(rng, variant, dtype):
+def test_chains_become_kernels(rng, served, variant, dtype):
     step, given, _ = variant_of(rng, variant, dtype)
     found = labels(step, *given)
     assert {"attention", "attention_grad"} <= found and "matmul" not in found
@@ -156,7 +163,7 @@ def compare(monkeypatch, function, *given):
         assert relative(ours, theirs.numpy().astype(np.float64)) < 3e-6
 
 
-def test_one_query_against_many_keys(rng, dev, monkeypatch):
+def test_one_query_against_many_keys(rng, served, monkeypatch):
     """As while text is generated: turned logits are then only another shape."""
     q, k, v, _ = arrays(rng)
     one, seen = q[:, :, :1], kc.arange(S) < 7
@@ -165,7 +172,6 @@ def test_one_query_against_many_keys(rng, dev, monkeypatch):
         mask = kc.broadcast_to(seen, (B, H, 1, S))
         return [written(q, k, v, mask=mask, scale=0.3, turned=True)[0]]
 
-    monkeypatch.setattr(solvers, "preferred", lambda problem, info: problem.usable)
     found = labels(result, one, k, v)
     assert "attention" in found and "matmul" not in found
     compare(monkeypatch, result, one, k, v)
@@ -233,7 +239,7 @@ def hidden_by_infinity(q, k, v):
     weights_wanted, slope_of_weights, slope_of_bias, second_derivatives, part_of_the_weights,
     shared_noise, capped, over_queries, hidden_by_infinity,
 ])  # fmt: skip
-def test_what_stays_a_chain(rng, function):
+def test_what_stays_a_chain(rng, served, function):
     """Where somebody wants what lies between, or the kernels compute something else."""
     given = arrays(rng)[:3]
     assert "attention" not in labels(function, *given)
@@ -306,18 +312,18 @@ def test_forms_of_graphs(rng, monkeypatch, function):
 @pytest.mark.parametrize("function", [
     with_remat, self_attention, some_gradients, gradient_of_values, used_twice, one_head,
 ])  # fmt: skip
-def test_forms_that_become_kernels(rng, function):
+def test_forms_that_become_kernels(rng, served, function):
     assert "attention" in labels(function, *arrays(rng)[:3])
 
 
-def test_training_computes_attention_once(rng):
+def test_training_computes_attention_once(rng, served):
     """Its derivative reads what the forward pass has left, wherever queries are scaled."""
     roots = [y._node for y in scaled_queries(*arrays(rng)[:3])]
     nodes, _, _ = rewrite.rewrite(topological(roots), roots, kc.array(0.0).device.info)
     assert [node.op.name for node in nodes].count("attention") == 1
 
 
-def test_a_causal_mask_is_not_read(rng):
+def test_a_causal_mask_is_not_read(rng, served):
     found = labels(causal, *arrays(rng)[:3])
     assert {"attention", "attention_grad"} <= found and "scan" not in found
 

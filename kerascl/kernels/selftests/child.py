@@ -26,10 +26,11 @@ def _tell(*what: str) -> None:
 def main(index: str, *modules: str) -> None:
     """Run self-tests; exit with FULL where there is no memory for them."""
     dev = device.get(index)
-    trials = {name: list(pkgutil.resolve_name(f"{name}:trials")(dev.info)) for name in modules}
-    every = [one for found in trials.values() for one in found]
-    with contextlib.suppress(CompileError):  # it is met again, by whom it belongs to
-        dev.programs.build(trial.programs(every))
+    with dev.programs.compiler_processes() as build:  # they start while the trials are listed
+        trials = {name: list(pkgutil.resolve_name(f"{name}:trials")(dev.info)) for name in modules}
+        every = [one for found in trials.values() for one in found]
+        with contextlib.suppress(CompileError):  # it is met again, by whom it belongs to
+            build(trial.programs(every))
     for name, found in trials.items():
         _tell("begun", name)
         try:
