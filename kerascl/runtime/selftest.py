@@ -58,11 +58,14 @@ def kept(info: DeviceInfo, name: str, digest: str, test: Callable[[], Outcome]) 
     return text
 
 
-def in_child(module: str, index: int | None, **environment: str) -> Outcome:
+def in_child(
+    module: str, index: int | None, seconds: float = SECONDS, **environment: str
+) -> Outcome:
     """Run `python -m module index`; gives what `kept` wants of a test.
 
     Args:
         index: of the device in the order of `find_devices`.
+        seconds: that it may take.
         environment: variables that the child has besides this process'.
     """
     if index is None:
@@ -70,7 +73,7 @@ def in_child(module: str, index: int | None, **environment: str) -> Outcome:
     command = [sys.executable, "-m", module, str(index)]
     try:
         done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS,
+            command, capture_output=True, text=True, timeout=seconds,
             env=children.environment(KERASCL_CHECK="0", **environment),
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as failure:

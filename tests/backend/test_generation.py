@@ -145,6 +145,22 @@ def test_greedy_tokens_are_those_of_the_whole_model(gpt):
     assert built == [1] * 4
 
 
+def test_tokens_of_resident_launches_are_those_of_single_ones(gpt, monkeypatch):
+    from tests.hub import families
+
+    found = []
+    for setting in ("0", "2"):
+        monkeypatch.setenv("KERASCL_RESIDENT", setting)
+        monkeypatch.setattr(kerascl.engine, "programs", {})
+        gpt.compile(sampler="greedy")
+        given = [dict(families.inputs("GPT-2", length)) for length in (3, 9)]
+        found.append([families.tokens_of(gpt.generate(x, stop_token_ids=None)) for x in given])
+        (captured,) = gpt.generate_function._captured._captured.values()
+        names = {step.name for step in captured.program.launches}
+        assert ("resident" in names) == (setting == "2")
+    np.testing.assert_array_equal(*found)
+
+
 @pytest.mark.parametrize("sampler", ["random", "top_k", "top_p"])
 def test_drawn_tokens_come_from_the_seed(gpt, sampler):
     import keras_hub

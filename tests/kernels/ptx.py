@@ -25,6 +25,9 @@ HEADER = """\
 #define barrier(f) __asm__ volatile("bar.sync 0;" ::: "memory")
 #define atomic_inc(p) ({ unsigned r_; \
   __asm__ volatile("atom.global.inc.u32 %0, [%1], -1;" : "=r"(r_) : "l"(p) : "memory"); r_; })
+#define atomic_add(p, n) ({ unsigned r_; \
+  __asm__ volatile("atom.global.add.u32 %0, [%1], %2;" \
+                   : "=r"(r_) : "l"(p), "r"(n) : "memory"); r_; })
 #define native_divide(a, b) ({ float r_; \
   __asm__("div.approx.f32 %0, %1, %2;" : "=f"(r_) : "f"((float)(a)), "f"((float)(b))); r_; })
 #define one_float(op, x) ({ float r_; \

@@ -28,7 +28,15 @@ from kerascl.compiler.graph.in_place import (
     updated_in_place,
 )
 from kerascl.compiler.graph.rewrite import rewrite
-from kerascl.compiler.program import memory, multi, offsets, packing, prologue, schedule
+from kerascl.compiler.program import (
+    memory,
+    multi,
+    offsets,
+    packing,
+    prologue,
+    resident,
+    schedule,
+)
 from kerascl.compiler.program.program import Program, Slot, Step, Use, copy_step, value_of
 from kerascl.compiler.program.repeat import advance_step, predicated, repeat_step, start_step
 from kerascl.core.labels import Labels
@@ -396,7 +404,14 @@ class _Lowering:
         for step in inner.steps:
             known.setdefault(id(step), step.moved(slots, None))
         steps = [*(known[id(step)] for step in inner.steps), *copies]
-        repeated = [*predicated(steps, flag), advance_step(places[carries], flag)]
+        steps.append(advance_step(places[carries], flag))
+        if self.generic:
+            repeated = [*predicated(steps[:-1], flag), steps[-1]]
+        else:
+            before, repeated = resident.repeated(
+                steps, flag, self.slots, self.info, self.work
+            )
+            self.steps += before
         self.steps.append(repeat_step(repeated, flag, most))
 
     def _body(

@@ -45,7 +45,8 @@ class Step:
     point operations of a product) are for profiles.  `kernel` is what eager evaluation launches.
     Equal sources of all steps are one string.  `otherwise` are C statements for where a loop that
     the step is part of has ended.  `tiles` are (slot, number): of what it writes in the slot, which
-    does not overlap tiles of other numbers; a slot without is written anywhere.
+    does not overlap tiles of other numbers; a slot without is written anywhere.  `reached` are
+    slots that it uses by addresses it finds in memory.
     """
 
     source: str
@@ -61,6 +62,7 @@ class Step:
     flops: int = 0
     otherwise: str = ""
     tiles: frozenset[tuple[int, int]] = frozenset()
+    reached: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
         self.source = sys.intern(self.source)
@@ -75,6 +77,11 @@ class Step:
         """The kernels' launches in it: itself, or what a loop repeats."""
         yield self
 
+    @property
+    def used(self) -> set[int]:
+        """The slots that it uses."""
+        return {arg.index for arg in self.args if type(arg) is Use} | self.reached
+
     def moved(self, slots: Mapping[int, int], index: object) -> Step:
         """The same over other slots, with `index` as the number of a loop's step."""
         args = []
@@ -88,7 +95,8 @@ class Step:
         if self.writes is not None:
             writes = frozenset(slots[w] for w in self.writes if w in slots)
         tiles = frozenset((slots[s], number) for s, number in self.tiles if s in slots)
-        return replace(self, args=args, writes=writes, tiles=tiles)
+        reached = frozenset(slots[s] for s in self.reached)
+        return replace(self, args=args, writes=writes, tiles=tiles, reached=reached)
 
 
 @dataclass
@@ -134,8 +142,7 @@ class Program:
 
     def nbytes(self, step: Step) -> int:
         """Bytes of all memory that a step uses."""
-        used = {arg.index for arg in step.args if type(arg) is Use}
-        return sum(self.slots[index].nbytes for index in used)
+        return sum(self.slots[index].nbytes for index in step.used)
 
     @property
     def launches(self) -> Iterator[Step]:

@@ -64,13 +64,12 @@ class Repeat(Step):
 
 def repeat_step(body: list[Step], flag: int, most: int | None) -> Repeat:
     """The loop of such an iteration; its steps must be predicated."""
-    used = dict.fromkeys(a.index for step in body for a in step.args if type(a) is Use)
+    used = dict.fromkeys(slot for step in body for slot in sorted(step.used))
     step = Repeat("", "loop", (), [Use(index) for index in used], (1,), (1,), "loop")
     step.body, step.flag, step.most = body, flag, most
     writes: set[int] = set()
     for part in body:
-        everything = {a.index for a in part.args if type(a) is Use}
-        writes |= everything if part.writes is None else part.writes
+        writes |= part.used if part.writes is None else part.writes
     step.writes = frozenset(writes)
     return step
 
