@@ -424,19 +424,24 @@ def test_attention_gradients_without_logits(rng):
 @pytest.mark.parametrize("repeated", [False, True], ids=["shared", "repeated"])
 @pytest.mark.parametrize("length", [8, 21])
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_attention_of_16_bit_floats(dtype, length, repeated, rng):
+@pytest.mark.parametrize("hidden", ["masked", "causal", "nothing"])
+def test_attention_of_16_bit_floats(hidden, dtype, length, repeated, rng):
     """The result and its slopes, of grouped heads whose rows are whole 16-byte chunks, in NumPy;
     groups are shared, or repeated for their heads first."""
     shapes = (2, length, 4, 16), (2, 26, 2, 16), (2, 26, 2, 8), (2, length, 4, 8)
     q, k, v, g = (kc.array(rng.standard_normal(s).astype(np.float32), dtype) for s in shapes)
     mask = rng.random((2, 1, length, 26)) > 0.3
     mask[..., 0] = True
+    given = {"mask": mask}
+    if hidden != "masked":
+        given = {"is_causal": hidden == "causal"}
+        mask = np.tri(length, 26) if hidden == "causal" else np.ones((length, 26))
 
     def run(q, k, v):
         with kc.GradientTape() as tape:
             tape.watch([q, k, v])
             own = (kc.repeat(x, 2, 2) for x in (k, v)) if repeated else (k, v)
-            y = attention.dot_product_attention(q, *own, mask=mask)
+            y = attention.dot_product_attention(q, *own, **given)
         return y, *tape.gradient(y, [q, k, v], g)
 
     a, b, c, d = (x.numpy().astype(np.float64) for x in (q, k, v, g))
@@ -448,7 +453,7 @@ def test_attention_of_16_bit_floats(dtype, length, repeated, rng):
     expected = [np.einsum("bnts,bsnh->btnh", p, c), np.einsum("bnts,bsnh->btnh", slope, b)]
     for x in (np.einsum("bnts,btnh->bsnh", slope, a), np.einsum("bnts,btnh->bsnh", p, d)):
         expected.append(x.reshape(2, 26, 2, 2, -1).sum(3))
-    plain = attention.dot_product_attention(q, k, v, mask=mask).numpy()
+    plain = attention.dot_product_attention(q, k, v, **given).numpy()
     assert relative(plain, expected[0]) < {"bfloat16": 2.0**-7, "float16": 2.0**-10}[dtype]
     for found, right in zip(kc.jit(run)(q, k, v), expected, strict=True):
         assert relative(found.numpy(), right) < {"bfloat16": 2.0**-7, "float16": 2.0**-10}[dtype]
