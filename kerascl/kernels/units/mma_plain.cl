@@ -20,9 +20,9 @@
 #define LOCAL_ADDRESS(s, p) s = 0
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE)
 // Places that compilers find before the loop take a register each, which fragments of three products
-// do not leave.  This changes nothing, which they do not know.
-#if PRODUCTS > 1
-#define LANE_ANEW lane |= kto >> 31;
+// and copies that may be short do not leave.  This changes nothing, which they do not know.
+#if PRODUCTS > 1 && !(A_WHOLE && B_WHOLE)
+#define LANE_ANEW tid |= kto >> 31; lane = tid % LANES;
 #endif
 #define COMMIT
 #define PLACES

@@ -115,7 +115,7 @@ __kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(NT, 1, 1))) void mm
   GROUP_SETUP
   uint ring;
   LOCAL_ADDRESS(ring, &memory[0]);
-  const uint tid = (uint)get_local_id(0);
+  uint tid = (uint)get_local_id(0);
   int lane = tid % LANES;
   MOVES
   const int wm = tid / LANES % (BM / WM) * WM, wn = tid / LANES / (BM / WM) * WN;
