@@ -51,7 +51,7 @@
 #if HAS_BIAS || HAS_MASK || HAS_DROPOUT
 #define KEEP_FIRST(row) __local int kept; if (lid == 0) kept = row;
 #define READ_FIRST(row) const int row0 = kept;
-#define SAME_LANE lane |= S >> 31;  // the same, but compilers do not know: for places in local memory
+#define SAME_LANE lane |= S >> 31;  // which compilers do not know: places in local memory, too
 #else
 #define KEEP_FIRST(row)
 #define READ_FIRST(row) const int row0 = row;
