@@ -22,8 +22,8 @@
     EACH(i, RR) EACH(j, RC) s[i][j] += dot4(x_[i], y_[j]); \
   }
 // Places in local memory do not change, so compilers compute them before the loop over blocks, and
-// some keep a register for each; with this in the loop they compute what they need when they do.  It
-// changes nothing, as S is never negative, which they do not know.
+// some keep a register for each; with this in the loop they compute what they need when they do.
+// It changes nothing, as S is never negative, which they do not know.
 #if SCARCE
 #define PLACES_ANEW lid |= S >> 31; tx = lid % TX, ty = lid / TX;
 #else
