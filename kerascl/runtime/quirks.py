@@ -53,6 +53,11 @@ def _amd(info: DeviceInfo) -> bool:
     return info.platform == "AMD Accelerated Parallel Processing" and info.kind == "gpu"
 
 
+def _amd_gpu(info: DeviceInfo) -> bool:
+    """Under anyone's driver."""
+    return info.kind == "gpu" and info.vendor.startswith(("AMD", "Advanced Micro Devices"))
+
+
 def _gcn(info: DeviceInfo) -> bool:
     """Wavefronts of 64 that share 256 registers a lane; from gfx90a on there are 512."""
     return _amd(info) and info.simd_width == 64 and not info.name.startswith(("gfx90a", "gfx94"))
@@ -245,7 +250,7 @@ TABLE = (
     Quirk(
         "registers_of_amd",
         "an instruction can name 256; others go to memory",
-        lambda info: _amd(info) and not _gcn(info),
+        lambda info: _amd_gpu(info) and not _gcn(info),
         {"registers": 255},
     ),
     Quirk(

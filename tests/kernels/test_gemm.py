@@ -7,14 +7,15 @@ import pytest
 
 import kerascl as kc
 from kerascl import dtypes
-from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore, store_epilogue
+from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.cpu import Micro
 from kerascl.kernels.matmul.panels import PanelMatmul
 from kerascl.kernels.matmul.portable import TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.skinny import SkinnyMatmul
-from kerascl.kernels.matmul.tiles import TILES
+from kerascl.kernels.matmul.tiles import LONG, TILES
 from kerascl.kernels.units.matmul import FragmentMatmul
 from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
 
@@ -152,6 +153,36 @@ def test_each_solver_dtypes(dev, solver, dtype, acc, rng):
         ("transposed", "transposed", (5, 21, 34)),
     ):
         check(force(solver), *make(rng, rows(solver, m), n, k, a=a, b=b, dtype=dtype, acc=acc), dev)
+
+
+def adding(work):
+    """The epilogue that adds another array, which counts as so much work."""
+    params = ", __global float* restrict out, __global const float* restrict more"
+    return Epilogue(
+        params, (Ref("out"), Ref("c")), "out[i] = acc + more[i];", work=work,
+        loads=(VectorLoad("more", dtypes.float32, "more_"),),
+        compute="const float value = acc + more_;",
+        stores=(VectorStore("out", dtypes.float32, "value"),),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("tile", [TILES[0], TILES[3], TILES[5], TILES[6], TILES[7]], ids=str)
+@pytest.mark.parametrize("columns", [33, 132], ids=["one by one", "vectors"])
+def test_long_epilogues_go_round_in_a_loop(dev, tile, columns, rng):
+    """Where registers are few; results are those of epilogues that are written out."""
+    few = dataclasses.replace(dev.info, registers=255, sub_group_sizes=())
+    problem, inputs, product = make(rng, 131, columns, 21, batch=(2,), b="transposed")
+    inputs["c"] = rng.standard_normal(product.shape, np.float32)
+    solver, want = TiledMatmul(tile, split=1), product + inputs["c"].astype(np.float64)
+    if tile.threads > dev.info.max_work_group_size:
+        pytest.skip("the device has no such work-groups")
+    for info, work, in_turn in ((few, LONG, 1), (few, LONG - 1, 0), (dev.info, LONG, 0)):
+        plan = solver.plan(normalise_matmul(problem), info, adding(work))
+        source = plan.launches[0].source
+        assert f"#define IN_TURN {in_turn}\n" in source
+        assert f"#define VECTOR_OUT {int(columns == 132)}\n" in source
+        got = run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev)
+        assert_close(got, want, problem.acc, problem.k)
 
 
 @pytest.mark.parametrize("order", ["normal", "transposed", "broadcast", "heads", "strided"])

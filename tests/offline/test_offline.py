@@ -218,9 +218,34 @@ def _transformed(p) -> bool:
     return p.kind == DATA_GRAD and p.channels_first and p.w_shape[2] == p.w_shape[3] == 64
 
 
+LONG = [
+    ("skl", "uhd630"), ("tgllp", "irisxe"), ("dg2", "a770"), ("pvc", "max1550"),
+    ("gfx1030", "apple"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("target", "profile"), LONG)
+def test_long_epilogues_keep_sums_in_registers(target, profile, rng):
+    """Compilers left loops round them as they were, and put the sums in memory to index them."""
+    by, info = compilers.compiler(target), dataclasses.replace(CARDS[profile].info, matrix="")
+    if by.missing:
+        pytest.skip(by.missing)
+    x, w = (kc.array(rng.standard_normal(n, np.float32)) for n in ((2048, 128), (128, 512)))
+    bias = kc.array(rng.standard_normal(512, np.float32))
+    texts = Texts({profile: info})
+    with texts.collecting("test"):
+        kc.jit(lambda: kc.gelu(x @ w + bias, approximate=False))()
+    (text,) = (t for t in texts.by_text.values() if "gemm_tile" in t.arguments)
+    assert "kcl_gelu_float" in text.source
+    outcome = by.compile(text.source, text.options, target)
+    kernel = outcome.kernels["gemm_tile"]
+    assert not outcome.error and kernel.spills == kernel.private == 0
+
+
 # What once spilled, and the problem of the kind: loops over arrays, 32 lanes where 16 do, results
 # that are divided one by one, places of all logits at once, copies of tiles unrolled whole, strips
-# of too many columns, transforms of 32 lanes, two steps of products at once beside dropout.
+# of too many columns, transforms of 32 lanes, two steps of products at once beside dropout, places
+# in local memory that were kept from block to block.
 ONCE_SPILLED = {
     "large prime": ("fft", "gfx1030", "rx6700xt", lambda p: p.length == 488),
     "wide lanes": ("fft", "pvc", "max1550", lambda p: p.length == 1024 and p.acc.is_double),
@@ -231,6 +256,7 @@ ONCE_SPILLED = {
     "strips of few": ("conv", "skl", "uhd630", lambda p: p.groups == 96 and p.kind == FORWARD),
     "transforms": ("conv", "pvc", "max1550", _transformed),
     "steps": ("attention", "gfx1030", "rx6700xt", _dropped),
+    "places of blocks": ("attention", "tgllp", "irisxe", lambda p: p.width == 128 and p.grad),
     "copies to units": ("attention", "dg2", "a770", lambda p: p.width == 128 and not p.grad),
 }
 

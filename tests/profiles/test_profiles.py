@@ -35,6 +35,8 @@ def test_facts_are_derived_as_of_a_device():
     assert not infos["a770"].fp64 and infos["b580"].fp64
     assert not infos["malig715"].int64_atomics and infos["rx580"].int64_atomics
     assert infos["rx580"].registers < infos["rx6700xt"].registers
+    others = {infos[name].registers for name in ("apple", "rusticl")}
+    assert others == {infos["rx6700xt"].registers}
     assert infos["a770"].sub_group_sizes[0] == 8 and infos["max1550"].sub_group_sizes[0] == 16
     assert infos["apple"].c_version == (1, 2) and not infos["apple"].subgroups
 

@@ -21,6 +21,15 @@
     EACH(j, RC) y_[j] = vload4(0, (c) + (tx + j * TX) * (stride) + d); \
     EACH(i, RR) EACH(j, RC) s[i][j] += dot4(x_[i], y_[j]); \
   }
+// Places in local memory do not change, so compilers compute them before the loop over blocks, and
+// some keep a register for each; with this in the loop they compute what they need when they do.
+// It changes nothing, as S is never negative, which they do not know.
+#if SCARCE
+#define PLACES_ANEW lid |= S >> 31; tx = lid % TX, ty = lid / TX;
+#else
+#define PLACES_ANEW
+#endif
+
 inline float dot4(float4 x, float4 y) {
   return fma(x.s0, y.s0, fma(x.s1, y.s1, fma(x.s2, y.s2, x.s3 * y.s3)));
 }
@@ -80,7 +89,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
 #if CAUSAL && HAS_MASK
   __local int blind;
 #endif
-  const int lid = get_local_id(0), tx = lid % TX, ty = lid / TX;
+  int lid = get_local_id(0), tx = lid % TX, ty = lid / TX;
   DRAW_KEY
   // later queries of a causal problem see more keys: they start first
   const int t0 = (int)(get_num_groups(0) - 1 - get_group_id(0)) * BR;
@@ -145,6 +154,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
     }
 #endif
     barrier(CLK_LOCAL_MEM_FENCE);
+    PLACES_ANEW
     s0 += BC;
   } while (s0 < end);
   EACH(i, RR) part[(ty + i * TY) * TX + tx] = sum[i];
@@ -178,7 +188,8 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
   __local float p[BR * PS];
 #endif
   __local float stat[QUERIES], delta[QUERIES];
-  const int lid = get_local_id(0), tx = lid % TX, ty = lid / TX, b = get_group_id(2);
+  int lid = get_local_id(0), tx = lid % TX, ty = lid / TX;
+  const int b = get_group_id(2);
   DRAW_KEY
   float4 sum[RR][WP / (4 * TX)];
   EACH(i, RR) EACH(j, WP / (4 * TX)) sum[i][j] = (float4)(0);
@@ -212,6 +223,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attent
 #if KEYS
     ADD_PRODUCT(sumV, DP / (4 * TX), p, otherV, DS)
 #endif
+    PLACES_ANEW
   END_EACH_BLOCK
   EACH(i, RR) {
     const int row = r0 + ty + i * TY;

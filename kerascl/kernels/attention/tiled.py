@@ -74,9 +74,16 @@ class Block:
         return rows * (2 * columns + width + depth) + 4 * (rows + columns) + 30
 
     def crowds(self, p: AttentionProblem, info) -> bool:
-        """Whether a bias, a mask or dropout, which `registers` leaves out, may have too few."""
+        """Whether there may be too few of them for a bias, a mask or dropout, which `registers`
+        leaves out, or, of gradients, for half of what a second step along the features reads while
+        the first one's is still there, where lanes of a sub-group share a thread's."""
+        most = info.registers or math.inf
+        if p.grad is not None and info.sub_group_sizes:
+            ahead = 2 * (self.br // self.ty + self.bc // self.tx)
+            if self.registers(p) + ahead > most:
+                return True
         more = p.bias is not None or p.mask is not None or p.dropout is not None
-        return more and 3 * self.registers(p) > 2 * (info.registers or math.inf)
+        return more and 3 * self.registers(p) > 2 * most
 
 
 # (most features, block), measured on an H200: for each head size the fastest first, then smaller

@@ -120,9 +120,10 @@ def sub_groups(lanes: int) -> str:
 
 def few_loads(info: DeviceInfo) -> str:
     """The macro FEW_LOADS before a loop that copies a tile, which keeps it from being unrolled
-    whole where sub-groups are narrow: a thread has no registers for all that a work-item copies."""
+    whole where sub-groups are narrow: a thread has no registers for all that a work-item copies.
+    SCARCE is 1 there and 0 elsewhere."""
     scarce = bool(info.registers and info.sub_group_sizes)
-    return f"#define FEW_LOADS {TWO_AT_ONCE if scarce else ''}\n"
+    return f"#define FEW_LOADS {TWO_AT_ONCE if scarce else ''}\n#define SCARCE {int(scarce)}\n"
 
 
 def bounded(info: DeviceInfo, crowded: bool = False) -> str:

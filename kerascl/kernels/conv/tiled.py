@@ -19,7 +19,7 @@ from kerascl.kernels.conv.problem import (
     usable,
 )
 from kerascl.kernels.matmul.split_k import partial_epilogue, slice_counts, vector_reduction_launch
-from kerascl.kernels.matmul.tiles import Loads, Tile, load4
+from kerascl.kernels.matmul.tiles import Loads, Tile, ends, load4
 from kerascl.kernels.tuning import machine
 
 # Clocks of a compute unit that copying an element of either operand to local memory takes beside
@@ -92,7 +92,7 @@ class TiledConv(Solver):
             + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
             + kind_defines(p)
             + f"#define M_FAST {int(p.channels_first and p.kind != FILTER_GRAD)}\n"
-            + f"#define VECTOR_OUT {int(whole and inner.has_vectors)}\n"
+            + ends(inner, whole, info)
             + f"#define K_WHOLE {int(one_tap)}\n"
             + params.source
             + inner.defines

@@ -18,6 +18,7 @@
 //                         which takes fewer registers
 //   OUT_ROW(m), OUT_AT(n)                  output index of row m and column n
 //   VECTOR_OUT            whether four columns from a multiple of four lie side by side, aligned
+//   IN_TURN               whether a loop goes round the epilogue, four columns at a time
 #define TX (BN / TN)
 #define TY (BM / TM)
 #define NT (TX * TY)
@@ -186,6 +187,35 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
     cur = nxt;
     k0 += BK;
   } while (k0 < kto);
+#if IN_TURN
+  // The four sums are picked one by one: a loop's own index into them would put them all in memory,
+  // and moving them up for each turn would need registers for them twice.
+#pragma nounroll
+  for (int q = 0; q < TM * TN / 4; ++q) {
+    const int u = q / (TN / 4), m = row0 + 4 * (ty + (u / 4) * TY) + u % 4;
+    const int n0 = col0 + 4 * (tx + q % (TN / 4) * TX);
+    ACC_T four[4];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      four[j] = c[0][j];
+#pragma unroll
+      for (int w = 1; w < TM * TN / 4; ++w)
+        four[j] = q == w ? c[w / (TN / 4)][w % (TN / 4) * 4 + j] : four[j];
+    }
+    if (m < M && n0 < N) {
+      OUT_ROW(m)
+#if VECTOR_OUT
+      EPILOGUE_VECTOR(4, four, OUT_AT(n0))
+#else
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        const int n = n0 + j;
+        if (n < N) EPILOGUE(four[j], OUT_AT(n))
+      }
+#endif
+    }
+  }
+#else
 #pragma unroll
   for (int u = 0; u < TM; ++u) {
     const int m = row0 + 4 * (ty + (u / 4) * TY) + u % 4;
@@ -206,4 +236,5 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
 #endif
     }
   }
+#endif
 }

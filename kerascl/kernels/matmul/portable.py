@@ -13,7 +13,7 @@ from kerascl.kernels.matmul.split_k import (
     slice_counts,
     vector_reduction_launch,
 )
-from kerascl.kernels.matmul.tiles import Loads, Tile, load4
+from kerascl.kernels.matmul.tiles import Loads, Tile, ends, load4
 from kerascl.kernels.tuning import machine
 
 
@@ -118,7 +118,7 @@ class TiledMatmul(Solver):
             + load4("B", p.b, p.acc)
             + narrow(info)
             + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
-            + f"#define VECTOR_OUT {int(whole and inner.has_vectors)}\n"
+            + ends(inner, whole, info)
             + inner.defines
             + cl_source("matmul/gemm_simt.cl")
             + cl_source("matmul/gemm_tile.cl")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
+from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.matmul.split_k import reduction_time
 from kerascl.kernels.tuning import machine
@@ -172,6 +173,26 @@ TILES = (
 )
 
 SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)
+
+
+# An epilogue's work, each read counted as one, above which a loop goes round it: about as much as
+# it takes to pick a result from a work-item's.
+LONG = 16
+
+
+def ends(epilogue: Epilogue, whole: bool, info: DeviceInfo) -> str:
+    """The macros of gemm_tile.cl for how results become the output's.
+
+    Compilers leave a loop round what is long as it is, whatever they are told, and then keep the
+    sums that it goes through in memory; where they do not, its copies together need registers
+    beside the sums.
+
+    Args:
+        whole: whether rows of results are whole vectors.
+    """
+    in_turn = info.registers > 0 and epilogue.work + len(epilogue.loads) > LONG
+    vectors = whole and epilogue.has_vectors
+    return f"#define VECTOR_OUT {int(vectors)}\n#define IN_TURN {int(in_turn)}\n"
 
 
 def load4(name: str, dtype: DType, acc: DType, space: str = "__global") -> str:

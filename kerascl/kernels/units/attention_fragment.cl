@@ -51,9 +51,11 @@
 #if HAS_BIAS || HAS_MASK || HAS_DROPOUT
 #define KEEP_FIRST(row) __local int kept; if (lid == 0) kept = row;
 #define READ_FIRST(row) const int row0 = kept;
+#define SAME_LANE lane |= S >> 31;  // which compilers do not know: places in local memory, too
 #else
 #define KEEP_FIRST(row)
 #define READ_FIRST(row) const int row0 = row;
+#define SAME_LANE
 #endif
 
 #ifdef FORWARD
@@ -170,7 +172,8 @@ void attention_fragment_grad(BACKWARD_PARAMS) {
   __local uint memory[LOCAL_BYTES / 4] __attribute__((aligned(128)));
   __local float stat[QUERIES], delta[QUERIES];
   MATRIX_UNITS
-  const int lid = get_local_id(0), lane = lid % LANES, own0 = lid / LANES * SUB_ROWS;
+  const int lid = get_local_id(0), own0 = lid / LANES * SUB_ROWS;
+  int lane = lid % LANES;
   const int b = get_group_id(2);
   const uint mine = HANDS + lid / LANES * HAND;
   DRAW_KEY
@@ -193,6 +196,7 @@ void attention_fragment_grad(BACKWARD_PARAMS) {
     LOAD_STATISTICS
     SYNC
     READ_FIRST(r0)
+    SAME_LANE
     float x[MI][NC][SUMS], y[MI][NC][SUMS];
     CLEAR(x, NC)
     CLEAR(y, NC)

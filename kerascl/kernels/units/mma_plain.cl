@@ -19,6 +19,12 @@
 #define STAGE_BYTES ((__local uchar*)memory)
 #define LOCAL_ADDRESS(s, p) s = 0
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE)
+// Places that compilers find before the loop take a register each, which large fragments of three
+// products and copies that may be short do not leave.  This changes nothing: they do not know.
+#define HELD_WORDS (WM / FRAGMENT_M * A_WORDS + WN / FRAGMENT_N * B_WORDS)
+#if PRODUCTS > 1 && HELD_WORDS > 40 && !(A_WHOLE && B_WHOLE)
+#define LANE_ANEW tid |= kto >> 31; lane = tid % LANES;
+#endif
 #define COMMIT
 #define PLACES
 

@@ -28,6 +28,7 @@
 //                         slot s of operand X: X_CE elements from byte b of row r, or depth k, on
 //   COMMIT, WAIT(n)       ends the copies of a stage; waits for all stages' but the last n
 //   SYNC                  a barrier of the work-group
+//   LANE_ANEW             if defined, a statement after which places in local memory are found anew
 //   FRAGMENTS_A, FRAGMENTS_B(f, at, s)
 //                         step s of a stage into fa[f], fb[f]
 //   ROUNDED(x)            if defined, what becomes of their words
@@ -44,6 +45,9 @@
 #define OUT_BYTES (WM * LDC * 4 + WM * 8)
 #define LOCAL_BYTES (RING > OUT_BYTES ? RING : OUT_BYTES)
 #define UNROLL _Pragma("unroll")
+#ifndef LANE_ANEW
+#define LANE_ANEW
+#endif
 
 // One operand X in {A, B}: its tile has WIDE rows, AT is its place in a stage.
 #define SLOTS(X, WIDE) (WIDE * BK / X##_CE)
@@ -111,8 +115,8 @@ __kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(NT, 1, 1))) void mm
   GROUP_SETUP
   uint ring;
   LOCAL_ADDRESS(ring, &memory[0]);
-  const uint tid = (uint)get_local_id(0);
-  const int lane = tid % LANES;
+  uint tid = (uint)get_local_id(0);
+  int lane = tid % LANES;
   MOVES
   const int wm = tid / LANES % (BM / WM) * WM, wn = tid / LANES / (BM / WM) * WN;
   PLACES
@@ -182,6 +186,7 @@ __kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(NT, 1, 1))) void mm
         UNROLL for (int j = 0; j < NI; ++j) MMA(acc[i][j], fa[s % SETS][i], fb[s % SETS][j]);
       }
     }
+    LANE_ANEW
   }
   // Results go through local memory, WM rows at a time: neighbouring work-items then read and write
   // neighbouring elements, whatever the epilogue does.
