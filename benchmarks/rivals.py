@@ -41,9 +41,16 @@ MOST_CPU_FLOPS = 4e10
 PARTS = ("forward", "data gradient", "filter gradient")
 # batch, queries and keys, heads, features, causal; the first two are of the small suite's networks
 ATTENTION = (
-    (256, 128, 4, 32, False), (256, 128, 4, 32, True), (64, 197, 12, 64, False),
-    (16, 512, 8, 64, True), (8, 1024, 8, 64, False), (4, 2048, 8, 64, True),
-    (8, 512, 8, 128, False),
+    (256, 128, 4, 32, False), (256, 128, 4, 32, True), (16, 512, 8, 64, True),
+    (8, 1024, 8, 64, False),
+    *(
+        (*size, causal)
+        for size in (
+            (64, 197, 12, 64), (8, 512, 12, 64), (4, 2048, 12, 64), (1, 8192, 8, 64),
+            (64, 197, 6, 128), (8, 512, 8, 128), (4, 2048, 8, 128), (1, 8192, 8, 128),
+        )
+        for causal in (False, True)
+    ),
 )  # fmt: skip
 
 

@@ -1,8 +1,9 @@
-"""Philox2x32-10 in OpenCL C: which elements of an array are kept at random.
+"""Philox2x32-7 in OpenCL C: which elements of an array are kept at random.
 
 J. K. Salmon, M. A. Moraes, R. O. Dror and D. E. Shaw, "Parallel random numbers: as easy as 1, 2,
 3", SC'11.  Dropout needs many numbers, and a block of Philox takes a quarter of the instructions of
-Threefry's where one multiplication gives both halves of a product.  `kcl_philox(k0, k1, number)`
+Threefry's where one multiplication gives both halves of a product.  Its authors know of no flaw
+from six rounds on (Random123, philox.h); seven are one to spare.  `kcl_philox(k0, k1, number)`
 gives the two words of block `number` under the key (k0, k1): those of the counter (number mod
 2**32, k1) under Philox' key k0, so that no two blocks of any two keys share both.  Beyond 2**32
 blocks, every 2**32 of them have a key of their own: for the n-th, the words of the counter (n, k1)
@@ -24,6 +25,8 @@ import numpy as np
 
 FOUR = 4  # neighbours of a row that share a block
 COARSE = 1 << 16
+ROUNDS = 7
+FIRST, SECOND = "xy" if ROUNDS % 2 == 0 else "yx"  # the words change places in each round
 _FACTOR, _STEP = 0xD256D193, 0x9E3779B9  # of a round's word, and from a round's key to the next
 
 
@@ -39,9 +42,10 @@ def groups(columns: int) -> int:
 
 def _rounds(wide: bool, both: bool = False) -> str:
     """The rounds of words x and y.  Where 64 bits hold a word and a product is of 64 bits (`wide`),
-    the upper halves of x and y are arbitrary; `both`: KCL_PRODUCT(low, high, x, y) multiplies."""
+    the upper halves of x and y are arbitrary; `both`: KCL_PRODUCT(low, high, x, y) multiplies.
+    A block's words are then FIRST and SECOND."""
     text = ""
-    for n in range(10):
+    for n in range(ROUNDS):
         x, y = "xy" if n % 2 == 0 else "yx"
         if wide:
             text += f"  {x} = ({x} & 0xFFFFFFFFul) * {_FACTOR}ul;"
@@ -61,16 +65,16 @@ def _rounds(wide: bool, both: bool = False) -> str:
 SOURCE = f"""\
 #ifdef KCL_WIDE_PRODUCTS
 inline uint2 kcl_philox_block(ulong key, ulong x, ulong y) {{
-{_rounds(True)}  return (uint2)((uint)x, (uint)y);
+{_rounds(True)}  return (uint2)((uint){FIRST}, (uint){SECOND});
 }}
 #elif defined(KCL_PRODUCT)
 inline uint2 kcl_philox_block(uint key, uint x, uint y) {{
   uint low, high;
-{_rounds(False, True)}  return (uint2)(x, y);
+{_rounds(False, True)}  return (uint2)({FIRST}, {SECOND});
 }}
 #else
 inline uint2 kcl_philox_block(uint key, uint x, uint y) {{
-{_rounds(False)}  return (uint2)(x, y);
+{_rounds(False)}  return (uint2)({FIRST}, {SECOND});
 }}
 #endif
 inline uint2 kcl_philox(uint k0, uint k1, ulong number) {{
@@ -98,7 +102,7 @@ def vectors(lanes: int) -> str:
     return (
         f"inline {word} kcl_philox_lanes(ulong key, uint k1, {word} numbers, {word}* second) {{\n"
         f"  {wide} x = convert_{wide}(numbers), y = ({wide})(k1);\n{_rounds(True)}"
-        f"  *second = {narrowed}(y);\n  return {narrowed}(x);\n}}\n"
+        f"  *second = {narrowed}({SECOND});\n  return {narrowed}({FIRST});\n}}\n"
     )
 
 
@@ -110,7 +114,7 @@ def kept(key: np.ndarray, shape: tuple[int, ...], limit: int) -> np.ndarray:
     x = np.arange(count if coarse(limit) else FOUR * count, dtype=np.uint64)
     k, y = np.uint64(key[0]), np.full_like(x, key[1])
     low = np.uint64(0xFFFFFFFF)
-    for _ in range(10):
+    for _ in range(ROUNDS):
         product = np.uint64(_FACTOR) * x
         x, y = (product >> np.uint64(32)) ^ k ^ y, product & low
         k = (k + np.uint64(_STEP)) & low

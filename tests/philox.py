@@ -1,11 +1,11 @@
-"""Philox2x32-10 in NumPy, written from the paper, and what kerascl/philox.py makes of it."""
+"""Philox2x32-7 in NumPy, written from the paper, and what kerascl/philox.py makes of it."""
 
 import numpy as np
 
 WORD = 2**32
 
 
-def philox(key, counter, rounds=10):
+def philox(key, counter, rounds=7):
     """Both words, over integer arrays below 2**32."""
     key, left, right = (np.asarray(w).astype(np.uint64) for w in (key, *counter))
     for n in range(rounds):

@@ -470,13 +470,13 @@ def test_what_a_team_cannot_do_is_left_alone(text):
 
 
 def test_the_self_test_by_one_group(dev):
-    resident_selftest.exercise(dev, Team(1, 0, False, dev.info.device_atomics), 2)
+    resident_selftest.exercise(dev, Team(1, 0, False, dev.info.device_atomics), 2, 2)
 
 
 def test_the_self_test_finds_a_wrong_result(dev, monkeypatch):
     monkeypatch.setattr(resident_selftest, "_MIX", resident_selftest._MIX.replace("* 3u", "* 5u"))
     with pytest.raises(kc.runtime.device.DeviceError, match="wrong result in round 0"):
-        resident_selftest.exercise(dev, Team(1, 0, False, dev.info.device_atomics), 2)
+        resident_selftest.exercise(dev, Team(1, 0, False, dev.info.device_atomics), 2, 2)
 
 
 # Bytes, of values that all calls need and few use; what NVIDIA's own compiler keeps may differ.
