@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from kerascl.compiler.generate import space
 from kerascl.compiler.generate.builder import Builder
+from kerascl.compiler.generate.emit import Writer
 from kerascl.compiler.graph.symbolic import strides_of
 from kerascl.core.node import Node
-from kerascl.core.op import Kind
+from kerascl.core.op import Kind, ReductionSpec
+from kerascl.runtime.device import DeviceInfo
+
+_EXTREME = """\
+inline float @NAME(float a, float b) {
+  float r;
+  asm("@OP.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+"""
 
 
 class Reduced:
@@ -89,3 +100,13 @@ class Reduced:
             if id(node) not in self.build.outside:
                 stack.extend(node.inputs)
         return found
+
+
+def native(spec: ReductionSpec, writer: Writer, info: DeviceInfo) -> ReductionSpec:
+    """A reduction of floats by an instruction for a whole step, where it has one."""
+    if not spec.extreme or "native_extremes" not in info.quirks:
+        return spec
+    name = f"kcl_{spec.extreme}_nan"
+    writer.helper(_EXTREME.replace("@NAME", name).replace("@OP", spec.extreme))
+    step, combine = (f"s0 = {name}(s0, {other});" for other in ("x", "t0"))
+    return replace(spec, step=step, combine=combine)

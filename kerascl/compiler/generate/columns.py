@@ -1,0 +1,132 @@
+"""Neighbouring columns of tall arrays that a work-item of a GPU reads as one vector.
+
+Work-groups share a column's elements, and what they leave is merged later.  Within one the
+work-items of a sub-group that have the same columns merge first, if lanes give each other values,
+then all of them through local memory, where each has one column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kerascl.compiler.generate.builder import Builder, power_of_two
+from kerascl.compiler.generate.emit import Scope
+from kerascl.compiler.generate.neighbours import MOST, VECTOR_BYTES, fits
+from kerascl.compiler.generate.reduced import Reduced
+from kerascl.compiler.generate.rows import WORDS, Layout, merged
+from kerascl.kernels.contract.lanes import lanes_of
+from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.tuning.machine import of_facts
+from kerascl.runtime.device import DeviceInfo
+
+LINE = 128  # bytes that neighbours read of a row of memory: a third faster than 32 on an H200
+GROUP = 512  # work-items of a group at most
+BUSY = 0.5  # of the work-items that a device has room for, so many have enough reads under way
+ACCUMULATORS = 32  # registers of a work-item that hold its columns' results
+BANKS = 32  # of local memory
+
+
+def sizeof(ctype: str) -> int:
+    """Bytes of a register."""
+    return 16 if ctype == "double2" else 8 if ctype in ("long", "ulong", "double", "float2") else 4
+
+
+def count(
+    build: Builder, of: Reduced, dims: tuple[int, ...], marks: Any, layout: Layout, kinds: list[str]
+) -> int:
+    """How many neighbouring columns a work-item takes, where a tall array is split; 1 elsewhere.
+
+    Args:
+        layout: that of single columns.
+        kinds: C types of a column's registers.
+    """
+    tall = not marks[-1] and layout.splits > 1
+    read = [x.dtype for x in of.read_whole()]
+    if build.info.kind != "gpu" or build.generic or not tall or not read:
+        return 1
+    wide = min(MOST, VECTOR_BYTES // max(t.itemsize for t in read))
+    lanes, states = lanes_of(build.info), sum(map(sizeof, kinds))
+    while wide > 1:
+        local = states * wide * (GROUP // (4 if lanes else 1) + BANKS)
+        alike = all(fits(t, min(wide, VECTOR_BYTES // t.itemsize)) for t in read)
+        whole = dims[-1] % wide == 0 and layout.row_threads % wide == 0
+        few = states * wide <= 4 * ACCUMULATORS and 2 * local <= build.info.local_mem_bytes
+        if alike and whole and few:
+            break
+        wide //= 2
+    return max(1, wide)
+
+
+def layout(
+    rows: int, length: int, wide: int, vector: int, together: int, info: DeviceInfo
+) -> Layout:
+    """The layout in which a work-item has `wide` of `rows` columns.
+
+    Args:
+        vector: bytes of the widest vector.
+        together: elements of a column that a work-item reads at once, at most.
+    """
+    group_rows = min(max(1, LINE // vector), power_of_two(rows // wide))
+    most = min(GROUP, info.max_work_group_size)
+    threads = max(wide, min(most // group_rows, power_of_two(length) // 4))
+    groups = ceil_div(rows, group_rows * wide)
+    items = of_facts(info).resident * info.compute_units * BUSY
+    wanted = max(1, int(items / (group_rows * threads * groups)))
+    # as many whole turns of reads as there are, so that few wait for what is left
+    each = ceil_div(length, threads * wanted)
+    together = min(together, power_of_two(each))
+    chunk = max(together, each // together * together) * threads
+    exchange = lanes_of(info)
+    if exchange is not None and group_rows * threads % exchange.width:
+        exchange = None
+    return Layout(
+        group_rows, threads, ceil_div(length, chunk), False, wide=wide, chunk=chunk,
+        together=together, exchange=exchange,
+    )  # fmt: skip
+
+
+def combine(
+    outer: Scope,
+    inner: Scope,
+    layout: Layout,
+    columns: list[list[Any]],
+    made: list[Any],
+    local_lines: list[str],
+) -> None:
+    """Merge the registers of all columns of `layout`, known in `outer`, with one barrier.
+
+    Args:
+        inner: a scope in which each work-item has one column.
+        columns: of each column, the registers of each reduction.
+        made: of each reduction, registers in `inner`, of which a column's work-items get parts of
+            the result.
+    """
+    stride, wide, lanes = layout.group_rows, layout.wide, layout.exchange
+    words = all(ctype in WORDS for _, states in made for ctype, _ in states)
+    alike = lanes.width // stride if lanes is not None and words and lanes.width > stride else 1
+    distance = alike * stride // 2
+    while lanes is not None and distance >= stride > 0 and alike > 1:
+        outer.writer.helper(lanes.helper)
+        for spec, states in (own for column in columns for own in column):
+            others = [lanes.other(ctype, name, distance) for ctype, name in states]
+            outer.lines.append(f"{{ {merged(spec, states, others)} }}")
+        distance //= 2
+    left = layout.row_threads // alike
+    step = left * stride + max(1, BANKS // wide)  # columns begin in different banks
+    stores, merges = [], []
+    for number, (spec, states) in enumerate(made):
+        others = []
+        for k, (ctype, name) in enumerate(states):
+            local_lines.append(f"__local {ctype} c{name}[{wide * step}];")
+            others.append(f"c{name}[ol % {wide} * {step} + k * {stride} + ol / {wide}]")
+            for column, own in enumerate(columns):
+                place = f"{column * step} + rl / {alike} * {stride} + ol"
+                stores.append(f"c{name}[{place}] = {own[number][1][k][1]};")
+        merges.append(f"{{ {merged(spec, states, others)} }}")
+    outer.lines += [f"if (rl % {alike} == 0) {{", *stores, "}"] if alike > 1 else stores
+    outer.lines.append("barrier(CLK_LOCAL_MEM_FENCE);")
+    inner.lines += [
+        f"for (int k = rl; k < {left}; k += {layout.narrowed().row_threads}) {{",
+        *(f"  {merge}" for merge in merges),
+        "}",
+    ]
