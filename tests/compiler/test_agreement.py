@@ -152,3 +152,18 @@ def test_columns_that_lie_beside_each_other(way, rng, shape):
     wanted = host.astype(np.float64).sum(0)
     assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
     assert any("float4 vec" in launch.source.body for launch in way)
+
+
+@pytest.mark.parametrize("length", [16, 64, 63])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_variances_of_several_short_rows_of_a_work_item(way, rng, length, dtype, monkeypatch):
+    """Each row goes through its own registers once more."""
+    monkeypatch.setattr(held, "UNDER_WAY", 32)
+    host = rng.normal(size=(96 * 50, length)) * 3 + rng.normal(size=(96 * 50, 1)) * 20
+    x = kc.array(host.astype(np.float32)).astype(dtype)
+    wide = x.astype("float32").numpy().astype(np.float64)
+    mean, variance = (v.numpy() for v in kc.jit(lambda x: kc.nn.moments(x, 1))(x))
+    assert np.linalg.norm(variance - wide.var(1)) <= 3e-3 * np.linalg.norm(wide.var(1))
+    assert np.linalg.norm(mean - wide.mean(1)) <= 3e-3 * np.linalg.norm(wide.mean(1))
+    alone = kc.jit(lambda x: kc.nn.moments(x.astype("float32"), 1)[1])(x).numpy()
+    assert np.linalg.norm(alone - wide.var(1)) <= 1e-5 * np.linalg.norm(wide.var(1))

@@ -120,3 +120,54 @@ def test_sums_beside_maxima_of_something_else(texts, rng):
     np.testing.assert_allclose(found[0], e / e.sum(1, keepdims=True), rtol=2e-5)
     np.testing.assert_allclose(found[1], e.sum(1, keepdims=True), rtol=2e-5)
     np.testing.assert_array_equal(found[2], 2 * y.max(1, keepdims=True))
+
+
+def test_sums_far_above_a_maximum_of_something_else(texts, rng):
+    """What is summed may be greater than the maximum so far, by more than a float holds."""
+    length = 9000
+    x = np.full((12, length), 100, np.float32)
+    y = np.tile(np.linspace(0, 100, length, dtype=np.float32), (12, 1))
+    y[5:] = -np.inf
+    x[6], x[7, 9], x[8] = -np.inf, np.nan, -200
+
+    @kc.jit
+    def function(x, y):
+        most = kc.max(y, 1, keepdims=True)
+        return kc.sum(kc.exp(x - most), 1)
+
+    found = function(kc.array(x), kc.array(y)).numpy()
+    with np.errstate(all="ignore"):
+        wide = np.exp(x.astype(np.float64) - y.astype(np.float64).max(1, keepdims=True)).sum(1)
+    np.testing.assert_allclose(found, wide, rtol=1e-5)
+
+
+@pytest.mark.parametrize("chosen", ["in both", "in the sum alone", "by another"])
+def test_masks(texts, rng, chosen):
+    """Of rows without an element the sum is 0, whatever lies behind the mask."""
+    host = rows_of_all_kinds(rng, 9000)
+    mask = rng.random(host.shape) < 0.5
+    mask[[0, 5, 8]] = False
+    mask[1, ::2], mask[7], mask[8, 5], mask[11] = False, np.isfinite(host[7]), False, host[11] > -1
+    other = rng.random(host.shape) < 0.5
+
+    @kc.jit
+    def function(x, mask, other):
+        of_most = {"in both": mask, "in the sum alone": x == x, "by another": other}[chosen]
+        filled = x if chosen == "in the sum alone" else kc.where(of_most, x, -np.inf)
+        most = kc.max(filled, 1, keepdims=True)
+        e = kc.where(mask, kc.exp(x - most), 0)
+        total = kc.sum(e, 1, keepdims=True)
+        return total, most, e / total
+
+    with np.errstate(all="ignore"):
+        wide = host.astype(np.float64)
+        behind = {"in both": mask, "in the sum alone": True, "by another": other}[chosen]
+        most = np.where(behind, wide, -np.inf).max(1, keepdims=True)
+        e = np.where(mask, np.exp(wide - most), 0)
+        total = e.sum(1, keepdims=True)
+        wanted = total, most, e / total
+    for found, want in zip(function(*map(kc.array, (host, mask, other))), wanted):
+        np.testing.assert_allclose(found.numpy(), want.astype(np.float32), rtol=2e-5, atol=1e-37)
+    lanes = "keeps_choices_wrongly" in kc.array(host).device.info.quirks
+    if not lanes:
+        assert any("top" in body for body in texts()) == (chosen == "in both")

@@ -27,7 +27,7 @@ class Online:
 
     Attributes:
         most, total: the two reductions.
-        greatest: the variable of the maximum so far, 0 while all elements are minus infinity.
+        greatest: the variable of the maximum so far.
         running: the register of the maximum, once it is declared.
         own: registers of the sum.
     """
@@ -41,7 +41,7 @@ class Online:
     def begin(self, outer: Scope, running: str, own: Blocked) -> None:
         """Before the loop: what is computed from the maximum within is relative to that so far."""
         self.greatest, self.running, self.own = outer.writer.name("top"), running, own
-        outer.lines.append(f"float {self.greatest} = 0;")
+        outer.lines.append(f"float {self.greatest} = -INFINITY;")
         outer.hold(self.most, self.greatest)
 
     def turn(
@@ -60,8 +60,8 @@ class Online:
         lines = [
             f"const float {before} = {self.running};", *steps,
             f"if ({self.running} != {before}) {{",
-            f"  {top} = {self.running};", f"  const float scale = exp({before} - {top});",
-            *(f"  {name} *= scale;" for name in names), "}",
+            f"  {top} = {self.running};",
+            *(f"  {line}" for line in _rescaled(names, before, top)), "}",
         ]  # fmt: skip
         taken = []
         for number, around in enumerate(scopes):
@@ -79,10 +79,16 @@ class Online:
         assert self.own is not None
         name = self.own.states[0][1]
         scope.lines += [
-            f"if ({before} != {result}) {name} *= exp({before} - {result});",
-            f"if ({result} == -INFINITY) {name} = NAN;",  # as of exp(-inf - -inf)
+            f"if ({before} != {result}) {{", *_rescaled([name], before, result), "}",
             f"{self.greatest} = {result};",
-        ]
+        ]  # fmt: skip
+
+
+def _rescaled(names: list[str], before: str, now: str) -> list[str]:
+    """Sums relative to a maximum that was `before`.  While all was minus infinity they are NaN, as
+    of exp(-inf - -inf), or 0; relative to anything greater it adds nothing."""
+    lines = [f"const float scale = exp({before} - {now});"]
+    return lines + [f"{x} = {before} == -INFINITY ? 0 : {x} * scale;" for x in names]
 
 
 def found(build: Builder, of: Reduced, levels: dict[int, int]) -> Online | None:
@@ -99,36 +105,26 @@ def found(build: Builder, of: Reduced, levels: dict[int, int]) -> Online | None:
     if make is None or make(most.inputs[0].dtype).extreme != "max" or total.op is not SUM_OP:
         return None
     plain = all(x.dtype is float32 for x in (most, most.inputs[0], total, total.inputs[0]))
-    scaled = plain and _is_scaled(total.inputs[0], most, build.outside)
+    scaled = plain and _is_scaled(total.inputs[0], most.inputs[0], most, build.outside)
     return Online(most, total) if scaled else None
 
 
-def _is_scaled(node: Node, most: Node, outside: set[int]) -> bool:
-    """Whether a value is exp(x - the maximum), or 0 whatever the maximum is."""
+def _is_scaled(node: Node, greatest: Node, most: Node, outside: set[int]) -> bool:
+    """Whether a value is exp(x - most), and `most` the maximum of these x: of something else they
+    could be greater than it is so far by more than a float holds.  Or 0 where x is left out of
+    both."""
     if id(node) in outside:
         return False
-    if node.op is WHERE:
+    if node.op is WHERE and greatest.op is WHERE and id(greatest) not in outside:
         choice, value, other = node.inputs
+        chosen, x, fill = greatest.inputs
         zero = other.op is CONST and other.attrs[0] == 0
-        same = not _reads(choice, most, outside)
-        return bool(zero and same and _is_scaled(value, most, outside))
+        left_out = fill.op is CONST and fill.attrs[0] == fill.attrs[0]  # no NaN
+        alike = zero and left_out and choice is chosen
+        return alike and _is_scaled(value, x, most, outside)
     if node.op is not exp.op or node.inputs[0].op is not subtract.op:
         return False
     x, other = node.inputs[0].inputs
     while other.op in (EXPAND, RESHAPE):
         (other,) = other.inputs
-    plain = node.inputs[0].dtype is float32
-    return other is most and plain and not _reads(x, most, outside)
-
-
-def _reads(node: Node, most: Node, outside: set[int]) -> bool:
-    """Whether a value is computed from the maximum."""
-    seen, stack = set(), [node]
-    while stack:
-        x = stack.pop()
-        if x is most:
-            return True
-        if id(x) not in seen and id(x) not in outside:
-            seen.add(id(x))
-            stack.extend(x.inputs)
-    return False
+    return other is most and x is greatest and node.inputs[0].dtype is float32

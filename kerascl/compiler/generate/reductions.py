@@ -198,8 +198,11 @@ class _Reduction:
                 # what is known of one row is not so of the next
                 scope = Scope(writer, outer) if layout.wide > 1 else outer
                 for reduction in now:
+                    self.results.pop(id(reduction), None)
+                for reduction in now:
                     if layout.per_thread:
-                        self._centre(scope, reduction, own, place, layout, local_lines)
+                        here = functools.partial(place, column=column)
+                        self._centre(scope, reduction, own, here, layout, local_lines)
                     known = pair and stage == 0 and scope.define("float", pair.running)
                     self._complete(scope, reduction, own[id(reduction)], layout, local_lines)
                     if pair and known:
