@@ -11,6 +11,7 @@ from typing import Any
 
 from kerascl.compiler.generate.builder import Builder, power_of_two
 from kerascl.compiler.generate.emit import Scope
+from kerascl.compiler.generate.held import at_once
 from kerascl.compiler.generate.neighbours import MOST, VECTOR_BYTES, fits
 from kerascl.compiler.generate.reduced import Reduced
 from kerascl.compiler.generate.rows import WORDS, Layout, merged
@@ -31,10 +32,11 @@ def sizeof(ctype: str) -> int:
     return 16 if ctype == "double2" else 8 if ctype in ("long", "ulong", "double", "float2") else 4
 
 
-def count(
+def found(
     build: Builder, of: Reduced, dims: tuple[int, ...], marks: Any, layout: Layout, kinds: list[str]
-) -> int:
-    """How many neighbouring columns a work-item takes, where a tall array is split; 1 elsewhere.
+) -> Layout | None:
+    """The layout in which work-items take the most neighbouring columns, where a tall array is
+    split; None elsewhere.
 
     Args:
         layout: that of single columns.
@@ -43,21 +45,23 @@ def count(
     tall = not marks[-1] and layout.splits > 1
     read = [x.dtype for x in of.read_whole()]
     if build.info.kind != "gpu" or build.generic or not tall or not read:
-        return 1
-    wide = min(MOST, VECTOR_BYTES // max(t.itemsize for t in read))
-    lanes, states = lanes_of(build.info), sum(map(sizeof, kinds))
+        return None
+    sizes = [t.itemsize for t in read]
+    wide, states = min(MOST, VECTOR_BYTES // max(sizes)), sum(map(sizeof, kinds))
     while wide > 1:
-        local = states * wide * (GROUP // (4 if lanes else 1) + BANKS)
+        together = at_once(of, wide * sum(sizes), wide)
+        made = _layout(of.rows, of.length, wide, wide * max(sizes), together, build.info)
         alike = all(fits(t, min(wide, VECTOR_BYTES // t.itemsize)) for t in read)
-        whole = dims[-1] % wide == 0 and layout.row_threads % wide == 0
-        few = states * wide <= 4 * ACCUMULATORS and 2 * local <= build.info.local_mem_bytes
-        if alike and whole and few:
-            break
+        room = build.info.local_mem_bytes
+        merging, all_local = _local_bytes(made, kinds)
+        few = states * wide <= 4 * ACCUMULATORS and 2 * merging <= room >= all_local
+        if alike and dims[-1] % wide == 0 and few and made.row_threads >= wide:
+            return made if made.splits > 1 else None
         wide //= 2
-    return max(1, wide)
+    return None
 
 
-def layout(
+def _layout(
     rows: int, length: int, wide: int, vector: int, together: int, info: DeviceInfo
 ) -> Layout:
     """The layout in which a work-item has `wide` of `rows` columns.
@@ -68,7 +72,7 @@ def layout(
     """
     group_rows = min(max(1, LINE // vector), power_of_two(rows // wide))
     most = min(GROUP, info.max_work_group_size)
-    threads = max(wide, min(most // group_rows, power_of_two(length) // 4))
+    threads = max(1, min(most // group_rows, power_of_two(length) // 4))
     groups = ceil_div(rows, group_rows * wide)
     items = of_facts(info).resident * info.compute_units * BUSY
     wanted = max(1, int(items / (group_rows * threads * groups)))
@@ -83,6 +87,27 @@ def layout(
         group_rows, threads, ceil_div(length, chunk), False, wide=wide, chunk=chunk,
         together=together, exchange=exchange,
     )  # fmt: skip
+
+
+def _alike(layout: Layout, kinds: list[str]) -> int:
+    """How many work-items of a sub-group have the same columns and merge them lane by lane."""
+    lanes, stride = layout.exchange, layout.group_rows
+    if lanes is None or any(kind not in WORDS for kind in kinds):
+        return 1
+    return max(1, lanes.width // stride)
+
+
+def _step(layout: Layout, alike: int) -> int:
+    """Registers in local memory from a column's first to the next one's, in other banks."""
+    return layout.row_threads // alike * layout.group_rows + max(1, BANKS // layout.wide)
+
+
+def _local_bytes(layout: Layout, kinds: list[str]) -> tuple[int, int]:
+    """Bytes of local memory in which `combine` merges registers, and all: where each work-item has
+    a column they are merged once more, and again by the last group."""
+    states = sum(map(sizeof, kinds))
+    merging = states * layout.wide * _step(layout, _alike(layout, kinds))
+    return merging, merging + 2 * states * layout.group_rows * layout.row_threads
 
 
 def combine(
@@ -102,17 +127,15 @@ def combine(
             the result.
     """
     stride, wide, lanes = layout.group_rows, layout.wide, layout.exchange
-    words = all(ctype in WORDS for _, states in made for ctype, _ in states)
-    alike = lanes.width // stride if lanes is not None and words and lanes.width > stride else 1
+    alike = _alike(layout, [ctype for _, states in made for ctype, _ in states])
     distance = alike * stride // 2
-    while lanes is not None and distance >= stride > 0 and alike > 1:
+    while lanes is not None and alike > 1 and distance >= stride:
         outer.writer.helper(lanes.helper)
         for spec, states in (own for column in columns for own in column):
             others = [lanes.other(ctype, name, distance) for ctype, name in states]
             outer.lines.append(f"{{ {merged(spec, states, others)} }}")
         distance //= 2
-    left = layout.row_threads // alike
-    step = left * stride + max(1, BANKS // wide)  # columns begin in different banks
+    left, step = layout.row_threads // alike, _step(layout, alike)
     stores, merges = [], []
     for number, (spec, states) in enumerate(made):
         others = []

@@ -94,15 +94,9 @@ class _Reduction:
             return self._write(dims, marks, replace(layout, near=near))[0]
         made = (m for m in self.cluster.members if m.op.kind is Kind.REDUCTION)
         kinds = [kind for m in made for kind in self._ctypes(self.build.writer(), m)]
-        wide = columns.count(self.build, self.of, dims, marks, layout, kinds)
-        if wide > 1:
-            nbytes = [x.dtype.itemsize for x in self.of.read_whole()]
-            together = held.at_once(self.of, wide * sum(nbytes), wide)
-            layout = columns.layout(
-                self.rows, self.length, wide, wide * max(nbytes), together, self.info
-            )
-            if layout.splits > 1:
-                return self._write(dims, marks, layout)[0]
+        wide = columns.found(self.build, self.of, dims, marks, layout, kinds)
+        if wide is not None:
+            return self._write(dims, marks, wide)[0]
         return self._in_vectors(dims, marks) or result
 
     def _in_vectors(self, dims: tuple[int, ...], marks: Any) -> Kernels | None:
