@@ -24,9 +24,9 @@ def texts(request, dev, as_gpu, monkeypatch, launches):
 
 
 def widest(bodies):
-    """Elements of the longest vector that any body reads."""
-    found = [int(n) for body in bodies for n in re.findall(r"const [a-z]+(\d) vec", body)]
-    return max(found, default=1)
+    """Bytes of the longest vector that any body reads."""
+    found = re.findall(r"const (float|int|uint|char)(\d?) vec", "".join(bodies))
+    return max(((1 if kind == "char" else 4) * int(n or 1) for kind, n in found), default=0)
 
 
 def drawn(rng, shape, dtype):
@@ -69,7 +69,9 @@ def test_sums_and_extremes(texts, rng, shape, dtype):
 def test_a_load_moves_sixteen_bytes_where_rows_allow(texts, rng, columns, dtype, most):
     x, wide = drawn(rng, (4000, columns), dtype)
     close(kc.jit(lambda x: kc.sum(x.astype("float32"), 0))(x), wide.sum(0), 1e-5)
-    assert widest(texts()) == math.gcd(most, columns)
+    together = math.gcd(most, columns)
+    itemsize = {"float32": 4, "bfloat16": 2, "int8": 1}[dtype]
+    assert widest(texts()) == (together * itemsize if together > 1 else 0)
 
 
 @pytest.mark.parametrize("length", [8192, 8193, 9000, 20001])

@@ -73,24 +73,32 @@ class Neighbours:
         whole = all(k % own == 0 for k in others)
         return start if whole and steps.get(self.first) == 1 else None
 
-    def _of(self, text: str, vector: str, own: int) -> str:
-        """The template of a load or store, of the lane of a vector."""
-        return text.replace(PLACE, f"{vector}.s{self.lane % own}")
+    def _words(self, dtype: DType) -> int:
+        """How many words of 32 bits a vector of smaller elements has: compilers for NVIDIA's cards
+        move no more than four elements at once.  0 where it has none."""
+        nbytes = self._own(dtype) * dtype.itemsize
+        return nbytes // 4 if dtype.itemsize < 4 and nbytes % 4 == 0 else 0
 
     def read(self, scope: Scope, node: Node, index: Expr) -> str | None:
         """C text of an element of a node's memory, as of a vector; None where it is of none."""
         start = self._start(node, index)
         if start is None:
             return None
-        key = id(node), start
-        own = self._own(node.dtype)
-        kind = f"{node.dtype.storage}{own}"
+        dtype, key = node.dtype, (id(node), start)
+        own, words = self._own(dtype), self._words(dtype)
+        lane = self.lane % own
         if key not in self._read:
             writer = scope.writer
             name = self._read[key] = writer.name("vec")
             place = f"{writer.buffer(node)} + {writer.index(start)}"
+            kind = _words_type(words) or f"{dtype.storage}{own}"
             scope.lines.append(f"const {kind} {name} = *(__global const {kind}*)({place});")
-        return self._of(node.dtype.load, self._read[key], own).format()
+        text = f"{self._read[key]}.s{lane}"
+        if words:
+            word, part = divmod(lane, 4 // dtype.itemsize)
+            text = f"{self._read[key]}.s{word}" if words > 1 else self._read[key]
+            text = f"({dtype.storage})({text} >> {8 * dtype.itemsize * part})"
+        return dtype.load.replace(PLACE, text).format()
 
     def store(
         self, scope: Scope, node: Node, index: Expr, value: str, condition: str, text: str
@@ -103,12 +111,29 @@ class Neighbours:
         start = self._start(node, index)
         if start is None:
             return False
-        own = self._own(node.dtype)
+        dtype, writer = node.dtype, scope.writer
+        own, words = self._own(dtype), self._words(dtype)
         lanes = self._stored.setdefault((id(node), start, condition), [])
-        lanes.append(self._of(text, "out", own).format(v=value))
+        lanes.append(text.replace(PLACE, f"out{self.lane % own}").format(v=value))
         if len(lanes) == own:
-            kind, writer = f"{node.dtype.storage}{own}", scope.writer
+            outs = [f"out{k}" for k in range(own)]
+            kind, names = _words_type(words) or f"{dtype.storage}{own}", ", ".join(outs)
+            if words:
+                outs = _packed(outs, dtype.itemsize)
             place = f"{writer.buffer(node)} + {writer.index(start)}"
-            body = f"{kind} out; {'; '.join(lanes)}; *(__global {kind}*)({place}) = out;"
+            whole = f"*(__global {kind}*)({place}) = ({kind})({', '.join(outs)});"
+            body = f"{dtype.storage} {names}; {'; '.join(lanes)}; {whole}"
             scope.stores.append(f"if ({condition}) {{ {body} }}" if condition else f"{{ {body} }}")
         return True
+
+
+def _words_type(words: int) -> str:
+    """The C type of so many words, "" of none."""
+    return f"uint{words if words > 1 else ''}" if words else ""
+
+
+def _packed(elements: list[str], itemsize: int) -> list[str]:
+    """C texts of the words that small elements make."""
+    kind, each = {1: "uchar", 2: "ushort"}[itemsize], 4 // itemsize
+    parts = [f"(uint)({kind}){x} << {8 * itemsize * (k % each)}" for k, x in enumerate(elements)]
+    return [" | ".join(parts[k : k + each]) for k in range(0, len(parts), each)]
