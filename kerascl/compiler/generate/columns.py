@@ -49,7 +49,7 @@ def found(
     sizes = [t.itemsize for t in read]
     wide, states = min(MOST, VECTOR_BYTES // max(sizes)), sum(map(sizeof, kinds))
     while wide > 1:
-        together = at_once(of, wide * sum(sizes), wide)
+        together = at_once(of, of.bytes_each(wide), wide)
         made = _layout(of.rows, of.length, wide, wide * max(sizes), together, build.info)
         alike = all(fits(t, min(wide, VECTOR_BYTES // t.itemsize)) for t in read)
         room = build.info.local_mem_bytes

@@ -49,8 +49,8 @@ def vectors(build: Builder, of: Reduced, along: bool, per_thread: int) -> Held |
     if of.cluster.staged and per_thread == 0:
         return None
     vector = neighbours.most(streams(build, of), neighbours.MOST, of.length)
-    nbytes = sum(x.dtype.itemsize for x in whole)
-    return Held(vector, nbytes, STATEMENTS // max(1, of.cluster.statements)) if vector > 1 else None
+    most = STATEMENTS // max(1, of.cluster.statements)
+    return Held(vector, of.bytes_each(), most) if vector > 1 else None
 
 
 def together(
@@ -72,8 +72,7 @@ def several(build: Builder, of: Reduced, dims: tuple[int, ...], marks: Any, layo
     if of.cluster.staged or later or layout.exchange is None:
         return 1
     kept = [n for n, mark in zip(dims, marks, strict=True) if not mark]
-    nbytes = layout.per_thread * sum(x.dtype.itemsize for x in of.read_whole())
-    most = at_once(of, nbytes, layout.per_thread)
+    most = at_once(of, layout.per_thread * of.bytes_each(), layout.per_thread)
     enough = SEVERAL_GROUPS * build.info.compute_units
     count = 1
     while 2 * count <= most and kept[-1] % (2 * count) == 0:

@@ -87,6 +87,18 @@ class Reduced:
         size = self.cluster.size
         return [x for x in self.values() if id(x) in self.build.outside and x.size == size]
 
+    def bytes_each(self, wide: int = 1) -> int:
+        """Bytes that a work-item reads of an element, of `wide` neighbouring columns: of what is
+        read whole or in parts, as by concatenations.  What a column's elements each have, and
+        columns do not, counts once; what it is the other way round is read before or after."""
+        large = max(self.rows, self.length)
+        whole = {id(x) for x in self.read_whole()}
+        read = [x for x in self.values() if id(x) in self.build.outside]
+        nbytes = sum(wide * x.dtype.itemsize for x in read if x.size > large or id(x) in whole)
+        if wide > 1:
+            nbytes += sum(x.dtype.itemsize for x in read if self.rows < x.size <= large)
+        return nbytes
+
     def values(self) -> list[Node]:
         """The values that members are computed from, to those in memory."""
         found, seen = [], set()

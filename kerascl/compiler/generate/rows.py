@@ -37,7 +37,7 @@ class Held:
 
     Attributes:
         vector: neighbours that one load moves.
-        nbytes: of an element, of all that is read whole.
+        nbytes: of an element, of all that is read of each.
         most: elements that may be written out one after the other.
     """
 
