@@ -1,256 +1,396 @@
-"""Reductions that memory should bound, on an H200: time, bandwidth, error; each in several schedules.
+"""Reductions that memory bounds: microseconds, share of the bandwidth of a copy, and error of each.
 
-    PYTHONPATH=$PWD:/tmp/site python card_bandw.py      from the root of a tree: with `kerascl/compiler/
-        generate/columns.py` all variants, without the tree as it is ("base")
-    CARD_DRY=1 KERASCL_DEVICE=intel ...                  small sizes, to try this file
-    CARD_CASES=ln_fwd,bias CARD_VARIANTS=default CARD_NETS=0 CARD_LIMIT=60
+    python benchmarks/reductions.py                             all cases, within --limit seconds
+    python benchmarks/reductions.py --save before.json          keeps the times
+    python benchmarks/reductions.py --beside before.json        and compares with them
+    python benchmarks/reductions.py --only 'norm|loss' --small
 
-Times are medians of events of launches, all of a call together.  "cold": arguments rotate through
-more than L2 holds, "hot": always the same.  % of the copy of 512 MB measured in this run.
+Shapes are those of a vision transformer (batch 64, 197 tokens of 768), of a language model (8 times
+512 tokens, 50257 words) and of convolutional networks.  A time is the median over calls, by the
+device's clock, of all launches of a call.  Arguments rotate through more memory than caches hold.
+Bytes are those of arguments and results, once each.  Results are checked against NumPy in float64:
+of rows the first, the last and a random choice.  Exits 1 where one is wrong.
 """
 
-import os, sys, threading, time, re
-sys.path.insert(0, os.getcwd())
-LIMIT, START = float(os.environ.get("CARD_LIMIT", "140")), time.time()
-threading.Timer(LIMIT, lambda: (print("time is over", flush=True), os._exit(3))).start()
-DRY = bool(os.environ.get("CARD_DRY"))
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
 os.environ.setdefault("KERASCL_CHECK", "0")
-os.environ.setdefault("KERAS_BACKEND", "kerascl")
+
+import ml_dtypes
 import numpy as np
+
 import kerascl as kc
-from kerascl.compiler.generate import neighbours, reductions, rows
 from kerascl.runtime import device
 from kerascl.runtime.profile import profile
-try:
-    from kerascl.compiler.generate import columns, held, online
-except ImportError:
-    columns = held = online = None
-NEW = columns is not None
-d = device.default()
-info = d.info
-TREE = "new" if NEW else "base"
-def left(): return LIMIT - (time.time() - START)
-def say(*a): print(*a, flush=True)
-say("tree", TREE, kc.__file__, "device", info.name, info.compute_units, "units")
 
-
+START = time.time()
+ROTATED = 200e6  # bytes that the arguments of calls after one another have, at least
+CHECKED = 200  # rows
+EPSILON = 1e-5
+KEEP = 0.9
+ROUNDING = {"bfloat16": 4e-3, "float32": 3e-6}  # bounds of relative errors
 rng = np.random.default_rng()
-R, F, B, T, H = (12608, 768, 64, 197, 12) if not DRY else (1604, 768, 44, 20, 12)
-CER, CEC, CEP = (4096, 50257, 50304) if not DRY else (300, 5025, 5056)
-EPS, LIM = 1e-5, 0.9
-def f32(x): return x.astype("float32")
-def draws(shape, dtype="bfloat16", scale=1.0):
-    return kc.array((rng.standard_normal(shape, np.float32) * scale).astype(np.float32)).astype(dtype)
-def host(x, at=None):
-    v = x.numpy() if at is None else x.numpy()[at]
-    return v.astype(np.float64) if "float" in str(x.dtype) else v
 
-# -- the cases: inputs, function, reference of some rows or of all ---------------------------------
-def ln_fwd(key, res, y, bias, gamma, beta):
-    keep = kc.random.bernoulli(key, y.shape, LIM)
-    s = res + kc.where(keep, (y + bias.astype("bfloat16")) * (1 / LIM), 0)
-    f = f32(s)
-    total = kc.sum(f, -1, keepdims=True)
-    var = kc.var(f, -1, keepdims=True)
-    inv = kc.rsqrt(var + EPS) * gamma
-    return keep, s, total, var, (f * inv + (-(total * (1 / F)) * inv + beta)).astype("bfloat16")
-def ln_fwd_ref(a, out, at):
-    s = host(out[1], at)
-    y = host(a[2], at) + host(a[3].astype("bfloat16"))
-    want = host(a[1], at) + np.where(out[0].numpy()[at] != 0, y / LIM, 0)
-    n = (s - s.mean(1, keepdims=True)) / np.sqrt(s.var(1, keepdims=True) + EPS)
-    kept = out[0].numpy().mean()
-    assert DRY or abs(kept - LIM) < 1e-3, kept
-    return [(s, want, 8e-3), (host(out[4], at), n * host(a[4]) + host(a[5]), 4e-3), (host(out[3], at), s.var(1, keepdims=True), 1e-5)]
-def ln_bwd(dy, x, dres, keep, total, var, gamma):
-    f, g = f32(x), f32(dy)
-    inv, mean = kc.rsqrt(var + EPS), total * (1 / F)
-    dg = g * (inv * gamma)
-    s1 = kc.sum(dg, -1, keepdims=True)
-    s2 = kc.sum((g * f + g * (-mean)) * gamma, -1, keepdims=True)
-    slope = s2 * -0.5 * inv / (var + EPS) * (2 / F)
-    new = dres + (dg + ((f - mean) * slope + -s1 * (1 / F))).astype("bfloat16")
-    return new, kc.where(keep, new, 0) * (1 / LIM)
-def ln_bwd_ref(a, out, at):
-    dy, x, dres, keep, total, var = (host(v, at) for v in a[:6])
-    gamma = host(a[6])
-    inv, xc = 1 / np.sqrt(var + EPS), x - total / F
-    g = dy * gamma
-    want = dres + inv * (g - g.mean(1, keepdims=True)) - xc * inv**3 * (g * xc).mean(1, keepdims=True)
-    return [(host(out[0], at), want, 4e-3), (host(out[1], at), np.where(keep != 0, want / LIM, 0), 8e-3)]
-def ln_sum(x):  # statistics alone, and the row normalised: two reads' worth of work, one of memory
-    f = f32(x)
-    m = kc.mean(f, -1, keepdims=True)
-    return ((f - m) * kc.rsqrt(kc.var(f, -1, keepdims=True) + EPS)).astype("bfloat16")
-def ln_sum_ref(a, out, at):
-    s = host(a[0], at)
-    return [(host(out, at), (s - s.mean(1, keepdims=True)) / np.sqrt(s.var(1, keepdims=True) + EPS), 4e-3)]
-def att(a, b): return kc.sum(f32(a) * f32(b), -1)
-def att_ref(a, out, at): return [(host(out), (host(a[0]) * host(a[1])).sum(-1), 1e-5)]
-def bias(x): return kc.sum(f32(x), 0)
-def bias_ref(a, out, at): return [(host(out), host(a[0]).sum(0), 1e-5)]
-def ln_par(dy, x, total, var):
-    g = f32(dy)
-    inv = kc.rsqrt(var + EPS)
-    return kc.sum((g * f32(x) + g * (-(total * (1 / F)))) * inv, 0), kc.sum(g, 0)
-def ln_par_ref(a, out, at):
-    dy, x, total, var = map(host, a)
-    return [(host(out[0]), (dy * (x - total / F) / np.sqrt(var + EPS)).sum(0), 1e-5), (host(out[1]), dy.sum(0), 1e-5)]
-def ce(logits, target):
-    f, place, t = f32(logits), kc.arange(CEP), kc.reshape(target, (-1, 1))
-    inside = place < CEC
-    m = kc.max(kc.where(inside, f, -np.inf), -1, keepdims=True)
-    z = f - m
-    total = kc.sum(kc.where(inside, kc.exp(z), 0.0), -1, keepdims=True)
-    picked = (kc.take_along_axis(f, t, -1) - m if NEW else
-              kc.sum(kc.where(inside, kc.where(place == t, z, 0.0), 0.0), -1, keepdims=True))
-    slope = (kc.exp(z) * (1.0 / total) - f32(place == t)) * (1 / CER)
-    return total, picked, slope.astype("bfloat16")
-def ce_ref(a, out, at):
-    x, t = host(a[0], at), a[1].numpy()[at]
-    z = x - x[:, :CEC].max(1, keepdims=True)
-    e = np.exp(z)
-    total = e[:, :CEC].sum(1, keepdims=True)
-    p = e / total
-    p[np.arange(len(t)), t] -= 1
-    return [(host(out[0], at), total, 1e-5), (host(out[1], at), z[np.arange(len(t)), t][:, None], 1e-5), (host(out[2], at)[:, :CEC], p[:, :CEC] / CER, 4e-3)]
-def stat(): return kc.array(rng.standard_normal((R, 1), np.float32) * 20), kc.array(rng.random((R, 1), np.float32) + 0.5)
-def ln_in(): return [kc.random.key(int(rng.integers(1 << 30))) if hasattr(kc.random, "key") else kc.array(rng.integers(0, 2**31, 2).astype(np.uint32)), draws((R, F)), draws((R, F)), *(kc.array(rng.standard_normal(F, np.float32)) for _ in range(3))]
-def lb_in(): return [draws((R, F)), draws((R, F)), draws((R, F)), kc.array(rng.random((R, F)) < LIM), *stat(), kc.array(rng.standard_normal(F, np.float32))]
-CASES = {  # function, inputs, reference
-    "ln_fwd": (ln_fwd, ln_in, ln_fwd_ref), "ln_bwd": (ln_bwd, lb_in, ln_bwd_ref),
-    "ln_plain": (ln_sum, lambda: [draws((R, F))], ln_sum_ref),
-    "att": (att, lambda: [draws((B, T, H, 64)), draws((B, T, H, 64))], att_ref),
-    "bias768": (bias, lambda: [draws((R, F))], bias_ref),
-    "bias3072": (bias, lambda: [draws((R, 4 * F))], bias_ref),
-    "bias_gpt": (bias, lambda: [draws((R // 3, F))], bias_ref),
-    "ln_par": (ln_par, lambda: [draws((R, F)), draws((R, F)), *stat()], ln_par_ref),
-    "ce": (ce, lambda: [draws((CER, CEP), scale=2.0), kc.array(rng.integers(0, CEC, CER).astype(np.int32))], ce_ref),
+
+@dataclass
+class Case:
+    """A function, its arguments on the host, and a reference.
+
+    Attributes:
+        wanted: of the arguments in float64, and numbers of rows, gives of each result what those
+            rows of it should be; or all of it, if `whole`.
+        bounds: of the relative error of each result, by norms.
+    """
+
+    function: Callable[..., Any]
+    arguments: list[np.ndarray]
+    wanted: Callable[..., Any]
+    bounds: list[float]
+    whole: bool = False
+
+
+def drawn(*shape: int, dtype: str = "float32", scale: float = 1.0) -> np.ndarray:
+    found = rng.standard_normal(shape, np.float32) * np.float32(scale)
+    return found.astype(ml_dtypes.bfloat16) if dtype == "bfloat16" else found
+
+
+def wide(x: Any) -> Any:
+    return x.astype("float32")
+
+
+# -- the cases: each is a function of a dtype and of a divisor of sizes
+def norm(dtype: str, small: int) -> Case:
+    """Dropout's result is added to a residual and normalised, as transformers' training does."""
+    rows, width = 12608 // small, 768
+    keep = rng.random((rows, width)) < KEEP
+
+    def function(x, y, keep, gamma, beta):
+        z = x + kc.where(keep, y * (1 / KEEP), 0).astype(x.dtype)
+        mean, variance = kc.nn.moments(wide(z), -1, keepdims=True)
+        scale = kc.rsqrt(variance + EPSILON) * gamma
+        return z, ((wide(z) - mean) * scale + beta).astype(x.dtype), mean, variance
+
+    def wanted(rows, results, x, y, keep, gamma, beta):
+        z = x[rows] + np.where(keep[rows], y[rows] / KEEP, 0)
+        stored = results[0]  # rounded, as what follows it reads
+        mean, variance = stored.mean(1, keepdims=True), stored.var(1, keepdims=True)
+        scaled = (stored - mean) / np.sqrt(variance + EPSILON) * gamma + beta
+        return z, scaled, mean, variance
+
+    arguments = [drawn(rows, width, dtype=dtype), drawn(rows, width, dtype=dtype), keep,
+                 drawn(width), drawn(width)]  # fmt: skip
+    rounding = ROUNDING[dtype]
+    return Case(function, arguments, wanted, [2 * rounding, rounding, 1e-5, 1e-5])
+
+
+def norm_slope(dtype: str, small: int) -> Case:
+    """The slope of a layer norm, added to another, and what dropout makes of it."""
+    rows, width = 12608 // small, 768
+    x = drawn(rows, width, dtype=dtype)
+    keep = rng.random((rows, width)) < KEEP
+    mean, variance = (f(wide(x), axis=1, keepdims=True) for f in (np.mean, np.var))
+
+    def function(g, x, other, keep, mean, variance, gamma):
+        inverse = kc.rsqrt(variance + EPSILON)
+        scaled, away = wide(g) * gamma, (wide(x) - mean) * inverse
+        along = kc.mean(scaled * away, -1, keepdims=True)
+        own = (scaled - kc.mean(scaled, -1, keepdims=True) - away * along) * inverse
+        slope = other + own.astype(g.dtype)
+        return slope, kc.where(keep, slope * (1 / KEEP), 0).astype(g.dtype)
+
+    def wanted(rows, results, g, x, other, keep, mean, variance, gamma):
+        inverse = 1 / np.sqrt(variance[rows] + EPSILON)
+        scaled, away = g[rows] * gamma, (x[rows] - mean[rows]) * inverse
+        along = (scaled * away).mean(1, keepdims=True)
+        slope = other[rows] + (scaled - scaled.mean(1, keepdims=True) - away * along) * inverse
+        return slope, np.where(keep[rows], slope / KEEP, 0)
+
+    arguments = [drawn(rows, width, dtype=dtype), x, drawn(rows, width, dtype=dtype), keep, mean,
+                 variance, drawn(width)]  # fmt: skip
+    return Case(function, arguments, wanted, [2 * ROUNDING[dtype], 3 * ROUNDING[dtype]])
+
+
+def norm_weights(dtype: str, small: int) -> Case:
+    """The slopes of a layer norm's scale and offset: sums over the rows of a tall array."""
+    rows, width = 12608 // small, 768
+    x = drawn(rows, width, dtype=dtype)
+    mean, variance = (f(wide(x), axis=1, keepdims=True) for f in (np.mean, np.var))
+
+    def function(g, x, mean, variance):
+        away = (wide(x) - mean) * kc.rsqrt(variance + EPSILON)
+        return kc.sum(wide(g) * away, 0), kc.sum(wide(g), 0)
+
+    def wanted(rows, results, g, x, mean, variance):
+        return (g * ((x - mean) / np.sqrt(variance + EPSILON))).sum(0), g.sum(0)
+
+    arguments = [drawn(rows, width, dtype=dtype), x, mean, variance]
+    return Case(function, arguments, wanted, [1e-5, 1e-5], whole=True)
+
+
+def softmax(rows: int, length: int) -> Callable[[str, int], Case]:
+    def case(dtype: str, small: int) -> Case:
+        def wanted(rows, results, x):
+            e = np.exp(x[rows] - x[rows].max(1, keepdims=True))
+            return (e / e.sum(1, keepdims=True),)
+
+        def function(x):
+            return kc.nn.softmax(wide(x)).astype(x.dtype)
+
+        arguments = [drawn(rows // small, length, dtype=dtype, scale=2)]
+        return Case(function, arguments, wanted, [2 * ROUNDING[dtype]])
+
+    return case
+
+
+def loss(words: int, padded: int) -> Callable[[str, int], Case]:
+    """Cross-entropy of a vocabulary and its slope, in rows that begin `padded` apart."""
+
+    def case(dtype: str, small: int) -> Case:
+        rows = 1024 // small
+        target = rng.integers(0, words, rows).astype(np.int32)
+
+        def function(x, target):
+            with kc.GradientTape() as tape:
+                tape.watch(x)
+                logits = wide(x[:, :words])
+                found = kc.nn.sparse_categorical_crossentropy(target, logits, from_logits=True)
+            return found, tape.gradient(found, x)
+
+        def wanted(rows, results, x, target):
+            x, target = x[rows], target[rows].astype(int)
+            most = x[:, :words].max(1, keepdims=True)
+            e = np.where(np.arange(padded) < words, np.exp(x - most), 0)
+            total, at = e.sum(1, keepdims=True), np.arange(len(x))
+            found = (np.log(total) + most)[:, 0] - x[at, target]
+            slope = e / total
+            slope[at, target] -= 1
+            return found, slope
+
+        arguments = [drawn(rows, padded, dtype=dtype, scale=2), target]
+        return Case(function, arguments, wanted, [1e-5, 2 * ROUNDING[dtype]])
+
+    return case
+
+
+def normaliser(dtype: str, small: int) -> Case:
+    """log(sum(exp(x))) of a vocabulary, as when a language model's words are drawn."""
+
+    def function(x):
+        most = kc.max(wide(x), -1, keepdims=True)
+        return kc.log(kc.sum(kc.exp(wide(x) - most), -1, keepdims=True)) + most
+
+    def wanted(rows, results, x):
+        most = x[rows].max(1, keepdims=True)
+        return (np.log(np.exp(x[rows] - most).sum(1, keepdims=True)) + most,)
+
+    return Case(function, [drawn(1024 // small, 50257, dtype=dtype)], wanted, [1e-6])
+
+
+def products(dtype: str, small: int) -> Case:
+    """Sums of 64 products: what attention's slopes begin with."""
+    shape = 151296 // small, 64
+
+    def function(x, y):
+        return kc.sum(wide(x) * wide(y), -1)
+
+    def wanted(rows, results, x, y):
+        return ((x[rows] * y[rows]).sum(1),)
+
+    return Case(function, [drawn(*shape, dtype=dtype), drawn(*shape, dtype=dtype)], wanted, [1e-5])
+
+
+def columns(rows: int, width: int) -> Callable[[str, int], Case]:
+    """Sums over rows, as of the slopes of biases."""
+
+    def case(dtype: str, small: int) -> Case:
+        def wanted(rows, results, x):
+            return (x.sum(0),)
+
+        arguments = [drawn(max(1, rows // small), width, dtype=dtype)]
+        return Case(lambda x: kc.sum(wide(x), 0), arguments, wanted, [1e-5], whole=True)
+
+    return case
+
+
+def channels(dtype: str, small: int) -> Case:
+    """Mean and variance of channels, as batch norms have them."""
+    shape = 64 * 56 * 56 // small, 64
+
+    def function(x):
+        return kc.nn.moments(wide(x), 0)
+
+    def wanted(rows, results, x):
+        return x.mean(0), x.var(0)
+
+    arguments = [drawn(*shape, dtype=dtype) + np.ones(1).astype(drawn(1, dtype=dtype).dtype)]
+    return Case(function, arguments, wanted, [1e-5, 1e-5], whole=True)
+
+
+def pooled(dtype: str, small: int) -> Case:
+    """Means over an image's places."""
+    shape = max(1, 256 // small), 49, 2048
+
+    def wanted(rows, results, x):
+        return (x[rows].mean(1),)
+
+    arguments = [drawn(*shape, dtype=dtype)]
+    return Case(lambda x: kc.mean(wide(x), 1), arguments, wanted, [1e-5])
+
+
+def greatest(dtype: str, small: int) -> Case:
+    """Places of the greatest of 1000 classes."""
+
+    def wanted(rows, results, x):
+        return (x[rows].argmax(1),)
+
+    arguments = [drawn(32768 // small, 1000, dtype=dtype)]
+    return Case(lambda x: kc.argmax(x, 1), arguments, wanted, [0.0])
+
+
+def squares(dtype: str, small: int) -> Case:
+    """One sum of everything, as of a slope's norm."""
+
+    def wanted(rows, results, x):
+        return (np.sum(x * x),)
+
+    arguments = [drawn(50257 // small, 768, dtype=dtype)]
+    return Case(lambda x: kc.sum(kc.square(wide(x))), arguments, wanted, [1e-5], whole=True)
+
+
+CASES: dict[str, Callable[[str, int], Case]] = {
+    "norm": norm,
+    "norm slope": norm_slope,
+    "norm weights": norm_weights,
+    "columns 12608x768": columns(12608, 768),
+    "columns 12608x3072": columns(12608, 3072),
+    "columns 4096x768": columns(4096, 768),
+    "loss 50304": loss(50257, 50304),
+    "loss 50257": loss(50257, 50257),
+    "normaliser 50257": normaliser,
+    "products 64": products,
+    "softmax 197": softmax(151296, 197),
+    "softmax 512": softmax(49152, 512),
+    "softmax 1000": softmax(32768, 1000),
+    "softmax 8192": softmax(4096, 8192),
+    "channels 64": channels,
+    "pooled 49x2048": pooled,
+    "greatest 1000": greatest,
+    "squares": squares,
 }
 
-# -- variants: what is overridden in modules --------------------------------------------------------
-NOT = {(held, "vectors"): lambda *a: None} if NEW else {}
-ROWS = {"near4": {(neighbours, "MOST"): 4}, "64 items": {(rows, "HELD_EACH"): 12}, "group256": {(rows, "HELD_GROUP"): 256},
-        "group64": {(rows, "HELD_GROUP"): 64}, "late reads": {(held, "early"): lambda *a: []}, "no held": NOT} if NEW else {}
-ATT = {"1 row": {(held, "UNDER_WAY"): 32}, "2 rows": {(held, "UNDER_WAY"): 64}, "8 rows": {(held, "UNDER_WAY"): 256, (held, "SEVERAL_GROUPS"): 4},
-       "group256": {(rows, "HELD_GROUP"): 256}, "no held": NOT} if NEW else {}
-COLS = {"busy 1": {(columns, "BUSY"): 1.0}, "busy .25": {(columns, "BUSY"): 0.25}, "half in flight": {(held, "UNDER_WAY"): 64},
-        "line 256": {(columns, "LINE"): 256}, "line 64": {(columns, "LINE"): 64}, "group 256": {(columns, "GROUP"): 256},
-        "single": {(columns, "count"): lambda *a: 1}} if NEW else {}
-CEV = {"three passes": {(online, "found"): lambda *a: None}, "two vectors": {(reductions, "LARGE_GROUP"): 4096}, "512": {(rows, "MOST_AGAIN"): 512}, "512 one vector": {(rows, "MOST_AGAIN"): 512, (reductions, "LARGE_GROUP"): 256}, "256": {(rows, "MOST_AGAIN"): 256}, "near4": {(neighbours, "MOST"): 4}} if NEW else {}
-VARIANTS = {"ln_fwd": ROWS, "ln_bwd": ROWS, "ln_plain": ROWS, "att": ATT, "bias768": COLS, "bias3072": COLS, "bias_gpt": COLS, "ln_par": COLS, "ce": CEV}
-WANTED = [c for c in os.environ.get("CARD_CASES", "").split(",") if c] or list(CASES)
-ONLY = [v for v in os.environ.get("CARD_VARIANTS", "").split(",") if v]
 
-def parts(out): return list(out) if isinstance(out, (tuple, list)) else [out]
-def spans(function, sets, calls):
-    """Microseconds of each call."""
-    for a in sets[:2]: function(*a)
-    d.queue.wait() if hasattr(d.queue, "wait") else None
-    with profile(d, show=False) as p:
-        for k in range(calls): function(*sets[k % len(sets)])
-    found = [(s.end - s.start) / 1e3 for s in p.spans if s.note.nbytes or s.name.startswith(("reduction", "map", "multi"))]
-    each = len(found) // calls
-    return [sum(found[k * each : (k + 1) * each]) for k in range(calls)], each, p.spans
-CALLS = 40 if not DRY else 2
-copy = kc.jit(lambda x: -x)
-BEST = 0.0
-for mb in ((2, 8, 40, 512) if not DRY else (2,)):
-    n = int(mb * 1e6 / 8)
-    sets = [(kc.zeros((n,), dtype="float32"),) for _ in range(max(1, min(40, 200 // mb)) if not DRY else 1)]
-    us = float(np.median(spans(copy, sets, CALLS)[0]))
-    BEST = max(BEST, n * 8 / us * 1e-3) if mb == 512 or DRY else BEST
-    say(f"copy {mb:4d} MB moved: {us:8.2f} us {n * 8 / us * 1e-3:7.0f} GB/s")
-say(f"{'case':9} {'variant':15} {'MB':>6} {'cold us':>8} {'GB/s':>6} {'%':>4} {'hot us':>8} {'%':>4} launches error")
-def table(name, labels):
-    fn, make, ref = CASES[name]
-    first = make()
-    nbytes = sum(x.nbytes for x in first) if all(hasattr(x, "nbytes") for x in first) else 0
-    count = 1 if DRY else max(1, min(8, int(160e6 / max(nbytes, 1e5)) + 1))
-    sets = [first] + [make() for _ in range(count - 1)]
-    n = first[min(1, len(first) - 1)].shape[0]
-    at = np.sort(rng.choice(n, min(40, n), replace=False))
-    for label, patch in labels.items():
-        old = {k: getattr(*k) for k in patch}
-        try:
-            for (o, n), v in patch.items(): setattr(o, n, v)
-            jitted = kc.jit(lambda *a: fn(*a))
-            out = jitted(*first)
-            moved = nbytes + sum(x.nbytes for x in parts(out))
-            errors = []
-            for got, want, bound in ref(first, out, at):
-                e = float(np.linalg.norm(got - want) / np.linalg.norm(want))
-                errors.append(f"{e:.0e}" + ("" if e <= bound else "WRONG"))
-            cold, each, seen = spans(jitted, sets, CALLS)
-            hot = spans(jitted, sets[:1], CALLS)[0]
-            c, h = float(np.median(cold)), float(np.median(hot))
-            say(f"{name:9} {label:15} {moved / 1e6:6.1f} {c:8.2f} {moved / c * 1e-3:6.0f} {moved / c / BEST * 1e-1:4.0f} {h:8.2f} {moved / h / BEST * 1e-1:4.0f} {each} {' '.join(errors)}")
-        except Exception as x:
-            say(name, label, "FAILED", type(x).__name__, str(x)[:300])
-        finally:
-            for (o, n), v in old.items(): setattr(o, n, v)
-        out = None
-        if left() < 12: return
+def say(*words: Any) -> None:
+    print(*words, flush=True)
 
-# -- in place: two blocks of each network, device time of a step by kernel --------------------------
-def networks():
-    import keras
-    from keras import layers
-    if not DRY:  # no self-tests: they passed on this card
-        from kerascl.kernels.hopper import probe
-        from kerascl.kernels.units import attention, attention16, attention_fragment, known
-        probe.available = lambda *a: True
-        for m in (attention, attention16): m.available = lambda info, *a: info.matrix in ("mma80", "wgmma90")
-        for m in (known, attention_fragment): m.available = lambda unit, info: info.matrix in unit.matrix
-        d.programs.guard = None
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    def block(x, width, heads, causal, rate=0.1):
-        y = layers.LayerNormalization(epsilon=1e-5)(x)
-        y = layers.MultiHeadAttention(heads, width // heads, dropout=rate)(y, y, use_causal_mask=causal)
-        x = layers.add([x, layers.Dropout(rate)(y)])
-        y = layers.LayerNormalization(epsilon=1e-5)(x)
-        y = layers.Dense(width)(layers.Dense(4 * width, activation="gelu")(y))
-        return layers.add([x, layers.Dropout(rate)(y)])
-    def build(kind):
-        if kind == "vit":
-            inputs = keras.Input((224, 224, 3))
-            x = layers.Reshape((-1, 768))(layers.Conv2D(768, 16, strides=16)(inputs))
-            x = x + layers.Embedding(196, 768)(keras.ops.arange(196))
-        else:
-            inputs = keras.Input((512,), dtype="int32")
-            x = layers.Embedding(50257, 768)(inputs) + layers.Embedding(512, 768)(keras.ops.arange(512))
-        for _ in range(2): x = block(x, 768, 12, kind != "vit")
-        x = layers.LayerNormalization()(x)
-        x = layers.Dense(1000)(layers.GlobalAveragePooling1D()(x)) if kind == "vit" else layers.Dense(50257, use_bias=False)(x)
-        model = keras.Model(inputs, x)
-        model.compile("adam", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
-        return model
-    for kind in ("vit", "gpt2"):
-        if left() < 25: return
-        model = build(kind)
-        n = 2 if DRY else 64 if kind == "vit" else 8
-        x = rng.standard_normal((n, 224, 224, 3), np.float32) if kind == "vit" else rng.integers(1, 50257, (n, 512)).astype("int32")
-        y = rng.integers(0, 1000, (n,) if kind == "vit" else (n, 512)).astype("int32")
-        for _ in range(2): loss = model.train_on_batch(x, y)
-        with profile(d, show=False) as p:
-            for _ in range(5): model.train_on_batch(x, y)
-        table = {}
-        for s in p.spans:
-            if s.name.startswith(("reduction", "multi_reduction")):
-                key = re.sub(r"_\d+$", "", s.name)
-                table.setdefault((key, s.note.nbytes), []).append((s.end - s.start) / 1e3)
-        every = sum(s.end - s.start for s in p.spans) / 5e3
-        say(f"{kind} loss {float(np.asarray(loss)):.3f} two blocks, all launches {every:.0f} us a step, reductions {sum(map(sum, table.values())) / 5:.0f} us")
-        for (key, nb), ts in sorted(table.items(), key=lambda t: -sum(t[1]))[:11]:
-            say(f"  {key[:44]:44} x{len(ts) / 5:3.0f} {nb / 1e6:7.1f} MB {np.median(ts):7.1f} us {nb / np.median(ts) * 1e-3:6.0f} GB/s {nb / np.median(ts) / BEST * 1e-1:4.0f} %")
-CASE_TIME = 12
-for name in WANTED:
-    if left() > CASE_TIME: table(name, {"default" if NEW else "base": {}})
-if os.environ.get("CARD_NETS", "1") != "0" and left() > 25:
-    try: networks()
-    except Exception as x: say("networks FAILED", type(x).__name__, str(x)[:400])
-for name in WANTED:
-    labels = {k: v for k, v in VARIANTS[name].items() if not ONLY or k in ONLY}
-    if labels and left() > CASE_TIME: table(name, labels)
-say("done", f"{time.time() - START:.0f} s")
-os._exit(0)
+
+def host(x: Any) -> np.ndarray:
+    """What a device has, without 16-bit floats; or what a host has."""
+    found = x if isinstance(x, np.ndarray) else x.numpy()
+    return found.astype(np.float64) if found.dtype.kind not in "biu" else found
+
+
+def errors(case: Case, given: list[np.ndarray], results: list[Any]) -> tuple[str, bool]:
+    """The relative errors as text, and whether all are within bounds."""
+    count = len(given[0])
+    rows = rng.choice(count, min(count, CHECKED), replace=False)
+    rows = np.unique([0, count - 1, *rows])
+    found = [host(x) if case.whole else host(x)[rows] for x in results]
+    wanted = case.wanted(rows, found, *map(host, given))
+    texts, right = [], True
+    for own, want, bound in zip(found, wanted, case.bounds, strict=True):
+        assert own.shape == want.shape, (own.shape, want.shape)
+        error = float(np.linalg.norm(np.ravel(own - want)) / np.linalg.norm(np.ravel(want)))
+        within = error <= bound  # also where it is NaN
+        texts.append(f"{error:.0e}{'' if within else ' WRONG'}")
+        right = right and within
+    return " ".join(texts), right
+
+
+def microseconds(function: Any, sets: list[list[Any]], calls: int) -> tuple[float, int]:
+    """The median of calls, and the launches of one."""
+    for arguments in sets[:2]:
+        function(*arguments)
+    with profile(show=False) as recorded:
+        for k in range(calls):
+            function(*sets[k % len(sets)])
+    spans = [span for span in recorded.spans if not span.beside]
+    each = len(spans) // calls
+    times = [
+        sum(span.end - span.start for span in spans[k * each : (k + 1) * each]) / 1e3
+        for k in range(calls)
+    ]
+    return float(np.median(times)), each
+
+
+def copy_rate(calls: int, small: int) -> float:
+    """Bytes a microsecond that a copy reads and writes."""
+    x = [kc.zeros((64_000_000 // small,), dtype="float32")]
+    return 2 * x[0].nbytes / microseconds(kc.jit(lambda x: -x), [x], calls)[0]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--only", default="", help="a regular expression of cases")
+    parser.add_argument("--dtypes", nargs="+", default=["bfloat16", "float32"])
+    parser.add_argument("--calls", type=int, default=30)
+    parser.add_argument("--limit", type=float, default=95, help="seconds, after which it ends")
+    parser.add_argument("--small", action="store_true", help="a 64th of the rows: does it run")
+    parser.add_argument("--save", type=Path, help="a file for the times")
+    parser.add_argument("--beside", type=Path, help="a file of times to compare with")
+    args = parser.parse_args()
+    watch = threading.Timer(args.limit, lambda: (say("the time is over"), os._exit(3)))
+    watch.daemon = True
+    watch.start()
+    small = 64 if args.small else 1
+    before = json.loads(args.beside.read_text()) if args.beside else {}
+    say(kc.__file__, device.default().info.name)
+    rate = copy_rate(args.calls, small)
+    say(f"copy {rate * 1e-3:.0f} GB/s")
+    say(f"{'case':20} {'dtype':8} {'us':>9} {'GB/s':>6} {'copy':>5} {'before':>9} {'is':>5} "
+        "launches, errors")  # fmt: skip
+    times, right = {}, True
+    for name, make in CASES.items():
+        for dtype in args.dtypes:
+            label = f"{name} {dtype}"
+            if not re.search(args.only, label):
+                continue
+            if args.limit - (time.time() - START) < 5:
+                say(f"{name:20} {dtype:8} left out: no time")
+                continue
+            case = make(dtype, small)
+            sets = [[kc.array(x) for x in case.arguments]]
+            nbytes = sum(x.nbytes for x in sets[0])
+            function = kc.jit(lambda *xs, case=case: case.function(*xs))
+            results = function(*sets[0])
+            results = list(results) if isinstance(results, (tuple, list)) else [results]
+            found, within = errors(case, case.arguments, results)
+            right = right and within
+            moved = nbytes + sum(x.nbytes for x in results)
+            for _ in range(min(40, int(ROTATED / small // nbytes))):
+                sets.append([kc.array(x) for x in case.arguments])
+            us, launches = microseconds(function, sets, args.calls)
+            times[label] = us
+            old = before.get(label)
+            beside = f"{old:9.2f} {us / old:5.2f}" if old else f"{'':9} {'':5}"
+            say(f"{name:20} {dtype:8} {us:9.2f} {moved / us * 1e-3:6.0f} {moved / us / rate:4.0%} "
+                f" {beside} {launches}  {found}")  # fmt: skip
+            if args.save:
+                args.save.write_text(json.dumps(times, indent=1))
+    say(f"{'all right' if right else 'WRONG'}, {time.time() - START:.0f} s")
+    return 0 if right else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
