@@ -13,7 +13,7 @@ from kerascl.compiler.generate.builder import Builder, power_of_two
 from kerascl.compiler.generate.emit import Scope
 from kerascl.compiler.generate.held import at_once
 from kerascl.compiler.generate.neighbours import MOST, VECTOR_BYTES, fits
-from kerascl.compiler.generate.reduced import Reduced
+from kerascl.compiler.generate.reduced import Reduced, ctypes
 from kerascl.compiler.generate.rows import WORDS, Layout, merged
 from kerascl.kernels.contract.lanes import lanes_of
 from kerascl.kernels.contract.sizes import ceil_div
@@ -24,6 +24,7 @@ LINE = 128  # bytes that neighbours read of a row of memory: a third faster than
 GROUP = 512  # work-items of a group at most
 BUSY = 0.5  # of the work-items that a device has room for, so many have enough reads under way
 ACCUMULATORS = 32  # registers of a work-item that hold its columns' results
+LONG_STEPS = 4  # elements that a work-item reads at once where a step is many instructions
 BANKS = 32  # of local memory
 
 
@@ -33,23 +34,24 @@ def sizeof(ctype: str) -> int:
 
 
 def found(
-    build: Builder, of: Reduced, dims: tuple[int, ...], marks: Any, layout: Layout, kinds: list[str]
+    build: Builder, of: Reduced, dims: tuple[int, ...], marks: Any, layout: Layout
 ) -> Layout | None:
     """The layout in which work-items take the most neighbouring columns, where a tall array is
     split; None elsewhere.
 
     Args:
         layout: that of single columns.
-        kinds: C types of a column's registers.
     """
     tall = not marks[-1] and layout.splits > 1
     read = [x.dtype for x in of.read_whole()]
     if build.info.kind != "gpu" or build.generic or not tall or not read:
         return None
     sizes = [t.itemsize for t in read]
-    wide, states = min(MOST, VECTOR_BYTES // max(sizes)), sum(map(sizeof, kinds))
+    kinds, in_loop, long = _registers(build, of)
+    wide, states = min(MOST, VECTOR_BYTES // max(sizes)), sum(map(sizeof, in_loop))
     while wide > 1:
         together = at_once(of, of.bytes_each(wide), wide)
+        together = min(together, LONG_STEPS) if long else together
         made = _layout(of.rows, of.length, wide, wide * max(sizes), together, build.info)
         alike = all(fits(t, min(wide, VECTOR_BYTES // t.itemsize)) for t in read)
         room = build.info.local_mem_bytes
@@ -59,6 +61,20 @@ def found(
             return made if made.splits > 1 else None
         wide //= 2
     return None
+
+
+def _registers(build: Builder, of: Reduced) -> tuple[list[str], list[str], bool]:
+    """C types of the registers that reductions end with and of those that their loops have, and
+    whether a step of one is many instructions."""
+    writer, ends, in_loop, long = build.writer(), [], [], False
+    for m in of.cluster.members:
+        if m.op.reduction is not None:
+            spec, own = m.op.reduction(m.inputs[0].dtype), ctypes(writer, m)
+            ends += own
+            in_loop += own * (2 if spec.block else 1)
+            in_loop += ctypes(writer, m, [kind for kind, _ in spec.scratch])
+            long = long or bool(spec.scratch)
+    return ends, in_loop, long
 
 
 def _layout(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import replace
 
 from kerascl.compiler.generate import space
@@ -112,6 +113,17 @@ class Reduced:
             if id(node) not in self.build.outside:
                 stack.extend(node.inputs)
         return found
+
+
+def ctypes(writer: Writer, reduction: Node, kinds: Iterable[str] | None = None) -> list[str]:
+    """C types of a reduction's registers of these kinds, by default its states."""
+    spec = reduction.op.reduction
+    if kinds is None:
+        assert spec is not None
+        kinds = [kind for kind, _ in spec(reduction.inputs[0].dtype).states]
+    acc = writer.ctype(reduction.inputs[0].dtype.accumulator)
+    named = {"acc": acc, "index": writer.index_type}
+    return [named.get(kind, kind) for kind in kinds]
 
 
 def native(spec: ReductionSpec, writer: Writer, info: DeviceInfo) -> ReductionSpec:

@@ -10,10 +10,10 @@ from typing import Any
 from kerascl.compiler.generate import blocked, columns, held, online, space, vectors
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
-from kerascl.compiler.generate.emit import Scope, Writer, rounded
+from kerascl.compiler.generate.emit import Scope, rounded
 from kerascl.compiler.generate.neighbours import VECTOR_BYTES, Neighbours
 from kerascl.compiler.generate.online import Online
-from kerascl.compiler.generate.reduced import Reduced, native
+from kerascl.compiler.generate.reduced import Reduced, ctypes, native
 from kerascl.compiler.generate.rows import Layout, layout_of
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, linear, unravel, variable
@@ -92,11 +92,9 @@ class _Reduction:
                 wide = held.several(self.build, self.of, dims, marks, layout)
                 layout = replace(layout, wide=wide)
             return self._write(dims, marks, replace(layout, near=near))[0]
-        made = (m for m in self.cluster.members if m.op.kind is Kind.REDUCTION)
-        kinds = [kind for m in made for kind in self._ctypes(self.build.writer(), m)]
-        wide = columns.found(self.build, self.of, dims, marks, layout, kinds)
-        if wide is not None:
-            return self._write(dims, marks, wide)[0]
+        beside = columns.found(self.build, self.of, dims, marks, layout)
+        if beside is not None:
+            return self._write(dims, marks, beside)[0]
         return self._in_vectors(dims, marks) or result
 
     def _in_vectors(self, dims: tuple[int, ...], marks: Any) -> Kernels | None:
@@ -242,24 +240,14 @@ class _Reduction:
         spec = reduction.op.reduction(reduction.inputs[0].dtype)
         if layout.per_thread and spec.centred:
             spec = _SUM  # first; see _centre
-        if self._ctypes(scope.writer, reduction) == ["float"]:
+        if ctypes(scope.writer, reduction) == ["float"]:
             spec = native(spec, scope.writer, self.info)
         return spec, self._registers(scope, reduction, spec.states)
-
-    def _ctypes(self, writer: Writer, reduction: Node, kinds: Any = None) -> list[str]:
-        """C types of a reduction's registers of these kinds, by default its states."""
-        spec = reduction.op.reduction
-        if kinds is None:
-            assert spec is not None
-            kinds = [kind for kind, _ in spec(reduction.inputs[0].dtype).states]
-        acc = writer.ctype(reduction.inputs[0].dtype.accumulator)
-        named = {"acc": acc, "index": writer.index_type}
-        return [named.get(kind, kind) for kind in kinds]
 
     def _registers(self, scope: Scope, reduction: Node, wanted: Any) -> list[tuple[str, str]]:
         writer = scope.writer
         made = []
-        kinds = self._ctypes(writer, reduction, [kind for kind, _ in wanted])
+        kinds = ctypes(writer, reduction, [kind for kind, _ in wanted])
         for ctype, (_, init) in zip(kinds, wanted, strict=True):
             name = writer.name("s")
             scope.lines.append(f"{ctype} {name} = {init};")
