@@ -47,6 +47,7 @@ class ReductionSpec:
     registers may take before it is merged into another: 16 or 256, 0 for any number.
     `lanes` is `step` for vectors of LANES elements at `places`, where it can be written so;
     `combine` then merges vectors, too, if there is a `block`.
+    `extreme` is "max" or "min" where `step` and `combine` keep the larger or the smaller, and NaN.
     """
 
     states: tuple[tuple[str, str], ...]
@@ -58,6 +59,7 @@ class ReductionSpec:
     centred: ReductionSpec | None = None
     block: int = 0
     lanes: str = ""
+    extreme: str = ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -32,6 +32,7 @@ from kerascl.ops.declare import (
     rounded_once,
     same,
 )  # fmt: skip
+from kerascl.ops.gather import take_along_axis
 from kerascl.ops.movement import expand_dims, iota, strided
 from kerascl.ops.pointwise import (
     absolute,
@@ -453,9 +454,11 @@ def sparse_categorical_crossentropy(
     valid = _in_range(target, output.shape[axis])
     if from_logits:
         with pause():
-            shifted = output - largest(output, axis, keepdims=True)
-            normal = log(total(exp(shifted), axis, keepdims=True))
-            loss = where(valid, normal - _picked(target, shifted, axis), 0)
+            most = largest(output, axis, keepdims=True)
+            normal = log(total(exp(output - most), axis, keepdims=True))
+            # one read a row; a sum over it would compare each class with the target
+            picked = take_along_axis(output, where(valid, target, 0), axis)
+            loss = where(valid, normal - (picked - most), 0)
         loss = recorded(_sparse_vjp, (target, output), (axis,), loss)
     else:
         p = _picked(target, output, axis) / total(output, axis, keepdims=True)

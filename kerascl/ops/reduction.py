@@ -91,7 +91,8 @@ def _extreme(sign: str, start: Callable[[DType], str]) -> Callable[[DType], Redu
         nan = " | ({o} != {o})" if d.is_float else ""
         step = "s0 = (({o} " + sign + " s0)" + nan + ") ? {o} : s0;"
         text = step.replace("{o}", "x"), step.replace("{o}", "t0")
-        return ReductionSpec((("acc", start(d)),), *text, lanes=text[0])
+        extreme = "max" if sign == ">" else "min"
+        return ReductionSpec((("acc", start(d)),), *text, lanes=text[0], extreme=extreme)
 
     return spec
 

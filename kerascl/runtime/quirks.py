@@ -158,6 +158,11 @@ TABLE = (
         lambda info: _nvidia(info) and (info.nvidia_capability or (0, 0)) >= (8, 0),
     ),
     Quirk(
+        "native_extremes",
+        "PTX has minima and maxima of floats that are NaN where an operand is",
+        lambda info: _nvidia(info) and (info.nvidia_capability or (0, 0)) >= (8, 0),
+    ),
+    Quirk(
         "slow_memory_arguments",
         "each memory object among a kernel's arguments costs the host 0.4 us per launch",
         _nvidia,

@@ -1,16 +1,17 @@
 """How the work-items of a row agree on a result on GPUs: in local memory, or lane to lane, which is
 emulated where the device has no such instruction."""
 
+import re
 
 import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.compiler.generate import rows
+from kerascl.compiler.generate import columns, held, rows
 from kerascl.kernels.contract.lanes import Lanes
 
 # (rows, elements of each): of 8 work-items to 512, with rows that fill no group.
-SHAPES = [(70, 9), (2000, 50), (33, 130), (700, 200), (600, 900), (3, 40000)]
+SHAPES = [(70, 9), (2001, 50), (33, 130), (701, 200), (600, 900), (3, 40000)]
 
 # In statement expressions of the kernel, whose header has the local memory for it.
 EMULATION = """\
@@ -27,10 +28,12 @@ def way(request, dev, as_gpu, monkeypatch, launches):
     """The device with the work-groups of a GPU; gives the reductions' launches."""
     as_gpu(2, 1024)
     if request.param == "local memory":
-        monkeypatch.setattr(rows, "lanes_of", lambda info: None)
+        for module in (rows, columns):
+            monkeypatch.setattr(module, "lanes_of", lambda info: None)
     elif rows.lanes_of(dev.info) is None:
         header = rows.Layout.header
-        monkeypatch.setattr(rows, "lanes_of", lambda info: Lanes(32, EMULATION))
+        for module in (rows, columns):
+            monkeypatch.setattr(module, "lanes_of", lambda info: Lanes(32, EMULATION))
         monkeypatch.setattr(
             rows.Layout, "header",
             lambda *args: ["__local uint of_lanes[1024];", *header(*args)],
@@ -105,3 +108,62 @@ def test_short_rows_have_no_barrier(way, rng, request):
     (launch,) = way
     lanes = "lanes" in request.node.callspec.id
     assert ("barrier" not in launch.source.body) == lanes
+
+
+@pytest.mark.parametrize("length", [16, 64, 128, 256, 63])
+def test_several_short_rows_of_a_work_item(way, rng, length, monkeypatch):
+    """Sums and places of rows of a few vectors; what is stored beside them; what follows them."""
+    monkeypatch.setattr(held, "UNDER_WAY", 32)  # two rows: emulated lanes take many barriers
+    x, y = (rng.normal(size=(96 * 50, length)).astype(np.float32) for _ in range(2))
+
+    @kc.jit
+    def function(x, y, old):
+        z = x * y
+        return kc.sum(z, 1), z, kc.argmax(x, 1), old - kc.sum(z, 1) * 0.5
+
+    old = rng.normal(size=96 * 50).astype(np.float32)
+    total, z, place, new = (v.numpy() for v in function(*map(kc.array, (x, y, old))))
+    wanted = (x.astype(np.float64) * y).sum(1)
+    np.testing.assert_array_equal(z, x * y)
+    np.testing.assert_array_equal(place, x.argmax(1))
+    assert np.linalg.norm(total - wanted) <= 1e-6 * np.linalg.norm(wanted)
+    assert np.linalg.norm(new - (old - wanted / 2)) <= 1e-6 * np.linalg.norm(wanted)
+
+
+@pytest.mark.parametrize("length, rows", [(64, 2), (128, 2), (512, 1), (63, 1)])
+def test_how_many_rows_a_work_item_takes(way, rng, length, rows, monkeypatch):
+    """Of a row of float32, 16 bytes or more a work-item; of rows that are no vectors, one."""
+    monkeypatch.setattr(held, "UNDER_WAY", 32)
+    x = rng.normal(size=(6400, length)).astype(np.float32)
+    found = kc.jit(lambda x: kc.sum(x, 1))(kc.array(x)).numpy()
+    wanted = x.astype(np.float64).sum(1)
+    assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
+    (launch,) = way
+    taken = re.search(r"int row = (\d) \*", launch.source.body)
+    lanes = "kcl_of_lane(as_uint" in launch.source.text
+    assert (int(taken[1]) if taken else 1) == (rows if lanes else 1)
+
+
+@pytest.mark.parametrize("shape", [(9000, 12), (9001, 36)])
+def test_columns_that_lie_beside_each_other(way, rng, shape):
+    """Vectors of columns, whose work-items in a sub-group merge first."""
+    host = rng.normal(size=shape).astype(np.float32)
+    found = kc.jit(lambda x: kc.sum(x, 0))(kc.array(host)).numpy()
+    wanted = host.astype(np.float64).sum(0)
+    assert np.linalg.norm(found - wanted) <= 1e-6 * np.linalg.norm(wanted)
+    assert any("float4 vec" in launch.source.body for launch in way)
+
+
+@pytest.mark.parametrize("length", [16, 64, 63])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_variances_of_several_short_rows_of_a_work_item(way, rng, length, dtype, monkeypatch):
+    """Each row goes through its own registers once more."""
+    monkeypatch.setattr(held, "UNDER_WAY", 32)
+    host = rng.normal(size=(96 * 50, length)) * 3 + rng.normal(size=(96 * 50, 1)) * 20
+    x = kc.array(host.astype(np.float32)).astype(dtype)
+    wide = x.astype("float32").numpy().astype(np.float64)
+    mean, variance = (v.numpy() for v in kc.jit(lambda x: kc.nn.moments(x, 1))(x))
+    assert np.linalg.norm(variance - wide.var(1)) <= 3e-3 * np.linalg.norm(wide.var(1))
+    assert np.linalg.norm(mean - wide.mean(1)) <= 3e-3 * np.linalg.norm(wide.mean(1))
+    alone = kc.jit(lambda x: kc.nn.moments(x.astype("float32"), 1)[1])(x).numpy()
+    assert np.linalg.norm(alone - wide.var(1)) <= 1e-5 * np.linalg.norm(wide.var(1))

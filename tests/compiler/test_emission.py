@@ -1,7 +1,6 @@
 """The text of generated kernels: what is read, computed and stored; no device."""
 
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -9,7 +8,8 @@ import kerascl as kc
 from kerascl.compiler.generate.emit import Scope, Writer, literal
 from kerascl.compiler.graph.symbolic import variable
 from kerascl.dtypes import bfloat16, bool_, float32, int32, int64
-from tests.compiler.graphs import CPU, argument, kernels, text
+from tests import profiles
+from tests.compiler.graphs import argument, kernels, text
 
 
 @pytest.mark.parametrize(
@@ -77,13 +77,23 @@ def test_a_reductions_result_stays_in_registers_for_its_row():
 @pytest.mark.parametrize("axis", (0, 1))
 def test_large_work_groups_are_promised_to_the_compiler(axis):
     # A kernel of 160 registers, say, cannot be launched with 512 work-items on 65,536 registers.
-    facts = vars(CPU) | {"kind": "gpu", "max_work_group_size": 1024}
-    launches = kernels(kc.sum(argument(4096, 4096), axis), info=SimpleNamespace(**facts)).launches
+    info = profiles.load()["rtx4090"].info
+    launches = kernels(kc.sum(argument(4096, 4096), axis), info=info).launches
     sizes = [launch.local_size[0] for launch in launches]
     assert (max(sizes) > 256) == (axis == 0)
     for size, launch in zip(sizes, launches):
         promise = f"reqd_work_group_size({size}, 1, 1)"
         assert (promise in launch.source.text) == (size > 256)
+
+
+def test_extremes_are_one_instruction_where_there_is_one():
+    info = profiles.load()["rtx4090"].info
+    for function, name in ((kc.max, "max"), (kc.min, "min")):
+        (launch,) = kernels(function(argument(4096, 64), 1), info=info).launches
+        assert f"{name}.NaN.f32" in "".join(launch.source.helpers)
+        assert f"kcl_{name}_nan(" in launch.source.body and "!=" not in launch.source.body
+        (launch,) = kernels(function(argument(4096, 64, dtype=int32), 1), info=info).launches
+        assert "_nan" not in launch.source.body
 
 
 def test_16_bit_values_are_rounded_where_they_are_fused():

@@ -82,16 +82,16 @@ def test_what_is_stored_on_the_way_and_what_a_row_needs(gpu, rng, folds_made):
     np.testing.assert_allclose(product, (wide * x).sum(0) + shift, rtol=1e-4, atol=1e-3)
     (text,) = (x.source.text for x in folds_made if "sqrt" in x.source.text)
     assert "sqrt" not in text[text.index("for (;") :]
-    assert "r_3" in text and "r_4" not in text
+    assert "r_1" in text
 
 
-def test_narrow_values_are_read_eight_at_a_time(gpu, rng, folds_made):
+def test_narrow_values_are_read_sixteen_at_a_time(gpu, rng, folds_made):
     host = rng.integers(-4, 5, (5000, 33)).astype(ml_dtypes.bfloat16)
     x = kc.array(host)
     found = kc.jit(lambda x: kc.sum(x.astype("float32") * 2, 0))(x)
     np.testing.assert_array_equal(found.numpy(), 2 * host.astype(np.float32).sum(0))
     texts = [x.source.text for x in folds_made]
-    assert any("r_7" in text and "r_8" not in text for text in texts)
+    assert any("r_15" in text and "r_16" not in text for text in texts)
 
 
 def test_rows_that_are_read_again(gpu, rng):
@@ -112,7 +112,7 @@ def test_few_rows_of_few_elements(as_gpu, rng, rows, length):
     np.testing.assert_allclose(found, wide / wide.sum(1, keepdims=True), rtol=1e-5)
 
 
-@pytest.mark.parametrize("length, threads", [(16383, 256), (33001, 512), (50257, 512)])
+@pytest.mark.parametrize("length, threads", [(16383, 256), (33001, 512), (50257, 1024)])
 def test_long_rows_have_large_groups(dev, rng, monkeypatch, launches, length, threads):
     """Odd rows of 16 bits; not-a-numbers, infinities and rows of these alone stay in theirs."""
     info = dataclasses.replace(dev.info, kind="gpu", max_work_group_size=1024, compute_units=2)
@@ -197,7 +197,7 @@ def test_short_rows_of_several_arrays(gpu, rng, arrays):
 
 def test_few_or_long_rows_are_read_in_loops(as_gpu, rng, folds_made):
     as_gpu(8)
-    for shape in ((60, 64), (3000, 600)):
+    for shape in ((60, 64), (3000, 6000)):
         host = rng.normal(size=shape).astype(np.float32)
         found = kc.jit(kc.nn.softmax)(kc.array(host)).numpy()
         wide = np.exp(host.astype(np.float64))

@@ -15,7 +15,7 @@ from kerascl.core.node import Node
 from kerascl.dtypes import DType
 
 VECTOR_BYTES = 16
-MOST = 4  # elements of a vector
+MOST = 8  # elements of a vector
 PLACE = "{p}[{i}]"  # in a dtype's templates
 
 
@@ -27,7 +27,7 @@ def fits(dtype: DType, count: int) -> bool:
 
 def most(read: Iterable[DType], each: int, length: int) -> int:
     """How many neighbours in a row of `length` elements, of which a work-item takes `each`, it may
-    take together; of dtypes `read`."""
+    take together; of dtypes `read`, those that the row's bytes are of."""
     count = min(MOST, VECTOR_BYTES // max((t.itemsize for t in read), default=VECTOR_BYTES))
     while count > 1 and (each % count or length % count):
         count //= 2
@@ -36,10 +36,10 @@ def most(read: Iterable[DType], each: int, length: int) -> int:
 
 @dataclass
 class Neighbours:
-    """The vectors of a work-item.
+    """The vectors of a work-item.  Of dtypes of which no load moves so many, vectors are shorter.
 
     Attributes:
-        count: elements of a vector.
+        count: elements that are taken together.
         first: the variable of the first element's place, a multiple of `count`.
         lane: which of them is computed now.
     """
@@ -50,41 +50,55 @@ class Neighbours:
     _read: dict[tuple[int, Expr], str] = field(default_factory=dict)
     _stored: dict[tuple[int, Expr, str], list[str]] = field(default_factory=dict)
 
-    def at(self, element: int, variables: list[str]) -> None:
+    def at(self, element: int, variables: list[str], again: bool = False) -> None:
         """Turn to an element, of whose vector the first has its place in the one of `variables`;
-        to element 0 where new statements begin."""
+        to element 0 where new statements begin, unless it is so `again`, of another row."""
         self.lane, (self.first,) = element % self.count, variables
-        if element == 0:
+        if element == 0 and not again:
             self._read.clear()
             self._stored.clear()
 
+    def _own(self, dtype: DType) -> int:
+        """How many elements a vector of a dtype has."""
+        return min(self.count, VECTOR_BYTES // dtype.itemsize)
+
     def _start(self, node: Node, index: Expr) -> Expr | None:
         """The index of the vector that has an element; None where there is none."""
-        start = index - self.lane
-        if not fits(node.dtype, self.count) or start.const % self.count:
+        own = self._own(node.dtype)
+        start = index - self.lane % own
+        if own == 1 or not fits(node.dtype, own) or start.const % own:
             return None
         steps = {atom.name: k for atom, k in start.terms if isinstance(atom, Var)}
         others = [k for atom, k in start.terms if getattr(atom, "name", "") != self.first]
-        whole = all(k % self.count == 0 for k in others)
+        whole = all(k % own == 0 for k in others)
         return start if whole and steps.get(self.first) == 1 else None
 
-    def _of(self, text: str, vector: str) -> str:
-        """The template of a load or store, of the lane of a vector."""
-        return text.replace(PLACE, f"{vector}.s{self.lane}")
+    def _words(self, dtype: DType) -> int:
+        """How many words of 32 bits a vector of smaller elements has: compilers for NVIDIA's cards
+        move no more than four elements at once.  0 where it has none."""
+        nbytes = self._own(dtype) * dtype.itemsize
+        return nbytes // 4 if dtype.itemsize < 4 and nbytes % 4 == 0 else 0
 
     def read(self, scope: Scope, node: Node, index: Expr) -> str | None:
         """C text of an element of a node's memory, as of a vector; None where it is of none."""
         start = self._start(node, index)
         if start is None:
             return None
-        key = id(node), start
-        kind = f"{node.dtype.storage}{self.count}"
+        dtype, key = node.dtype, (id(node), start)
+        own, words = self._own(dtype), self._words(dtype)
+        lane = self.lane % own
         if key not in self._read:
             writer = scope.writer
             name = self._read[key] = writer.name("vec")
             place = f"{writer.buffer(node)} + {writer.index(start)}"
+            kind = _words_type(words) or f"{dtype.storage}{own}"
             scope.lines.append(f"const {kind} {name} = *(__global const {kind}*)({place});")
-        return self._of(node.dtype.load, self._read[key]).format()
+        text = f"{self._read[key]}.s{lane}"
+        if words:
+            word, part = divmod(lane, 4 // dtype.itemsize)
+            text = f"{self._read[key]}.s{word}" if words > 1 else self._read[key]
+            text = f"({dtype.storage})({text} >> {8 * dtype.itemsize * part})"
+        return dtype.load.replace(PLACE, text).format()
 
     def store(
         self, scope: Scope, node: Node, index: Expr, value: str, condition: str, text: str
@@ -97,11 +111,29 @@ class Neighbours:
         start = self._start(node, index)
         if start is None:
             return False
+        dtype, writer = node.dtype, scope.writer
+        own, words = self._own(dtype), self._words(dtype)
         lanes = self._stored.setdefault((id(node), start, condition), [])
-        lanes.append(self._of(text, "out").format(v=value))
-        if len(lanes) == self.count:
-            kind, writer = f"{node.dtype.storage}{self.count}", scope.writer
+        lanes.append(text.replace(PLACE, f"out{self.lane % own}").format(v=value))
+        if len(lanes) == own:
+            outs = [f"out{k}" for k in range(own)]
+            kind, names = _words_type(words) or f"{dtype.storage}{own}", ", ".join(outs)
+            if words:
+                outs = _packed(outs, dtype.itemsize)
             place = f"{writer.buffer(node)} + {writer.index(start)}"
-            body = f"{kind} out; {'; '.join(lanes)}; *(__global {kind}*)({place}) = out;"
+            whole = f"*(__global {kind}*)({place}) = ({kind})({', '.join(outs)});"
+            body = f"{dtype.storage} {names}; {'; '.join(lanes)}; {whole}"
             scope.stores.append(f"if ({condition}) {{ {body} }}" if condition else f"{{ {body} }}")
         return True
+
+
+def _words_type(words: int) -> str:
+    """The C type of so many words, "" of none."""
+    return f"uint{words if words > 1 else ''}" if words else ""
+
+
+def _packed(elements: list[str], itemsize: int) -> list[str]:
+    """C texts of the words that small elements make."""
+    kind, each = {1: "uchar", 2: "ushort"}[itemsize], 4 // itemsize
+    parts = [f"(uint)({kind}){x} << {8 * itemsize * (k % each)}" for k, x in enumerate(elements)]
+    return [" | ".join(parts[k : k + each]) for k in range(0, len(parts), each)]

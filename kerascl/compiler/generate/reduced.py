@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
+from dataclasses import replace
 
 from kerascl.compiler.generate import space
 from kerascl.compiler.generate.builder import Builder
+from kerascl.compiler.generate.emit import Writer
 from kerascl.compiler.graph.symbolic import strides_of
 from kerascl.core.node import Node
-from kerascl.core.op import Kind
+from kerascl.core.op import Kind, ReductionSpec
+from kerascl.runtime.device import DeviceInfo
+
+_EXTREME = """\
+inline float @NAME(float a, float b) {
+  float r;
+  asm("@OP.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+"""
 
 
 class Reduced:
@@ -76,6 +88,18 @@ class Reduced:
         size = self.cluster.size
         return [x for x in self.values() if id(x) in self.build.outside and x.size == size]
 
+    def bytes_each(self, wide: int = 1) -> int:
+        """Bytes that a work-item reads of an element, of `wide` neighbouring columns: of what is
+        read whole or in parts, as by concatenations.  What a column's elements each have, and
+        columns do not, counts once; what it is the other way round is read before or after."""
+        large = max(self.rows, self.length)
+        whole = {id(x) for x in self.read_whole()}
+        read = [x for x in self.values() if id(x) in self.build.outside]
+        nbytes = sum(wide * x.dtype.itemsize for x in read if x.size > large or id(x) in whole)
+        if wide > 1:
+            nbytes += sum(x.dtype.itemsize for x in read if self.rows < x.size <= large)
+        return nbytes
+
     def values(self) -> list[Node]:
         """The values that members are computed from, to those in memory."""
         found, seen = [], set()
@@ -89,3 +113,24 @@ class Reduced:
             if id(node) not in self.build.outside:
                 stack.extend(node.inputs)
         return found
+
+
+def ctypes(writer: Writer, reduction: Node, kinds: Iterable[str] | None = None) -> list[str]:
+    """C types of a reduction's registers of these kinds, by default its states."""
+    spec = reduction.op.reduction
+    if kinds is None:
+        assert spec is not None
+        kinds = [kind for kind, _ in spec(reduction.inputs[0].dtype).states]
+    acc = writer.ctype(reduction.inputs[0].dtype.accumulator)
+    named = {"acc": acc, "index": writer.index_type}
+    return [named.get(kind, kind) for kind in kinds]
+
+
+def native(spec: ReductionSpec, writer: Writer, info: DeviceInfo) -> ReductionSpec:
+    """A reduction of floats by an instruction for a whole step, where it has one."""
+    if not spec.extreme or "native_extremes" not in info.quirks:
+        return spec
+    name = f"kcl_{spec.extreme}_nan"
+    writer.helper(_EXTREME.replace("@NAME", name).replace("@OP", spec.extreme))
+    step, combine = (f"s0 = {name}(s0, {other});" for other in ("x", "t0"))
+    return replace(spec, step=step, combine=combine)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import replace
 from typing import Any
 
-from kerascl.compiler.generate import blocked, neighbours, space, vectors
+from kerascl.compiler.generate import blocked, columns, held, online, space, vectors
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
-from kerascl.compiler.generate.emit import Scope, Writer, rounded
-from kerascl.compiler.generate.neighbours import Neighbours
-from kerascl.compiler.generate.reduced import Reduced
-from kerascl.compiler.generate.rows import Layout, few_rows, layout_of
+from kerascl.compiler.generate.emit import Scope, rounded
+from kerascl.compiler.generate.neighbours import VECTOR_BYTES, Neighbours
+from kerascl.compiler.generate.online import Online
+from kerascl.compiler.generate.reduced import Reduced, ctypes, native
+from kerascl.compiler.generate.rows import Layout, layout_of
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, linear, unravel, variable
 from kerascl.core.node import Node
 from kerascl.core.op import Kind, ReductionSpec
 from kerascl.kernels.contract import arrival
+from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.ops.views import SUM_OP
 from kerascl.runtime.device import DeviceInfo
 
@@ -26,9 +29,8 @@ TOGETHER = 4
 # Elements of a short row that a work-item keeps in registers (a power of two), and of all that it
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
+LARGE_GROUP = 512  # beyond it a vector at a time: two groups fit a unit if registers are few
 STATEMENTS = 1024  # of all elements that are written out one after the other
-# A read, in the text of a kernel, that only needs to know its element's place.
-_READ = re.compile(r"const \w+ val\d+ = (\w+\()?buf\d+\[[x\d_ +*]+\]\)?;")
 _CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kcl_)")  # a comparison, in the text of a kernel
 
 _SUM = ReductionSpec((("acc", "0"),), "s0 += x;", "s0 += t0;")
@@ -69,7 +71,7 @@ class _Reduction:
         whole = self.cluster.staged or self.length == 0
         layout = layout_of(
             self.rows, self.length, marks[-1], whole, self.info, per_thread,
-            again=self.of.is_again(),
+            again=self.of.is_again(), held=held.vectors(self.build, self.of, marks[-1], per_thread),
         )  # fmt: skip
         for _ in range(2):
             fixed = {d for d in range(len(dims) - 1) if marks[d] != marks[d + 1]}
@@ -79,39 +81,21 @@ class _Reduction:
                 break
             marks = [marks[0]] + [m for m, j in zip(marks[1:], joined, strict=True) if not j]
             dims = space.merge(dims, joined)
-        near = self._near(dims, marks, layout)
-        if near > 1:
-            return self._write(dims, marks, replace(layout, near=near))[0]
-        wide = self._wide(dims, marks, layout)
-        if wide > 1:
-            layout = layout_of(self.rows, self.length, False, False, self.info, wide=wide)
-            return self._write(dims, marks, layout)[0]
-        return self._in_vectors(dims, marks) or result
-
-    def _near(self, dims: tuple[int, ...], marks: Any, layout: Layout) -> int:
-        """How many neighbours a work-item of a GPU takes together."""
-        along = marks[-1] and sum(marks) == 1 and layout.threads_first and layout.splits == 1
-        few = few_rows(self.rows, self.info)
-        if self.info.kind != "gpu" or self.build.generic or not along or few:
-            return 1
         each = layout.per_thread or self._together(layout)
         if each == 1:  # in a loop, one vector after the other
             each = self._loop_length(layout)
-        read = (x.dtype for x in self.of.values() if id(x) in self.build.outside)
-        return neighbours.most(read, each, dims[-1])
-
-    def _wide(self, dims: tuple[int, ...], marks: Any, layout: Layout) -> int:
-        """How many neighbouring columns a work-item of a GPU takes, where the splits of tall ones
-        leave sums that are merged later: those of elements of 16 and 8 bits that are read as one
-        of 32."""
-        tall = not marks[-1] and layout.splits > 1
-        if self.info.kind != "gpu" or self.build.generic or not tall:
-            return 1
-        read = [x.dtype for x in self.of.read_whole()]
-        wide = 4 // max((t.itemsize for t in read), default=4)
-        fit = all(neighbours.fits(t, wide) for t in read)
-        each = dims[-1] % wide == 0 and layout.row_threads % wide == 0
-        return wide if wide > 1 and fit and each else 1
+        near = held.together(self.build, self.of, dims, marks, layout, each)
+        if near > 1:
+            if layout.held:
+                count = ceil_div(self.length, layout.row_threads * near) * near
+                layout = replace(layout, per_thread=count)
+                wide = held.several(self.build, self.of, dims, marks, layout)
+                layout = replace(layout, wide=wide)
+            return self._write(dims, marks, replace(layout, near=near))[0]
+        beside = columns.found(self.build, self.of, dims, marks, layout)
+        if beside is not None:
+            return self._write(dims, marks, beside)[0]
+        return self._in_vectors(dims, marks) or result
 
     def _in_vectors(self, dims: tuple[int, ...], marks: Any) -> Kernels | None:
         """Rows in vectors, where a CPU's compiler makes none; None where that cannot be."""
@@ -156,8 +140,8 @@ class _Reduction:
         row = linear(tuple(variables[d] for d in kept), kept_dims)
         ctype = writer.index_type
         head = layout.header(writer, self.rows, self.length)
-        head += space.decode("o", kept_dims, [names[d] for d in kept], writer.number, ctype)
-        outer.lines.extend(head)
+        decoded = space.decode("o", kept_dims, [names[d] for d in kept], writer.number, ctype)
+        outer.lines.extend(head + decoded)
         reduced_dims = tuple(dims[d] for d in reduced)
 
         def place(copy: int, column: int = 0) -> tuple[str, Expr, list[str], list[str]]:
@@ -170,7 +154,8 @@ class _Reduction:
             for d, name in zip(reduced, own, strict=True):
                 coords[d] = variable(name, dims[d] - layout.near + 1) + lane
             if layout.wide > 1:
-                coords[-1] = variable(names[-1], dims[-1] - layout.wide + 1) + column
+                own_row = variable(names[kept[-1]], dims[kept[-1]] - layout.wide + 1)
+                coords[kept[-1]] = own_row + column
             r = "r" + _suffix(copy)
             lines = [] if lane else space.decode(r, reduced_dims, own, writer.number, ctype)
             return r, linear(tuple(coords), dims), own, lines
@@ -179,9 +164,11 @@ class _Reduction:
         local_lines: list[str] = []
         reductions = [m for m in self.cluster.members if m.op.kind is Kind.REDUCTION]
         stages = 1 + max(self.levels[id(m)] for m in self.cluster.members)
-        columns: list[dict[int, tuple[ReductionSpec, list[tuple[str, str]]]]]
-        columns = [{} for _ in range(layout.wide)]
-        registers = columns[0]
+        side_by_side: list[dict[int, tuple[ReductionSpec, list[tuple[str, str]]]]]
+        side_by_side = [{} for _ in range(layout.wide)]
+        registers = side_by_side[0]
+        loops = layout.per_thread == 0 and layout.lanes == layout.wide == layout.splits == 1
+        pair = online.found(self.build, self.of, self.levels) if loops and self.length else None
         for stage in range(stages):
             now = [m for m in reductions if self.levels[id(m)] == stage]
             side = [
@@ -191,37 +178,51 @@ class _Reduction:
                 and self.levels[id(m)] == stage
                 and id(m) in self.build.writes
             ]
-            if now or side:
+            if (now or side) and not (pair and stage == 1):
                 decode = space.decode(
                     "again", kept_dims, [names[d] for d in kept], writer.number, ctype
                 )
                 again = self._place_again(stage, ctype, decode)
-                self._loop(outer, now, side, columns, place, layout, stage == 0, again)
+                self._loop(outer, now, side, side_by_side, place, layout, stage == 0, again, pair)
             if layout.splits > 1:
                 break
-            for reduction in now:
-                if layout.per_thread:
-                    self._centre(outer, reduction, registers, place, layout, local_lines)
-                self._complete(outer, reduction, registers[id(reduction)], row, layout, local_lines)
-            self._again(outer, registers, layout)
-            self._row_members(outer, stage + 1, row, layout)
+            for column, own in enumerate(side_by_side):
+                # what is known of one row is not so of the next
+                scope = Scope(writer, outer) if layout.wide > 1 else outer
+                for reduction in now:
+                    self.results.pop(id(reduction), None)
+                for reduction in now:
+                    if layout.per_thread:
+                        here = functools.partial(place, column=column)
+                        self._centre(scope, reduction, own, here, layout, local_lines)
+                    known = pair and stage == 0 and scope.define("float", pair.running)
+                    self._complete(scope, reduction, own[id(reduction)], layout, local_lines)
+                    if pair and known:
+                        pair.end(scope, self.results[id(reduction)], known)
+                self._again(scope, own, layout)
+                self._row_members(scope, stage + 1, row + column, layout)
+                if scope is not outer:
+                    outer.lines += scope.lines
         arrives = layout.splits > 1 and arrival.supported(self.info)
         if layout.splits > 1:
-            places = self._partial(outer, reductions, columns, writer, layout, local_lines, result)
+            scope, narrow = outer, layout
+            if layout.wide > 1:
+                scope, narrow = Scope(writer), layout.narrowed()
+                scope.lines += [*narrow.places(writer, self.rows), *decoded]
+                made = {id(m): self._declare(scope, m, narrow) for m in reductions}
+                every = [[own[id(m)] for m in reductions] for own in side_by_side]
+                columns.combine(outer, scope, layout, every, [*made.values()], local_lines)
+                registers = made
+            places = self._partial(scope, reductions, registers, narrow, local_lines, result)
             if arrives:
-                decode = space.decode(
-                    "o", kept_dims, [names[d] for d in kept], writer.number, ctype
-                )
-                self._arrive(outer, reductions, places, row, layout, local_lines, decode)
+                self._arrive(scope, reductions, places, row, narrow, local_lines)
+            if scope is not outer:
+                outer.lines += ["{", *("  " + line for line in scope.lines), "}"]
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.group_rows * layout.row_threads
-        groups = layout.groups(self.rows)
-        launch = Generated(
-            writer.source(self.build.name, body, promised(size, self.info)),
-            writer.args,
-            (groups * size, layout.splits),
-            (size, 1),
-        )
+        whole = layout.groups(self.rows) * size, layout.splits
+        source = writer.source(self.build.name, body, promised(size, self.info))
+        launch = Generated(source, writer.args, whole, (size, 1))
         result.launches.insert(0, launch)
         indices = writer.indices
         if layout.splits > 1 and not arrives:
@@ -239,14 +240,15 @@ class _Reduction:
         spec = reduction.op.reduction(reduction.inputs[0].dtype)
         if layout.per_thread and spec.centred:
             spec = _SUM  # first; see _centre
+        if ctypes(scope.writer, reduction) == ["float"]:
+            spec = native(spec, scope.writer, self.info)
         return spec, self._registers(scope, reduction, spec.states)
 
     def _registers(self, scope: Scope, reduction: Node, wanted: Any) -> list[tuple[str, str]]:
         writer = scope.writer
-        acc = writer.ctype(reduction.inputs[0].dtype.accumulator)
         made = []
-        for kind, init in wanted:
-            ctype = acc if kind == "acc" else writer.index_type if kind == "index" else kind
+        kinds = ctypes(writer, reduction, [kind for kind, _ in wanted])
+        for ctype, (_, init) in zip(kinds, wanted, strict=True):
             name = writer.name("s")
             scope.lines.append(f"{ctype} {name} = {init};")
             made.append((ctype, name))
@@ -262,6 +264,7 @@ class _Reduction:
         layout: Layout,
         first: bool,
         again: list[str],
+        pair: Online | None,
     ) -> None:
         """Over the row: take its elements into `reductions` and store those of `side`."""
         if layout.lanes > 1:
@@ -275,8 +278,14 @@ class _Reduction:
         if self.length == 0:
             return
         ctype = outer.writer.index_type
+        pair = pair if first else None
+        if pair:
+            registers = columns[0][id(pair.total)] = self._declare(outer, pair.total, layout)
+            own = sums[id(pair.total), 0] = self._blocked(outer, pair.total, registers, layout)
+            pair.begin(outer, columns[0][id(pair.most)][1][0][1], own)
 
-        together = layout.near * layout.wide
+        along = layout.threads_first
+        together = layout.near if along else layout.wide
         near = Neighbours(together) if together > 1 else None
 
         def element(scope: Scope, copy: int, r: str, full: Expr, condition: str) -> list[str]:
@@ -286,9 +295,10 @@ class _Reduction:
             for column in range(layout.wide):
                 if column:
                     full = place(copy, column)[1]
-                if near:
-                    along = layout.near > 1
-                    near.at(copy if along else column, place(copy)[2] if along else [self.column])
+                if near and along:
+                    near.at(copy, place(copy)[2], again=column > 0)
+                elif near:
+                    near.at(column, [self.column])
                 for node in side:
                     value = scope.compute(node, unravel(full, node.shape), (), self.visible)
                     self.build.store(scope, node, full, value, condition)
@@ -300,10 +310,21 @@ class _Reduction:
             scope.neighbours = None
             return steps
 
+        def summed(scope: Scope, copy: int) -> str:
+            """What `pair` sums, read into `scope`."""
+            assert pair is not None
+            scope.neighbours = near
+            _, full, own, _ = place(copy)
+            if near:
+                near.at(copy, own)
+            x = pair.total.inputs[0]
+            return scope.value(x, unravel(full, x.shape), (), self.visible)
+
         if layout.per_thread:
             self._unrolled(outer, element, place, layout, first)
         else:
-            self._in_loops(outer, element, place, layout, list(sums.values()), again)
+            turn = functools.partial(pair.turn, outer, value=summed) if pair else None
+            self._in_loops(outer, element, place, layout, list(sums.values()), again, turn)
         for own in sums.values():
             outer.lines += own.finish()
 
@@ -358,14 +379,15 @@ class _Reduction:
                 outer.lines += [f"const {ctype} {r} = {at};", *decode]
             found = element(outer, copy, r, full, "live && inside" if beyond else "live")
             steps += [f"if (inside) {{ {text} }}" for text in found] if beyond else found
+        early = held.early(
+            self.build, self.of, outer.writer, layout, outer.lines[start:], first
+        )
+        taken = set(early)
+        outer.lines[start:] = [x for x in outer.lines[start:] if x not in taken]
         if first:
-            self.read = len(outer.lines)
-        elif few_rows(self.rows, self.info):  # no read waits for what the row's threads agree on
-            lines = outer.lines[start:]
-            early = [line for line in lines if _READ.fullmatch(line)]
-            outer.lines[start:] = [line for line in lines if line not in early]
-            outer.lines[self.read : self.read] = early
-            self.read += len(early)
+            self.read = start
+        outer.lines[self.read : self.read] = early
+        self.read = len(outer.lines) if first and not layout.held else self.read + len(early)
         outer.lines += steps
         outer.flush()
 
@@ -417,12 +439,13 @@ class _Reduction:
         layout: Layout,
         sums: list[Blocked],
         again: list[str],
+        turn: Any,
     ) -> None:
         ctype, threads, near = outer.writer.index_type, layout.row_threads, layout.near
 
         def elements(count: int) -> list[str]:
             """The lines for so many elements: they are all read before the first is stored."""
-            reads, steps, stores = [], [], []
+            reads, steps, stores, scopes = [], [], [], []
             for copy in range(count):
                 r, full, own, decode = place(copy)
                 inner = Scope(outer.writer, outer, own)
@@ -435,12 +458,14 @@ class _Reduction:
                 steps += element(inner, copy, r, full, "live")
                 reads += inner.lines
                 stores += inner.stores
-            return reads + steps + stores
+                scopes.append(inner)
+            return reads + (turn(steps, scopes) if turn else steps) + stores
 
         together = self._together(layout)
-        loops = []
-        if together > near:
-            loops.append((together, f"r_end - r > {(together - near) * threads}"))
+        loops, count = [], together
+        while count > near:
+            loops.append((count, f"r_end - r > {(count - near) * threads}"))
+            count = count // 4 if layout.wide > 1 else near
         loops.append((near, "r < r_end"))
         bodies = [(elements(count), count, condition) for count, condition in loops]
         whole = elements(together) if any(own.levels for own in sums) else []
@@ -460,17 +485,20 @@ class _Reduction:
     def _together(self, layout: Layout) -> int:
         """How many elements a work-item reads before it goes on: a GPU's memory is busy only
         while several reads of each are under way."""
-        width = layout.wide * sum(x.dtype.itemsize for x in self.of.read_whole())
-        count = 2 * TOGETHER if width <= 4 else TOGETHER
+        if layout.together:
+            return layout.together
+        width = max(1, sum(x.dtype.itemsize for x in self.of.read_whole()))
+        count = 4 * TOGETHER if width <= 2 else 2 * TOGETHER if width <= 4 else TOGETHER
+        if layout.row_threads > LARGE_GROUP:
+            count = min(count, max(1, VECTOR_BYTES // width))
         busy = self.info.kind == "gpu" and self._loop_length(layout) >= 2 * count
-        return count if busy and self._is_short(count * layout.wide) else 1
+        return count if busy and self._is_short(count) else 1
 
     def _complete(
         self,
         scope: Scope,
         reduction: Node,
         register: Any,
-        row: Expr,
         layout: Layout,
         local_lines: list[str],
     ) -> None:
@@ -533,35 +561,23 @@ class _Reduction:
 
     def _partial(
         self,
-        outer: Scope,
+        scope: Scope,
         reductions: list[Node],
-        columns: Any,
-        writer: Writer,
+        registers: Any,
         layout: Layout,
         local_lines: list[str],
         result: Any,
     ) -> list[str]:
         """Each split leaves its registers in workspace; gives the pointers."""
-        ctype = writer.index_type
-        pointers = []
-        if layout.wide > 1:
-            every = [registers[id(reduction)] for registers in columns for reduction in reductions]
-            layout.combine_for_owner(outer, every, local_lines)
-        place = f"({ctype})get_group_id(1) * {writer.number(self.rows)} + o"
+        writer, pointers = scope.writer, []
+        place = f"({writer.index_type})get_group_id(1) * {writer.number(self.rows)} + o"
         for reduction in reductions:
-            if layout.wide == 1:
-                layout.combine(outer, columns[0][id(reduction)], local_lines)
-            of_columns = (registers[id(reduction)][1] for registers in columns)
-            for states in zip(*of_columns, strict=True):
-                kind = states[0][0]
+            layout.combine(scope, registers[id(reduction)], local_lines)
+            for kind, name in registers[id(reduction)][1]:
                 pointer = writer.workspace(len(result.workspace), kind)
                 pointers.append(pointer)
-                result.workspace.append(_sizeof(kind) * layout.splits * self.rows)
-                stores = [
-                    f"{pointer}[{place}{f' + {k}' if k else ''}] = {name};"
-                    for k, (_, name) in enumerate(states)
-                ]
-                outer.lines.append(f"if ({layout.owner()}) {{ {' '.join(stores)} }}")
+                result.workspace.append(columns.sizeof(kind) * layout.splits * self.rows)
+                scope.lines.append(f"if ({layout.owner()}) {pointer}[{place}] = {name};")
         return pointers
 
     def _arrive(
@@ -572,7 +588,6 @@ class _Reduction:
         row: Expr,
         layout: Layout,
         local_lines: list[str],
-        decode: list[str],
     ) -> None:
         """The last group of each row goes on with all splits."""
         writer = outer.writer
@@ -581,10 +596,6 @@ class _Reduction:
         counter = f"{counters} + {first} + get_group_id(0)"
         outer.lines.append(f"if (kcl_last_group({counter}, {layout.splits}, &last_group)) {{")
         inner = Scope(writer, outer)
-        if layout.wide > 1:  # from here on each work-item has one column
-            inner = Scope(writer)
-            layout = layout.narrowed()
-            inner.lines += [*layout.places(writer, self.rows), *decode]
         inner.lines += ["r_begin = 0;", f"r_end = {layout.splits};"]
         self._gather(inner, reductions, pointers, row, layout, layout.splits, local_lines)
         outer.lines.extend("  " + line for line in inner.lines)
@@ -628,7 +639,7 @@ class _Reduction:
             *(line for own in sums for line in own.finish()),
         ]
         for reduction in reductions:
-            self._complete(scope, reduction, registers[id(reduction)], row, layout, local_lines)
+            self._complete(scope, reduction, registers[id(reduction)], layout, local_lines)
         self._again(scope, registers, layout)
         self._row_members(scope, 1, row, layout)
 
@@ -663,10 +674,6 @@ class _Reduction:
 def _suffix(copy: int) -> str:
     """Of the names of the element `copy` strides on."""
     return f"_{copy}" if copy else ""
-
-
-def _sizeof(ctype: str) -> int:
-    return 16 if ctype == "double2" else 8 if ctype in ("long", "ulong", "double", "float2") else 4
 
 
 def reduction_kernels(

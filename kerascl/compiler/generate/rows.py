@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,15 +12,38 @@ from kerascl.compiler.generate.builder import power_of_two
 from kerascl.compiler.generate.emit import Scope, Writer
 from kerascl.kernels.contract.lanes import Lanes, lanes_of
 from kerascl.kernels.contract.sizes import ceil_div, last_power
+from kerascl.kernels.tuning.machine import of_facts
 from kerascl.runtime.device import DeviceInfo
 
 # Work-items of a GPU's group at most for a row, and for one that is read again, if each then has so
 # many of its elements: with larger groups fewer rows are under way, and may stay in the cache.
 USUAL = 256
-MOST_AGAIN = 512
-MANY_EACH = 64
+MOST_AGAIN = 1024
+MANY_EACH = 48
 TOGETHER = 16  # values in local memory that one work-item merges
-_WORDS = ("float", "int", "uint")  # of 32 bits, which lanes exchange
+# Of rows of which vectors stay in registers: work-items of a group, so that groups that end make
+# room in small steps; elements of each at most; and the part of its registers that holds what was
+# read, of as many as it has while a quarter of the work-items run that a unit has room for.
+HELD_GROUP = 128
+HELD_EACH = 32
+HELD_LANES = 32  # work-items of a row, where lanes do not give each other values
+HELD_PART = 0.375
+WORDS = ("float", "int", "uint")  # of 32 bits, which lanes exchange
+
+
+@dataclass(frozen=True)
+class Held:
+    """What a work-item reads at once of rows that it may keep in registers.
+
+    Attributes:
+        vector: neighbours that one load moves.
+        nbytes: of an element, of all that is read of each.
+        most: elements that may be written out one after the other.
+    """
+
+    vector: int
+    nbytes: int
+    most: int
 
 
 @dataclass
@@ -34,7 +58,10 @@ class Layout:
     per_thread: int = 0  # elements that a work-item keeps in registers, if it does
     lanes: int = 1  # elements of the vectors that it reads
     near: int = 1  # neighbours that it reads and stores together
-    wide: int = 1  # rows that a work-item has, which are neighbours where a row's elements are not
+    held: bool = False  # whether these are vectors of short rows
+    wide: int = 1  # neighbouring rows that a work-item has
+    chunk: int = 0  # elements of a split, where they are not as many as can be
+    together: int = 0  # elements of a column that a work-item reads at once, if it is known
     gathers: bool = False  # whether barriers are dearer than reads of local memory
     exchange: Lanes | None = None  # how its lanes give each other values
 
@@ -44,7 +71,7 @@ class Layout:
         lines = ["const int lid = get_local_id(0);", *self.places(writer, rows)]
         total = writer.number(length)
         if self.splits > 1:
-            chunk = writer.number(-(-length // self.splits))
+            chunk = writer.number(self.chunk or ceil_div(length, self.splits))
             lines += [
                 f"{ctype} r_begin = ({ctype})get_group_id(1) * {chunk};",
                 f"{ctype} r_end = min(({ctype})(r_begin + {chunk}), ({ctype}){total});",
@@ -88,7 +115,7 @@ class Layout:
     def narrowed(self) -> Layout:
         """The layout in which the same groups have the same rows, one a work-item."""
         rows, threads = self.group_rows * self.wide, self.row_threads // self.wide
-        return replace(self, group_rows=rows, row_threads=threads, wide=1)
+        return replace(self, group_rows=rows, row_threads=threads, wide=1, exchange=None)
 
     def owner(self) -> str:
         """The condition of the one work-item that stores a row's results."""
@@ -107,7 +134,7 @@ class Layout:
             scope.writer.helper(self.exchange.helper)
             for bit in reversed(range(lanes.bit_length() - 1)):
                 others = [self.exchange.other(ctype, name, 1 << bit) for ctype, name in states]
-                scope.lines.append(f"{{ {_merge(spec, states, others)} }}")
+                scope.lines.append(f"{{ {merged(spec, states, others)} }}")
             own = f"ol * {places} + rl / {lanes}"
         if places == 1:
             return
@@ -122,28 +149,6 @@ class Layout:
             self._halve(scope, register)
         self.take(scope, register)
 
-    def combine_for_owner(self, scope: Scope, registers: list[Any], local_lines: list[str]) -> None:
-        """Merge several registers of a row's threads, with one barrier; the owner then holds the
-        results."""
-        if self.row_threads == 1:
-            return
-        merges = []
-        stride = 1 if self.threads_first else self.group_rows
-        for spec, states in registers:
-            for ctype, name in states:
-                local_lines.append(
-                    f"__local {ctype} l{name}[{self.group_rows * self.row_threads}];"
-                )
-                scope.lines.append(f"l{name}[lid] = {name};")
-            others = [f"l{name}[lid + k * {stride}]" for _, name in states]
-            merges.append(f"{{ {_merge(spec, states, others)} }}")
-        scope.lines += [
-            "barrier(CLK_LOCAL_MEM_FENCE);",
-            f"if (rl == 0) for (int k = 1; k < {self.row_threads}; ++k) {{",
-            *(f"  {merge}" for merge in merges),
-            "}",
-        ]
-
     def take(self, scope: Scope, register: Any) -> None:
         """Read into each of a row's threads what `combine` has left."""
         spec, states = register
@@ -157,7 +162,7 @@ class Layout:
             scope.lines += [f"{name} = l{name}[{start}];" for _, name in states]
             others = [f"l{name}[{start} + k]" for _, name in states]
             scope.lines.append(
-                f"for (int k = 1; k < {left}; ++k) {{ {_merge(spec, states, others)} }}"
+                f"for (int k = 1; k < {left}; ++k) {{ {merged(spec, states, others)} }}"
             )
         else:
             start = f"lid - rl * {1 if self.threads_first else self.group_rows}"
@@ -165,7 +170,7 @@ class Layout:
 
     def _lanes(self, states: list[tuple[str, str]]) -> int:
         """How many of a row's threads merge these registers lane by lane."""
-        if self.exchange is None or any(ctype not in _WORDS for ctype, _ in states):
+        if self.exchange is None or any(ctype not in WORDS for ctype, _ in states):
             return 1
         return min(self.exchange.width, self.row_threads)
 
@@ -177,7 +182,7 @@ class Layout:
         scope.lines += [
             f"for (int d = {self.row_threads // 2}; d > 0; d >>= 1) {{",
             "  if (rl < d) {",
-            f"    {_merge(spec, states, others)}",
+            f"    {merged(spec, states, others)}",
             *(f"    l{name}[lid] = {name};" for _, name in states),
             "  }",
             "  barrier(CLK_LOCAL_MEM_FENCE);",
@@ -190,19 +195,19 @@ class Layout:
         for before, after in itertools.pairwise(_counts(places)):
             own = f"ol * {places} + rl"
             others = [f"l{name}[{own} + k * {after}]" for _, name in states]
-            merged = [f"{name} = l{name}[{own}];" for _, name in states]
+            first = [f"{name} = l{name}[{own}];" for _, name in states]
             scope.lines += [
                 f"if (rl < {after}) {{",
-                *(f"  {line}" for line in merged),
+                *(f"  {line}" for line in first),
                 f"  for (int k = 1; k < {before // after}; ++k) "
-                f"{{ {_merge(spec, states, others)} }}",
+                f"{{ {merged(spec, states, others)} }}",
                 *(f"  l{name}[{own}] = {name};" for _, name in states),
                 "}",
                 "barrier(CLK_LOCAL_MEM_FENCE);",
             ]
 
 
-def _merge(spec: Any, states: list[tuple[str, str]], others: list[str]) -> str:
+def merged(spec: Any, states: list[tuple[str, str]], others: list[str]) -> str:
     """Statements that merge others' registers, given as expressions, into one's own."""
     taken = [f"const {c} t{name} = {x};" for (c, name), x in zip(states, others, strict=True)]
     names = {f"t{k}": f"t{name}" for k, (_, name) in enumerate(states)}
@@ -226,7 +231,7 @@ def layout_of(
     per_thread: int = 0,
     lanes: int = 1,
     again: bool = False,
-    wide: int = 1,
+    held: Held | None = None,
 ) -> Layout:
     """The layout of `rows` rows of `length` elements on a device.
 
@@ -236,7 +241,7 @@ def layout_of(
         per_thread: how many elements a work-item may keep in registers, if rows are short.
         lanes: elements of the vectors that one work-item a row reads, if it reads vectors.
         again: whether a row is read several times.
-        wide: how many neighbouring rows a work-item has, where a row's elements are not neighbours.
+        held: vectors of short rows that a GPU's work-item may keep in registers.
     """
     cpu = info.kind == "cpu"
     most = info.max_work_group_size
@@ -255,7 +260,8 @@ def layout_of(
         else:
             threads = min(most, max(1, power_of_two(length) // 4))
             group_rows = max(1, min(most // threads, power_of_two(rows)))
-        kept = _register_layout(rows, length, most, info, per_thread)
+        kept = _held_layout(rows, length, most, info, held) if held else None
+        kept = kept or _register_layout(rows, length, most, info, per_thread)
         if kept is not None and lanes == 1:
             return _agreeing(kept, info)
     elif cpu:
@@ -263,17 +269,17 @@ def layout_of(
     else:
         # 32 neighbours read whole lines of memory: a third faster than eight on an H200
         most = min(512, most)
-        group_rows = min(32, power_of_two(rows // wide))
+        group_rows = min(32, power_of_two(rows))
         threads = max(1, min(most // group_rows, power_of_two(length) // 4))
     splits = 1
     if not whole:
-        groups = ceil_div(rows, group_rows * wide)
+        groups = ceil_div(rows, group_rows)
         wanted = info.compute_units * (4 if cpu else 8)
         if groups < wanted:
             # a second kernel costs a launch: split only where each part is long
             shortest = threads * lanes * 32
             splits = max(1, min(-(-wanted // groups), length // shortest))
-    layout = Layout(group_rows, threads, splits, threads_first, lanes=lanes, wide=wide)
+    layout = Layout(group_rows, threads, splits, threads_first, lanes=lanes)
     return _agreeing(layout, info)
 
 
@@ -290,6 +296,30 @@ def _agreeing(layout: Layout, info: DeviceInfo) -> Layout:
 def few_rows(rows: int, info: DeviceInfo) -> bool:
     """Whether each row has a compute unit for itself, so that it counts how long one takes."""
     return info.kind == "gpu" and rows <= info.compute_units
+
+
+def _held_layout(
+    rows: int, length: int, most: int, info: DeviceInfo, held: Held
+) -> Layout | None:
+    """The layout of many rows of a few vectors a work-item: the fewest work-items whose registers
+    hold a row, a sub-group at best, which agrees without local memory and barriers, and for which
+    what each does for a row rather than for an element counts least."""
+    lanes = lanes_of(info)
+    machine = of_facts(info)
+    registers = min(4 * machine.registers / machine.resident, info.registers or math.inf)
+    room = 4 * HELD_PART * registers  # bytes
+    vectors = ceil_div(length, held.vector)
+    threads = min(lanes.width if lanes else HELD_LANES, last_power(vectors))
+    while 1 < threads <= min(most, vectors):
+        each = ceil_div(vectors, threads) * held.vector
+        group_rows = max(1, min(most, HELD_GROUP) // threads)
+        fits = each <= min(held.most, HELD_EACH) and each * held.nbytes <= room
+        if fits and rows >= group_rows * 2 * info.compute_units:
+            return Layout(
+                group_rows, threads, 1, True, ceil_div(length, threads), held=True
+            )
+        threads *= 2
+    return None
 
 
 def _register_layout(

@@ -1,0 +1,112 @@
+"""Short rows of which work-items of a GPU keep vectors in registers, and how much is read.
+
+Memory is busy only while enough reads are under way.  So a row has as few work-items as their
+registers allow, what these read comes before all that is computed from it, and of rows of a vector
+or two a work-item takes several.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kerascl.compiler.generate import neighbours
+from kerascl.compiler.generate.blocked import BLOCK
+from kerascl.compiler.generate.builder import Builder
+from kerascl.compiler.generate.emit import Writer
+from kerascl.compiler.generate.reduced import Reduced
+from kerascl.compiler.generate.rows import Held, Layout, few_rows
+from kerascl.core.op import Kind
+from kerascl.dtypes import DType
+
+STATEMENTS = 2048  # of all elements that are written out one after the other
+# Bytes that a work-item of a GPU reads at once, and how many groups of several rows each compute
+# unit has at least.
+UNDER_WAY = 128
+SEVERAL_GROUPS = 8
+# Reads, in the text of a kernel, that only need to know their element's place; and that place.
+_READ = re.compile(r"const \w+ val\d+ = (\w+\()?buf\d+\[[x\d_ +*]+\]\)?;")
+_VECTOR = re.compile(r"const \w+ vec\d+ = \*\(__global const \w+\*\)\((buf\d+) \+ [()x\d_ +*]+;")
+_PLACE = re.compile(r"const (int|long) (r|q?x|inside)[\d_]* = [^\[]*;")
+
+
+def streams(build: Builder, of: Reduced) -> list[DType]:
+    """Of which dtypes the bytes of rows are."""
+    read = of.read_whole() or [x for x in of.values() if id(x) in build.outside]
+    return [x.dtype for x in read]
+
+
+def vectors(build: Builder, of: Reduced, along: bool, per_thread: int) -> Held | None:
+    """What work-items of a GPU may keep of short rows; None where they may not.
+
+    Args:
+        along: whether neighbours belong to one row.
+        per_thread: how many elements may be kept, 0 for none.
+    """
+    whole = of.read_whole()
+    if build.info.kind != "gpu" or build.generic or not along or not whole:
+        return None
+    if of.cluster.staged and per_thread == 0:
+        return None
+    vector = neighbours.most(streams(build, of), neighbours.MOST, of.length)
+    most = STATEMENTS // max(1, of.cluster.statements)
+    return Held(vector, of.bytes_each(), most) if vector > 1 else None
+
+
+def together(
+    build: Builder, of: Reduced, dims: tuple[int, ...], marks: Any, layout: Layout, each: int
+) -> int:
+    """How many neighbours a work-item of a GPU takes together, of `each` that it reads at once."""
+    along = marks[-1] and sum(marks) == 1 and layout.threads_first and layout.splits == 1
+    if build.info.kind != "gpu" or build.generic or not along or few_rows(of.rows, build.info):
+        return 1
+    if layout.held:  # the last vector of some is beyond the row's end
+        each = neighbours.MOST
+    return neighbours.most(streams(build, of), each, dims[-1])
+
+
+def several(build: Builder, of: Reduced, dims: tuple[int, ...], marks: Any, layout: Layout) -> int:
+    """How many short rows a work-item takes at once, where agreeing on each takes no barrier."""
+    levels = of.levels()
+    later = any(levels[id(m)] for m in of.cluster.members if m.op.kind is Kind.REDUCTION)
+    if of.cluster.staged or later or layout.exchange is None:
+        return 1
+    kept = [n for n, mark in zip(dims, marks, strict=True) if not mark]
+    most = at_once(of, layout.per_thread * of.bytes_each(), layout.per_thread)
+    enough = SEVERAL_GROUPS * build.info.compute_units
+    count = 1
+    while 2 * count <= most and kept[-1] % (2 * count) == 0:
+        if layout.groups(of.rows) < 2 * count * enough:
+            break
+        count *= 2
+    return count
+
+
+def at_once(of: Reduced, nbytes: int, copies: int) -> int:
+    """How many times so many bytes, and copies of an element's statements, a work-item of a GPU
+    reads at once; a power of two."""
+    text = copies * of.cluster.statements
+    count = 1
+    while 2 * count * max(nbytes, UNDER_WAY // BLOCK) <= UNDER_WAY:
+        if 2 * count * text > STATEMENTS:
+            break
+        count *= 2
+    return count
+
+
+def early(
+    build: Builder, of: Reduced, writer: Writer, layout: Layout, lines: list[str], first: bool
+) -> list[str]:
+    """Those of a stage's lines that come before all others: no read then waits for what the row's
+    threads agree on, or for what is computed from the reads before it."""
+    whole = {writer.buffer(x) for x in of.read_whole()} if layout.held else set()
+    few = not first and few_rows(of.rows, build.info)
+
+    def reads(line: str) -> bool:
+        vector = _VECTOR.fullmatch(line)
+        if vector is not None and vector[1] in whole:
+            return True
+        return few and bool(vector or _READ.fullmatch(line))
+
+    places = first and layout.held
+    return [x for x in lines if reads(x) or (places and _PLACE.fullmatch(x))]
