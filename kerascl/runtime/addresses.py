@@ -51,7 +51,7 @@ def _self_test(info: DeviceInfo, index: int | None) -> str:
     module = "kerascl.runtime.addresses_selftest"
     return selftest.kept(
         info, "addresses", sources.of_module(module),
-        lambda: selftest.in_child(module, index, KERASCL_ADDRESSES="2"),
+        lambda: selftest.in_child(module, index, light=True, KERASCL_ADDRESSES="2"),
     )  # fmt: skip
 
 

@@ -85,8 +85,6 @@ def lower(
         NotImplementedError: a value is of double precision, which the device lacks.
         ReadLater: see `group`.
     """
-    if not info.fp64:
-        _refuse_doubles(nodes, info)
     make = functools.partial(_lower, nodes, roots, info, generic, streamed, labels)
     return asked.settled(info, make, meanwhile)
 
@@ -99,6 +97,8 @@ def _lower(
     streamed: frozenset[int],
     labels: Labels | None,
 ) -> Program:
+    if not info.fp64:
+        _refuse_doubles(nodes, info)
     given = {id(node): k for k, node in enumerate(nodes)}
     wanted = list({id(s): s for s in map(views.storage, roots)}.values())
     nodes, roots, origin = rewrite(nodes, wanted, info)
@@ -442,7 +442,7 @@ class _Lowering:
             ids = frozenset(id(n) for n in streamed)
             wanted = [*found.roots, *found.more]
             try:
-                inner = lower(found.nodes, wanted, self.info, self.generic, ids)
+                inner = _lower(found.nodes, wanted, self.info, self.generic, ids, None)
             except ReadLater as late:
                 without.add(id(late.carry))
                 continue

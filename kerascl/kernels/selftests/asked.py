@@ -14,19 +14,20 @@ from __future__ import annotations
 import contextlib
 import json
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from kerascl import config
 from kerascl.runtime import children, selftest, sources
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import DeviceInfo
 from kerascl.runtime.errors import CompileError
 from kerascl.runtime.selftest import FULL, FULL_TEXT, SECONDS, Outcome
 
+SECONDS_EACH = 4  # that the child may take for each, where they are many
 T = TypeVar("T")
 
 
@@ -60,6 +61,7 @@ class _Thread(threading.local):
     program or compares solvers; None: it has to know."""
 
     noted: dict[SelfTest, None] | None = None
+    comparing = False
 
 
 _thread = _Thread()
@@ -110,7 +112,9 @@ def passed(info: DeviceInfo, *tests: SelfTest) -> bool:
         found = _look(info, test)
         if found:
             return False
-        if found is None:
+        if found is None and not _thread.comparing:
+            if not noted:
+                _begin_early(info)
             noted[test] = None
     return True
 
@@ -121,11 +125,12 @@ def comparing() -> Iterator[None]:
 
     Who uses one asks again whether it applies.
     """
-    before, _thread.noted = _thread.noted, {}
+    before = _thread.noted, _thread.comparing
+    _thread.noted, _thread.comparing = {}, True
     try:
         yield
     finally:
-        _thread.noted = before
+        _thread.noted, _thread.comparing = before
 
 
 def settled(
@@ -134,23 +139,19 @@ def settled(
     """What `make` gives where each self-test that it relies on has passed.
 
     It runs as if those that nobody ran yet had passed; if one of those that it asked for fails, it
-    runs again. Inside of another `make` it runs once, and that one sees to the self-tests.
+    runs again.
 
     Args:
         meanwhile: called with what `make` gave, while its self-tests run.
     """
-    if _thread.noted is not None:
-        made = make()
-        if meanwhile is not None:
-            meanwhile(made)
-        return made
     while True:
         noted: dict[SelfTest, None] = {}
-        _thread.noted = noted
+        before = _thread.noted, _thread.comparing
+        _thread.noted, _thread.comparing = noted, False
         try:
             made = make()
         finally:
-            _thread.noted = None
+            _thread.noted, _thread.comparing = before
         if not noted:
             if meanwhile is not None:
                 meanwhile(made)
@@ -218,21 +219,45 @@ def _run(info: DeviceInfo, tests: Sequence[SelfTest]) -> list[Outcome]:
     return [found[test.place] for test in tests]
 
 
+_begun: dict[int, subprocess.Popen[str]] = {}  # by the device's index
+
+
+def _begin(index: int) -> subprocess.Popen[str]:
+    """A process that waits for a list of self-tests, and ends where it never gets one."""
+    # The kinds of kernels that are wrong on this driver are no business of these.  Its programs are
+    # built beside those that rely on its results.
+    threads = str(max(1, config.build_threads() // 2))
+    return subprocess.Popen(
+        children.light("kerascl.kernels.selftests.child", str(index)),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=children.environment(KERASCL_CHECK="0", KERASCL_BUILD_THREADS=threads),
+    )  # fmt: skip
+
+
+def _begin_early(info: DeviceInfo) -> None:
+    """Start the child process, which somebody will need."""
+    index = devices.index_of(info)
+    with _lock, contextlib.suppress(OSError):
+        if index is not None and index not in _begun:
+            _begun[index] = _begin(index)
+
+
 def _child(index: int, places: Sequence[str]) -> dict[str, Outcome]:
     """What one process found of the self-tests that it came to; of all, where another would be no
     better."""
-    command = [sys.executable, "-m", "kerascl.kernels.selftests.child", str(index), *places]
-    # The kinds of kernels that are wrong on this driver are no business of these.
-    environment = children.environment(KERASCL_CHECK="0")
+    code: int | None
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS, env=environment
-        )
-        output, errors, code = done.stdout, done.stderr, done.returncode
-    except (OSError, subprocess.TimeoutExpired) as failure:
-        reason = f"the self-test did not end: {type(failure).__name__}"
-        given = getattr(failure, "stdout", None) or b""
-        output, errors, code = given.decode() if isinstance(given, bytes) else given, reason, None
+        process = _begun.pop(index, None) or _begin(index)
+        try:
+            seconds = max(SECONDS, SECONDS_EACH * len(places))
+            output, errors = process.communicate(json.dumps(places) + "\n", seconds)
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            errors, code = "the self-test did not end: TimeoutExpired", None
+    except OSError as failure:
+        output, errors, code = "", f"the self-test did not end: {type(failure).__name__}", None
     found: dict[str, Outcome] = {}
     begun = ""
     for line in output.splitlines():

@@ -1,10 +1,10 @@
 """The child's side of `asked`: self-tests of kernels on one device, in a process of their own.
 
-`python -m kerascl.kernels.selftests.child INDEX MODULE:PART...` takes a device by its number in the
-order of `find_devices`.  Each module has `trials(info, part)`, or `trials(info)` where the part is
-"".  Before the first of them all their programs are built at once, which takes much longer than
-they run.  A line of JSON tells when one begins, ["begun", place], and when it ends,
-["ended", place, what is wrong or ""].
+`python -m kerascl.kernels.selftests.child INDEX` takes a device by its number in the order of
+`find_devices`, and from standard input a line of JSON, a list of MODULE:PART.  Each module has
+`trials(info, part)`, or `trials(info)` where the part is "".  Before the first of them all their
+programs are built at once, which takes much longer than they run.  A line of JSON tells when one
+begins, ["begun", place], and when it ends, ["ended", place, what is wrong or ""].
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ def _trials(info: device.DeviceInfo, place: str) -> Iterable[trial.Trial]:
     return made
 
 
-def main(index: str, *places: str) -> None:
+def main(index: str) -> None:
     """Run self-tests; exit with FULL where there is no memory for them."""
     dev = device.get(index)
-    with dev.programs.compiler_processes() as build:  # they start while the trials are listed
+    with dev.programs.compiler_processes() as build:  # they start while it waits for the list
+        _ = dev.queue, dev.buffers
+        places: list[str] = json.loads(sys.stdin.readline() or "[]")
         trials = {place: list(_trials(dev.info, place)) for place in places}
         every = [one for found in trials.values() for one in found]
         with contextlib.suppress(CompileError):  # it is met again, by whom it belongs to
