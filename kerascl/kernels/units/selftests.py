@@ -23,11 +23,12 @@ def tests(info: DeviceInfo) -> tuple[SelfTest, ...]:
 
 
 def results(info: DeviceInfo) -> dict[str, str]:
-    """Of each self-test, by what it is for: "" when all its parts passed, else why one did not."""
+    """Of each self-test, by what it is for: "" when all its parts passed, else why one did not, and
+    which where others did."""
     every = tests(info)
-    parts = asked.results(info, every)
-    found = dict.fromkeys((test.name for test in every), "")
-    for test in every:
-        if (problem := parts[test.title]) and not found[test.name]:
-            found[test.name] = f"{test.part}: {problem}"
+    known, found = asked.results(info, every), {}
+    for name in dict.fromkeys(test.name for test in every):
+        of = {test.part: known[test.title] for test in every if test.name == name}
+        part, problem = next(((k, v) for k, v in of.items() if v), ("", ""))
+        found[name] = problem if all(of.values()) or not problem else f"{part}: {problem}"
     return found
