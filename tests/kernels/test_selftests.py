@@ -302,7 +302,9 @@ def proven_by(solver, p):
         if "wgmma" not in solver.name:  # whose name is that of the direction
             words.add("forward" if p.grad is None else "gradient")
         return words
-    words = {p.a.name, *(("highest",) if p.precision == "highest" and nvidia and p.a is F32 else ())}
+    words = {p.a.name}
+    if nvidia and p.precision == "highest" and p.a is F32:
+        words.add("highest")
     if not nvidia:
         words.add(getattr(p, "kind", "product"))
     elif isinstance(p, ConvProblem) and not solver.name.startswith(
