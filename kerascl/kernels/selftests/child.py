@@ -16,9 +16,12 @@ import sys
 from collections.abc import Iterable
 
 from kerascl.kernels.selftests import trial
+from kerascl.kernels.units import selftests
 from kerascl.runtime import device
 from kerascl.runtime.errors import CompileError, OutOfDeviceMemory
 from kerascl.runtime.selftest import FULL
+
+assert selftests  # what it imports registers the rewrites that processes need from the beginning
 
 
 def _tell(*what: str) -> None:
