@@ -150,6 +150,10 @@ def settled(
         _thread.noted, _thread.comparing = noted, False
         try:
             made = make()
+        except BaseException:
+            if noted:
+                _end_early(info)
+            raise
         finally:
             _thread.noted, _thread.comparing = before
         if not noted:
@@ -222,15 +226,13 @@ def _run(info: DeviceInfo, tests: Sequence[SelfTest]) -> list[Outcome]:
 _begun: dict[int, subprocess.Popen[str]] = {}  # by the device's index
 
 
-def _begin(index: int) -> subprocess.Popen[str]:
+def _begin(index: int, threads: int) -> subprocess.Popen[str]:
     """A process that waits for a list of self-tests, and ends where it never gets one."""
-    # The kinds of kernels that are wrong on this driver are no business of these.  Its programs are
-    # built beside those that rely on its results.
-    threads = str(max(1, config.build_threads() // 2))
+    # The kinds of kernels that are wrong on this driver are no business of these.
     return subprocess.Popen(
         children.light("kerascl.kernels.selftests.child", str(index)),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=children.environment(KERASCL_CHECK="0", KERASCL_BUILD_THREADS=threads),
+        env=children.environment(KERASCL_CHECK="0", KERASCL_BUILD_THREADS=str(threads)),
     )  # fmt: skip
 
 
@@ -239,7 +241,17 @@ def _begin_early(info: DeviceInfo) -> None:
     index = devices.index_of(info)
     with _lock, contextlib.suppress(OSError):
         if index is not None and index not in _begun:
-            _begun[index] = _begin(index)
+            # Its programs are built beside those that rely on its results.
+            _begun[index] = _begin(index, max(1, config.build_threads() // 2))
+
+
+def _end_early(info: DeviceInfo) -> None:
+    """Nobody needs the child process after all."""
+    index = devices.index_of(info)
+    with _lock:
+        process = None if index is None else _begun.pop(index, None)
+    if process is not None:
+        process.communicate("")
 
 
 def _child(index: int, places: Sequence[str]) -> dict[str, Outcome]:
@@ -247,7 +259,9 @@ def _child(index: int, places: Sequence[str]) -> dict[str, Outcome]:
     better."""
     code: int | None
     try:
-        process = _begun.pop(index, None) or _begin(index)
+        with _lock:
+            process = _begun.pop(index, None)
+        process = process or _begin(index, config.build_threads())
         try:
             seconds = max(SECONDS, SECONDS_EACH * len(places))
             output, errors = process.communicate(json.dumps(places) + "\n", seconds)
