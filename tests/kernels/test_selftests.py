@@ -11,6 +11,7 @@ import sys
 import numpy as np
 import pytest
 
+import kerascl as kc
 from kerascl import dtypes
 from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.attention.problem import AttentionProblem, Dropout, Tensor
@@ -23,7 +24,7 @@ from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.selftests import asked, child, trial
 from kerascl.kernels.selftests.asked import SelfTest
 from kerascl.kernels.units import attention as unit_attention
-from kerascl.kernels.units import attention16, attention_fragment, selftests, tile
+from kerascl.kernels.units import attention16, attention_fragment, known, selftests, tile
 from kerascl.runtime import device
 from kerascl.runtime.errors import CompileError, DeviceError, OutOfDeviceMemory
 from kerascl.runtime.selftest import FULL
@@ -259,6 +260,26 @@ def test_a_program_is_made_anew_where_a_part_fails(answers):
     plan = asked.settled(info, make, begun.append)
     assert begun == made and plan is made[-1] and len(made) == 2
     assert [x.launches[0].name for x in made] == ["wgmma_attention", "attention_mma16"]
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_programs_whose_self_tests_fail_are_right(captured, answers, monkeypatch, rng):
+    """On a device that claims to have the instructions, which its compiler does not know."""
+    dev = device.default()
+    monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=7))
+    monkeypatch.setattr(known, "available", lambda *_: False)  # mma.sync has no self-test
+    monkeypatch.setenv("KERASCL_SOLVERS", "wgmma")
+    answers.wrong = {test.title for test in selftests.tests(dev.info)}
+    size = int(rng.integers(260, 300))
+    a, b = (rng.standard_normal((size, size)).astype(np.float32) for _ in range(2))
+
+    def twice(a, b):
+        return kc.matmul(kc.matmul(a, b), b)
+
+    out = np.asarray((kc.jit(twice) if captured else twice)(kc.array(a), kc.array(b)))
+    want = a.astype(np.float64) @ b.astype(np.float64) @ b.astype(np.float64)
+    assert np.linalg.norm(out - want) <= 1e-5 * np.linalg.norm(want)
+    assert answers.asked and all(len(set(x)) == len(x) for x in answers.asked)
 
 
 def test_what_does_not_build_is_made_anew_if_its_self_test_fails(answers):

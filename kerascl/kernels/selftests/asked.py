@@ -25,6 +25,7 @@ from kerascl.runtime import children, selftest, sources
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import DeviceInfo
 from kerascl.runtime.errors import CompileError
+from kerascl.runtime.out_of_process import CONTEXT_BYTES
 from kerascl.runtime.selftest import FULL, FULL_TEXT, SECONDS, Outcome
 
 SECONDS_EACH = 4  # that the child may take for each, where they are many
@@ -241,8 +242,9 @@ def _begin_early(info: DeviceInfo) -> None:
     index = devices.index_of(info)
     with _lock, contextlib.suppress(OSError):
         if index is not None and index not in _begun:
-            # Its programs are built beside those that rely on its results.
-            _begun[index] = _begin(index, max(1, config.build_threads() // 2))
+            # Its programs are built beside those that rely on its results, by other processes.
+            fit = info.global_mem_bytes // (2 * CONTEXT_BYTES)
+            _begun[index] = _begin(index, max(1, min(config.build_threads(), fit) // 2))
 
 
 def _end_early(info: DeviceInfo) -> None:
