@@ -86,7 +86,8 @@ def wgmma() -> bool:
 
 
 def addresses() -> int:
-    """Device addresses as kernel arguments: 0 never, 1 where a self-test passes, 2 untested."""
+    """Device addresses as kernel arguments: 0 never, 1 where a self-test passes, 2 untested, 3 as 1
+    where another process is about to keep the result."""
     return _integer("KERASCL_ADDRESSES", 1)
 
 

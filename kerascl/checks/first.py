@@ -10,6 +10,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 
 from kerascl import config
 from kerascl.checks import trial
@@ -20,6 +21,9 @@ from kerascl.runtime.device import Device, DeviceInfo
 from kerascl.runtime.diskcache import DiskCache
 
 ROOMS = ("kernels", "compiler", "core", "ops", "runtime", "checks")
+# Of processes that check at once: how many, processors for each, and bytes of the device's memory
+# that its context and the cases may take.
+MOST_CHILDREN, CORES_EACH, CHILD_BYTES = 4, 4, 4 << 30
 SECONDS = 3.0  # after which the other kinds are left to the next process
 
 
@@ -33,13 +37,27 @@ def guard_for(device: Device) -> Guard | None:
     missing = [kind for kind in KINDS if kind not in statuses]
     if missing and cache.writable:
         begun = time.perf_counter()
-        statuses |= judge(index, "few", missing, SECONDS)
+        statuses |= _beside(index, missing, _children(info))
         keep(info, statuses)
         if config.debug():
             seconds = time.perf_counter() - begun
             print(f"kerascl: {name_of(info)} checked in {seconds:.1f} s", file=sys.stderr)
     warn(info, statuses)
     return Guard(info, statuses)
+
+
+def _children(info: DeviceInfo) -> int:
+    """How many processes check a driver at once: most of their time they start, and compile."""
+    fit = info.global_mem_bytes // CHILD_BYTES
+    return max(1, min(MOST_CHILDREN, config.build_threads() // CORES_EACH, fit))
+
+
+def _beside(index: int, kinds: list[str], count: int) -> dict[str, str]:
+    """What `judge` says of a few cases of some kinds, shared out over so many processes."""
+    shares = [kinds[k::count] for k in range(min(count, len(kinds)))]
+    with ThreadPoolExecutor(len(shares), "kerascl-check") as pool:
+        found = pool.map(lambda share: judge(index, "few", share, SECONDS), shares)
+        return {kind: status for statuses in found for kind, status in statuses.items()}
 
 
 def keep(info: DeviceInfo, statuses: dict[str, str]) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from kerascl import config
 from kerascl.checks.guard import KINDS
 from kerascl.runtime import children
 
@@ -73,6 +74,8 @@ def _child(arguments: list[str], found: list[Result], told) -> bool:
     command = [sys.executable, "-m", "kerascl.checks.child", *arguments]
     # Matrix units have self-tests of their own, for which a first use need not wait twice.
     more = {"KERASCL_MATRIX": "0"} if arguments[1] == "few" else {}
+    if more and float(arguments[4]) and config.addresses() == 1:  # a first use asks that itself
+        more["KERASCL_ADDRESSES"] = "3"
     try:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

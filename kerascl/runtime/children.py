@@ -4,6 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
+
+# kerascl's package stands there without what `import kerascl` loads, most of which compiles graphs:
+# a second that whoever waits for a child would see.
+_LIGHT = """
+import sys, types
+package = sys.modules["kerascl"] = types.ModuleType("kerascl")
+package.__path__ = [{folder!r}]
+import runpy
+runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
+"""
+
+
+def light(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of `runtime` or `kernels`, which need nothing above them."""
+    text = _LIGHT.format(folder=str(Path(__file__).parents[1]), module=module)
+    return [sys.executable, "-c", text, *arguments]
 
 
 def environment(**more: str) -> dict[str, str]:

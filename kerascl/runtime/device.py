@@ -308,6 +308,7 @@ class Device:
     def buffers(self) -> Allocator:
         """The allocator."""
         if self._buffers is None:
+            _ = self.programs  # which begin to ask what takes as long as the allocator's questions
             with self.lock:
                 if self._buffers is None:
                     self._buffers = Allocator(self)

@@ -172,17 +172,18 @@ class Programs:
         self._processes: out_of_process.CompilerProcesses | None = None
         self.keep_on_disk(True)
         self._always = always(device.info)
+        self._guard_lock = threading.RLock()
+        self.built_from_source = 0
+        self.loaded_from_disk = 0
+        if first_use is not None and device.info.matrix:
+            # The check of a driver takes as long as the self-tests of addresses and of matrix
+            # units: all run at once.
+            threading.Thread(target=self._ask_early, name="kerascl-check", daemon=True).start()
         # After those that a program asks for; memory objects become addresses last of all.
         self._rewrites = (
             *((integers.REWRITE,) if "miscompiles_integer_minmax" in device.info.quirks else ()),
             *((addresses.REWRITE,) if device.addresses is not None else ()),
         )
-        self._guard_lock = threading.RLock()
-        self.built_from_source = 0
-        self.loaded_from_disk = 0
-        if first_use is not None and device.info.matrix:
-            # Self-tests of matrix units take as long as the check of a driver: both run at once.
-            threading.Thread(target=self._ask_early, name="kerascl-check", daemon=True).start()
 
     def _ask_early(self) -> None:
         with contextlib.suppress(Exception):  # it is met again, by whom it belongs to

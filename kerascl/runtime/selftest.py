@@ -59,18 +59,22 @@ def kept(info: DeviceInfo, name: str, digest: str, test: Callable[[], Outcome]) 
 
 
 def in_child(
-    module: str, index: int | None, seconds: float = SECONDS, **environment: str
-) -> Outcome:
+    module: str, index: int | None, seconds: float = SECONDS, light: bool = False,
+    **environment: str,
+) -> Outcome:  # fmt: skip
     """Run `python -m module index`; gives what `kept` wants of a test.
 
     Args:
         index: of the device in the order of `find_devices`.
         seconds: that it may take.
+        light: see `children.light`.
         environment: variables that the child has besides this process'.
     """
     if index is None:
         return "the device is not listed", False
     command = [sys.executable, "-m", module, str(index)]
+    if light:
+        command = children.light(module, str(index))
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds,

@@ -32,9 +32,9 @@ def preferred(info, batch, features=4, dtype="float32"):
 
 def test_matrix_units_keep_small_logits_of_large_heads(monkeypatch):
     info = gpu(matrix="mma80", global_mem_bytes=256 * 4 * 2 * 16 * 16)
-    monkeypatch.setattr(unit_attention, "available", lambda info: False)
+    monkeypatch.setattr(unit_attention, "available", lambda info, *_: False)
     assert not preferred(info, 1) and preferred(info, 2)
-    monkeypatch.setattr(unit_attention, "available", lambda info: True)
+    monkeypatch.setattr(unit_attention, "available", lambda info, *_: True)
     with kc.precision_scope("high"):
         assert preferred(info, 1, 64) and not preferred(info, 1, 65)
     with kc.precision_scope("highest"):
@@ -44,9 +44,9 @@ def test_matrix_units_keep_small_logits_of_large_heads(monkeypatch):
 
 def test_matrix_units_keep_larger_heads_of_halves(monkeypatch):
     info = gpu(matrix="mma80", global_mem_bytes=256 * 4 * 2 * 16 * 16)
-    monkeypatch.setattr(unit_attention, "available", lambda info: True)
+    monkeypatch.setattr(unit_attention, "available", lambda info, *_: True)
     for passed in (False, True):
-        monkeypatch.setattr(attention16, "available", lambda info, passed=passed: passed)
+        monkeypatch.setattr(attention16, "available", lambda *_, passed=passed: passed)
         for features, of_16 in ((64, True), (72, passed), (128, passed), (136, False)):
             assert preferred(info, 1, features, "bfloat16") == of_16
 

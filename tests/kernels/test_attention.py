@@ -455,17 +455,19 @@ def test_self_test_of_matrix_units(cpu_dev, monkeypatch):
     dropout = (*plain[:-1], 0.75)
     blocks = (unit_attention.FragmentBlock(2, 1, 16), unit_attention.FragmentBlock(2, 1, 32))
     monkeypatch.setattr(attention_selftest, "BOUNDS", {dtypes.float32: 2e-3})
-    monkeypatch.setattr(attention_selftest, "CASES", ((dropout, blocks),))
-    trial.run(cpu_dev, attention_selftest.trials(cpu_dev.info))
+    monkeypatch.setattr(attention_selftest, "CASES", {"dropout": ((dropout, blocks),)})
+    forward, gradient = (f"float32 dropout {way}" for way in attention_selftest.WAYS)
+    for part in (forward, gradient):
+        trial.run(cpu_dev, attention_selftest.trials(cpu_dev.info, part))
     with monkeypatch.context() as patched:
         wrong = philox.SOURCE.replace("(key + 4ul", "(key + 3ul")
         patched.setattr(philox, "SOURCE", wrong)
         with pytest.raises(DeviceError, match="attention is wrong"):
-            trial.run(cpu_dev, attention_selftest.trials(cpu_dev.info))
-    monkeypatch.setattr(attention_selftest, "CASES", ((plain, blocks),))
+            trial.run(cpu_dev, attention_selftest.trials(cpu_dev.info, forward))
+    monkeypatch.setattr(attention_selftest, "CASES", {"": ((plain, blocks),)})
     fault = ("(8 * j + m) * (4", "(8 * j + 1 - m) * (4")  # depths of values swapped
     for name in ("FragmentAttention", "FragmentAttentionGradient"):
         kind = getattr(unit_attention, name).__mro__[1]
         monkeypatch.setattr(unit_attention, name, emulated_class(kind, fault=fault))
     with pytest.raises(DeviceError, match="attention is wrong"):
-        trial.run(cpu_dev, attention_selftest.trials(cpu_dev.info))
+        trial.run(cpu_dev, attention_selftest.trials(cpu_dev.info, "float32 forward"))

@@ -10,7 +10,12 @@ from kerascl.kernels.attention.problem import Dropout, Tensor
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.hopper.ptx import sm_90a
 from kerascl.kernels.selftests import trial
-from kerascl.kernels.units import attention16, attention16_large_selftest, attention16_selftest
+from kerascl.kernels.units import (
+    attention16,
+    attention16_large_selftest,
+    attention16_selftest,
+    attention_selftest,
+)
 from kerascl.kernels.units.attention16 import Attention16, Attention16Gradient, Tile, takes
 from kerascl.runtime.errors import DeviceError
 from tests.kernels import ptx
@@ -177,7 +182,7 @@ def test_tiles_fit(card, hopper):
 
 
 def test_large_tiles_want_their_self_test(hopper, monkeypatch):
-    monkeypatch.setattr(attention16, "available", lambda info, name=attention16.BASE: (
+    monkeypatch.setattr(attention16, "available", lambda info, p, name=attention16.BASE: (
         name == attention16.BASE
     ))  # fmt: skip
     for solver, problem in pair(128):
@@ -243,8 +248,8 @@ def test_registers_hold_everything(where, features, drop, request):
 def test_self_test(dev, monkeypatch):
     """It passes where the units work, and says what is wrong where they do not."""
     case = (1, 20, 37, 2, 16, 24, True, 0.75)
-    monkeypatch.setattr(attention16_selftest, "CASES", ((case, BF16),))
-    monkeypatch.setattr(attention16_large_selftest, "CASES", (case,))
+    for module in (attention16_selftest, attention16_large_selftest):
+        monkeypatch.setattr(module, "CASES", {"64": case})
 
     def emulate(fault=None):
         for kind in (Attention16, Attention16Gradient):
@@ -254,7 +259,8 @@ def test_self_test(dev, monkeypatch):
 
     emulate()
     for module in (attention16_selftest, attention16_large_selftest):
-        trial.run(dev, module.trials(dev.info))
+        for way in attention_selftest.WAYS:
+            trial.run(dev, module.trials(dev.info, f"bfloat16 64 {way}"))
     emulate(FAULTS["other half of the depth"])
     with pytest.raises(DeviceError, match="attention is wrong"):
-        trial.run(dev, attention16_selftest.trials(dev.info))
+        trial.run(dev, attention16_selftest.trials(dev.info, "bfloat16 64 forward"))

@@ -39,7 +39,7 @@ SIZES = (1, 37, 45, 2, 1, 20, 12), (2, 20, 33, 2, 2, 7, 18)
 @pytest.fixture(autouse=True)
 def passed(monkeypatch):
     """As if every self-test had passed."""
-    monkeypatch.setattr(fragment, "available", lambda unit, info: info.matrix in unit.matrix)
+    monkeypatch.setattr(fragment, "available", lambda unit, info, *_: info.matrix in unit.matrix)
 
 
 def emulated(kind, unit, card, dtype, block=None, exact=True):
@@ -188,7 +188,8 @@ def whole_self_test(dev, monkeypatch, card, change=lambda text: text, units=None
         for kind in KINDS:
             patched.setattr(fragment, kind.__name__, changed(kind))
         shown = Disguised(dev, card)
-        trial.run(shown, attention_fragment_selftest.trials(shown.info))
+        for part in attention_fragment_selftest.parts(shown.info):
+            trial.run(shown, attention_fragment_selftest.trials(shown.info, part))
 
 
 @pytest.mark.every(4)
@@ -281,7 +282,7 @@ def test_chosen_if_the_self_test_passes(name, dtype, monkeypatch):
     for solver, p in zip(pair, (problem, backward(problem)), strict=True):
         plain = [s for s in attention_tiled.SOLVERS if s.applies(p, info)]
         assert solver.cost(p, info) <= min(s.cost(p, info) for s in plain)
-    monkeypatch.setattr(fragment, "available", lambda unit, info: False)
+    monkeypatch.setattr(fragment, "available", lambda unit, info, *_: False)
     assert choose(attention.SOLVERS, problem, info).name == "tile"
 
 
@@ -302,9 +303,10 @@ def test_a_self_test_of_their_own_decides(monkeypatch):
 
     monkeypatch.setattr(asked, "_run", run)
     asked.forget()
-    assert not fragment.available(UNITS["xmx16"][0], info)
+    asked_for = (dtypes.float16, "forward")
+    assert not fragment.available(UNITS["xmx16"][0], info, *asked_for)
     assert modules == ["kerascl.kernels.units.attention_fragment_selftest"]
-    assert not fragment.available(UNITS["xmx8"][0], info) and len(modules) == 1
+    assert not fragment.available(UNITS["xmx8"][0], info, *asked_for) and len(modules) == 1
     asked.forget()
 
 

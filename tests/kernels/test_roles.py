@@ -69,7 +69,7 @@ def units(monkeypatch):
     for module in (unit_attention, attention16):
         monkeypatch.setattr(module, "available", lambda info, *_: bool(info.matrix))
     for module in (known, attention_fragment):
-        monkeypatch.setattr(module, "available", lambda unit, info: info.matrix in unit.matrix)
+        monkeypatch.setattr(module, "available", lambda unit, info, *_: info.matrix in unit.matrix)
 
 
 def check(plan) -> None:

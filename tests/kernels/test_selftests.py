@@ -2,106 +2,385 @@
 device, and would leave its kernels unused in silence."""
 
 import dataclasses
+import functools
 import importlib
+import io
 import json
 import sys
 
 import numpy as np
 import pytest
 
-from kerascl.kernels.hopper import probe
+import kerascl as kc
+from kerascl import dtypes
+from kerascl.kernels.attention import solvers as attention
+from kerascl.kernels.attention.problem import AttentionProblem, Dropout, Tensor
+from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.conv import solvers as conv
+from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
+from kerascl.kernels.hopper.selftests.convolutions import problem as problem_of_conv
+from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.selftests import asked, child, trial
 from kerascl.kernels.selftests.asked import SelfTest
-from kerascl.kernels.units import selftests
-from kerascl.runtime.errors import DeviceError, OutOfDeviceMemory
+from kerascl.kernels.units import attention as unit_attention
+from kerascl.kernels.units import attention16, attention_fragment, known, selftests, tile
+from kerascl.runtime import device
+from kerascl.runtime.errors import CompileError, DeviceError, OutOfDeviceMemory
 from kerascl.runtime.selftest import FULL
 
-UNITS = "kerascl.kernels.units"
-HOPPER = [test.module for test in probe.SELF_TESTS.values()]
+F32, BF16, F16 = dtypes.float32, dtypes.bfloat16, dtypes.float16
+STORE = store_epilogue(F32)
+FACTS = dataclasses.replace(
+    next(found.info for found in device.find_devices() if found.info), name="a card", kind="gpu",
+    compute_units=132, local_mem_bytes=65536, max_work_group_size=1024,
+)  # fmt: skip
+ON_UNITS = (
+    tile.FragmentSolver, unit_attention._FragmentSolver, attention16._Solver16,
+    attention_fragment._FragmentSolver,
+)  # fmt: skip
+ALL = {
+    matrix: dataclasses.replace(FACTS, matrix=matrix, nvidia_capability=capability)
+    for matrix, capability in {
+        "wgmma90": (9, 0), "mma80": (8, 0),
+        **dict.fromkeys(("wmma11", "wmma12", "mfma90a", "mfma942", "xmx8", "xmx16")),
+    }.items()
+}  # fmt: skip
+TESTS = [(matrix, test) for matrix, info in ALL.items() for test in selftests.tests(info)]
 
 
-@pytest.mark.parametrize(("module", "matrix"), [
-    *((module, "wgmma90") for module in (
-        *HOPPER, f"{UNITS}.attention_selftest", f"{UNITS}.attention16_selftest",
-        f"{UNITS}.attention16_large_selftest",
-    )),
-    (f"{UNITS}.product_selftest", "mma80"),
-    *(
-        (f"{UNITS}.{kind}_selftest", matrix)
-        for kind in ("product", "attention_fragment")
-        for matrix in ("wmma11", "wmma12", "mfma90a", "mfma942", "xmx8", "xmx16")
-    ),
-])  # fmt: skip
-def test_self_tests_reach_their_end(module, matrix, hopper_info, monkeypatch):
+@pytest.fixture
+def waiting(monkeypatch):
+    """A self-test that waits for self-tests never ends."""
+
     def waits(*_):
         raise AssertionError("a self-test that waits for self-tests never ends")
 
-    monkeypatch.setattr(probe, "available", waits)
+    monkeypatch.setattr(asked, "passed", waits)
     monkeypatch.setattr(asked, "results", waits)
-    checks = []
 
-    def check(name, got, want, bound):
-        checks.append(name)
-        assert got.shape == want.shape and np.isfinite(want).all() and 0 < bound < 0.1
 
-    loaded = importlib.import_module(module)
-    real = trial.check
-    for place in list(sys.modules.values()):  # whoever imported it
-        if place.__dict__.get("check") is real:
-            monkeypatch.setattr(place, "check", check)
-    found = list(loaded.trials(dataclasses.replace(hopper_info, matrix=matrix)))
+@pytest.mark.parametrize(("matrix", "test"), [
+    pytest.param(matrix, test, id=f"{matrix}, {test.title}")
+    for matrix, test in TESTS if matrix != "mma80"  # has what wgmma90 has, too
+])  # fmt: skip
+def test_self_tests_plan_what_they_say(matrix, test, waiting):
+    found = list(importlib.import_module(test.module).trials(ALL[matrix], test.part))
     assert found
     for one in found:
         assert one.plan.launches and one.times > 0
-        before, data = len(checks), one.data()
-        assert all(array.size for array in (*data.inputs.values(), *data.outs.values()))
-        for array in data.outs.values():
-            array.fill(0)
-        data.verdict()
-        assert len(checks) > before  # each tells something of what it computed
     texts = trial.programs(found)
     assert len(texts) == len(set(texts)) and set(texts) == {
         (x.source, x.options) for one in found for x in one.plan.launches
     }
 
 
-def test_what_is_asked_for_together(hopper_info):
-    names = [
-        {test.name for test in needed(hopper_info)}
-        for needed in (selftests.products, selftests.convolutions, selftests.attention)
-    ]
-    assert names[0] == {"wgmma", "wgmma_transposed", "wgmma_pingpong"}
-    attention = {"wgmma_attention", "wgmma_attention_gradient"}
-    assert names[1] == set(probe.SELF_TESTS) - attention
-    assert names[2] - names[0] == attention | {
-        "attention_mma", "attention_mma16", "attention_mma16_large",
-    }  # fmt: skip
-    plain = dataclasses.replace(hopper_info, matrix="")
-    assert not selftests.attention(plain) and not selftests.convolutions(plain)
+@pytest.mark.every(12)
+@pytest.mark.parametrize(("matrix", "test"), [
+    pytest.param(matrix, test, id=f"{matrix}, {test.title}")
+    for matrix, test in TESTS if matrix != "mma80"
+])  # fmt: skip
+def test_self_tests_reach_their_end(matrix, test, waiting, monkeypatch):
+    checks = []
+
+    def check(name, got, want, bound):
+        checks.append(name)
+        assert got.shape == want.shape and np.isfinite(want).all() and 0 < bound < 0.1
+
+    loaded = importlib.import_module(test.module)
+    real = trial.check
+    for place in list(sys.modules.values()):  # whoever imported it
+        if place.__dict__.get("check") is real:
+            monkeypatch.setattr(place, "check", check)
+    for one in loaded.trials(ALL[matrix], test.part):
+        before, data = len(checks), one.data()
+        assert all(array.size for array in (*data.inputs.values(), *data.outs.values()))
+        for array in data.outs.values():
+            array.fill(0)
+        data.verdict()
+        assert len(checks) > before  # each tells something of what it computed
 
 
-def test_each_is_asked_for_once(hopper_info, tmp_path, monkeypatch):
+def test_names_are_told_apart():
+    for info in ALL.values():
+        tests = selftests.tests(info)
+        assert len({test.title for test in tests}) == len({test.place for test in tests})
+        assert len(set(tests)) == len(tests)
+    assert not selftests.tests(dataclasses.replace(FACTS, matrix=""))
+
+
+class Answers:
+    """Stands for the child process: what passes, and what was asked for."""
+
+    def __init__(self):
+        self.wrong, self.asked = set(), []
+
+    def __call__(self, info, tests):
+        self.asked.append([test.title for test in tests])
+        return [("it is wrong" if test.title in self.wrong else "", False) for test in tests]
+
+
+@pytest.fixture
+def answers(monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
-    info = dataclasses.replace(hopper_info, driver_version="of this test")
-    ran = []
-
-    def run(_, tests):
-        ran.append([test.name for test in tests])
-        return [("", True) if test.name == "wgmma" else ("it is wrong", False) for test in tests]
-
-    monkeypatch.setattr(asked, "_run", run)
-    selftests.ask(info, selftests.products)
-    assert not asked.passed(info, probe.SELF_TESTS["wgmma_transposed"])
-    assert asked.passed(info, probe.SELF_TESTS["wgmma"])
-    assert asked.results(info, selftests.products(info)) == {
-        "wgmma": "", "wgmma_transposed": "it is wrong", "wgmma_pingpong": "it is wrong",
-    }  # fmt: skip
-    selftests.ask(info, selftests.attention)
-    assert len(ran) == 2 and not set(ran[0]) & set(ran[1])
-    asked.forget()  # as in another process: what is kept is not asked for again
-    asked.results(info, selftests.products(info))
-    assert ran[2:] == [["wgmma_transposed", "wgmma_pingpong"]]
+    found = Answers()
+    monkeypatch.setattr(asked, "_run", found)
+    monkeypatch.setattr(asked, "_begin_early", lambda info: None)
     asked.forget()
+    yield found
+    asked.forget()
+
+
+def product(dtype, precision="high", m=4096, n=4096, k=4096, turned=False):
+    strides = (1, k) if turned else (n, 1)
+    return normalise_matmul(
+        MatmulProblem(m, n, k, (), (k, 1), strides, dtype, dtype, F32, precision=precision)
+    )
+
+
+def attention_of(dtype, features=64, causal=True, dropout=None, backward=False):
+    batch, rows, heads = 16, 512, 12
+    x = Tensor(dtype, (rows * heads * features, heads * features, features, 1), 0)
+    return AttentionProblem(
+        batch, rows, rows, heads, heads, features, features, features**-0.5, causal, dtype,
+        x, x, x, grad=x if backward else None, dropout=dropout, precision="high",
+    )  # fmt: skip
+
+
+def conv_of(kind, dtype, precision, taps=3, channels=64, stride=1):
+    return dataclasses.replace(
+        problem_of_conv(kind, (64, 56, 56, channels, 128, taps, stride, taps // 2, 1), dtype),
+        precision=precision,
+    )
+
+
+def test_a_program_asks_only_for_its_parts(answers):
+    """float32 forward asks for no 16-bit kernel and no gradient, and all at once."""
+    info = ALL["wgmma90"]
+
+    def program():
+        kept.append(attention.plan(attention_of(F32), info, STORE))
+        for p in (product(F32), product(F32, turned=True), product(F32, m=12)):
+            kept.append(matmul.plan(p, info, STORE))
+        return kept
+
+    kept = []
+    asked.settled(info, program)
+    assert len(answers.asked) == 1 and len(kept) == 4  # made once, as all passed
+    titles = answers.asked[0]
+    assert "wgmma (float32)" in titles and "attention_mma (float32 causal forward)" in titles
+    for title in titles:
+        assert "float32" in title and "highest" not in title
+        assert "gradient" not in title and "grad" not in title
+    programs = {
+        text for _, test in TESTS if test.title in titles
+        for text in trial.programs(
+            importlib.import_module(test.module).trials(info, test.part)
+        )
+    }  # fmt: skip
+    assert len(programs) <= 30
+    asked.settled(info, program)
+    assert len(answers.asked) == 1  # known by now
+
+
+def test_nothing_is_asked_for_what_needs_nothing(answers):
+    info = ALL["wgmma90"]
+    asked.settled(info, lambda: matmul.plan(product(F32, m=4, n=4, k=4), info, STORE))
+    asked.settled(info, lambda: matmul.plan(product(dtypes.int32), info, STORE))
+    assert not answers.asked
+
+
+def test_costs_rely_on_nothing(answers):
+    info = ALL["wgmma90"]
+
+    def compare():
+        matmul.cost(product(F32), info)
+        matmul.computes(product(F32, m=4), info)
+        assert attention.preferred(attention_of(BF16), info)
+
+    asked.settled(info, compare)
+    compare()  # nor outside
+    assert not answers.asked
+    assert conv.plan(conv_of(FORWARD, BF16, "high"), info, STORE).launches
+    assert answers.asked  # who plans outside of `settled` waits
+
+
+# A part, a problem of which a solver is chosen that it proves, and others that stay as they were.
+FAILING = {
+    "wgmma (float32)": (product(F32, turned=True), [product(BF16)]),
+    "wgmma (bfloat16)": (product(BF16), [product(F32, turned=True), product(F16)]),
+    "wgmma_pingpong (bfloat16)": (product(BF16, k=768), [product(F16, k=768)]),
+    "attention_mma (float32 causal forward)": (
+        attention_of(F32), [attention_of(F32, causal=False), attention_of(F32, backward=True)],
+    ),
+    "wgmma_attention (bfloat16 64 causal)": (
+        attention_of(BF16),
+        [attention_of(BF16, 128), attention_of(F16), attention_of(BF16, backward=True)],
+    ),
+    "wgmma_attention_gradient (bfloat16 64 causal)": (
+        attention_of(BF16, backward=True), [attention_of(BF16), attention_of(F16, backward=True)],
+    ),
+}  # fmt: skip
+ROOMS = {MatmulProblem: matmul, AttentionProblem: attention, ConvProblem: conv}
+
+
+def plan_of(p, info):
+    return asked.settled(info, lambda: ROOMS[type(p)].plan(p, info, STORE))
+
+
+def facts(plan):
+    return [(launch.name, launch.source) for launch in plan.launches]
+
+
+@pytest.mark.parametrize("title", FAILING)
+def test_a_part_that_fails_switches_off_what_it_proves(title, answers):
+    info, (p, others) = ALL["wgmma90"], FAILING[title]
+    before = facts(plan_of(p, info)), [facts(plan_of(x, info)) for x in others]
+    assert any(title in together for together in answers.asked)
+    asked.forget()
+    answers.asked.clear()
+    answers.wrong = {title}
+    after = plan_of(p, info)
+    assert facts(after) != before[0] and after.launches
+    assert [facts(plan_of(x, info)) for x in others] == before[1]
+    asked_for = [x for together in answers.asked for x in together]
+    assert len(asked_for) == len(set(asked_for))  # each once
+    assert [x.launches for x in [plan_of(p, info)]] == [after.launches]
+
+
+def test_a_program_is_made_anew_where_a_part_fails(answers):
+    info, made = ALL["wgmma90"], []
+    answers.wrong = {"wgmma_attention (bfloat16 64 causal)"}
+
+    def make():
+        made.append(attention.plan(attention_of(BF16), info, STORE))
+        return made[-1]
+
+    begun = []
+    plan = asked.settled(info, make, begun.append)
+    assert begun == made and plan is made[-1] and len(made) == 2
+    assert [x.launches[0].name for x in made] == ["wgmma_attention", "attention_mma16"]
+
+
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_programs_whose_self_tests_fail_are_right(captured, answers, monkeypatch, rng):
+    """On a device that claims to have the instructions, which its compiler does not know."""
+    dev = device.default()
+    monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, matrix="wgmma90", clock_mhz=7))
+    monkeypatch.setattr(known, "available", lambda *_: False)  # mma.sync has no self-test
+    monkeypatch.setenv("KERASCL_SOLVERS", "wgmma")
+    answers.wrong = {test.title for test in selftests.tests(dev.info)}
+    size = int(rng.integers(260, 300))
+    a, b = (rng.standard_normal((size, size)).astype(np.float32) for _ in range(2))
+
+    def twice(a, b):
+        return kc.matmul(kc.matmul(a, b), b)
+
+    out = np.asarray((kc.jit(twice) if captured else twice)(kc.array(a), kc.array(b)))
+    want = a.astype(np.float64) @ b.astype(np.float64) @ b.astype(np.float64)
+    assert np.linalg.norm(out - want) <= 1e-5 * np.linalg.norm(want)
+    assert answers.asked and all(len(set(x)) == len(x) for x in answers.asked)
+
+
+def test_what_does_not_build_is_made_anew_if_its_self_test_fails(answers):
+    info = ALL["wgmma90"]
+
+    def build(plan):
+        if plan.launches[0].name == "wgmma_attention":
+            raise CompileError("no such instruction")
+
+    def make():
+        return attention.plan(attention_of(BF16), info, STORE)
+
+    with pytest.raises(CompileError):
+        asked.settled(info, make, build)
+    asked.forget()
+    answers.wrong = {"wgmma_attention (bfloat16 64 causal)"}
+    assert asked.settled(info, make, build).launches[0].name == "attention_mma16"
+
+
+PROBLEMS = [
+    *(product(dtype, precision, turned=turned, m=m, k=k)
+      for dtype, precision in ((F32, "high"), (F32, "highest"), (BF16, "high"), (F16, "high"))
+      for turned in (False, True) for m, k in ((128, 768), (4096, 4096), (20000, 64))),
+    *(attention_of(dtype, features, causal, dropout, backward)
+      for dtype in (F32, BF16, F16) for features in (40, 64, 128) for causal in (False, True)
+      for dropout in (None, Dropout(2**31, 2.0), Dropout(2**31 + 1, 2.0))
+      for backward in (False, True)),
+    *(conv_of(kind, dtype, precision, taps, channels, stride)
+      for kind in (FORWARD, DATA_GRAD, FILTER_GRAD)
+      for dtype, precision in ((F32, "high"), (F32, "highest"), (BF16, "high"), (F16, "high"))
+      for taps, channels, stride in ((3, 64, 1), (3, 64, 2), (7, 3, 2), (1, 256, 1))),
+]  # fmt: skip
+def proven_by(solver, p):
+    """Words that a part must have which proves a solver's kernel for a problem."""
+    nvidia = "wgmma" in solver.name or isinstance(solver, (ON_UNITS[1], ON_UNITS[2]))
+    if isinstance(p, AttentionProblem):
+        words = {p.q.dtype.name}
+        if nvidia:  # the others' cases have everything
+            words |= {"causal"} if p.causal else set()
+            words |= {"dropout"} if p.dropout else set()
+        if "wgmma" not in solver.name:  # whose name is that of the direction
+            words.add("forward" if p.grad is None else "gradient")
+        return words
+    words = {p.a.name}
+    if nvidia and p.precision == "highest" and p.a is F32:
+        words.add("highest")
+    if not nvidia:
+        words.add(getattr(p, "kind", "product"))
+    elif isinstance(p, ConvProblem) and not solver.name.startswith(
+        ("wgmma_channel_major", "wgmma_register_blocked16")  # of filters' gradients alone
+    ):
+        words.add(p.kind)
+    return words
+
+
+@pytest.mark.parametrize("matrix", ["wgmma90", "mma80", "wmma11", "wmma12", "mfma942", "xmx16"])
+def test_every_solver_names_a_part_for_its_dtype_and_direction(matrix, answers):
+    """Whatever applies on matrix units relies on a part of that dtype and direction, which exists;
+    and if it fails, does not apply."""
+    info = ALL[matrix]
+    exist = {test.title for test in selftests.tests(info)}
+    seen = set()
+    for p in PROBLEMS:
+        room = ROOMS[type(p)]
+        for solver in dict.fromkeys((*room.SOLVERS, *getattr(room, "VARIANTS", ()))):
+            if isinstance(solver, conv.PointwiseConv) or solver.name.startswith("winograd"):
+                continue  # which plan products
+            with asked.comparing():
+                if not solver.applies(p, info):
+                    continue
+            noted = relied_on(info, functools.partial(_use, solver, p, info))
+            on_units = solver.name.startswith("wgmma") or isinstance(solver, ON_UNITS)
+            if not on_units or getattr(getattr(solver, "unit", None), "tried", True) is False:
+                assert not noted, (solver.name, p)
+                continue
+            assert noted and {test.title for test in noted} <= exist, (solver.name, p)
+            words = proven_by(solver, p)
+            assert any(words <= set(test.part.split()) for test in noted), (solver.name, noted)
+            assert all(test.part.split()[0] in words for test in noted), (solver.name, noted)
+            seen |= {test.title for test in noted}
+    names = {test.name for test in selftests.tests(info)}
+    assert {title.split(" (")[0] for title in seen} >= names - {"wgmma_moments"}
+
+
+def _use(solver, p, info):
+    assert solver.applies(p, info)
+    return solver.plan(p, info, STORE)
+
+
+def relied_on(info, make):
+    """The self-tests that `make` relies on."""
+    found = []
+
+    def results(info, tests):
+        found.extend(tests)
+        return dict.fromkeys((test.title for test in tests), "")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(asked, "results", results)
+        asked.settled(info, make)
+    return found
 
 
 CHILD = """
@@ -165,17 +444,23 @@ def test_a_child_builds_before_it_runs(dev, tmp_path, monkeypatch, capsys):
     order = []
     monkeypatch.setattr(type(dev.programs), "build", lambda *_: order.append("build"))
     monkeypatch.setattr(trial, "run", lambda *_: order.append("run"))
-    child.main(str(dev.index), "built_of_selftests")
+    place = "built_of_selftests:"
+
+    def run():
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps([place]) + "\n"))
+        child.main(str(dev.index))
+
+    run()
     assert order == ["build", "run"]
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert lines == [["begun", "built_of_selftests"], ["ended", "built_of_selftests", ""]]
+    assert lines == [["begun", place], ["ended", place, ""]]
 
     def full(*_):
         raise OutOfDeviceMemory("none left")
 
     monkeypatch.setattr(trial, "run", full)
     with pytest.raises(SystemExit) as ended:
-        child.main(str(dev.index), "built_of_selftests")
+        run()
     assert ended.value.code == FULL
 
 

@@ -70,7 +70,7 @@ def dev():
 @pytest.fixture(autouse=True)
 def passed(monkeypatch):
     """As if every self-test had passed."""
-    monkeypatch.setattr(known, "available", lambda unit, info: info.matrix in unit.matrix)
+    monkeypatch.setattr(known, "available", lambda unit, info, *_: info.matrix in unit.matrix)
 
 
 def of(solvers, unit):
@@ -330,7 +330,7 @@ def test_units_are_chosen_if_their_self_test_passes(unit, dtype, monkeypatch, rn
     problem, _, _ = test_gemm.make(rng, 512, 512, 512, dtype=dtype)
     problem, _ = case(normalise_matmul(problem), described, dtype)
     assert name_of_choice(problem, info).startswith(described.name)
-    monkeypatch.setattr(known, "available", lambda unit, info: not unit.tried)
+    monkeypatch.setattr(known, "available", lambda unit, info, *_: not unit.tried)
     assert not name_of_choice(problem, info).startswith(described.name)
 
 
@@ -367,10 +367,11 @@ def test_self_test_decides(monkeypatch):
 
     monkeypatch.setattr(asked, "_run", run)
     info = CARDS["rx7900xtx"].info
-    assert not known.available(amd_gfx11.UNIT, info)
+    asked_for = (dtypes.float16, "product")
+    assert not known.available(amd_gfx11.UNIT, info, *asked_for)
     assert modules == ["kerascl.kernels.units.product_selftest"]
     monkeypatch.setattr(asked, "_run", lambda _, tests: [("", False)] * len(tests))
     asked.forget()
-    assert known.available(amd_gfx11.UNIT, info)
-    assert not known.available(amd_gfx11.UNIT, CARDS["rx6700xt"].info)
+    assert known.available(amd_gfx11.UNIT, info, *asked_for)
+    assert not known.available(amd_gfx11.UNIT, CARDS["rx6700xt"].info, *asked_for)
     asked.forget()

@@ -333,7 +333,7 @@ def test_it_is_chosen(length, features, drop, hopper, monkeypatch):
     assert chosen.name == "wgmma_attention_grad"
     for keys, tile in enumerate(chosen.block(p, hopper)):
         assert tile.holds(p) and tile.local_bytes(p, bool(keys)) <= tiles.SHARED_LIMIT
-    monkeypatch.setattr(probe, "available", lambda info, name: name != gradient.SELF_TEST)
+    monkeypatch.setattr(probe, "available", lambda info, name, _: name != gradient.SELF_TEST)
     assert contract.choose(solvers.SOLVERS, p, hopper).name == "mma16_grad"
 
 
@@ -390,9 +390,9 @@ def test_self_test(cpu_dev, cpu_info, monkeypatch):
             outs[name][...] = got
 
     monkeypatch.setattr(trial, "compute", compute)
-    small = (((1, 70, 130, 2, 16, 24, True, 0.75), (3, 1), F16),)
+    small = {"64": ((1, 70, 130, 2, 16, 24, True, 0.75), (3, 1))}
     monkeypatch.setattr(selftest, "CASES", small)
-    trial.run(cpu_dev, selftest.trials(cpu_info))
+    trial.run(cpu_dev, selftest.trials(cpu_info, "float16 64"))
     fault = FAULTS["delta of other columns"]
     with pytest.raises(DeviceError, match="attention's gradient dk is wrong"):
-        trial.run(cpu_dev, selftest.trials(cpu_info))
+        trial.run(cpu_dev, selftest.trials(cpu_info, "float16 64"))

@@ -183,7 +183,8 @@ def test_who_takes_turns(hopper_info, monkeypatch):
     assert chosen(problem(1024, 1024, 768), HARD) in tiles.SHAPES  # half of the units have a tile
     assert chosen(problem(12608, 3072, 768, dtypes.float32, "highest"), HARD) in tiles.PROMOTED
     monkeypatch.setattr(
-        hopper_probe, "available", lambda info, name=hopper_probe.BASE: name != pingpong.SELF_TEST
+        hopper_probe, "available",
+        lambda info, name=hopper_probe.BASE, *_: name != pingpong.SELF_TEST,
     )
     assert chosen(LARGE, HARD) in tiles.SHAPES
     given = hopper_matmul.HopperMatmul(TILE)

@@ -189,13 +189,13 @@ def test_without_its_self_test_all_is_as_before(hopper_info, monkeypatch):
     monkeypatch.setattr(
         hopper_probe,
         "available",
-        lambda info, name=hopper_probe.BASE: name != "wgmma_transposed",
+        lambda info, name=hopper_probe.BASE, *_: name != "wgmma_transposed",
     )
     assert chosen(p, hopper_info) == "wgmma"
     assert matmul.plan(p, hopper_info, STORE) == hopper_matmul.HopperMatmul().plan(
         p, hopper_info, STORE
     )
-    assert "wgmma_transposed" in hopper_probe.SELF_TESTS
+    assert "wgmma_transposed" in hopper_probe.MODULES
 
 
 def test_moments_are_left_to_the_other(hopper_info):

@@ -268,7 +268,7 @@ def test_what_once_spilled_spills_no_more(case, monkeypatch):
     if by.missing:
         pytest.skip(by.missing)
     if case == "copies to units":
-        monkeypatch.setattr(attention_fragment, "available", lambda unit, info: True)
+        monkeypatch.setattr(attention_fragment, "available", lambda unit, info, *_: True)
         found = (x for x in problems.of(kind) if wanted(x[0]) and x[0].dtype.itemsize == 2)
     else:
         info = dataclasses.replace(info, matrix="")

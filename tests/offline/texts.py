@@ -125,7 +125,7 @@ class Texts:
 def units_work() -> None:
     """From now on the matrix units of AMD's and Intel's cards have passed their self-tests."""
     for module in (known, attention_fragment):
-        module.available = lambda unit, info: info.matrix in unit.matrix
+        module.available = lambda unit, info, *_: info.matrix in unit.matrix
 
 
 def argument_bytes(args: Iterable) -> int:

@@ -200,9 +200,11 @@ def install(put=setattr, pairs: bool = True) -> None:
         pairs: let float32 become pairs of bfloat16 where units take no more.
     """
     for module in (known, attention_fragment):
-        put(module, "available", lambda unit, info: info.matrix in unit.matrix)
+        put(module, "available", lambda unit, info, *_: info.matrix in unit.matrix)
     for module in (unit_attention, attention16):  # of tiles beyond 48 KiB none
-        put(module, "available", lambda info, *more: info.matrix in nv_sm80.MATRIX and not more)
+        put(module, "available", lambda info, p, name="": (
+            info.matrix in nv_sm80.MATRIX and name != attention16.BEYOND
+        ))  # fmt: skip
     put(hopper_probe, "available", lambda info, *_: info.matrix == "wgmma90")
     for module in (matmul, conv, attention):
         for name in ("SOLVERS", "VARIANTS"):

@@ -45,6 +45,7 @@ from kerascl.core.op import CONST, Kind
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.plan import Ref, Role
 from kerascl.kernels.contract.source import Source, unit
+from kerascl.kernels.selftests import asked
 from kerascl.ops.control import LOOP
 from kerascl.ops.repeat import WHILE
 from kerascl.ops.views import CONCAT
@@ -66,8 +67,9 @@ def lower(
     generic: bool,
     streamed: frozenset[int] = frozenset(),
     labels: Labels | None = None,
+    meanwhile: Callable[[Program], Any] | None = None,
 ) -> Program:
-    """Compile a graph.
+    """Compile a graph, with kernels alone whose self-tests pass.
 
     Args:
         nodes: every node that `roots` need, in topological order.
@@ -76,11 +78,25 @@ def lower(
         generic: sizes as kernel arguments (eager) instead of literals (captured).
         streamed: ids of roots that each step of a loop stores at its own place.
         labels: which layer each node belongs to.
+        meanwhile: called with what becomes the result if the self-tests that run then pass, else
+            once more.
 
     Raises:
         NotImplementedError: a value is of double precision, which the device lacks.
         ReadLater: see `group`.
     """
+    make = functools.partial(_lower, nodes, roots, info, generic, streamed, labels)
+    return asked.settled(info, make, meanwhile)
+
+
+def _lower(
+    nodes: list[Node],
+    roots: list[Node],
+    info: DeviceInfo,
+    generic: bool,
+    streamed: frozenset[int],
+    labels: Labels | None,
+) -> Program:
     if not info.fp64:
         _refuse_doubles(nodes, info)
     given = {id(node): k for k, node in enumerate(nodes)}
@@ -426,7 +442,7 @@ class _Lowering:
             ids = frozenset(id(n) for n in streamed)
             wanted = [*found.roots, *found.more]
             try:
-                inner = lower(found.nodes, wanted, self.info, self.generic, ids)
+                inner = _lower(found.nodes, wanted, self.info, self.generic, ids, None)
             except ReadLater as late:
                 without.add(id(late.carry))
                 continue

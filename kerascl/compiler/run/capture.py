@@ -191,9 +191,16 @@ class Captured:
             with self.device.programs.compiler_processes(
                 len(nodes) >= LARGE_GRAPH, key[0]
             ) as build:
-                program = lower(nodes, wanted, self.device.info, generic=False, labels=labels)
+                built: list[Any] = []
+
+                def start(program: Program) -> None:
+                    built[:] = build(step.program for step in program.launches)
+
+                program = lower(
+                    nodes, wanted, self.device.info, generic=False, labels=labels, meanwhile=start
+                )
                 self.engine.programs.setdefault(key, program)
-                return program, build(step.program for step in program.launches)
+                return program, built
         return program, self.device.programs.build(step.program for step in program.launches)
 
     # -- memory

@@ -24,9 +24,10 @@ from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import attention as hopper_attention
 from kerascl.kernels.hopper import attention_gradient as hopper_gradient
+from kerascl.kernels.selftests import asked
 from kerascl.kernels.tuning import database, machine
 from kerascl.kernels.units import attention as unit_attention
-from kerascl.kernels.units import attention16, attention_fragment, selftests
+from kerascl.kernels.units import attention16, attention_fragment
 
 SOLVERS: tuple[Solver, ...] = (
     *attention_cpu.SOLVERS, *attention_few.SOLVERS, *hopper_attention.SOLVERS,
@@ -66,26 +67,34 @@ def preferred(problem: AttentionProblem, info) -> bool:
         return info.kind != "cpu" and p.source > p.length and serves
     if not machine.of_facts(info).matrix_rate(p.q.dtype):
         return True
-    selftests.ask(info, selftests.attention)
     nbytes = p.batch * p.heads * p.length * p.source * float32.itemsize
     if nbytes > info.global_mem_bytes * MOST_LOGITS:
         return True
     exact = p.q.dtype is float32 and p.precision == "highest"
     features = max(p.width, p.depth)
-    if features <= MATRIX_FEATURES16 and attention16.takes(p) and attention16.available(info):
-        return True
-    if features <= MATRIX_FEATURES and not exact and unit_attention.available(info):
-        return True
-    return _beats_formula(p, info)
+    # Whichever solver is chosen then relies on its self-test.
+    with asked.comparing():
+        short = features <= MATRIX_FEATURES16 and attention16.takes(p)
+        if short and all(attention16.available(info, x) for x in _ways(p)):
+            return True
+        if features <= MATRIX_FEATURES and not exact:
+            if all(unit_attention.available(info, x) for x in _ways(p)):
+                return True
+        return _beats_formula(p, info)
+
+
+def _ways(p: AttentionProblem) -> tuple[AttentionProblem, AttentionProblem]:
+    """The forward and the backward problem of either."""
+    steps = (p.length * p.heads * p.depth, p.heads * p.depth, p.depth, 1)
+    grad = p.grad or Tensor(p.q.dtype, steps)
+    return dataclasses.replace(p, grad=None), dataclasses.replace(p, grad=grad)
 
 
 def _beats_formula(p: AttentionProblem, info) -> bool:
     """Whether attention_fragment.cl is counted to take less time than the formula, both with
     gradients."""
-    steps = (p.length * p.heads * p.depth, p.heads * p.depth, p.depth, 1)
     time = 0.0
-    for grad in (None, Tensor(p.q.dtype, steps)):
-        problem = dataclasses.replace(p, grad=grad)
+    for problem in _ways(p):
         found = [s for s in attention_fragment.SOLVERS if s.applies(problem, info)]
         time += min((s.cost(problem, info) for s in found), default=math.inf)
     if math.isinf(time):

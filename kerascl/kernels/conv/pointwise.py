@@ -12,6 +12,7 @@ from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvPr
 from kerascl.kernels.hopper import channel_major
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem
+from kerascl.kernels.selftests import asked
 
 
 class PointwiseConv(Solver):
@@ -42,7 +43,10 @@ class PointwiseConv(Solver):
     def plan(self, problem: ConvProblem, info, epilogue: Epilogue) -> Plan:
         product, other = self._product(problem), channel_major.ChannelMajorFilterGradient()
         # A long sum over rows of both operands may be faster in channel-major layout.
-        if other.applies(problem, info) and other.cost(problem, info) < matmul.cost(product, info):
+        with asked.comparing():
+            applies = other.applies(problem, info)
+            shorter = applies and other.cost(problem, info) < matmul.cost(product, info)
+        if shorter and other.applies(problem, info):
             return other.plan(problem, info, epilogue)
         plan = matmul.plan(product, info, epilogue)
         swapped = problem.channels_first and problem.kind != FILTER_GRAD

@@ -29,7 +29,6 @@ from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.split_k import zero_plan
 from kerascl.kernels.matmul.tiles import SHALLOW, TILES
 from kerascl.kernels.tuning import database
-from kerascl.kernels.units import selftests
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.conv import CONV_SOLVERS, FragmentConv
 
@@ -94,7 +93,6 @@ def candidates(problem: ConvProblem, info) -> tuple[tuple[Solver, ...], tuple[So
     """Whose costs are compared, and who is taken only where a record names it: a convolution that
     is a product is solved as one, whose kernels need not find out where each pixel lies.  Not so on
     GPUs its filter's gradient, a long sum over pixels, where their estimates are good enough."""
-    selftests.ask(info, selftests.convolutions)
     alone = info.kind == "cpu" or problem.kind != FILTER_GRAD
     if alone and POINTWISE.applies(problem, info) and not avoided(POINTWISE):
         return (POINTWISE,), (*SOLVERS, *VARIANTS)

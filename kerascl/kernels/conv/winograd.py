@@ -34,6 +34,7 @@ from kerascl.kernels.conv.problem import (
 from kerascl.kernels.hopper import probe
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.selftests import asked, part
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units import known
 
@@ -88,7 +89,8 @@ class WinogradConv(Solver):
             return math.inf
         product = self._product(problem, self._tiles(problem))
         rates, parts = machine.of(info), self._parts(problem, info)
-        time = choose(matmul.SOLVERS, product, info).cost(product, info)
+        with asked.comparing():
+            time = choose(matmul.SOLVERS, product, info).cost(product, info)
         values = self._tiles(problem) * sum(problem.w_shape[2:]) + math.prod(problem.w_shape[2:])
         nbytes = 2 * self.places * values * problem.acc.itemsize
         computing = rates.multiplying(_MULTIPLY_ADDS * nbytes, problem.acc)
@@ -244,12 +246,12 @@ class WinogradFilterGradient(WinogradConv):
         workspace += [self.places * most * n * value for n in (channels, filters)]
         spare: list[int] = []
         launches = []
-        for part, first in enumerate(range(0, tiles, most)):
+        for piece, first in enumerate(range(0, tiles, most)):
             count = min(most, tiles - first)
             launches.append(self._input(p, info, index, first, count))
             launches.append(self._gradient(p, info, index, first, count))
             store = store_epilogue(p.acc, "sums")
-            store = dataclasses.replace(store, args=(Ref("sums", part * slice_),))
+            store = dataclasses.replace(store, args=(Ref("sums", piece * slice_),))
             product = matmul.plan(self._product(p, count), info, store)
             names = {"a": "ws1", "b": "ws2", "sums": "ws0"}
             launches += rename_slots(product, names, before=3).launches
@@ -303,7 +305,8 @@ def _on_matrix_units(p: ConvProblem, info) -> bool:
         return True
     units = (unit for unit in known.UNITS if info.matrix in unit.matrix)
     exact = any(unit.takes(p.a, p.b, p.acc, p.precision) for unit in units)
-    return exact or probe.available(info)
+    with asked.comparing():
+        return exact or probe.available(info, probe.BASE, part.named(p.a, p.precision))
 
 
 def _plane(p: ConvProblem) -> tuple[int, ...]:

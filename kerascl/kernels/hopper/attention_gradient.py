@@ -198,8 +198,9 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
 
     def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
         return (
-            takes(problem) and super().applies(problem, info) and probe.available(info, SELF_TEST)
-        )
+            takes(problem) and super().applies(problem, info)
+            and probe.available(info, SELF_TEST, attention16.part(problem))
+        )  # fmt: skip
 
     def block(self, p: AttentionProblem, info: DeviceInfo) -> tuple[Tile, ...]:
         """The tiles of queries and of keys."""

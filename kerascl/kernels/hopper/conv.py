@@ -36,6 +36,7 @@ from kerascl.kernels.hopper.tiles import (
 )
 from kerascl.kernels.hopper.tma import depth_of, map_words
 from kerascl.kernels.matmul.split_k import reduction_time
+from kerascl.kernels.selftests import part
 from kerascl.kernels.tuning import machine
 
 MAX_STRIDE = 3
@@ -61,6 +62,9 @@ class HopperConv(MomentsSolver):
     """Forward and data gradient of one- and two-dimensional convolutions, channels last."""
 
     self_test = probe.CONVOLUTIONS
+
+    def part(self, problem: ConvProblem) -> str:
+        return part.named(problem.a, problem.precision, problem.kind)
 
     def takes(self, p: ConvProblem) -> bool:
         stride = p.strides[-1]

@@ -22,6 +22,7 @@ from kerascl.kernels.hopper.solver import HopperSolver
 from kerascl.kernels.hopper.tiles import Shape, slice_counts, tiles_time
 from kerascl.kernels.hopper.tma import map_words
 from kerascl.kernels.matmul.split_k import reduction_time
+from kerascl.kernels.selftests import part
 
 BLOCK = 64  # channels of one block of rows, and pixels of one box
 # The last one: more tiles, where 256 rows leave compute units idle.
@@ -49,6 +50,9 @@ class FilterGradient(HopperSolver):
 
     prefix = "wgmma_filter"
     self_test = probe.CONVOLUTIONS
+
+    def part(self, problem: ConvProblem) -> str:
+        return part.named(problem.a, "high", problem.kind)
 
     def takes(self, p: ConvProblem) -> bool:
         stride = p.strides[-1]

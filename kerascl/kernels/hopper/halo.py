@@ -25,6 +25,7 @@ from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.solver import MomentsSolver
 from kerascl.kernels.hopper.tiles import SHARED_LIMIT, Shape, tiles_time
 from kerascl.kernels.hopper.tma import depth_of, map_words
+from kerascl.kernels.selftests import part
 from kerascl.kernels.tuning import machine
 
 ACROSS = 8  # pixels of a line of a tile: the rows of a group of a matrix in shared memory
@@ -133,6 +134,9 @@ class HaloConv(MomentsSolver):
     """Forward and data gradient of two-dimensional convolutions of stride one, channels last."""
 
     prefix = self_test = "wgmma_halo"
+
+    def part(self, problem: ConvProblem) -> str:
+        return part.named(problem.a, "high", problem.kind)
 
     def takes(self, p: ConvProblem) -> bool:
         return (

@@ -29,6 +29,7 @@ from kerascl.kernels.hopper.tiles import (
 from kerascl.kernels.hopper.tma import depth_of, map_words
 from kerascl.kernels.matmul.problem import MatmulProblem
 from kerascl.kernels.matmul.split_k import reduction_time
+from kerascl.kernels.selftests import asked, part
 from kerascl.kernels.tuning import machine
 
 
@@ -149,8 +150,14 @@ class HopperMatmul(MomentsSolver):
         )
 
     def applies(self, p: MatmulProblem, info) -> bool:
-        tested = not self._alternates or hopper_probe.available(info, pingpong.SELF_TEST)
-        return tested and super().applies(p, info)
+        own = self.tile is None or self.proven(self.tile, p, info)
+        return own and super().applies(p, info)
+
+    def proven(self, shape: Shape, p: MatmulProblem, info) -> bool:
+        """Whether the self-test passes that a tile needs besides this solver's own."""
+        if shape.pingpong == 1:
+            return True
+        return hopper_probe.available(info, pingpong.SELF_TEST, part.named(p.a))
 
     @property
     def _alternates(self) -> bool:
@@ -188,7 +195,7 @@ class HopperMatmul(MomentsSolver):
                 read += nbytes if low else 0
         store = self.store_clocks * (ONE_BY_ONE if p.n % 4 else 1.0)
         choices = []
-        for shape in self._candidates(low, info):
+        for shape in self._candidates(p, info):
             cut = rows, columns = self.cut(shape)
             tiles = ceil_div(p.m, rows) * ceil_div(p.n, columns) * p.batches
             fetch = sum(side.fetch_clocks(how, n, p.a) for (side, how), n in zip(sides, cut))
@@ -210,16 +217,23 @@ class HopperMatmul(MomentsSolver):
                 choices.append((time, shape, splits))
         return min(choices, key=lambda c: c[0])
 
-    def _candidates(self, low: bool, info) -> tuple[Shape, ...]:
+    def _candidates(self, p: MatmulProblem, info) -> tuple[Shape, ...]:
         """The tiles of which `best` takes one."""
         if self.tile:
             return (self.tile,)
-        if low:
+        if _low(p):
             return PROMOTED
-        turns = self.turns and self.splits in (None, 1) and self.alternating
-        if turns and hopper_probe.available(info, pingpong.SELF_TEST):
-            return (*self.shapes, *self.alternating)
-        return self.shapes
+        turns = self.turns and self.splits in (None, 1)
+        every = (*self.shapes, *self.alternating) if turns else self.shapes
+        with asked.comparing():
+            return tuple(shape for shape in every if self.proven(shape, p, info))
+
+    def choice(self, problem: MatmulProblem, info, epilogue: Epilogue) -> tuple:
+        while True:
+            found = super().choice(problem, info, epilogue)
+            # Of a tile that was given, who gave it has asked.
+            if self.tile or self.proven(found[1], problem, info):
+                return found
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         p = problem

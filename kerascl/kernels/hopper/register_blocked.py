@@ -25,6 +25,7 @@ from kerascl.kernels.hopper.solver import HopperSolver
 from kerascl.kernels.hopper.tiles import SHARED_LIMIT, slice_counts
 from kerascl.kernels.hopper.tma import depth_of, map_words
 from kerascl.kernels.matmul.split_k import reduction_time, vector_reduction_launch
+from kerascl.kernels.selftests import part
 from kerascl.kernels.tuning import machine
 
 TAPS = 3  # taps a side that a tile holds
@@ -106,6 +107,9 @@ class RegisterBlockedFilterGradient(HopperSolver):
     prefix = "wgmma_register_blocked"
     self_test = probe.CONVOLUTIONS
     boxes: tuple[RegisterBox, ...] = BOXES
+
+    def part(self, problem: ConvProblem) -> str:
+        return part.named(problem.a, "high", problem.kind)
 
     def takes(self, p: ConvProblem) -> bool:
         return (
@@ -196,6 +200,9 @@ class RegisterBlockedFilterGradient16(RegisterBlockedFilterGradient):
 
     prefix = self_test = "wgmma_register_blocked16"
     boxes = BOXES16
+
+    def part(self, problem: ConvProblem) -> str:
+        return part.named(problem.a)
 
     @staticmethod
     def _multiplies(p: ConvProblem) -> bool:

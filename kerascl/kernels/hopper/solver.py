@@ -6,6 +6,7 @@ from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper.tiles import LIGHT, MOMENTS, READ, WORK, moments_time
+from kerascl.kernels.selftests import part
 from kerascl.kernels.tuning import machine
 
 
@@ -22,7 +23,7 @@ class HopperSolver(Solver):
     """
 
     prefix = "wgmma"  # what its solvers' names begin with
-    self_test = hopper_probe.BASE  # the self-test that must have passed
+    self_test = hopper_probe.BASE  # the self-test of which a part must have passed
 
     def __init__(
         self, tile=None, splits: int | None = None, more: float = 0.0, reads: bool = False,
@@ -44,8 +45,14 @@ class HopperSolver(Solver):
         """(microseconds without the launch, tile, splits) of the fastest choice."""
         raise NotImplementedError
 
+    def part(self, problem) -> str:
+        """The part of the self-test that proves this problem's kernel."""
+        return part.named(problem.a, problem.precision)
+
     def applies(self, problem, info) -> bool:
-        return self.takes(problem) and hopper_probe.available(info, self.self_test)
+        return self.takes(problem) and hopper_probe.available(
+            info, self.self_test, self.part(problem)
+        )
 
     def cost(self, problem, info) -> float:
         rates = machine.of(info)
@@ -76,7 +83,9 @@ class MomentsSolver(HopperSolver):
         return type(self)(self.tile, splits, more, reads, turns, brought).best(problem, info)
 
     def takes_moments(self, problem, info) -> bool:
-        if not self.moments(problem) or not hopper_probe.available(info, hopper_probe.MOMENTS):
+        if not self.moments(problem):
             return False
         whole = type(self)(self.tile, 1, turns=False).best(problem, info)[0]
-        return whole <= self.best(problem, info)[0] + moments_time(problem.total, info)
+        worth = whole <= self.best(problem, info)[0] + moments_time(problem.total, info)
+        of = part.named(problem.a, problem.precision)
+        return worth and hopper_probe.available(info, hopper_probe.MOMENTS, of)

@@ -36,6 +36,7 @@ from kerascl.kernels.hopper.tiles import (
 )
 from kerascl.kernels.hopper.tma import depth_of, map_words
 from kerascl.kernels.matmul.split_k import reduction_time
+from kerascl.kernels.selftests import part
 from kerascl.kernels.tuning import machine
 
 MAX_STRIDE = 4
@@ -82,6 +83,9 @@ class _Stem(HopperSolver):
 
     self_test = "wgmma_stem"
     kind = ""
+
+    def part(self, problem: ConvProblem) -> str:
+        return part.named(problem.a, problem.precision, problem.kind)
 
     def takes(self, p: ConvProblem) -> bool:
         stride = p.strides[-1]

@@ -18,6 +18,7 @@ from typing import ClassVar
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan, Ref
 from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.kernels.hopper import tiles
 from kerascl.kernels.hopper.kernel import Args, Run
 from kerascl.kernels.hopper.ptx import KINDS, register_instruction
@@ -52,13 +53,18 @@ class TransposedRun(Run):
         return register_instruction(self.shape.bn, KINDS[self.dtype.name], False)
 
 
+def part(shape: Shape) -> str:
+    """The part of the self-test for a tile."""
+    return f"float32 {shape.name}"
+
+
 class TransposedMatmul(hopper_matmul.HopperMatmul):
     """Large products of float32, rounded to tf32, with b's rows where they lie.
 
-    a is laid out anew where its k is not contiguous.
+    a is laid out anew where its k is not contiguous.  Each tile has a part of the self-test.
     """
 
-    prefix = self_test = TransposedRun.kernel
+    prefix = TransposedRun.kernel
     run = TransposedRun
     shapes = SHAPES
     alternating = ()
@@ -73,6 +79,12 @@ class TransposedMatmul(hopper_matmul.HopperMatmul):
             and (self.tile is None or self.tile.blocks == 1)
         )
 
+    def applies(self, p: MatmulProblem, info) -> bool:
+        return super().applies(p, info) and bool(self._candidates(p, info))
+
+    def proven(self, shape: Shape, p: MatmulProblem, info) -> bool:
+        return hopper_probe.available(info, TransposedRun.kernel, part(shape))
+
     def layouts(self, p: MatmulProblem) -> tuple[str, str]:
         return hopper_matmul.layouts(p, (False, True))
 
@@ -82,7 +94,7 @@ class TransposedMatmul(hopper_matmul.HopperMatmul):
     def takes_moments(self, p: MatmulProblem, info) -> bool:
         packing = hopper_matmul.HopperMatmul(self.tile, 1, turns=False)
         worth = self.best(p, info)[0] + moments_time(p.total, info)
-        return packing.takes_moments(p, info) and packing.best(p, info)[0] <= worth
+        return packing.best(p, info)[0] <= worth and packing.takes_moments(p, info)
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
         if epilogue.moments:  # columns of the output are not a lane's own here

@@ -20,8 +20,8 @@ from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from kerascl.kernels.matmul.split_k import zero_plan
 from kerascl.kernels.matmul.tiles import SHALLOW, TILES
+from kerascl.kernels.selftests import asked
 from kerascl.kernels.tuning import database, machine
-from kerascl.kernels.units import selftests
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
 
@@ -60,7 +60,6 @@ PACKED = 2
 
 def candidates(problem: MatmulProblem, info) -> tuple[tuple[Solver, ...], tuple[Solver, ...]]:
     """Whose costs are compared, and who is taken only where a record names it."""
-    selftests.ask(info, selftests.products)
     return SOLVERS, VARIANTS
 
 
@@ -86,25 +85,30 @@ def computes(problem: MatmulProblem, info) -> str | None:
     problem = normalise_matmul(problem)
     if problem.total == 0 or problem.k == 0:
         return None
-    return _computing(problem, info).computes(problem, info)
+    with asked.comparing():
+        return _computing(problem, info).computes(problem, info)
 
 
 def computes_well(problem: MatmulProblem, info, computed: Computed) -> bool:
     """Whether it pays to compute the operand that `computes` names in the product's kernel."""
     problem = normalise_matmul(problem)
-    solver = _computing(problem, info)
-    if solver is not database.choose("gemm", *candidates(problem, info), problem, info):
-        operand = problem.a if solver.computes(problem, info) == "a" else problem.b
-        if bytes_each(computed) * PACKED > operand.itemsize:
-            return False
-    return solver.computes_well(problem, info, computed)
+    with asked.comparing():
+        solver = _computing(problem, info)
+        if solver is not database.choose("gemm", *candidates(problem, info), problem, info):
+            operand = problem.a if solver.computes(problem, info) == "a" else problem.b
+            if bytes_each(computed) * PACKED > operand.itemsize:
+                return False
+        return solver.computes_well(problem, info, computed)
 
 
 def plan_computing(problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed) -> Plan:
     """Launches for a problem of which `computes` named an operand, which is not in memory; the
     epilogue has no moments."""
     problem = normalise_matmul(problem)
-    return _computing(problem, info).plan_computing(problem, info, epilogue, computed)
+    with asked.comparing():
+        solver = _computing(problem, info)
+    # No kernel with a self-test computes operands.
+    return solver.plan_computing(problem, info, epilogue, computed)
 
 
 def _computing(problem: MatmulProblem, info) -> Solver:
@@ -144,6 +148,7 @@ def cost(problem: MatmulProblem, info) -> float:
     """The cost of the solver that `plan` takes: one that a record names costs no more than the
     cheapest, which it beat."""
     problem = normalise_matmul(problem)
-    chosen = database.choose("gemm", *candidates(problem, info), problem, info)
-    cheapest = contract.choose(SOLVERS, problem, info)
-    return min(solver.cost(problem, info) for solver in (chosen, cheapest))
+    with asked.comparing():
+        chosen = database.choose("gemm", *candidates(problem, info), problem, info)
+        cheapest = contract.choose(SOLVERS, problem, info)
+        return min(solver.cost(problem, info) for solver in (chosen, cheapest))

@@ -2,71 +2,206 @@
 
 A kernel that faults takes the context with it, so self-tests run in a child process; what they
 found is kept on disk until their sources or the driver change (see `runtime.selftest`).
+
+They take long to build, so a program asks for no more than it uses: it is made as if all that
+nobody ran yet had passed (`settled`), which notes the parts that its solvers rely on; these run
+together, and what failed makes it anew. Costs are compared under `comparing`, where nothing is
+relied upon. Anywhere else a self-test runs when it is asked for.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
-import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
+from kerascl import config
 from kerascl.runtime import children, selftest, sources
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import DeviceInfo
+from kerascl.runtime.errors import CompileError
+from kerascl.runtime.out_of_process import CONTEXT_BYTES
 from kerascl.runtime.selftest import FULL, FULL_TEXT, SECONDS, Outcome
+
+SECONDS_EACH = 4  # that the child may take for each, where they are many
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class SelfTest:
-    """A self-test of some kernels.
+    """A self-test of some kernels, or a part of one.
 
     Attributes:
-        name: of what it is for; its result is kept under it.
-        module: which has `trials(info)`, what they compute.
+        name: of what it is for; its result is kept under it and its part.
+        module: which has `trials(info)`, what they compute, or `trials(info, part)`.
+        part: which of its kernels, such as those of a dtype, "" where it has no parts.
     """
 
     name: str
     module: str
+    part: str = ""
+
+    @property
+    def title(self) -> str:
+        """Its name and its part."""
+        return f"{self.name} ({self.part})" if self.part else self.name
+
+    @property
+    def place(self) -> str:
+        """Its module and its part, as the child process is told."""
+        return f"{self.module}:{self.part}"
 
 
-_known: dict[tuple[DeviceInfo, SelfTest], str] = {}
+class _Thread(threading.local):
+    """What a thread relies on without knowing: the self-tests that it asked for, while it makes a
+    program or compares solvers; None: it has to know."""
+
+    noted: dict[SelfTest, None] | None = None
+    comparing = False
+
+
+_thread = _Thread()
+# None: none was kept.
+_known: dict[tuple[DeviceInfo, SelfTest], str | None] = {}
 _lock = threading.RLock()
+_running = threading.RLock()  # one child process at a time
+_failures = 0
+
+
+def failures() -> int:
+    """A number that changes with what is known to have failed, for choices that are kept."""
+    return _failures
 
 
 def results(info: DeviceInfo, tests: Iterable[SelfTest]) -> dict[str, str]:
-    """Of each self-test, by its name: "" when it passed, else why it did not.
+    """Of each self-test, by its title: "" when it passed, else why it did not.
 
     Those without a kept result run now, together: asked for one by one they would take as long as
     all of them, as programs are built at once.
     """
     tests = tuple(dict.fromkeys(tests))
-    with _lock:
-        missing = [test for test in tests if (info, test) not in _known]
-        for test in list(missing):
-            if (text := selftest.load(info, test.name, _digest(test))) is not None:
-                _known[info, test] = text
-                missing.remove(test)
+    with _running:
+        missing = [test for test in tests if _look(info, test) is None]
         if missing:
             for test, (text, lasting) in zip(missing, _run(info, missing), strict=True):
-                _known[info, test] = text
+                _note(info, test, text)
                 if lasting:
-                    selftest.keep(info, test.name, _digest(test), text)
-        return {test.name: _known[info, test] for test in tests}
+                    selftest.keep(info, test.title, _digest(test), text)
+        return {test.title: _known[info, test] or "" for test in tests}
 
 
-def passed(info: DeviceInfo, test: SelfTest) -> bool:
-    """Whether a self-test passes on a device."""
-    known = _known.get((info, test))
-    return not (results(info, (test,))[test.name] if known is None else known)
+def passed(info: DeviceInfo, *tests: SelfTest) -> bool:
+    """Whether self-tests pass on a device, or are to be taken to pass: see `settled`."""
+    missing = []
+    for test in tests:
+        known = _known.get((info, test))
+        if known is None:
+            missing.append(test)
+        elif known:
+            return False
+    if not missing:
+        return True
+    noted = _thread.noted
+    if noted is None:
+        return not any(results(info, tests).values())
+    for test in missing:
+        found = _look(info, test)
+        if found:
+            return False
+        if found is None and not _thread.comparing:
+            if not noted:
+                _begin_early(info)
+            noted[test] = None
+    return True
+
+
+@contextlib.contextmanager
+def comparing() -> Iterator[None]:
+    """Inside it, what nobody tested passes: solvers are compared, of which few are used.
+
+    Who uses one asks again whether it applies.
+    """
+    before = _thread.noted, _thread.comparing
+    _thread.noted, _thread.comparing = {}, True
+    try:
+        yield
+    finally:
+        _thread.noted, _thread.comparing = before
+
+
+def settled(
+    info: DeviceInfo, make: Callable[[], T], meanwhile: Callable[[T], Any] | None = None
+) -> T:
+    """What `make` gives where each self-test that it relies on has passed.
+
+    It runs as if those that nobody ran yet had passed; if one of those that it asked for fails, it
+    runs again.
+
+    Args:
+        meanwhile: called with what `make` gave, while its self-tests run.
+    """
+    while True:
+        noted: dict[SelfTest, None] = {}
+        before = _thread.noted, _thread.comparing
+        _thread.noted, _thread.comparing = noted, False
+        try:
+            made = make()
+        except BaseException:
+            if noted:
+                _end_early(info)
+            raise
+        finally:
+            _thread.noted, _thread.comparing = before
+        if not noted:
+            if meanwhile is not None:
+                meanwhile(made)
+            return made
+        problem = None
+        with ThreadPoolExecutor(1, "kerascl-selftest") as beside:
+            asked = beside.submit(results, info, tuple(noted))
+            try:
+                if meanwhile is not None:
+                    meanwhile(made)
+            except CompileError as error:  # it may be a kernel's whose self-test fails, too
+                problem = error
+            if any(asked.result().values()):
+                continue
+        if problem is not None:
+            raise problem
+        return made
 
 
 def forget() -> None:
     """Ask again, for tests: what is kept on disk stays."""
+    global _failures
     with _lock:
         _known.clear()
+        _failures += 1
+
+
+def _look(info: DeviceInfo, test: SelfTest) -> str | None:
+    """What is known of a self-test, from now or from disk."""
+    try:
+        return _known[info, test]
+    except KeyError:
+        text = selftest.load(info, test.title, _digest(test))
+        if text is None:
+            with _lock:  # it may have ended meanwhile
+                return _known.setdefault((info, test), None)
+        _note(info, test, text)
+        return text
+
+
+def _note(info: DeviceInfo, test: SelfTest, text: str) -> None:
+    global _failures
+    with _lock:
+        _known[info, test] = text
+        _failures += bool(text)
 
 
 def _digest(test: SelfTest) -> str:
@@ -79,42 +214,77 @@ def _run(info: DeviceInfo, tests: Sequence[SelfTest]) -> list[Outcome]:
     if index is None:
         return [("the device is not listed", False)] * len(tests)
     found: dict[str, Outcome] = {}
-    left = [test.module for test in tests]
+    left = [test.place for test in tests]
     while left:
         ended = _child(index, left)
         found |= ended
-        left = [module for module in left if module not in ended]
+        left = [place for place in left if place not in ended]
         if not ended:
             break
-    return [found[test.module] for test in tests]
+    return [found[test.place] for test in tests]
 
 
-def _child(index: int, modules: Sequence[str]) -> dict[str, Outcome]:
-    """What one process found of the modules that it came to; of all, where another would be no
-    better."""
-    command = [sys.executable, "-m", "kerascl.kernels.selftests.child", str(index), *modules]
+_begun: dict[int, subprocess.Popen[str]] = {}  # by the device's index
+
+
+def _begin(index: int, threads: int) -> subprocess.Popen[str]:
+    """A process that waits for a list of self-tests, and ends where it never gets one."""
     # The kinds of kernels that are wrong on this driver are no business of these.
-    environment = children.environment(KERASCL_CHECK="0")
+    return subprocess.Popen(
+        children.light("kerascl.kernels.selftests.child", str(index)),
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=children.environment(KERASCL_CHECK="0", KERASCL_BUILD_THREADS=str(threads)),
+    )  # fmt: skip
+
+
+def _begin_early(info: DeviceInfo) -> None:
+    """Start the child process, which somebody will need."""
+    index = devices.index_of(info)
+    with _lock, contextlib.suppress(OSError):
+        if index is not None and index not in _begun:
+            # Its programs are built beside those that rely on its results, by other processes.
+            fit = info.global_mem_bytes // (2 * CONTEXT_BYTES)
+            _begun[index] = _begin(index, max(1, min(config.build_threads(), fit) // 2))
+
+
+def _end_early(info: DeviceInfo) -> None:
+    """Nobody needs the child process after all."""
+    index = devices.index_of(info)
+    with _lock:
+        process = None if index is None else _begun.pop(index, None)
+    if process is not None:
+        process.communicate("")
+
+
+def _child(index: int, places: Sequence[str]) -> dict[str, Outcome]:
+    """What one process found of the self-tests that it came to; of all, where another would be no
+    better."""
+    code: int | None
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=SECONDS, env=environment
-        )
-        output, errors, code = done.stdout, done.stderr, done.returncode
-    except (OSError, subprocess.TimeoutExpired) as failure:
-        reason = f"the self-test did not end: {type(failure).__name__}"
-        given = getattr(failure, "stdout", None) or b""
-        output, errors, code = given.decode() if isinstance(given, bytes) else given, reason, None
+        with _lock:
+            process = _begun.pop(index, None)
+        process = process or _begin(index, config.build_threads())
+        try:
+            seconds = max(SECONDS, SECONDS_EACH * len(places))
+            output, errors = process.communicate(json.dumps(places) + "\n", seconds)
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            process.kill()
+            output, _ = process.communicate()
+            errors, code = "the self-test did not end: TimeoutExpired", None
+    except OSError as failure:
+        output, errors, code = "", f"the self-test did not end: {type(failure).__name__}", None
     found: dict[str, Outcome] = {}
     begun = ""
     for line in output.splitlines():
         try:
-            event, module, *text = json.loads(line)
+            event, place, *text = json.loads(line)
         except ValueError:  # something else printed
             continue
-        begun = module if event == "begun" else ""
+        begun = place if event == "begun" else ""
         if event == "ended":
-            found[module] = text[0], True
-    rest = [module for module in modules if module not in found]
+            found[place] = text[0], True
+    rest = [place for place in places if place not in found]
     if code is None:
         return found | dict.fromkeys(rest, (errors, False))
     if code == FULL:

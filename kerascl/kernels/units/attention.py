@@ -8,6 +8,7 @@ probabilities from one product into the next without leaving registers is that o
 
 from __future__ import annotations
 
+import pkgutil
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,7 +18,7 @@ from kerascl.kernels.attention.problem import AttentionProblem
 from kerascl.kernels.contract.epilogue import STORE_VECTOR, Epilogue, VectorStore
 from kerascl.kernels.contract.sizes import round_up
 from kerascl.kernels.contract.source import cl_source
-from kerascl.kernels.selftests import asked
+from kerascl.kernels.selftests import asked, part
 from kerascl.kernels.selftests.asked import SelfTest
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
@@ -69,12 +70,22 @@ BACKWARD = ((64, FragmentBlock(4, 1, 32)), (64, FragmentBlock(2, 1, 32)))
 WIDER, WIDER_FEATURES = 40, 64
 
 
-SELF_TEST = SelfTest("attention_mma", "kerascl.kernels.units.attention_selftest")
+SELF_TEST, MODULE = "attention_mma", "kerascl.kernels.units.attention_selftest"
 
 
-def available(info: DeviceInfo) -> bool:
-    """Whether the device has the units and the kernels pass their self-test on it."""
-    return info.matrix in MATRIX and asked.passed(info, SELF_TEST)
+def tests(info: DeviceInfo) -> list[SelfTest]:
+    """The self-test that the device can begin, in all its parts."""
+    if info.matrix not in MATRIX:
+        return []
+    return [SelfTest(SELF_TEST, MODULE, of) for of in pkgutil.resolve_name(f"{MODULE}:PARTS")]
+
+
+def available(info: DeviceInfo, p: AttentionProblem) -> bool:
+    """Whether the device has the units, and kernels for a problem pass their self-test on it."""
+    flags = ("causal" if p.causal else "", "dropout" if p.dropout else "")
+    way = "forward" if p.grad is None else "gradient"
+    test = SelfTest(SELF_TEST, MODULE, part.named(p.q.dtype, "high", *flags, way))
+    return info.matrix in MATRIX and asked.passed(info, test)
 
 
 class _FragmentSolver(attention_tiled.TiledSolver):
@@ -94,7 +105,7 @@ class _FragmentSolver(attention_tiled.TiledSolver):
 
     def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
         exact = problem.precision == "highest" and problem.q.dtype is float32
-        return not exact and super().applies(problem, info) and available(info)
+        return not exact and super().applies(problem, info) and available(info, problem)
 
     def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
         # TF32 whatever the dtype, in as many launches as the portable kernels.

@@ -8,6 +8,7 @@ the problems taken here (rows that are no whole 16-byte chunks) are left to atte
 
 from __future__ import annotations
 
+import pkgutil
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +22,7 @@ from kerascl.kernels.hopper import probe
 from kerascl.kernels.hopper.ptx import REWRITE
 from kerascl.kernels.hopper.tiles import SHARED_LIMIT
 from kerascl.kernels.selftests import asked
+from kerascl.kernels.selftests import part as parts
 from kerascl.kernels.selftests.asked import SelfTest
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units.attention import stores
@@ -35,9 +37,12 @@ LARGE = SHARED_LIMIT // 2  # with one, where a compute unit is to hold two work-
 START = 250
 # Clocks of a compute unit to draw dropout's numbers of a logit: fitted to an H200.
 DRAW = 0.25
-# The self-tests: of tiles of up to PLAIN bytes, and of those beyond.
-BASE = SelfTest("attention_mma16", "kerascl.kernels.units.attention16_selftest")
-BEYOND = SelfTest("attention_mma16_large", "kerascl.kernels.units.attention16_large_selftest")
+# The self-tests, by name: of tiles of up to PLAIN bytes, and of those beyond.
+BASE, BEYOND = "attention_mma16", "attention_mma16_large"
+MODULES = {
+    BASE: "kerascl.kernels.units.attention16_selftest",
+    BEYOND: "kerascl.kernels.units.attention16_large_selftest",
+}
 
 
 @dataclass(frozen=True)
@@ -125,22 +130,36 @@ KEYS = (
 )  # fmt: skip
 
 
+def part(p: AttentionProblem) -> str:
+    """The part of a self-test that proves kernels for a problem, but for their direction."""
+    features = "64" if max(p.width, p.depth) <= 64 else "128"
+    flags = ("causal" if p.causal else "", "dropout" if p.dropout else "")
+    return parts.named(p.q.dtype, "high", features, *flags)
+
+
 def tests(info: DeviceInfo) -> list[SelfTest]:
-    """The self-tests that the device can begin."""
+    """The self-tests that the device can begin, in all their parts."""
+    names = (BASE, BEYOND) if probe.capable(info) else (BASE,)
     if info.matrix not in MATRIX:
         return []
-    return [BASE, *([BEYOND] if probe.capable(info) else [])]
+    return [
+        SelfTest(name, MODULES[name], of)
+        for name in names for of in pkgutil.resolve_name(f"{MODULES[name]}:PARTS")
+    ]  # fmt: skip
 
 
-def available(info: DeviceInfo, test: SelfTest | None = None) -> bool:
-    """Whether the device has the units and the kernels pass a self-test on it."""
-    test = test or BASE
-    return test in tests(info) and asked.passed(info, test)
+def available(info: DeviceInfo, p: AttentionProblem, name: str = BASE) -> bool:
+    """Whether the device has the units, and kernels for a problem pass a self-test on it."""
+    if info.matrix not in MATRIX or (name == BEYOND and not probe.capable(info)):
+        return False
+    of = f"{part(p)} {'forward' if p.grad is None else 'gradient'}"
+    return asked.passed(info, SelfTest(name, MODULES[name], of))
 
 
-def room_of(info: DeviceInfo) -> int:
+def room_of(p: AttentionProblem, info: DeviceInfo) -> int:
     """Bytes of local memory that a tile may have."""
-    large = probe.capable(info) and available(info, BEYOND)
+    with asked.comparing():
+        large = available(info, p, BEYOND)
     return LARGE if large else min(info.local_mem_bytes, PLAIN)
 
 
@@ -190,7 +209,19 @@ class _Solver16(attention_tiled.TiledSolver):
         self.room = room
 
     def applies(self, problem: AttentionProblem, info: DeviceInfo) -> bool:
-        return takes(problem) and available(info) and super().applies(problem, info)
+        if info.matrix not in MATRIX or not takes(problem):
+            return False
+        while super().applies(problem, info):
+            # Tiles that need more memory than OpenCL gives have a self-test of their own.
+            found = self.block(problem, info)
+            large = {tile.large(problem, k > 0) for k, tile in enumerate(found)}
+            if False in large and not available(info, problem):
+                return False
+            if True not in large or available(info, problem, BEYOND):
+                return True
+            if self.room is not None:
+                return False
+        return False
 
     def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
         p, rates = problem, machine.of(info)
@@ -205,7 +236,7 @@ class _Solver16(attention_tiled.TiledSolver):
 
     def block(self, p: AttentionProblem, info: DeviceInfo) -> Any:
         """A tile for each kernel, None where the device has no room for one."""
-        room = room_of(info) if self.room is None else self.room
+        room = room_of(p, info) if self.room is None else self.room
         tiles = tuple(tile_for(p, info, t, k > 0, room) for k, t in enumerate(self.tables))
         return tiles if all(tiles) else None
 

@@ -10,17 +10,18 @@ from __future__ import annotations
 
 import functools
 import itertools
+import pkgutil
 from dataclasses import dataclass, field
 from typing import Any
 
-from kerascl.dtypes import bfloat16, float32
+from kerascl.dtypes import DType, bfloat16, float32
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import AttentionProblem
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source
-from kerascl.kernels.selftests import asked
+from kerascl.kernels.selftests import asked, part
 from kerascl.kernels.selftests.asked import SelfTest
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units import known
@@ -145,16 +146,24 @@ def _blocks(f: Fragment) -> tuple[FragmentBlock, ...]:
     )  # fmt: skip
 
 
-def available(unit: Unit, info: DeviceInfo) -> bool:
-    """Whether the device has such units and the kernels pass their self-test on it."""
-    return info.matrix in unit.matrix and all(asked.passed(info, test) for test in tests(info))
+SELF_TEST, MODULE = "attention", "kerascl.kernels.units.attention_fragment_selftest"
+
+
+def available(unit: Unit, info: DeviceInfo, dtype: DType, way: str) -> bool:
+    """Whether the device has such units and the kernels for a dtype pass their self-test on it.
+
+    Args:
+        way: "forward" or "gradient".
+    """
+    test = SelfTest(SELF_TEST, MODULE, part.named(dtype, "high", way))
+    return info.matrix in unit.matrix and asked.passed(info, test)
 
 
 def tests(info: DeviceInfo) -> list[SelfTest]:
-    """The self-test of these kernels on the device's units, where it has any."""
+    """The self-test of these kernels on the device's units in all its parts, where it has any."""
     if not any(info.matrix in unit.matrix for unit in UNITS):
         return []
-    return [SelfTest("attention", "kerascl.kernels.units.attention_fragment_selftest")]
+    return [SelfTest(SELF_TEST, MODULE, of) for of in pkgutil.resolve_name(f"{MODULE}:parts")(info)]
 
 
 class _FragmentSolver(attention_tiled.TiledSolver):
@@ -176,7 +185,8 @@ class _FragmentSolver(attention_tiled.TiledSolver):
         taken = info.matrix in unit.matrix and unit.takes(
             p.q.dtype, p.q.dtype, float32, p.precision
         )
-        return taken and super().applies(p, info) and available(unit, info)
+        way = "gradient" if self.backward else "forward"
+        return taken and super().applies(p, info) and available(unit, info, p.q.dtype, way)
 
     def cost(self, problem: AttentionProblem, info: DeviceInfo) -> float:
         p, rates, blocks = problem, machine.of(info), self.block(problem, info)

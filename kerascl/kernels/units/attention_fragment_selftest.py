@@ -7,8 +7,10 @@ from collections.abc import Iterator
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
+from kerascl.kernels.selftests import part
 from kerascl.kernels.selftests.trial import Trial
 from kerascl.kernels.units import attention_fragment, attention_selftest
+from kerascl.kernels.units.attention_selftest import WAYS
 from kerascl.kernels.units.fragment import Unit
 from kerascl.runtime.device import DeviceInfo
 
@@ -32,6 +34,15 @@ def _bound(unit: Unit, dtype: DType) -> float:
     return BOUNDS.get(dtype, 4e-3 if rounded else 5e-5)
 
 
+PARTS = tuple(f"{name} {way}" for name in ("float32", "bfloat16", "float16") for way in WAYS)
+
+
+def parts(info: DeviceInfo) -> tuple[str, ...]:
+    """Those that the device's units have kernels of."""
+    taken = {dtype.name for _, dtype in _taken(info)}
+    return tuple(of for of in PARTS if of.split()[0] in taken)
+
+
 def _solvers(unit: Unit, dtype: DType, case: tuple, info: DeviceInfo) -> tuple:
     """Both, with the blocks that large problems have."""
     kinds = attention_fragment.FragmentAttention, attention_fragment.FragmentAttentionGradient
@@ -44,10 +55,13 @@ def _solvers(unit: Unit, dtype: DType, case: tuple, info: DeviceInfo) -> tuple:
     )
 
 
-def trials(info: DeviceInfo) -> Iterator[Trial]:
-    """A case for each unit and dtype, in turn."""
+def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
+    """A case for each unit that takes a dtype; of different ones for the dtypes."""
+    dtype, _, (way,) = part.parsed(of)
     cases = []
-    for i, (unit, dtype) in enumerate(_taken(info)):
-        case = CASES[i % len(CASES)]
-        cases.append((case, dtype, _bound(unit, dtype), _solvers(unit, dtype, case, info)))
+    for i, (unit, taken) in enumerate(_taken(info)):
+        if taken is dtype:
+            case = CASES[i % len(CASES)]
+            solvers = attention_selftest.one_way(way, _solvers(unit, dtype, case, info))
+            cases.append((case, dtype, _bound(unit, dtype), solvers))
     return attention_selftest.attentions(info, cases)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,20 +13,40 @@ from kerascl import dtypes, philox
 from kerascl.dtypes import DType
 from kerascl.kernels.attention.problem import LOG2_E, AttentionProblem, Dropout, Tensor
 from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.selftests import part
 from kerascl.kernels.selftests.trial import Data, Trial, check
 from kerascl.kernels.units import attention as unit_attention
 from kerascl.kernels.units.attention import FragmentBlock
 from kerascl.runtime.device import DeviceInfo
 
 # Batch entries, queries, keys, heads, features of keys and of values, whether it is causal, and the
-# chance that a weight is kept; then the blocks of both solvers, of which each kind is tried.
-CASES = (
-    ((2, 75, 70, 2, 20, 36, False, 1.0), (FragmentBlock(4, 1, 32), FragmentBlock(2, 1, 40))),
-    ((1, 140, 140, 3, 64, 64, True, 1.0), (FragmentBlock(4, 2, 32), FragmentBlock(4, 1, 32))),
-    ((2, 70, 90, 2, 64, 64, False, 0.75), (FragmentBlock(4, 2, 40), FragmentBlock(4, 1, 40))),
-    ((1, 50, 78, 2, 33, 18, False, 1.0), (FragmentBlock(2, 1, 16), FragmentBlock(2, 1, 32))),
+# chance that a weight is kept; then the blocks of both solvers, of which each kind is tried: by the
+# words of a part between dtype and direction.  Of each a case of features that are no multiple of
+# what the units take.
+CASES = {
+    "": (
+        ((2, 140, 140, 2, 64, 64, False, 1.0), (FragmentBlock(4, 2, 32), FragmentBlock(4, 1, 32))),
+        ((2, 75, 70, 2, 20, 36, False, 1.0), (FragmentBlock(4, 1, 32), FragmentBlock(2, 1, 40))),
+    ),
+    "causal": (
+        ((1, 140, 140, 3, 64, 64, True, 1.0), (FragmentBlock(4, 2, 32), FragmentBlock(4, 1, 32))),
+        ((1, 50, 78, 2, 33, 18, True, 1.0), (FragmentBlock(2, 1, 16), FragmentBlock(2, 1, 32))),
+    ),
+    "dropout": (
+        ((2, 70, 90, 2, 64, 64, False, 0.75), (FragmentBlock(4, 2, 40), FragmentBlock(4, 1, 40))),
+        ((1, 50, 78, 2, 33, 18, False, 0.9), (FragmentBlock(2, 1, 16), FragmentBlock(2, 1, 32))),
+    ),
+    "causal dropout": (
+        ((2, 70, 90, 2, 64, 64, True, 0.75), (FragmentBlock(4, 2, 40), FragmentBlock(4, 1, 40))),
+        ((1, 75, 70, 2, 20, 36, True, 0.9), (FragmentBlock(4, 1, 32), FragmentBlock(2, 1, 40))),
+    ),
+}
+BOUNDS = {dtypes.float32: 2e-3, dtypes.bfloat16: 1e-2, dtypes.float16: 2e-3}
+WAYS = "forward", "gradient"
+PARTS = tuple(
+    " ".join(filter(None, (dtype.name, case, way)))
+    for dtype in BOUNDS for case in CASES for way in WAYS
 )  # fmt: skip
-BOUNDS = {dtypes.float32: 2e-3, dtypes.bfloat16: 1e-2}
 
 # A case, its dtype, bound and solvers of both ways, of which either may be None.
 Case = tuple[tuple, DType, float, tuple]
@@ -34,6 +55,12 @@ Case = tuple[tuple, DType, float, tuple]
 def _solvers(forward: FragmentBlock, gradient: FragmentBlock) -> tuple:
     kinds = unit_attention.FragmentAttention, unit_attention.FragmentAttentionGradient
     return kinds[0](forward), kinds[1](gradient)
+
+
+def one_way(way: str, solvers: Sequence[Any]) -> tuple:
+    """Of solvers of both ways, the other is left out."""
+    forward, gradient = solvers
+    return (forward, None) if way == WAYS[0] else (None, gradient)
 
 
 def problems(case: tuple, dtype: DType) -> tuple[AttentionProblem, AttentionProblem]:
@@ -140,10 +167,10 @@ def _backward(known, bound: float) -> Data:
     return Data(dict(zip("abcdefg", given)), outs, verdict)
 
 
-def trials(info: DeviceInfo) -> Iterator[Trial]:
-    """Each case in float32, the last in each dtype: attention16 takes the others' features."""
+def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
+    """The cases of a part."""
+    dtype, _, (*words, way) = part.parsed(of)
     return attentions(info, [
-        (case, dtype, bound, _solvers(*blocks))
-        for n, (case, blocks) in enumerate(CASES, 1)
-        for dtype, bound in BOUNDS.items() if dtype is dtypes.float32 or n == len(CASES)
+        (case, dtype, BOUNDS[dtype], one_way(way, _solvers(*blocks)))
+        for case, blocks in CASES[" ".join(words)]
     ])  # fmt: skip

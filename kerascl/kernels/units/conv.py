@@ -51,6 +51,9 @@ class FragmentConv(FragmentSolver):
 
     gathers = True
 
+    def _kind(self, p: ConvProblem) -> str:
+        return p.kind
+
     def _sizes(self, p: ConvProblem):
         g = gemm_shape(p)
         return g.m, g.n, g.k, g.classes * p.groups

@@ -11,6 +11,7 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD
 from kerascl.kernels.hopper.selftests.convolutions import CASE, convolution
 from kerascl.kernels.hopper.selftests.products import K, M, N, matmul, product
+from kerascl.kernels.selftests import part
 from kerascl.kernels.selftests.trial import Trial
 from kerascl.kernels.units import known
 from kerascl.kernels.units.conv import FragmentConv
@@ -33,12 +34,30 @@ def _bound(unit: Unit, dtype: DType) -> float:
     return 1e-3 if unit.fragments[dtype].dtype is F32 and not unit.exact else 2e-5
 
 
-def trials(info: DeviceInfo) -> Iterator[Trial]:
-    """Products of each dtype and each tile, of operands in each order, with sizes no tile divides,
-    one of float16 with subnormal numbers, which some instructions take for 0; a convolution and its
-    gradients in each dtype."""
+KINDS = PRODUCT, *_CONVOLUTIONS = "product", FORWARD, DATA_GRAD, FILTER_GRAD
+PARTS = tuple(f"{name} {kind}" for name in ("float32", "bfloat16", "float16") for kind in KINDS)
+
+
+def parts(info: DeviceInfo) -> tuple[str, ...]:
+    """Those that the device's units have kernels of."""
+    taken = {dtype.name for _, dtype in _taken(info)}
+    return tuple(of for of in PARTS if of.split()[0] in taken)
+
+
+def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
+    """Products of a dtype by each tile, of operands in each order, with sizes no tile divides, one
+    of float16 with subnormal numbers, which some instructions take for 0; or a convolution, or a
+    gradient of one."""
+    wanted, _, (kind,) = part.parsed(of)
     for unit, dtype in _taken(info):
+        if dtype is not wanted:
+            continue
         bound = _bound(unit, dtype)
+        if kind != PRODUCT:
+            solver = [s for s in solvers(FragmentConv, None) if s.unit is unit][-1]
+            what = f"{kind} of {dtype.name} by {solver.name}"
+            yield convolution(info, solver, kind, CASE, dtype, what, bound)
+            continue
         for i, solver in enumerate(s for s in solvers(FragmentMatmul, None) if s.unit is unit):
             turn_a, turn_b = ORDERS[i % len(ORDERS)]
             scale = 2.0**-20 if dtype is dtypes.float16 and i == 0 else 1.0
@@ -46,7 +65,3 @@ def trials(info: DeviceInfo) -> Iterator[Trial]:
             what = f"a product of {dtype.name} by {solver.name}"
             given = what, M, N, K, dtype, turn_a, turn_b, bound, scale
             yield Trial(plan, functools.partial(product, *given))
-        solver = [s for s in solvers(FragmentConv, None) if s.unit is unit][-1]
-        for kind in (FORWARD, DATA_GRAD, FILTER_GRAD):
-            what = f"{kind} of {dtype.name} by {solver.name}"
-            yield convolution(info, solver, kind, CASE, dtype, what, bound)

@@ -1,13 +1,9 @@
-"""Which self-tests of matrix units a device can begin, by what they are for.
+"""All self-tests of matrix units that a device can begin.
 
-They are asked for together: they mostly wait for the driver's compiler, which builds the programs
-of all at once.
+Programs ask for the parts that they use (`selftests.asked`); who wants to know of all asks here.
 """
 
 from __future__ import annotations
-
-import functools
-from collections.abc import Callable
 
 from kerascl.kernels.hopper import probe
 from kerascl.kernels.selftests import asked
@@ -16,41 +12,38 @@ from kerascl.kernels.units import attention as unit_attention
 from kerascl.kernels.units import attention16, attention_fragment, known
 from kerascl.runtime.device import DeviceInfo
 
-_PRODUCTS = (probe.BASE, "wgmma_transposed", "wgmma_pingpong")
-_ATTENTION = ("wgmma_attention", "wgmma_attention_gradient")
+# Of attention's many parts, those that say something of every kernel and most of what differs: who
+# looks at a device need not wait for each mask with each dtype.
+_SIXTEEN = "bfloat16 64 dropout", "float16 128 causal"
+_WAYS = "forward", "gradient"
+SHOWN = {
+    "wgmma_attention": (*_SIXTEEN, "bfloat16 128 causal", "float16 64 causal dropout"),
+    "wgmma_attention_gradient": _SIXTEEN,
+    attention16.BASE: tuple(f"{of} {way}" for of in _SIXTEEN for way in _WAYS),
+    attention16.BEYOND: tuple(f"{of} {way}" for of in _SIXTEEN for way in _WAYS),
+    unit_attention.SELF_TEST: tuple(
+        f"{of} {way}" for of in ("float32", "float32 causal", "float32 dropout", "bfloat16")
+        for way in _WAYS
+    ),
+}  # fmt: skip
 
 
-def products(info: DeviceInfo) -> tuple[SelfTest, ...]:
-    """Those that products need."""
-    return (*_hopper(info, lambda name: name in _PRODUCTS), *known.tests(info))
-
-
-def convolutions(info: DeviceInfo) -> tuple[SelfTest, ...]:
-    """Those that convolutions need, which are products, too."""
-    return (*_hopper(info, lambda name: name not in _ATTENTION), *known.tests(info))
-
-
-def attention(info: DeviceInfo) -> tuple[SelfTest, ...]:
-    """Those that attention needs, and the products beside it."""
-    mma = [unit_attention.SELF_TEST] if info.matrix in unit_attention.MATRIX else []
+def tests(info: DeviceInfo) -> tuple[SelfTest, ...]:
+    """Each self-test in all its parts."""
+    hopper = probe.MODULES if probe.capable(info) else ()
     return (
-        *products(info), *_hopper(info, lambda name: name in _ATTENTION), *mma,
-        *attention16.tests(info), *attention_fragment.tests(info),
+        *(test for name in hopper for test in probe.tests(name)), *known.tests(info),
+        *unit_attention.tests(info), *attention16.tests(info), *attention_fragment.tests(info),
     )  # fmt: skip
 
 
-def _hopper(info: DeviceInfo, wanted: Callable[[str], bool]) -> list[SelfTest]:
-    if not probe.capable(info):
-        return []
-    return [test for name, test in probe.SELF_TESTS.items() if wanted(name)]
-
-
-@functools.cache
-def ask(info: DeviceInfo, needed: Callable[[DeviceInfo], tuple[SelfTest, ...]]) -> None:
-    """Run those of `products`, `convolutions` or `attention` that have no kept result."""
-    asked.results(info, needed(info))
-
-
 def results(info: DeviceInfo) -> dict[str, str]:
-    """Of each self-test, by what it is for: "" when it passed, else why it did not."""
-    return asked.results(info, (*convolutions(info), *attention(info)))
+    """Of each self-test, by what it is for: "" when all its parts (of attention those of SHOWN)
+    passed, else why one did not, and which where others did."""
+    every = [test for test in tests(info) if test.part in SHOWN.get(test.name, (test.part,))]
+    known, found = asked.results(info, every), {}
+    for name in dict.fromkeys(test.name for test in every):
+        of = {test.part: known[test.title] for test in every if test.name == name}
+        part, problem = next(((k, v) for k, v in of.items() if v), ("", ""))
+        found[name] = problem if all(of.values()) or not problem else f"{part}: {problem}"
+    return found

@@ -224,12 +224,18 @@ class FragmentSolver(Solver):
         if a.along_k and a.copy == 1 and rows * spare > unit.rows:
             return False
         room = tile.local_bytes <= info.local_mem_bytes
-        return room and tile.threads <= info.max_work_group_size and known.available(unit, info)
+        if not room or tile.threads > info.max_work_group_size:
+            return False
+        return known.available(unit, info, p.a, self._kind(p))
 
     def cost(self, problem, info) -> float:
         time = self._time(problem, info, self._splits(problem, info))
         rates = machine.of(info)
         return rates.launch + rates.begin + time
+
+    def _kind(self, p) -> str:
+        """Which of the self-test's kinds of kernels it is."""
+        return "product"
 
     def _sizes(self, p) -> tuple[int, int, int, int]:
         """(m, n, k, number of products) of the GEMM or the implicit ones."""

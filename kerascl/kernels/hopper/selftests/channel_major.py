@@ -9,6 +9,7 @@ from kerascl import dtypes
 from kerascl.kernels.conv.problem import FILTER_GRAD
 from kerascl.kernels.hopper import channel_major, tiles
 from kerascl.kernels.hopper.selftests.convolutions import convolution
+from kerascl.kernels.selftests import part
 from kerascl.kernels.selftests.trial import Trial
 from kerascl.runtime.device import DeviceInfo
 
@@ -22,14 +23,19 @@ CASES = (
 MANY = (1, 8, 8, 256, 320, 3, 1, 1, 1)  # more tiles than there are work-groups
 
 
-def trials(info: DeviceInfo) -> Iterator[Trial]:
+PARTS = ("float32", "float32 highest")
+
+
+def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
     """Filter gradients with strides and dilations, sizes no tile divides; every tile of "highest"
     precision."""
-    tries: list[tuple[tuple[int, ...], str, Any, int | None]]
-    tries = [(case, precision, None, None) for case in CASES for precision in ("high", "highest")]
-    tries += [(CASES[0], "highest", tile, 2) for tile in tiles.PROMOTED]
-    tries += [(MANY, "highest", tile, 3) for tile in tiles.PROMOTED[:2]]
-    for case, precision, tile, splits in tries:
+    _, precision, _ = part.parsed(of)
+    tries: list[tuple[tuple[int, ...], Any, int | None]]
+    tries = [(case, None, None) for case in CASES]
+    if precision == "highest":
+        tries += [(CASES[0], tile, 2) for tile in tiles.PROMOTED]
+        tries += [(MANY, tile, 3) for tile in tiles.PROMOTED[:2]]
+    for case, tile, splits in tries:
         solver = channel_major.ChannelMajorFilterGradient(tile, splits)
         what = f"a filter gradient ({precision}{', ' + tile.name if tile else ''})"
         bound = 2e-6 if precision == "highest" else 1e-3

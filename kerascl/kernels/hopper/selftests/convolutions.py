@@ -10,10 +10,12 @@ import numpy as np
 from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.hopper.conv import HopperConv
 from kerascl.kernels.hopper.filter_gradient import FilterGradient
 from kerascl.kernels.hopper.register_blocked import RegisterBlockedFilterGradient
+from kerascl.kernels.selftests import part
 from kerascl.kernels.selftests.trial import Data, Trial, check
 from kerascl.runtime.device import DeviceInfo
 
@@ -22,16 +24,23 @@ from kerascl.runtime.device import DeviceInfo
 CASE = (3, 13, 13, 40, 24, 3, 1, 1, 1)
 
 
-def trials(info: DeviceInfo) -> Iterator[Trial]:
-    """A convolution and its gradients in each dtype."""
-    for dtype in (dtypes.float32, dtypes.bfloat16):
+PARTS = tuple(
+    f"{name} {kind}"
+    for name in ("float32", "float32 highest", "bfloat16", "float16")
+    for kind in (FORWARD, DATA_GRAD, FILTER_GRAD)
+    if (name, kind) != ("float32 highest", FILTER_GRAD)  # other solvers'
+)
+
+
+def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
+    """A convolution, or a gradient of one, in a dtype."""
+    dtype, precision, (kind,) = part.parsed(of)
+    solver: Solver = HopperConv()
+    if kind == FILTER_GRAD:
         wide = dtype is dtypes.float32
-        solvers = {
-            FORWARD: HopperConv(), DATA_GRAD: HopperConv(),
-            FILTER_GRAD: RegisterBlockedFilterGradient() if wide else FilterGradient(),
-        }  # fmt: skip
-        for kind, solver in solvers.items():
-            yield convolution(info, solver, kind, CASE, dtype, f"{kind} of {dtype.name}", 1e-3)
+        solver = RegisterBlockedFilterGradient() if wide else FilterGradient()
+    bound = 2e-6 if precision == "highest" else 1e-3
+    yield convolution(info, solver, kind, CASE, dtype, f"{of} convolution", bound, precision)
 
 
 def convolution(

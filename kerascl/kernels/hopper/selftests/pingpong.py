@@ -20,22 +20,22 @@ from kerascl.runtime.device import DeviceInfo
 
 TIMES = 3  # a turn taken too early may show now and then only
 BOUNDS = {"bfloat16": 2e-5, "float16": 2e-5, "float32": 1e-3}
-CASES = (  # batch, m, n, k, dtype
-    (1, 200, 136, 424, "bfloat16"),  # one tile a work-group, so that one team has none
-    (1, 12000, 1000, 64, "bfloat16"),  # five or six tiles each, of one stage
-    (1, 5100, 1000, 72, "float32"),  # two or three
-    (1, 6000, 1031, 130, "float16"),  # rows of no whole vectors
-    (1, 3000, 2000, 1000, "bfloat16"),  # more stages a tile than twice those of the ring
-    (3, 2000, 1000, 600, "float32"),
+PARTS = tuple(BOUNDS)
+CASES = (  # batch, m, n, k
+    (1, 200, 136, 424),  # one tile a work-group, so that one team has none
+    (1, 12000, 1000, 64),  # five or six tiles each, of one stage or two
+    (1, 6000, 1031, 130),  # rows of no whole vectors
+    (1, 3000, 2000, 1000),  # more stages a tile than twice those of the ring
+    (3, 2000, 1000, 600),
 )
 OPERANDS = 5100, 1000, 136  # m, n, k; two or three tiles a work-group
 
 
-def trials(info: DeviceInfo) -> Iterator[Trial]:
+def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
     """Products of few and of many tiles and stages, whose epilogue adds, squares, and stores both;
     products whose bias is read before them, or whose operands of both lengths are brought."""
-    for batch, m, n, k, name in CASES:
-        dtype = dtypes.as_dtype(name)
+    dtype = dtypes.as_dtype(of)
+    for batch, m, n, k in CASES:
         problem = normalise_matmul(
             MatmulProblem(
                 m, n, k, (batch,), (m * k, k, 1), (k * n, n, 1), dtype, dtype, dtypes.float32,
@@ -44,16 +44,19 @@ def trials(info: DeviceInfo) -> Iterator[Trial]:
         )  # fmt: skip
         for tile in pingpong.SHAPES:
             plan = hopper_matmul.HopperMatmul(tile).plan(problem, info, _adds_and_squares())
-            what = f"a product of teams ({tile.name}, {name}, {m} x {n} x {k})"
+            what = f"a product of teams ({tile.name}, {of}, {m} x {n} x {k})"
             yield Trial(plan, functools.partial(_data, what, batch, m, n, k, dtype), TIMES)
     solvers = tuple(map(hopper_matmul.HopperMatmul, pingpong.SHAPES))
-    yield from with_a_bias(info, solvers, dtypes.bfloat16, 2e-5)
-    problem = matmul(*OPERANDS, dtypes.bfloat16)
+    problem = matmul(*OPERANDS, dtype)
+    outs = dict.fromkeys((dtypes.float32, dtype))
     for solver in solvers:
-        for dtype, bound in ((dtypes.float32, 2e-5), (dtypes.bfloat16, 4e-3)):
-            plan = solver.plan(problem, info, _adds_and_gates(dtype))
-            what = f"a product of teams with operands ({solver.name}, {dtype.name})"
-            yield Trial(plan, functools.partial(_with_operands, what, dtype, bound), TIMES)
+        yield with_a_bias(info, solver, dtype, BOUNDS[of], times=TIMES)
+        for out in outs:
+            plan = solver.plan(problem, info, _adds_and_gates(out, dtype))
+            what = f"a product of teams with operands ({solver.name}, {out.name})"
+            bound = BOUNDS[of] if out is dtypes.float32 else 4e-3
+            data = functools.partial(_with_operands, what, dtype, out, bound)
+            yield Trial(plan, data, TIMES)
 
 
 def _data(what: str, batch: int, m: int, n: int, k: int, dtype: DType) -> Data:
@@ -72,32 +75,31 @@ def _data(what: str, batch: int, m: int, n: int, k: int, dtype: DType) -> Data:
     return Data({"a": a, "b": b, "more": more}, {"out": out, "total": total}, verdict)
 
 
-def _with_operands(what: str, dtype: DType, bound: float) -> Data:
+def _with_operands(what: str, dtype: DType, to: DType, bound: float) -> Data:
     rng = np.random.default_rng()
     m, n, k = OPERANDS
-    bfloat16 = dtypes.bfloat16.numpy
     a, b, gate = (
-        rng.standard_normal(shape, np.float32).astype(bfloat16)
+        rng.standard_normal(shape, np.float32).astype(dtype.numpy)
         for shape in ((m, k), (k, n), (m, n))
     )
     more = rng.standard_normal((m, n), np.float32)
     want = (a.astype(np.float64) @ b.astype(np.float64) + more) * gate.astype(np.float64)
-    out = np.empty((m, n), dtype.numpy)
+    out = np.empty((m, n), to.numpy)
     inputs = {"a": a, "b": b, "more": more, "gate": gate}
     return Data(inputs, {"out": out}, lambda: check(what, out.astype(np.float64), want, bound))
 
 
-def _adds_and_gates(out: DType) -> Epilogue:
+def _adds_and_gates(out: DType, gate: DType) -> Epilogue:
     """Adds "more" and stores that times "gate"."""
-    float32, bfloat16 = dtypes.float32, dtypes.bfloat16
+    float32 = dtypes.float32
     compute = "const float value = (acc + more_) * gate_;"
     return Epilogue(
         f", __global {out.storage}* restrict out, __global const float* restrict more, "
-        f"__global const {bfloat16.storage}* restrict gate",
+        f"__global const {gate.storage}* restrict gate",
         (Ref("out"), Ref("more"), Ref("gate")),
-        f"const float more_ = more[i], gate_ = {bfloat16.load.format(p='gate', i='i')}; "
+        f"const float more_ = more[i], gate_ = {gate.load.format(p='gate', i='i')}; "
         f"{compute} {out.store.format(p='out', i='i', v='value')};",
-        loads=(VectorLoad("more", float32, "more_"), VectorLoad("gate", bfloat16, "gate_")),
+        loads=(VectorLoad("more", float32, "more_"), VectorLoad("gate", gate, "gate_")),
         compute=compute,
         stores=(VectorStore("out", out, "value"),),
     )

@@ -12,33 +12,32 @@ from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore, store_epilogue
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper.matmul import HopperMatmul
-from kerascl.kernels.hopper.tiles import SHAPES
+from kerascl.kernels.hopper.tiles import PROMOTED, SHAPES
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.selftests import part
 from kerascl.kernels.selftests.trial import Data, Trial, check
 from kerascl.runtime.device import DeviceInfo
 
 M, N, K = 200, 136, 424  # sizes no tile divides
-# dtype, precision, whether each operand is transposed, bound
-CASES = (
-    ("float32", "high", False, False, 1e-3), ("float32", "high", True, True, 1e-3),
-    ("float32", "high", False, True, 1e-3), ("float32", "highest", False, False, 2e-6),
-    ("float32", "highest", True, True, 2e-6), ("bfloat16", "high", False, False, 2e-5),
-    ("bfloat16", "high", True, True, 2e-5), ("bfloat16", "high", False, True, 2e-5),
-    ("float16", "high", True, False, 2e-5),
-)  # fmt: skip
+BIASED = 700, 392, 424  # of products with a bias
+PARTS = ("float32", "float32 highest", "bfloat16", "float16")
+BOUNDS = {"float32": 1e-3, "float32 highest": 2e-6, "bfloat16": 2e-5, "float16": 2e-5}
+TURNS = ((False, False), (True, True), (False, True))  # whether each operand is transposed
 
 
-def trials(info: DeviceInfo) -> Iterator[Trial]:
-    """Products of each dtype and layout; with a bias, by tiles that keep as much of it as they can,
-    two vectors, and one."""
-    for name, precision, turn_a, turn_b, bound in CASES:
-        dtype = dtypes.as_dtype(name)
-        problem = matmul(M, N, K, dtype, turn_a, turn_b, precision)
-        plan = HopperMatmul(turns=False).plan(problem, info, store_epilogue(dtypes.float32))
-        what = f"a product of {name} ({precision})"
-        yield Trial(plan, functools.partial(product, what, M, N, K, dtype, turn_a, turn_b, bound))
-    solvers = tuple(HopperMatmul(SHAPES[at]) for at in (7, 1, 0))
-    yield from with_a_bias(info, solvers, dtypes.bfloat16, 2e-5)
+def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
+    """Products of a dtype in each layout, by the tile that suits, and with a bias, by tiles that
+    keep as much of it as they can, two vectors, and one."""
+    dtype, precision, _ = part.parsed(of)
+    problem = matmul(M, N, K, dtype, True, False, precision)
+    plan = HopperMatmul(turns=False).plan(problem, info, store_epilogue(dtypes.float32))
+    what = f"a product of {of}"
+    yield Trial(plan, functools.partial(product, what, M, N, K, dtype, True, False, BOUNDS[of]))
+    found = PROMOTED[:3] if precision == "highest" else tuple(SHAPES[at] for at in (7, 1, 0))
+    for tile, turns in zip(found, TURNS, strict=True):
+        yield with_a_bias(
+            info, HopperMatmul(tile), dtype, BOUNDS[of], BIASED, turns, precision
+        )
 
 
 def matmul(
@@ -69,21 +68,33 @@ def product(
 
 
 def with_a_bias(
-    info: DeviceInfo, solvers: tuple[HopperMatmul, ...], dtype: DType, bound: float
-) -> Iterator[Trial]:
-    """Products with a bias, by each of some solvers."""
-    m, n, k = 700, 392, 72
-    for solver in solvers:
-        plan = solver.plan(matmul(m, n, k, dtype), info, biased(dtypes.float32, n))
-        what = f"a product with a bias ({solver.name})"
-        yield Trial(plan, functools.partial(_biased_product, what, m, n, k, dtype, bound))
+    info: DeviceInfo, solver: HopperMatmul, dtype: DType, bound: float,
+    sizes: tuple[int, int, int] = (700, 392, 72), turns: tuple[bool, bool] = (False, False),
+    precision: str = "high", times: int = 1,
+) -> Trial:  # fmt: skip
+    """A product with a bias by a solver.
+
+    Args:
+        sizes: rows, columns and depth.
+        turns: whether each operand is transposed.
+        times: that it runs.
+    """
+    problem = matmul(*sizes, dtype, *turns, precision)
+    plan = solver.plan(problem, info, biased(dtypes.float32, sizes[1]))
+    what = f"a product with a bias ({solver.name})"
+    data = functools.partial(_biased_product, what, *sizes, dtype, *turns, bound)
+    return Trial(plan, data, times)
 
 
-def _biased_product(what: str, m: int, n: int, k: int, dtype: DType, bound: float) -> Data:
+def _biased_product(
+    what: str, m: int, n: int, k: int, dtype: DType, turn_a: bool, turn_b: bool, bound: float
+) -> Data:
     rng = np.random.default_rng()
-    a, b = (rng.standard_normal(shape).astype(dtype.numpy) for shape in ((m, k), (k, n)))
+    a = rng.standard_normal((k, m) if turn_a else (m, k)).astype(dtype.numpy)
+    b = rng.standard_normal((n, k) if turn_b else (k, n)).astype(dtype.numpy)
     bias = rng.standard_normal(n).astype(np.float32)
-    want = a.astype(np.float64) @ b.astype(np.float64) + bias
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    want = (wide_a.T if turn_a else wide_a) @ (wide_b.T if turn_b else wide_b) + bias
     got = np.empty((m, n), np.float32)
     inputs = {"a": a, "b": b, "bias": bias}
     return Data(inputs, {"out": got}, lambda: check(what, got, want, bound))
