@@ -63,7 +63,8 @@ def test_the_self_test_has_a_bias(cpu_dev, cpu_info, monkeypatch, fault):
 
     monkeypatch.setattr(trial, "compute", compute)
     monkeypatch.setattr(transposed, "SHAPES", (TRANSPOSED,))
-    monkeypatch.setattr(selftest, "CASES", ())  # but for those with a bias
+    for cases in ("CASES", "LEFT_CASES"):  # but for those with a bias
+        monkeypatch.setattr(selftest, cases, ())
     with pytest.raises(DeviceError, match="with a bias") if fault else contextlib.nullcontext():
         trial.run(cpu_dev, selftest.trials(cpu_info))
 

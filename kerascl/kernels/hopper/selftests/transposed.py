@@ -1,4 +1,5 @@
-"""Products with transposed.py's solver: a self-test for that alone."""
+"""Products whose left operand comes from registers, with the solvers of transposed.py and left.py:
+a self-test for these alone."""
 
 from __future__ import annotations
 
@@ -10,8 +11,8 @@ import numpy as np
 from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import store_epilogue
-from kerascl.kernels.hopper import transposed
-from kerascl.kernels.hopper.selftests.products import with_a_bias
+from kerascl.kernels.hopper import left, transposed
+from kerascl.kernels.hopper.selftests import products
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.selftests.trial import Data, Trial, check
 from kerascl.runtime.device import DeviceInfo
@@ -26,6 +27,11 @@ CASES = (  # batch, m, n, k, result, tile, slices
     (3, 200, 136, 104, dtypes.float32, None, None), (1, 500, 392, 128, dtypes.bfloat16, WIDE, 1),
     (1, 150, 131, 77, dtypes.float32, None, 1),
 )
+LEFT_CASES = (  # m, n, k, tile, slices; whether b's k is contiguous
+    *((332, 200, 424, tile, 1, False) for tile in left.LeftMatmul.shapes),
+    (2600, 2500, 72, WIDE, 1, True), (700, 520, 5000, WIDE, 1, False),
+    (520, 300, 5000, None, 3, False), (152, 131, 77, None, 1, False),
+)  # fmt: skip
 
 
 def trials(info: DeviceInfo) -> Iterator[Trial]:
@@ -44,7 +50,13 @@ def trials(info: DeviceInfo) -> Iterator[Trial]:
         what = f"a transposed product ({tile.name if tile else (batch, m, n, k)})"
         yield Trial(plan, functools.partial(_data, what, batch, m, n, k, out), TIMES)
     solvers = tuple(transposed.TransposedMatmul(tile, 1) for tile in transposed.SHAPES)
-    yield from with_a_bias(info, solvers, float32, BOUND)
+    yield from products.with_a_bias(info, solvers, float32, BOUND)
+    for m, n, k, tile, splits, turn_b in LEFT_CASES:
+        problem = products.matmul(m, n, k, float32, True, turn_b)
+        plan = left.LeftMatmul(tile, splits).plan(problem, info, store_epilogue(float32))
+        what = f"a product of columns from registers ({tile.name if tile else (m, n, k)})"
+        data = functools.partial(products.product, what, m, n, k, float32, True, turn_b, BOUND)
+        yield Trial(plan, data, TIMES)
 
 
 def _row(n: int) -> int:
