@@ -128,3 +128,87 @@ def test_groups_are_small_enough(dev, monkeypatch):
     assert sorted(len(s.args) for s in found) == [14, 15]
     # a loop launches one step many times
     assert packing.gather([steps[0]] * 3, slots, dev.info) == [steps[0]] * 3
+
+
+def gradients(between=()):
+    """Three products (of nothing) that read the same operand in slot 0, laid out for each in slots
+    1, 2 and 3, with results in 4, 5 and 6; and what is between the second and the third."""
+    k, n = 70, 64
+    nbytes = 4 * n * packed_step(dtypes.float32, k)
+    slots = [Slot("input", 4 * k * n, 0), *[Slot("temporary", nbytes, -1)] * 3]
+    slots += [Slot("output", 4, 1)] * 3
+    steps = []
+    for j in range(3):
+        pack = pack_step(k, n, 0, 1 + j, None)
+        reader = Step("", "product", (), [Use(1 + j), Use(4 + j)], (64,), (64,), "product")
+        pack.writes = reader.writes = frozenset({1 + j, 4 + j})  # as of one plan
+        steps += [*(between if j == 2 else ()), pack, reader]
+    return steps, slots
+
+
+def copies(steps):
+    """What each product reads."""
+    return [step.args[0].index for step in steps if step.name == "product"]
+
+
+def test_an_operand_is_packed_once(dev, rng):
+    steps, slots = gradients()
+    readers = steps[1::2]
+    found = packing.gather(steps, slots, dev.info)
+    assert found == [steps[0], *readers] and copies(found) == [1, 1, 1]
+    assert [step.writes for step in readers] == [{4}, {5}, {6}]  # none of them waits for another
+    matrix = rng.normal(size=(70, 64)).astype(np.float32)
+    results = run(found[:1], slots, [matrix], dev)
+    np.testing.assert_array_equal(results[1].reshape(64, -1)[:, :70], matrix.T)
+
+
+def writer(slot, writes=True):
+    step = Step("", "map", (), [Use(slot)], (64,), (64,), "map")
+    step.writes = frozenset({slot}) if writes else None
+    return step
+
+
+@pytest.mark.parametrize("writes", [True, False], ids=["said", "unsaid"])
+def test_an_operand_that_changes_is_packed_again(dev, writes):
+    steps, slots = gradients([writer(0, writes)])
+    assert copies(packing.gather(steps, slots, dev.info)) == [1, 1, 3]
+    steps, slots = gradients([writer(4)])
+    assert copies(packing.gather(steps, slots, dev.info)) == [1, 1, 1]
+
+
+@pytest.mark.parametrize("name", ["numbers", "source", "offset", "text", "result", "in place"])
+def test_other_copies_are_packed_for_themselves(dev, name):
+    steps, slots = gradients()
+    last = steps[4]
+    slots.append(Slot("input", slots[0].nbytes, 2))
+    if name == "numbers":
+        steps[4] = dataclasses.replace(pack_step(64, 70, 0, 3, None), writes=last.writes)
+    elif name == "source":
+        last.args[0] = Use(7)
+    elif name == "offset":
+        last.args[0] = Use(0, 64)
+    elif name == "text":
+        last.source += "//"
+    elif name == "result":
+        slots[3] = dataclasses.replace(slots[3], kind="output")
+    else:
+        last.args[0] = Use(3)
+    found = packing.share(steps, slots)
+    assert copies(found) == [1, 1, 3] and steps[4] in found
+
+
+def test_the_peak_of_memory_stays(dev):
+    """A copy is made again where it would have to be kept while most is needed."""
+    large = [Slot("temporary", 1 << 20, -1)]
+    between = Step("", "map", (), [Use(7)], (64,), (64,), "map", writes=frozenset({7}))
+    steps, slots = gradients([between])
+    assert copies(packing.share(steps, [*slots, *large])) == [1, 1, 3]
+    steps, slots = gradients([between])
+    steps[1].args.append(Use(7))  # the peak is there already
+    assert copies(packing.share(steps, [*slots, *large])) == [1, 1, 1]
+
+
+def test_a_loop_packs_in_each_step(dev):
+    steps, slots = gradients()
+    repeated = [*steps[:2], *steps[:2]]
+    assert packing.share(repeated, slots) == repeated

@@ -21,7 +21,7 @@ def test_names_of_a_card(hopper_info):
         "wgmma_stem",
         "wgmma_stem_filter",
     }
-    assert wanted | {"wgmma_transposed"} <= set(names(hopper_info))
+    assert wanted | {"wgmma_transposed", "wgmma_left"} <= set(names(hopper_info))
 
 
 def test_names_of_attention(monkeypatch):

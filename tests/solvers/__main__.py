@@ -74,6 +74,7 @@ def problems():
         types = (t, t, t.accumulator, 0, 0, precision)
         for m, n, k in ((256, 256, 256), (2, 300, 400), (7, 5, 9)):
             yield normalise_matmul(MatmulProblem(m, n, k, (), (k, 1), (n, 1), *types))
+        yield normalise_matmul(MatmulProblem(256, 128, 256, (), (1, 256), (128, 1), *types))
         kinds = (FORWARD, DATA_GRAD, FILTER_GRAD)
         for kind, channels, side, depthwise in itertools.product(kinds, (3, 64), (1, 3), (0, 1)):
             groups, filters = (channels, channels) if depthwise else (1, 64)

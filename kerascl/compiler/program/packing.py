@@ -1,12 +1,17 @@
-"""Operands that a step lays out anew for its kernels: many small launches become few.
+"""Operands that a step lays out anew for its kernels: each once, many small launches become few.
 
-A weight is there from the start, so its new layout can be made long before it is used; both
-operands of one product are laid out side by side.  A launch costs several microseconds whatever it
-does.
+The gradients of several filters that read the same x want the same copy of it.  A weight is there
+from the start, so its new layout can be made long before it is used; both operands of one product
+are laid out side by side.  A launch costs several microseconds whatever it does.
 """
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Hashable
+from dataclasses import replace
+
+from kerascl.compiler.program import schedule
 from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.kernels.hopper import pack
 from kerascl.runtime.device import DeviceInfo
@@ -15,18 +20,77 @@ MOST_JOBS = 16  # matrices in one launch: all of them take memory until the last
 MOST_BYTES = 8 << 20  # larger ones gain nothing from company
 
 
+def share(steps: list[Step], slots: list[Slot]) -> list[Step]:
+    """Lay an operand out once for all that read the same copy, where the peak of memory stays.
+
+    Args:
+        steps: in order; the arguments of those that read a copy change.
+        slots: what their arguments use.
+    """
+    times = Counter(map(id, steps))
+    known: dict[Hashable, Step] = {}  # the first launch that makes each copy
+    repeated: list[tuple[Step, Step]] = []  # it, and one that makes the same again
+    for step in steps:
+        if step.name == pack.NAME and times[id(step)] == 1 and _makes_copies(step, slots):
+            first = known.setdefault(_key(step), step)
+            if first is not step:
+                repeated.append((first, step))
+        written = step.used if step.writes is None else step.used & step.writes
+        for key in [key for key, made in known.items() if made.args[0].index in written]:
+            del known[key]
+    peak = schedule.lives(steps, slots).peak if repeated else 0
+    for first, again in repeated:
+        names = {a.index: b.index for a, b in zip(again.args[1:3], first.args[1:3], strict=True)}
+        found = {id(s): _renamed(s, names, first) for s in steps if s is not again}
+        fewer = [found[id(s)] for s in steps if s is not again]
+        if schedule.lives(fewer, slots).peak > peak:
+            continue
+        steps = [s for s in steps if s is not again]
+        for step in steps:  # others know these objects
+            step.args, step.writes = found[id(step)].args, found[id(step)].writes
+    return steps
+
+
+def _makes_copies(step: Step, slots: list[Slot]) -> bool:
+    """Whether a launch that packs writes temporaries, and not its operand."""
+    uses = step.args[:3]
+    if not all(type(a) is Use for a in uses) or any(a.offset for a in uses[1:]):
+        return False
+    made = {a.index for a in uses[1:]}
+    return uses[0].index not in made and all(slots[s].kind == "temporary" for s in made)
+
+
+def _key(step: Step) -> Hashable:
+    """Equal for launches that make the same copies; their text says which."""
+    source, _, _, *numbers = step.args
+    return step.source, source, tuple(int(n) for n in numbers), step.global_size
+
+
+def _renamed(step: Step, names: dict[int, int], first: Step) -> Step:
+    """A step that reads the copies which `first` makes in place of others."""
+    if not step.used & {*names, *names.values()}:
+        return step
+    args = [
+        Use(names[a.index], a.offset) if type(a) is Use and a.index in names else a
+        for a in step.args
+    ]
+    writes = step.writes
+    if writes is not None and step is not first:  # a plan's launches are said to write all of it
+        writes = writes - {*names, *names.values()}
+    return replace(step, args=args, writes=writes)
+
+
 def gather(steps: list[Step], slots: list[Slot], info: DeviceInfo) -> list[Step]:
-    """Join the packing of weights of the same kind, in groups, where the first of each group was;
-    and that of neighbours.
+    """Pack each operand once, then join the packing of weights of the same kind, in groups, where
+    the first of each group was; and that of neighbours.
 
     Args:
         steps: in order.
         slots: what their arguments use.
         info: the device's facts.
     """
-    times: dict[int, int] = {}
-    for step in steps:
-        times[id(step)] = times.get(id(step), 0) + 1
+    steps = share(steps, slots)
+    times = Counter(map(id, steps))
     room = (info.max_parameter_bytes - 64) // 24
     open_groups: dict[str, list[Step]] = {}
     groups: list[list[Step]] = []
@@ -46,7 +110,7 @@ def gather(steps: list[Step], slots: list[Slot], info: DeviceInfo) -> list[Step]
     return _join_neighbours(steps, times)
 
 
-def _join_neighbours(steps: list[Step], times: dict[int, int]) -> list[Step]:
+def _join_neighbours(steps: list[Step], times: Counter[int]) -> list[Step]:
     found: list[Step] = []
     for step in steps:
         if found and _alike(found[-1], step, times):
@@ -56,7 +120,7 @@ def _join_neighbours(steps: list[Step], times: dict[int, int]) -> list[Step]:
     return found
 
 
-def _alike(last: Step, step: Step, times: dict[int, int]) -> bool:
+def _alike(last: Step, step: Step, times: Counter[int]) -> bool:
     """Whether two steps that run once each may become one."""
     once = times.get(id(last)) == 1 and times.get(id(step)) == 1
     if not (once and last.source == step.source and _can_join(last) and _can_join(step)):

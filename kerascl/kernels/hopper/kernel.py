@@ -53,6 +53,11 @@ class Run:
     pairs: ClassVar[bool] = True  # whether wgmma_store.cl exchanges its results
 
     @property
+    def defines(self) -> dict[str, int]:
+        """What the kernel's text is told beside what all are."""
+        return dict(self.flags)
+
+    @property
     def maps(self) -> int:
         """Tensor maps that the kernel takes: of both operands, and of what TF32 loses of them."""
         return (self.a_maps + 1) * (2 if self.a_low else 1)
@@ -110,7 +115,7 @@ class Run:
             VECTORS=self._vectors(epilogue), READS=len(epilogue.reads), RESIDENT=self.resident,
             ONE_COLUMN=int(self._one_column(epilogue)), PINGPONG=shape.pingpong,
             KEPT=self._kept(epilogue),
-        ) | dict(self.flags)  # fmt: skip
+        ) | self.defines  # fmt: skip
         kept = ""
         if self.pairs and epilogue.rounds and names["VECTOR"]:
             kept, epilogue = PAIRS[epilogue.rounds.name], epilogue.after_rounding

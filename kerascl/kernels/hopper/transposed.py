@@ -35,6 +35,11 @@ class TransposedRun(Run):
 
     kernel: ClassVar[str] = "wgmma_transposed"
     pairs: ClassVar[bool] = False
+    left: ClassVar[int] = 0  # whether the operand from registers is the first one: `left`
+
+    @property
+    def defines(self) -> dict[str, int]:
+        return super().defines | {"LEFT": self.left}
 
     @property
     def wide(self) -> bool:

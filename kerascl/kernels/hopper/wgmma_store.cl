@@ -1,5 +1,5 @@
 // How wgmma.cl and its like store their results: RESULT[i][j], of 64-row block i of a warpgroup.
-// A lane has rows ROW(i) and eight further; PLACE(row, live, at) says where a row's column n0 lies.
+// A lane has rows ROW(i) and NEXT_ROW further; PLACE(row, live, at) says where a row's column n0 lies.
 
 #ifndef MOMENTS  // else wgmma_moments.cl
 #define SIDE 0
@@ -25,7 +25,13 @@
 #else
 #define IN_TILE consumer
 #endif
+#if LEFT  // wgmma_transposed.cl
+#define ROW(i) LANE_ROW
+#define NEXT_ROW 1
+#else
 #define ROW(i) (IN_TILE * (64 * MI) + (i) * 64 + ((tid >> 5) & 3) * 16 + quad)
+#define NEXT_ROW 8
+#endif
 
 // The box of output pixels (of one class) of tile pm of a convolution.
 #define DECODE_PIXELS \
@@ -59,7 +65,7 @@
         if (live_ && near_ < BN && n0 + near_ < COLUMNS) EPILOGUE_PREFETCH(at_ + near_) \
       } }
 #if READS
-#define BRING_NEAR UNROLL for (int i = 0; i < MI; ++i) { BRING_ROW(ROW(i)) BRING_ROW(ROW(i) + 8) }
+#define BRING_NEAR UNROLL for (int i = 0; i < MI; ++i) { BRING_ROW(ROW(i)) BRING_ROW(ROW(i) + NEXT_ROW) }
 #else
 #define BRING_NEAR
 #endif
@@ -206,7 +212,7 @@
     UNROLL for (int i = 0; i < MI; ++i) { \
       const int row = ROW(i); \
       PLACE(row, live0, at0) \
-      PLACE(row + 8, live1, at1) \
+      PLACE(row + NEXT_ROW, live1, at1) \
       BEGIN_BROUGHT \
       STORE_ROWS \
     }

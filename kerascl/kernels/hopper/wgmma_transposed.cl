@@ -2,6 +2,8 @@
 // TF32 with k contiguous in shared memory or, its left operand only, in registers.  So this is the
 // transposed product out^T = b^T a^T: b's fragments are loaded into registers, a is read where TMA
 // leaves it.  Else as wgmma.cl, whose tile of BM x BN is here one of BN rows and BM columns.
+// LEFT: the first operand has m contiguous, and the product is out = a b, whose tile is BM x BN: what
+// is said of b and of columns below is true of a and of rows, and the other way round.
 //
 // A stage of the ring holds
 //   a   BN rows of BK = 32 k
@@ -21,6 +23,16 @@
 #define RING (STAGES * STAGE)
 #define STEPS (BK / 8 / 2)  // of k in half a stage
 
+#if LEFT
+#define DECODE_PLACE const int m0 = pm * BM, n0 = pn * BN;
+#define TMA_ROWS(to, k0) TMA_MATRIX(to, maps + 16, bar, k0, n0, b2, b1, b0);
+#define TMA_PANEL(to, p, k0) TMA_MATRIX(to, maps, bar, m0 + 32 * p, k0, a2, a1, a0);
+#else
+#define DECODE_PLACE const int m0 = pm * BN, n0 = pn * BM;
+#define TMA_ROWS(to, k0) TMA_MATRIX(to, maps, bar, k0, m0, a2, a1, a0);
+#define TMA_PANEL(to, p, k0) TMA_MATRIX(to, maps + 16, bar, n0 + 32 * p, k0, b2, b1, b0);
+#endif
+
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transposed(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
     __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS EPILOGUE_PARAMS) {
@@ -39,7 +51,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
     int pm, pn; \
     const int z = tile / (TILES_M * TILES_N), split = z % SPLITS, plane = z / SPLITS; \
     DECODE_BAND(tile - z * (TILES_M * TILES_N), pm, pn) \
-    const int m0 = pm * BN, n0 = pn * BM; \
+    DECODE_PLACE \
     const int k_begin = split * SLICE, k_end = min(CHUNKS, k_begin + SLICE);
 
   if (consumer == NWG) {
@@ -60,9 +72,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
           const uint to = base + stage * STAGE, bar = full + 8 * stage;
           const int k0 = kt * BK;
           BAR_EXPECT(bar, STAGE);
-          TMA_MATRIX(to, maps, bar, k0, m0, a2, a1, a0);
-          UNROLL for (int p = 0; p < BM / 32; ++p)
-            TMA_MATRIX(to + A_BYTES + p * PANEL, maps + 16, bar, n0 + 32 * p, k0, b2, b1, b0);
+          TMA_ROWS(to, k0)
+          UNROLL for (int p = 0; p < BM / 32; ++p) {
+            TMA_PANEL(to + A_BYTES + p * PANEL, p, k0)
+          }
           if (++stage == STAGES) { stage = 0; phase ^= 1; }
         }
       }
@@ -78,7 +91,15 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
   const uint far = (near ^ 64) + 512;  // four k further
   // 128-byte swizzle; 1024 bytes between groups of eight rows.
   const ulong desc = (1UL << 62) | (64UL << 32) | (1UL << 16) | (ulong)(base >> 4);
-#if defined(EPILOGUE_VECTOR) && VECTOR == 8
+#if LEFT
+  const int pair = t;
+#define LANE_ROW ((warp >> 1) * 32 + chunk * 4 + odd * 2)
+#define PLACE(row, live, at) \
+      const int live = m0 + (row) < M; \
+      const INDEX_T at = ((INDEX_T)plane * M + m0 + (row)) * N + n0;
+#define COLUMNS N
+#define RESULT products
+#elif defined(EPILOGUE_VECTOR) && VECTOR == 8
 #define LANE_COLUMN ((warp >> 1) * 32 + (chunk & ~1) * 4)
 #define READ_COLUMNS EPILOGUE_READ_ROW(8, 0, n)
 #elif defined(EPILOGUE_VECTOR) && VECTOR == 4
@@ -92,11 +113,16 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
 #else
 #define STORE_VECTOR(width, d, at) EPILOGUE_VECTOR(width, d, at)
 #endif
-  float products[BN / 2];
-  UNROLL for (int j = 0; j < BN / 2; ++j) products[j] = 0;
+  float products[1][BN / 2];
+  UNROLL for (int j = 0; j < BN / 2; ++j) products[0][j] = 0;
   for (int tile = get_group_id(0); tile < TILES; tile += groups) {
     DECODE_TILE
-    const int k_count = k_end - k_begin, n = n0 + LANE_COLUMN;
+    const int k_count = k_end - k_begin;
+#if LEFT
+    READ_ROW
+    BRING_NEAR
+#else
+    const int n = n0 + LANE_COLUMN;
 #if KEPT
     EPILOGUE_ROW(VECTOR, 1)
     if (n < N) READ_COLUMNS
@@ -106,6 +132,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
       const int m_ = m0 + line / (BM / 32), n_ = n0 + line % (BM / 32) * 32;
       if (m_ < M && n_ < N) EPILOGUE_PREFETCH(((INDEX_T)plane * M + m_) * N + n_)
     }
+#endif
 #endif
     int before = 0;
     // Fragments of one half of a stage are loaded while products of the other are made.
@@ -122,7 +149,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
         }
         WG_FENCE;
         UNROLL for (int s = 0; s < STEPS; ++s)
-          WGMMA_A(products, left[h][s], left[h][s] + 2,
+          WGMMA_A(products[0], left[h][s], left[h][s] + 2,
                   d + (ulong)(2 * (h * STEPS + s)), (int)((kt | h | s) != 0));
         WG_COMMIT;
         WG_WAIT(1);
@@ -132,18 +159,21 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
       if (++stage == STAGES) { stage = 0; phase ^= 1; }
     }
     WG_WAIT(0);
-    WGMMA_KEEP(products);
+    WGMMA_KEEP(products[0]);
     if (lane == 0) BAR_ARRIVE(empty + 8 * before);
 
     // Registers 4 j and 4 j + 2 are two neighbours of row 8 j + 2 t, the other two of the next row.
+#if LEFT
+    STORE_RESULT
+#else
     const INDEX_T above = (INDEX_T)plane * M;
 #if defined(EPILOGUE_VECTOR) && VECTOR == 8
     const int low = g & 1, high = g >> 2;
     UNROLL for (int j = 0; j < BN / 8; j += 2) {
       float eight[8];
       UNROLL for (int v = 0; v < 4; ++v) {
-        eight[2 * v] = products[4 * (j + v / 2) + v % 2];
-        eight[2 * v + 1] = products[4 * (j + v / 2) + v % 2 + 2];
+        eight[2 * v] = products[0][4 * (j + v / 2) + v % 2];
+        eight[2 * v + 1] = products[0][4 * (j + v / 2) + v % 2 + 2];
       }
       EXCHANGE_EIGHT(eight, low, 4, high, 16)
       const int m = m0 + (j + high) * 8 + 2 * t + low;
@@ -152,8 +182,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
 #elif defined(EPILOGUE_VECTOR) && VECTOR == 4
     UNROLL for (int j = 0; j < BN / 8; ++j) {
       float four[4];
-      EXCHANGE_FOUR(four, products[4 * j], products[4 * j + 2],
-                    products[4 * j + 1], products[4 * j + 3], odd, 4)
+      EXCHANGE_FOUR(four, products[0][4 * j], products[0][4 * j + 2],
+                    products[0][4 * j + 1], products[0][4 * j + 3], odd, 4)
       const int m = m0 + j * 8 + 2 * t + odd;
       if (m < M && n < N) STORE_VECTOR(4, four, (above + m) * N + n)
     }
@@ -162,9 +192,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
       UNROLL for (int h = 0; h < 2; ++h) {
         const int m = m0 + j * 8 + 2 * t + h;
         const INDEX_T at = (above + m) * N + n;
-        if (m < M && n < N) EPILOGUE(products[4 * j + h], at)
-        if (m < M && n + 1 < N) EPILOGUE(products[4 * j + 2 + h], at + 1)
+        if (m < M && n < N) EPILOGUE(products[0][4 * j + h], at)
+        if (m < M && n + 1 < N) EPILOGUE(products[0][4 * j + 2 + h], at + 1)
       }
+#endif
 #endif
   }
 }

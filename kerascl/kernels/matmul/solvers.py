@@ -11,8 +11,8 @@ from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.hopper import left, pingpong, transposed
 from kerascl.kernels.hopper import matmul as hopper_matmul
-from kerascl.kernels.hopper import pingpong, transposed
 from kerascl.kernels.matmul.computed import bytes_each
 from kerascl.kernels.matmul.panels import PanelMatmul
 from kerascl.kernels.matmul.portable import DirectMatmul, TiledMatmul
@@ -31,6 +31,7 @@ SOLVERS: tuple[Solver, ...] = (
     PanelMatmul(),
     hopper_matmul.HopperMatmul(),
     transposed.TransposedMatmul(),
+    left.LeftMatmul(),
     *(TiledMatmul(tile) for tile in (*TILES, *SHALLOW)),
     *GEMM_SOLVERS,
 )
@@ -45,7 +46,7 @@ VARIANTS: tuple[Solver, ...] = (
     *unit_tile.solvers(FragmentMatmul, *SLICES),
     *(
         kind(shape, split)
-        for kind in (hopper_matmul.HopperMatmul, transposed.TransposedMatmul)
+        for kind in (hopper_matmul.HopperMatmul, transposed.TransposedMatmul, left.LeftMatmul)
         for shape in kind.shapes
         for split in SLICES
     ),

@@ -1,4 +1,5 @@
-"""Products with transposed.py's solver: a self-test for that alone."""
+"""Products whose left operand comes from registers, with the solvers of transposed.py and left.py:
+a self-test for these alone."""
 
 from __future__ import annotations
 
@@ -10,8 +11,9 @@ import numpy as np
 from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import store_epilogue
-from kerascl.kernels.hopper import transposed
-from kerascl.kernels.hopper.selftests.products import with_a_bias
+from kerascl.kernels.hopper import left, transposed
+from kerascl.kernels.hopper.selftests import products
+from kerascl.kernels.hopper.tiles import Shape
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.selftests.trial import Data, Trial, check
 from kerascl.runtime.device import DeviceInfo
@@ -24,14 +26,23 @@ CASES = (  # batch, m, n, k, result, slices
 )
 # The second has several tiles for a work-group.
 BIASED = (333, 392, 424), (20000, 392, 72), (700, 392, 5000)
-PARTS = tuple(map(transposed.part, transposed.SHAPES))
+# Rows, columns and depth, slices, and whether b's k is contiguous; the second, too.
+LEFT_CASES = (
+    (332, 200, 424, 1, False), (20000, 392, 72, 1, True), (700, 520, 5000, 1, False),
+    (520, 300, 5000, 3, False), (152, 131, 77, 1, False),
+)  # fmt: skip
+PARTS = (*map(transposed.part, transposed.SHAPES), *map(left.part, left.LeftMatmul.shapes))
 
 
 def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
     """A tile: sizes that it does not divide, batches, deep products, short and scattered results;
     and a bias that is read before the product."""
     float32 = dtypes.float32
-    tile = transposed.SHAPES[PARTS.index(of)]
+    at = PARTS.index(of)
+    if at >= len(transposed.SHAPES):
+        yield from _left(info, left.LeftMatmul.shapes[at - len(transposed.SHAPES)])
+        return
+    tile = transposed.SHAPES[at]
     for batch, m, n, k, out, splits in CASES:
         row = _row(n)
         problem = normalise_matmul(
@@ -45,7 +56,19 @@ def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
         yield Trial(plan, functools.partial(_data, what, batch, m, n, k, out), TIMES)
     solver = transposed.TransposedMatmul(tile, 1)
     for sizes in BIASED:  # one program
-        yield with_a_bias(info, solver, float32, BOUND, sizes, times=TIMES)
+        yield products.with_a_bias(info, solver, float32, BOUND, sizes, times=TIMES)
+
+
+def _left(info: DeviceInfo, tile: Shape) -> Iterator[Trial]:
+    """The same of products whose first operand's m is contiguous."""
+    for m, n, k, splits, turn_b in LEFT_CASES:
+        problem = products.matmul(m, n, k, dtypes.float32, True, turn_b)
+        plan = left.LeftMatmul(tile, splits).plan(problem, info, store_epilogue(dtypes.float32))
+        what = f"a product of columns from registers ({tile.name}, {m} x {n} x {k})"
+        data = functools.partial(
+            products.product, what, m, n, k, dtypes.float32, True, turn_b, BOUND
+        )
+        yield Trial(plan, data, TIMES)
 
 
 def _row(n: int) -> int:
