@@ -19,6 +19,8 @@
 //   OUT_ROW(m), OUT_AT(n)                  output index of row m and column n
 //   VECTOR_OUT            whether four columns from a multiple of four lie side by side, aligned
 //   IN_TURN               whether a loop goes round the epilogue, four columns at a time
+//   STORES_ALWAYS         whether the last tile is stored once more where there is no next one, so that
+//                         stores mingle with multiply-adds
 #define TX (BN / TN)
 #define TY (BM / TM)
 #define NT (TX * TY)
@@ -116,6 +118,14 @@
   _Pragma("unroll") for (int u = 0; u < TM; ++u) \
     _Pragma("unroll") for (int v = 0; v < TN; ++v) c[u][v] += fa[u] * fb[v];
 
+// NVIDIA's assembler moves loads down to where they are stored, behind all multiply-adds, to have
+// registers for these; what has an effect it leaves in its place, and the loads in front of it.
+#ifdef KCL_PTX
+#define LOADS_STAY asm volatile("bar.warp.sync -1;" ::: "memory");
+#else
+#define LOADS_STAY
+#endif
+
 __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
     __global const A_T* restrict pA, __global const B_T* restrict pB PARAMS EPILOGUE_PARAMS) {
   __local ACC_T tileA[2][BK * LDA] __attribute__((aligned(32)));
@@ -167,6 +177,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
     // The next tile travels to registers while this one is multiplied.
     if (more) {
       FETCH(k0 + BK, nxt)
+      LOADS_STAY
     }
 #if !TABLE_LAST
     K_TABLE(cur)
@@ -177,7 +188,7 @@ __kernel NARROW __attribute__((reqd_work_group_size(NT, 1, 1))) void gemm_tile(
       FRAGMENTS(fa, fb, cur, kk)
       MULTIPLY(fa, fb)
     }
-    if (more) {
+    if (STORES_ALWAYS || more) {
       STORE_TILES(nxt)
     }
 #if TABLE_LAST

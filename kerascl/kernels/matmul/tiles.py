@@ -74,6 +74,8 @@ class Tile:
         """Whether work-groups, local memory and registers (see there for `more`) suffice.  Shallow
         tiles are for where the registers of deep ones do not; the smallest are always left."""
         room = info.local_mem_bytes
+        if self.tm * self.tn > MANY and not _in_order(info):
+            return False
         if self.threads > info.max_work_group_size or self.local_bytes(acc, table) > room:
             return False
         deep = dataclasses.replace(self, depth=DEEP)
@@ -92,13 +94,13 @@ class Tile:
         """
         # CPU drivers gain nothing from an unrolled depth and take seconds to compile it. Most GPUs'
         # compilers put all its loads in front until registers spill, some those of two steps, too.
-        whole = '"unroll"' if "schedules_for_registers" in info.quirks else '"unroll 2"'
+        whole = '"unroll"' if _in_order(info) else '"unroll 2"'
         crowded = self.registers(acc, Loads(av, bv)) > (info.registers or math.inf)
         unroll = whole if info.kind == "gpu" and not crowded else '"nounroll"'
         names = dict(
             BM=self.bm, BN=self.bn, BK=self.bk(acc), TM=self.tm, TN=self.tn, AV=av, BV=bv,
             A_ALONG_K=int(a_along_k), B_ALONG_K=int(b_along_k), KK_UNROLL=unroll,
-            TABLE_LAST=int(info.registers > 0),
+            TABLE_LAST=int(info.registers > 0), STORES_ALWAYS=int(_in_order(info)),
         )  # fmt: skip
         return "".join(f"#define {k} {v}\n" for k, v in names.items())
 
@@ -149,12 +151,14 @@ class Tile:
         return time + (rounds + 1) * rates.begin
 
 
+# Results of a work-item with which only few registers are left for loads.
+MANY = 64
 GRAIN = 8  # registers of a work-item are given out in so many
 # Times a read of memory that a tile takes to be in local memory, where nobody hides it.
 WAITS = 4
 # The part of a unit's work-items that hide all waits at barriers, as one in so many; and the share
 # by which a step takes longer without any of them.
-HIDING, ALONE = 4, 0.5
+HIDING, ALONE = 4, 0.3
 BESIDE = 0.2  # of what is shorter, products or memory's time: what the longer one does not hide
 # Of a multiply-add's time on a CPU: itself with what goes along, and a read of local memory, a copy
 # there; work-items wait for each other at barriers.
@@ -162,6 +166,9 @@ PRODUCT_ON_CPU, READ_ON_CPU, ON_CPU = 1.19, 0.82, 0.084
 LEAD_ON_CPU = 34  # steps along k that a group's first loads and its stores take as long as there
 
 TILES = (
+    # Where a unit multiplies as many elements in a clock as it reads from local memory, 8 x 8 results
+    # need as much time for the one as for the other.
+    Tile(128, 128, 16, 8),
     Tile(128, 128, 8, 8),
     Tile(128, 64, 8, 8),
     Tile(64, 128, 8, 8),
@@ -173,6 +180,11 @@ TILES = (
 )
 
 SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)
+
+
+def _in_order(info: DeviceInfo) -> bool:
+    """Whether the compiler keeps an unrolled loop's loads within the registers."""
+    return "schedules_for_registers" in info.quirks
 
 
 # An epilogue's work, each read counted as one, above which a loop goes round it: about as much as
