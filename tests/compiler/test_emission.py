@@ -1,5 +1,6 @@
 """The text of generated kernels: what is read, computed and stored; no device."""
 
+import dataclasses
 import re
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 import kerascl as kc
 from kerascl.compiler.generate.emit import Scope, Writer, literal
 from kerascl.compiler.graph.symbolic import variable
-from kerascl.dtypes import bfloat16, bool_, float32, int32, int64
+from kerascl.dtypes import bfloat16, bool_, float32, int8, int32, int64
 from tests import profiles
 from tests.compiler.graphs import argument, kernels, text
 
@@ -101,3 +102,30 @@ def test_16_bit_values_are_rounded_where_they_are_fused():
     fused = bfloat16.round.split("{v}")[0]
     assert text(kc.exp(x) * 2).count(fused) >= 1
     assert fused not in text(kc.exp(argument(64)) * 2)
+
+
+SIZES = {"float": 4, "int": 4, "uint": 4, "long": 8, "ulong": 8, "double": 8, "double2": 16}
+
+
+@pytest.mark.parametrize("card", ["rtx4090", "mi300x", "a770", "uhd630", "max1550"])
+@pytest.mark.parametrize("dtype", [bfloat16, float32, int64])
+@pytest.mark.parametrize("columns", [8, 64, 3072])
+def test_tall_arrays_fit_local_memory_and_work_groups(card, dtype, columns):
+    """However many registers are merged, and of whatever size."""
+    info = profiles.load()[card].info
+    x = argument(200_000, columns, dtype=dtype)
+    several = kc.sum(x, 0), kc.argmin(x, 0), kc.argmax(x, 0), kc.max(x, 0), kc.prod(x, 0)
+    for arrays in (several[:1], several[:2], several):
+        for launch in kernels(*arrays, info=info).launches:
+            text = launch.source.body
+            found = re.findall(r"__local (\w+) \w+\[(\d+)\]", text)
+            assert sum(SIZES[kind] * int(n) for kind, n in found) <= info.local_mem_bytes
+            assert launch.local_size[0] <= info.max_work_group_size
+
+
+@pytest.mark.parametrize("group", [64, 128])
+def test_columns_side_by_side_need_no_large_work_group(group):
+    info = dataclasses.replace(profiles.load()["uhd630"].info, max_work_group_size=group)
+    for dtype in (int8, bfloat16, float32):
+        (launch, *_) = kernels(kc.max(argument(200_000, 64, dtype=dtype), 0), info=info).launches
+        assert launch.local_size[0] <= group

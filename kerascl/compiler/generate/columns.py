@@ -22,6 +22,7 @@ from kerascl.runtime.device import DeviceInfo
 
 LINE = 128  # bytes that neighbours read of a row of memory: a third faster than 32 on an H200
 GROUP = 512  # work-items of a group at most
+LEAST = 4  # elements of a work-item, if it may read so many at once: what it leaves is read, too
 BUSY = 0.5  # of the work-items that a device has room for, so many have enough reads under way
 ACCUMULATORS = 32  # registers of a work-item that hold its columns' results
 LONG_STEPS = 4  # elements that a work-item reads at once where a step is many instructions
@@ -91,10 +92,10 @@ def _layout(
     threads = max(1, min(most // group_rows, power_of_two(length) // 4))
     groups = ceil_div(rows, group_rows * wide)
     items = of_facts(info).resident * info.compute_units * BUSY
-    wanted = max(1, int(items / (group_rows * threads * groups)))
+    wanted = max(2, int(items / (group_rows * threads * groups)))
     # as many whole turns of reads as there are, so that few wait for what is left
     each = ceil_div(length, threads * wanted)
-    together = min(together, power_of_two(each))
+    together = min(together, max(LEAST, power_of_two(each)))
     chunk = max(together, each // together * together) * threads
     exchange = lanes_of(info)
     if exchange is not None and group_rows * threads % exchange.width:
