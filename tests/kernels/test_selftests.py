@@ -347,6 +347,8 @@ def test_every_solver_names_a_part_for_its_dtype_and_direction(matrix, answers):
         for solver in dict.fromkeys((*room.SOLVERS, *getattr(room, "VARIANTS", ()))):
             if isinstance(solver, conv.PointwiseConv) or solver.name.startswith("winograd"):
                 continue  # which plan products
+            if getattr(solver, "splits", getattr(solver, "split", None)) not in (None, 1):
+                continue  # the same kernels
             with asked.comparing():
                 if not solver.applies(p, info):
                     continue
@@ -359,9 +361,16 @@ def test_every_solver_names_a_part_for_its_dtype_and_direction(matrix, answers):
             words = proven_by(solver, p)
             assert any(words <= set(test.part.split()) for test in noted), (solver.name, noted)
             assert all(test.part.split()[0] in words for test in noted), (solver.name, noted)
+            with asked.comparing():
+                moments = solver.takes_moments(p, info)
+            if moments:
+                more = relied_on(info, functools.partial(solver.takes_moments, p, info))
+                (own,) = (test for test in more if test.name == "wgmma_moments")
+                assert words & {"highest", p.a.name} == set(own.part.split())
+                noted += more
             seen |= {test.title for test in noted}
     names = {test.name for test in selftests.tests(info)}
-    assert {title.split(" (")[0] for title in seen} >= names - {"wgmma_moments"}
+    assert {title.split(" (")[0] for title in seen} >= names
 
 
 def _use(solver, p, info):
