@@ -23,7 +23,7 @@ from kerascl.runtime.diskcache import DiskCache
 ROOMS = ("kernels", "compiler", "core", "ops", "runtime", "checks")
 # Of processes that check at once: how many, processors for each, and bytes of the device's memory
 # that its context and the cases may take.
-MOST_CHILDREN, CORES_EACH, CHILD_BYTES = 4, 4, 4 << 30
+MOST_CHILDREN, CORES_EACH, CHILD_BYTES = 6, 2, 4 << 30
 SECONDS = 3.0  # after which the other kinds are left to the next process
 
 
@@ -56,7 +56,9 @@ def _beside(index: int, kinds: list[str], count: int) -> dict[str, str]:
     """What `judge` says of a few cases of some kinds, shared out over so many processes."""
     shares = [kinds[k::count] for k in range(min(count, len(kinds)))]
     with ThreadPoolExecutor(len(shares), "kerascl-check") as pool:
-        found = pool.map(lambda share: judge(index, "few", share, SECONDS), shares)
+        # Each has few kinds, and nobody waits for the slowest before programs are built.
+        budget = SECONDS if count == 1 else 3 * SECONDS
+        found = pool.map(lambda share: judge(index, "few", share, budget), shares)
         return {kind: status for statuses in found for kind, status in statuses.items()}
 
 

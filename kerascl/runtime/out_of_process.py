@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
@@ -62,7 +62,10 @@ class CompilerProcesses:
                 )  # fmt: skip
                 self._processes.append(process)
 
-    def build(self, programs: Sequence[Program], ended: Callable[[Program, float], None]) -> None:
+    def build(
+        self, programs: Sequence[Program], ended: Callable[[Program, float], None],
+        first: Container[Program] = (),
+    ) -> None:  # fmt: skip
         """Have (source, options) pairs built; each process takes the next when it has done one.
 
         What fails there is not reported: the caller builds whatever is missing and meets the error.
@@ -70,6 +73,7 @@ class CompilerProcesses:
         Args:
             ended: called from one thread with each program that a process is done with, and the
                 seconds it took; the process goes on meanwhile.
+            first: those that are begun before the others.
 
         Raises:
             BaseException: what `ended` raised.
@@ -77,7 +81,7 @@ class CompilerProcesses:
         if not self._processes:
             return
         # Long sources take long: begun first, none is waited for at the end.
-        work = deque(sorted(programs, key=lambda program: -len(program[0])))
+        work = deque(sorted(programs, key=lambda program: (program not in first, -len(program[0]))))
         count = len(self._processes)
         told: list[Future[None]] = []
         with (

@@ -158,7 +158,7 @@ def always(info: DeviceInfo) -> tuple[str, ...]:
     return (*((EXACT_DIVISION,) if exact else ()), *_preferences(info), *silent)
 
 
-_Build = Callable[[Iterable[_Texts]], list[Built]]
+_Build = Callable[..., list[Built]]  # `Programs.build`
 
 
 class Programs:
@@ -219,8 +219,16 @@ class Programs:
                     built.kernels[name] = weakref.ref(found)
         return found
 
-    def build(self, programs: Iterable[_Texts]) -> list[Built]:
+    def build(
+        self, programs: Iterable[_Texts], beside: Iterable[_Texts] = (),
+        done: Callable[[], None] = lambda: None,
+    ) -> list[Built]:  # fmt: skip
         """Build several (source, options) at once, in threads; those already built cost nothing.
+
+        Args:
+            beside: what another process will load, where other processes build: these begin with
+                them.
+            done: called when that is on disk, or will not be.
 
         Returns:
             The programs. Who holds them until their kernels are made has none built twice, however
@@ -229,6 +237,16 @@ class Programs:
         Raises:
             CompileError: of the first that fails, after all have been tried.
         """
+        programs, others = list(programs), [(s, tuple(o)) for s, o in beside]
+        early: list[Built] = []
+        if others or "guard" not in self.__dict__:
+            # Other processes need not wait for the check of the driver: only what is found wrong is
+            # then built again.
+            guarded = self._guarded if "guard" in self.__dict__ else lambda _, options: options
+            keys = {(source, tuple(guarded(source, options))) for source, options in programs}
+            todo = [key for key in keys if self._built.get(key) is None]
+            early = self._build_out_of_process(todo, others, done)
+        done()
         held, todo = [], []
         for key in {(source, self._guarded(source, options)) for source, options in programs}:
             built = self._built.get(key)
@@ -236,6 +254,7 @@ class Programs:
                 todo.append(key)
             else:
                 held.append(built)
+        del early
         held += self._build_out_of_process(todo)
         threads = min(config.build_threads(), len(todo))
         if threads <= 1:
@@ -268,9 +287,12 @@ class Programs:
             return
         known = None if graph is None else manifest.Manifest(self._disk, graph)
 
-        def build(programs: Iterable[_Texts]) -> list[Built]:
+        def build(
+            programs: Iterable[_Texts], beside: Iterable[_Texts] = (),
+            done: Callable[[], None] = lambda: None,
+        ) -> list[Built]:  # fmt: skip
             programs = list(programs)
-            built = self.build(programs)
+            built = self.build(programs, beside, done)
             if known is not None:
                 known.keep(self._key(s, self._guarded(s, options)) for s, options in programs)
             return built
@@ -302,8 +324,13 @@ class Programs:
         fit = self._device.info.global_mem_bytes // out_of_process.CONTEXT_BYTES
         return max(1, min(config.build_threads(), fit))
 
-    def _build_out_of_process(self, todo: list[_Key]) -> list[Built]:
+    def _build_out_of_process(
+        self, todo: list[_Key], beside: Iterable[_Key] = (),
+        done: Callable[[], None] = lambda: None,
+    ) -> list[Built]:  # fmt: skip
         """Have other processes build what is not on disk, and load each as soon as it is there.
+
+        Args: as of `build`.
 
         Returns:
             What was loaded.
@@ -311,15 +338,29 @@ class Programs:
         loaded: list[Built] = []
         if not self._compiles_serially:
             return loaded
-        missing = [key for key in todo if not self._disk.path(self._key(*key)).exists()]
-        if len(missing) < (2 if self._processes else out_of_process.FEWEST):
+        missing, others = (
+            {key: None for key in keys if not self._disk.path(self._key(*key)).exists()}
+            for keys in (todo, beside)
+        )
+        every = list(others | missing)
+        if len(every) < (2 if self._processes else out_of_process.FEWEST):
             return loaded
+        waiting = set(others)
+
+        def ended(key: _Key, seconds: float) -> None:
+            if key in missing:
+                self._load(loaded, key, seconds)
+            if waiting:
+                waiting.discard(key)
+                if not waiting:
+                    done()
+
         with contextlib.ExitStack() as stack:
             processes = self._processes
             if processes is None:
-                processes = self._begin(min(self._most_processes(), len(missing) // 2), True)
+                processes = self._begin(min(self._most_processes(), len(every) // 2), True)
                 stack.callback(processes.close)
-            processes.build(missing, functools.partial(self._load, loaded))
+            processes.build(every, ended, others)
         return loaded
 
     def _load(self, loaded: list[Built], key: _Key, seconds: float) -> None:

@@ -172,12 +172,8 @@ def test_a_program_asks_only_for_its_parts(answers):
     for title in titles:
         assert "float32" in title and "highest" not in title
         assert "gradient" not in title and "grad" not in title
-    programs = {
-        text for _, test in TESTS if test.title in titles
-        for text in trial.programs(
-            importlib.import_module(test.module).trials(info, test.part)
-        )
-    }  # fmt: skip
+    tests = [test for matrix, test in TESTS if matrix == "wgmma90" and test.title in titles]
+    programs = asked.programs_of(info, tests)
     assert len(programs) <= 30
     asked.settled(info, program)
     assert len(answers.asked) == 1  # known by now
@@ -256,9 +252,23 @@ def test_a_program_is_made_anew_where_a_part_fails(answers):
         made.append(attention.plan(attention_of(BF16), info, STORE))
         return made[-1]
 
-    begun = []
-    plan = asked.settled(info, make, begun.append)
+    begun, beside = [], []
+
+    def meanwhile(plan, programs, done):
+        begun.append(plan)
+        beside.append(programs)
+        done()
+
+    plan = asked.settled(info, make, meanwhile)
     assert begun == made and plan is made[-1] and len(made) == 2
+    for (launch,), programs, together in zip(
+        (x.launches for x in made), beside, answers.asked, strict=True
+    ):
+        assert launch.name.partition("_")[2] in " ".join(together)
+        assert set(programs) == {
+            text for _, test in TESTS if test.title in together
+            for text in trial.programs(asked.trials(info, test.place))
+        }  # fmt: skip
     assert [x.launches[0].name for x in made] == ["wgmma_attention", "attention_mma16"]
 
 
@@ -285,7 +295,7 @@ def test_programs_whose_self_tests_fail_are_right(captured, answers, monkeypatch
 def test_what_does_not_build_is_made_anew_if_its_self_test_fails(answers):
     info = ALL["wgmma90"]
 
-    def build(plan):
+    def build(plan, programs, done):
         if plan.launches[0].name == "wgmma_attention":
             raise CompileError("no such instruction")
 
@@ -347,6 +357,8 @@ def test_every_solver_names_a_part_for_its_dtype_and_direction(matrix, answers):
         for solver in dict.fromkeys((*room.SOLVERS, *getattr(room, "VARIANTS", ()))):
             if isinstance(solver, conv.PointwiseConv) or solver.name.startswith("winograd"):
                 continue  # which plan products
+            if getattr(solver, "splits", getattr(solver, "split", None)) not in (None, 1):
+                continue  # the same kernels
             with asked.comparing():
                 if not solver.applies(p, info):
                     continue
@@ -359,9 +371,16 @@ def test_every_solver_names_a_part_for_its_dtype_and_direction(matrix, answers):
             words = proven_by(solver, p)
             assert any(words <= set(test.part.split()) for test in noted), (solver.name, noted)
             assert all(test.part.split()[0] in words for test in noted), (solver.name, noted)
+            with asked.comparing():
+                moments = solver.takes_moments(p, info)
+            if moments:
+                more = relied_on(info, functools.partial(solver.takes_moments, p, info))
+                (own,) = (test for test in more if test.name == "wgmma_moments")
+                assert words & {"highest", p.a.name} == set(own.part.split())
+                noted += more
             seen |= {test.title for test in noted}
     names = {test.name for test in selftests.tests(info)}
-    assert {title.split(" (")[0] for title in seen} >= names - {"wgmma_moments"}
+    assert {title.split(" (")[0] for title in seen} >= names
 
 
 def _use(solver, p, info):
@@ -447,8 +466,8 @@ def test_a_child_builds_before_it_runs(dev, tmp_path, monkeypatch, capsys):
     place = "built_of_selftests:"
 
     def run():
-        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps([place]) + "\n"))
-        child.main(str(dev.index))
+        monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps([place]) + "\n\n"))
+        child.main(str(dev.index), "0")
 
     run()
     assert order == ["build", "run"]

@@ -6,7 +6,7 @@ from kerascl.kernels.hopper import probe as hopper_probe
 from kerascl.runtime import selftest, sources
 
 MODULES = [
-    *(test.module for test in hopper_probe.SELF_TESTS.values()),
+    *hopper_probe.MODULES.values(),
     "kerascl.kernels.units.attention16_large_selftest",
     "kerascl.kernels.units.attention16_selftest",
     "kerascl.kernels.units.attention_fragment_selftest",
@@ -16,10 +16,10 @@ MODULES = [
 # The OpenCL C of which each self-test speaks.
 PROGRAMS = {
     **{
-        test.module: [f"{name}.cl"] for name, test in hopper_probe.SELF_TESTS.items()
+        module: [f"{name}.cl"] for name, module in hopper_probe.MODULES.items()
         if name != hopper_probe.CONVOLUTIONS
     },
-    hopper_probe.SELF_TESTS[hopper_probe.CONVOLUTIONS].module: [
+    hopper_probe.MODULES[hopper_probe.CONVOLUTIONS]: [
         "wgmma.cl", "wgmma_register_blocked.cl",
     ],
     "kerascl.kernels.units.attention_selftest": [
@@ -68,9 +68,9 @@ def digest_with(monkeypatch, module: str, changed: str) -> str:
 )
 def test_a_digest_knows_what_a_self_test_depends_on(module, file, counts, monkeypatch):
     assert (sources.PACKAGE / file).is_file()
-    tests = hopper_probe.SELF_TESTS
+    modules = hopper_probe.MODULES
     module = {
-        "wgmma": tests[hopper_probe.BASE].module, "conv": tests[hopper_probe.CONVOLUTIONS].module,
+        "wgmma": modules[hopper_probe.BASE], "conv": modules[hopper_probe.CONVOLUTIONS],
         "attention": "kerascl.kernels.units.attention_selftest",
     }[module]
     assert (digest_with(monkeypatch, module, file) != sources.of_module(module)) == counts

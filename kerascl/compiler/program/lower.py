@@ -67,7 +67,7 @@ def lower(
     generic: bool,
     streamed: frozenset[int] = frozenset(),
     labels: Labels | None = None,
-    meanwhile: Callable[[Program], Any] | None = None,
+    meanwhile: asked.Meanwhile[Program] | None = None,
 ) -> Program:
     """Compile a graph, with kernels alone whose self-tests pass.
 
@@ -78,8 +78,7 @@ def lower(
         generic: sizes as kernel arguments (eager) instead of literals (captured).
         streamed: ids of roots that each step of a loop stores at its own place.
         labels: which layer each node belongs to.
-        meanwhile: called with what becomes the result if the self-tests that run then pass, else
-            once more.
+        meanwhile: see `asked.settled`.
 
     Raises:
         NotImplementedError: a value is of double precision, which the device lacks.

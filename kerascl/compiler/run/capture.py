@@ -193,8 +193,8 @@ class Captured:
             ) as build:
                 built: list[Any] = []
 
-                def start(program: Program) -> None:
-                    built[:] = build(step.program for step in program.launches)
+                def start(program: Program, beside: Any, done: Any) -> None:
+                    built[:] = build((step.program for step in program.launches), beside, done)
 
                 program = lower(
                     nodes, wanted, self.device.info, generic=False, labels=labels, meanwhile=start

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import pkgutil
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,12 +21,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from kerascl import config
+from kerascl.kernels.selftests import trial
 from kerascl.runtime import children, selftest, sources
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import DeviceInfo
 from kerascl.runtime.errors import CompileError
-from kerascl.runtime.out_of_process import CONTEXT_BYTES
+from kerascl.runtime.out_of_process import Program
 from kerascl.runtime.selftest import FULL, FULL_TEXT, SECONDS, Outcome
 
 SECONDS_EACH = 4  # that the child may take for each, where they are many
@@ -63,6 +64,8 @@ class _Thread(threading.local):
 
     noted: dict[SelfTest, None] | None = None
     comparing = False
+    alone = True  # whether nobody but the child process will build its programs
+    built: threading.Event | None = None  # set when they are
 
 
 _thread = _Thread()
@@ -134,21 +137,24 @@ def comparing() -> Iterator[None]:
         _thread.noted, _thread.comparing = before
 
 
-def settled(
-    info: DeviceInfo, make: Callable[[], T], meanwhile: Callable[[T], Any] | None = None
-) -> T:
+# Called with what was made, the programs of its self-tests, and what says that these are built.
+Meanwhile = Callable[[T, list[Program], Callable[[], None]], Any]
+
+
+def settled(info: DeviceInfo, make: Callable[[], T], meanwhile: Meanwhile[T] | None = None) -> T:
     """What `make` gives where each self-test that it relies on has passed.
 
     It runs as if those that nobody ran yet had passed; if one of those that it asked for fails, it
     runs again.
 
     Args:
-        meanwhile: called with what `make` gave, while its self-tests run.
+        meanwhile: called with what `make` gave while its self-tests run, with their programs, which
+            it may have built, and what it then may call: the self-tests wait for that.
     """
     while True:
         noted: dict[SelfTest, None] = {}
-        before = _thread.noted, _thread.comparing
-        _thread.noted, _thread.comparing = noted, False
+        before = _thread.noted, _thread.comparing, _thread.alone
+        _thread.noted, _thread.comparing, _thread.alone = noted, False, meanwhile is None
         try:
             made = make()
         except BaseException:
@@ -156,24 +162,50 @@ def settled(
                 _end_early(info)
             raise
         finally:
-            _thread.noted, _thread.comparing = before
+            _thread.noted, _thread.comparing, _thread.alone = before
         if not noted:
             if meanwhile is not None:
-                meanwhile(made)
+                meanwhile(made, [], lambda: None)
             return made
-        problem = None
+        problem, built = None, threading.Event()
         with ThreadPoolExecutor(1, "kerascl-selftest") as beside:
-            asked = beside.submit(results, info, tuple(noted))
+            asked = beside.submit(_results_when, built, info, tuple(noted))
             try:
                 if meanwhile is not None:
-                    meanwhile(made)
+                    meanwhile(made, programs_of(info, noted), built.set)
             except CompileError as error:  # it may be a kernel's whose self-test fails, too
                 problem = error
+            finally:
+                built.set()
             if any(asked.result().values()):
                 continue
         if problem is not None:
             raise problem
         return made
+
+
+def _results_when(
+    built: threading.Event, info: DeviceInfo, tests: tuple[SelfTest, ...]
+) -> dict[str, str]:
+    """`results`, where somebody says when the programs are built."""
+    _thread.built = built
+    return results(info, tests)
+
+
+def programs_of(info: DeviceInfo, tests: Iterable[SelfTest]) -> list[Program]:
+    """What self-tests have to build."""
+    found: dict[Program, None] = {}
+    for test in tests:
+        with contextlib.suppress(Exception):  # it is met again, by whom it belongs to
+            found |= dict.fromkeys(trial.programs(trials(info, test.place)))
+    return list(found)
+
+
+def trials(info: DeviceInfo, place: str) -> list[trial.Trial]:
+    """Those of a self-test, by its place."""
+    module, _, part = place.partition(":")
+    found = pkgutil.resolve_name(f"{module}:trials")
+    return list(found(info, part) if part else found(info))
 
 
 def forget() -> None:
@@ -227,13 +259,17 @@ def _run(info: DeviceInfo, tests: Sequence[SelfTest]) -> list[Outcome]:
 _begun: dict[int, subprocess.Popen[str]] = {}  # by the device's index
 
 
-def _begin(index: int, threads: int) -> subprocess.Popen[str]:
-    """A process that waits for a list of self-tests, and ends where it never gets one."""
+def _begin(index: int, alone: bool) -> subprocess.Popen[str]:
+    """A process that waits for a list of self-tests, and ends where it never gets one.
+
+    Args:
+        alone: whether nobody else builds their programs.
+    """
     # The kinds of kernels that are wrong on this driver are no business of these.
     return subprocess.Popen(
-        children.light("kerascl.kernels.selftests.child", str(index)),
+        children.light("kerascl.kernels.selftests.child", str(index), str(int(alone))),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=children.environment(KERASCL_CHECK="0", KERASCL_BUILD_THREADS=str(threads)),
+        env=children.environment(KERASCL_CHECK="0"),
     )  # fmt: skip
 
 
@@ -242,9 +278,7 @@ def _begin_early(info: DeviceInfo) -> None:
     index = devices.index_of(info)
     with _lock, contextlib.suppress(OSError):
         if index is not None and index not in _begun:
-            # Its programs are built beside those that rely on its results, by other processes.
-            fit = info.global_mem_bytes // (2 * CONTEXT_BYTES)
-            _begun[index] = _begin(index, max(1, min(config.build_threads(), fit) // 2))
+            _begun[index] = _begin(index, _thread.alone)
 
 
 def _end_early(info: DeviceInfo) -> None:
@@ -263,10 +297,16 @@ def _child(index: int, places: Sequence[str]) -> dict[str, Outcome]:
     try:
         with _lock:
             process = _begun.pop(index, None)
-        process = process or _begin(index, config.build_threads())
+        process = process or _begin(index, True)
         try:
+            assert process.stdin is not None
+            with contextlib.suppress(OSError):  # it has died, and its output says why
+                process.stdin.write(json.dumps(places) + "\n")
+                process.stdin.flush()
+            if _thread.built is not None:
+                _thread.built.wait()
             seconds = max(SECONDS, SECONDS_EACH * len(places))
-            output, errors = process.communicate(json.dumps(places) + "\n", seconds)
+            output, errors = process.communicate("\n", seconds)
             code = process.returncode
         except subprocess.TimeoutExpired:
             process.kill()

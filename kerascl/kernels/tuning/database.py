@@ -195,7 +195,8 @@ def estimate(kind: str, solvers: tuple, problem, info) -> Callable[[Solver], flo
     """Microseconds that each solver should take for a problem: its cost, corrected where times are
     known of a problem near it."""
     made: Any = type(problem)
-    found = nearest.correction(problem, _timed(kind, made, info), solvers, info)
+    with asked.comparing():
+        found = nearest.correction(problem, _timed(kind, made, info), solvers, info)
     if found is None:
         return lambda solver: solver.cost(problem, info)
     return lambda solver: found.of(solver.name) * solver.cost(problem, info)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -81,7 +81,7 @@ def problems(case: tuple, dtype: DType) -> tuple[AttentionProblem, AttentionProb
 def attentions(info: DeviceInfo, cases: Iterable[Case]) -> Iterator[Trial]:
     """Results and statistics of some cases, and their gradients."""
     for case, dtype, bound, solvers in cases:
-        known = functools.cache(functools.partial(_values, case, dtype))
+        known = functools.partial(_values, case, dtype)
         makes = _forward, _backward
         for solver, p, make in zip(solvers, problems(case, dtype), makes, strict=True):
             if solver is not None:
@@ -97,18 +97,18 @@ class _Values:
         inputs: queries, keys, values and the result's gradient.
         key: of dropout's generator, where there is any.
         out, statistic: the result, and the logarithm of the sums to base 2.
-        sums: of the result's gradient times the result, for each row.
-        slopes: of the queries, keys and values, with heads before rows.
+        back: gives the sums of the result's gradient times the result, for each row, and the
+            slopes of the queries, keys and values, with heads before rows.
     """
 
     inputs: tuple[np.ndarray, ...]
     key: dict[str, np.ndarray]
     out: np.ndarray
     statistic: np.ndarray
-    sums: np.ndarray
-    slopes: dict[str, np.ndarray]
+    back: Callable[[], tuple[np.ndarray, dict[str, np.ndarray]]]
 
 
+@functools.lru_cache(maxsize=8)  # both directions, and several kernels, take the same
 def _values(case: tuple, dtype: DType) -> _Values:
     batch, length, source, heads, width, depth, causal, keep = case
     rng = np.random.default_rng()
@@ -130,14 +130,18 @@ def _values(case: tuple, dtype: DType) -> _Values:
     sums = weights.sum(-1, keepdims=True)
     weights /= sums
     dropped = weights * factors
-    back = (g @ v.swapaxes(2, 3)) * factors
-    delta = (weights * back).sum(-1, keepdims=True)
-    slope = weights * (back - delta) * scale
+
+    def back() -> tuple[np.ndarray, dict[str, np.ndarray]]:
+        through = (g @ v.swapaxes(2, 3)) * factors
+        delta = (weights * through).sum(-1, keepdims=True)
+        slope = weights * (through - delta) * scale
+        return np.ascontiguousarray(delta[..., 0].transpose(0, 2, 1), np.float32), {
+            "out": slope @ k, "dk": slope.swapaxes(2, 3) @ q, "dv": dropped.swapaxes(2, 3) @ g,
+        }  # fmt: skip
+
     return _Values(
         inputs, {"key": key} if keep < 1 else {}, (dropped @ v).transpose(0, 2, 1, 3),
-        ((top + np.log(sums)) * LOG2_E)[..., 0],
-        np.ascontiguousarray(delta[..., 0].transpose(0, 2, 1), np.float32),
-        {"out": slope @ k, "dk": slope.swapaxes(2, 3) @ q, "dv": dropped.swapaxes(2, 3) @ g},
+        ((top + np.log(sums)) * LOG2_E)[..., 0], back,
     )  # fmt: skip
 
 
@@ -156,14 +160,15 @@ def _forward(known, bound: float) -> Data:
 
 def _backward(known, bound: float) -> Data:
     x = known()
-    outs = {name: np.empty_like(y) for name, y in zip(x.slopes, x.inputs[:3], strict=True)}
+    sums, slopes = x.back()
+    outs = {name: np.empty_like(y) for name, y in zip(slopes, x.inputs[:3], strict=True)}
 
     def verdict() -> None:
-        for name, want in x.slopes.items():
+        for name, want in slopes.items():
             got = outs[name].astype(np.float64)
             check(f"attention's gradient {name}", got, want.transpose(0, 2, 1, 3), bound)
 
-    given = (*x.inputs, x.statistic.astype(np.float32), x.sums, *x.key.values())
+    given = (*x.inputs, x.statistic.astype(np.float32), sums, *x.key.values())
     return Data(dict(zip("abcdefg", given)), outs, verdict)
 
 

@@ -14,9 +14,9 @@ from kerascl.runtime.device import DeviceInfo
 # partial blocks, more tiles than work-groups, one and two panels of features, and dropout by words
 # of 16 and of 32 bits.
 CASES = {
-    "64": ((14, 197, 197, 12, 64, 64, False, 1.0), 1),
-    "64 causal": ((14, 197, 197, 12, 64, 64, True, 1.0), 0),
-    "64 dropout": ((14, 197, 197, 12, 64, 64, False, 0.75), 1),
+    "64": ((7, 197, 197, 12, 64, 64, False, 1.0), 1),
+    "64 causal": ((7, 197, 197, 12, 64, 64, True, 1.0), 0),
+    "64 dropout": ((7, 197, 197, 12, 64, 64, False, 0.75), 1),
     "64 causal dropout": ((5, 150, 290, 12, 64, 40, True, 0.9), 2),
     "128": ((4, 300, 333, 12, 104, 128, False, 1.0), 0),
     "128 causal": ((4, 300, 333, 12, 128, 128, True, 1.0), 0),
