@@ -5,12 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 
+import kerascl as kc
 from kerascl import dtypes
 from kerascl.compiler.program import packing
 from kerascl.compiler.program.program import Slot, Step, Use, value_of
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper.pack import Matrix, pack_launch, packed_step
+from kerascl.kernels.tuning import database
 from kerascl.runtime.launch import bind
+from tests.solvers import emulated
 
 SHAPES = [(5, 7), (64, 64), (130, 70), (1, 200), (200, 3), (33, 129)]
 
@@ -212,3 +215,29 @@ def test_a_loop_packs_in_each_step(dev):
     steps, slots = gradients()
     repeated = [*steps[:2], *steps[:2]]
     assert packing.share(repeated, slots) == repeated
+
+
+@pytest.mark.parametrize("solver, widths, packs", [
+    ("wgmma_transposed", (72, 72, 40), ["wgmma_pack"]),  # x, for all of them
+    ("wgmma_left", (40, 40, 36), ["wgmma_pack_many"]),  # the slopes
+])  # fmt: skip
+def test_gradients_of_filters(monkeypatch, rng, solver, widths, packs):
+    """Of three filters that read one x; matrix units are emulated."""
+    emulated.install(monkeypatch.setattr)
+    monkeypatch.setenv("KERASCL_SOLVERS", solver)
+    database._choose.cache_clear()
+    try:
+        x = rng.standard_normal((200, 72)).astype(np.float32)
+        slopes = [rng.standard_normal((200, n)).astype(np.float32) for n in widths]
+        function = kc.jit(lambda x, *slopes: [kc.matmul(x.T, dy) for dy in slopes])
+        args = [kc.array(v) for v in (x, *slopes)]
+        for _ in range(2):
+            found = function(*args)
+        names = [step.name for step in function.captured(*args).program.steps]
+        assert [name for name in names if "pack" in name] == packs
+        assert names.count("wgmma_transposed") >= 3
+        for got, dy in zip(found, slopes, strict=True):
+            wanted = x.T.astype(np.float64) @ dy
+            assert np.linalg.norm(got.numpy() - wanted) < 1e-5 * np.linalg.norm(wanted)
+    finally:
+        database._choose.cache_clear()
