@@ -5,12 +5,15 @@ import dataclasses
 import numpy as np
 import pytest
 
+import kerascl as kc
 from kerascl import dtypes
 from kerascl.compiler.program import packing
 from kerascl.compiler.program.program import Slot, Step, Use, value_of
 from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.hopper.pack import Matrix, pack_launch, packed_step
+from kerascl.kernels.tuning import database
 from kerascl.runtime.launch import bind
+from tests.solvers import emulated
 
 SHAPES = [(5, 7), (64, 64), (130, 70), (1, 200), (200, 3), (33, 129)]
 
@@ -208,7 +211,76 @@ def test_the_peak_of_memory_stays(dev):
     assert copies(packing.share(steps, [*slots, *large])) == [1, 1, 1]
 
 
+def kept(between=(), nbytes=1 << 20):
+    """Two products (of nothing) of operands in slots 0 and 3, which lay them out in slots 1 and 4,
+    with results in 2 and 5; and what is between.  Slot 6, of so many bytes, is used at first."""
+    k, n = 70, 64
+    copied = 4 * n * packed_step(dtypes.float32, k)
+    slots, steps = [], []
+    for j in (0, 3):
+        slots += [Slot("temporary", 4 * k * n, -1), Slot("temporary", copied, -1)]
+        slots.append(Slot("output", 4, 1))
+        pack = pack_step(k, n, j, j + 1, None)
+        reader = Step("", "product", (), [Use(j + 1), Use(j + 2)], (64,), (64,), "product")
+        pack.writes = reader.writes = frozenset({j + 1, j + 2})
+        steps += [*(between if j else ()), pack, reader]
+    makers = [Step("", "map", (), [Use(j)], (64,), (64,), "map") for j in (0, 3)]
+    for maker, j in zip(makers, (0, 3), strict=True):
+        maker.writes = frozenset({j})
+    return [writer(6), *makers, *steps], [*slots, Slot("temporary", nbytes, -1)]
+
+
+def test_what_is_there_is_packed_with_what_is_packed_before(dev, rng):
+    steps, slots = kept([writer(2)])
+    found = packing.gather(list(steps), slots, dev.info)
+    others = ["product", "map", "product"]
+    assert [s.name for s in found] == ["map"] * 3 + ["wgmma_pack_many"] + others
+    matrices = [rng.normal(size=(70, 64)).astype(np.float32) for _ in range(2)]
+    results = run(found[3:4], slots, matrices, dev)
+    for j, matrix in enumerate(matrices):
+        np.testing.assert_array_equal(results[3 * j + 1].reshape(64, -1)[:, :70], matrix.T)
+
+
+@pytest.mark.parametrize("name", ["made later", "changed", "large", "peak", "text", ""])
+def test_what_is_packed_in_its_place(dev, name, monkeypatch):
+    steps, slots = kept([writer(3)] if name == "changed" else (), 4 if name == "peak" else 1 << 20)
+    if name == "made later":
+        steps = [*steps[:2], *steps[3:5], steps[2], *steps[5:]]
+    elif name == "large":
+        monkeypatch.setattr(packing, "MOST_TOGETHER", 2 * slots[1].nbytes - 1)
+    elif name == "text":
+        steps[5].source += "//"
+    found = packing.gather(list(steps), slots, dev.info)
+    assert (found == steps) == (name != "")
+
+
 def test_a_loop_packs_in_each_step(dev):
     steps, slots = gradients()
     repeated = [*steps[:2], *steps[:2]]
     assert packing.share(repeated, slots) == repeated
+
+
+@pytest.mark.parametrize("solver, widths, packs", [
+    ("wgmma_transposed", (72, 72, 40), ["wgmma_pack"]),  # x, for all of them
+    ("wgmma_left", (40, 40, 36), ["wgmma_pack_many"]),  # the slopes
+])  # fmt: skip
+def test_gradients_of_filters(monkeypatch, rng, solver, widths, packs):
+    """Of three filters that read one x; matrix units are emulated."""
+    emulated.install(monkeypatch.setattr)
+    monkeypatch.setenv("KERASCL_SOLVERS", solver)
+    database._choose.cache_clear()
+    try:
+        x = rng.standard_normal((200, 72)).astype(np.float32)
+        slopes = [rng.standard_normal((200, n)).astype(np.float32) for n in widths]
+        function = kc.jit(lambda x, *slopes: [kc.matmul(x.T, dy) for dy in slopes])
+        args = [kc.array(v) for v in (x, *slopes)]
+        for _ in range(2):
+            found = function(*args)
+        names = [step.name for step in function.captured(*args).program.steps]
+        assert [name for name in names if "pack" in name] == packs
+        assert names.count("wgmma_transposed") >= 3
+        for got, dy in zip(found, slopes, strict=True):
+            wanted = x.T.astype(np.float64) @ dy
+            assert np.linalg.norm(got.numpy() - wanted) < 1e-5 * np.linalg.norm(wanted)
+    finally:
+        database._choose.cache_clear()

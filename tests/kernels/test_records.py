@@ -24,6 +24,9 @@ MEASURED = {
     "gemm 802816 32 16 1x1x1 0x0x0x16x1 0x0x0x1x16 float32 float32 float32 0 0 high": {
         "wgmma128x32x4s1": 53.3, "wgmma64x64x6s1": 96.9, "mma128x32s1": 59.4,
     },
+    "gemm 3072 768 12544 1x1x1 0x0x0x1x3072 0x0x0x768x1 float32 float32 float32 0 0 high": {
+        "wgmma_left128x192x5s4": 203.4, "wgmma_transposed128x192x5s4": 264.2,
+    },
     "gemm 50176 512 128 1x1x1 0x0x0x128x1 0x0x0x1x128 bfloat16 bfloat16 float32 0 0 high": {
         "wgmma256x128x4s1": 32.3, "wgmma128x128x6s1": 34.7, "wgmma64x128x4s1": 35.1,
     },

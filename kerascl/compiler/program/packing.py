@@ -17,7 +17,8 @@ from kerascl.kernels.hopper import pack
 from kerascl.runtime.device import DeviceInfo
 
 MOST_JOBS = 16  # matrices in one launch: all of them take memory until the last is used
-MOST_BYTES = 8 << 20  # larger ones gain nothing from company
+MOST_BYTES = 12 << 20  # of a weight that is packed long before it is used
+MOST_TOGETHER = 128 << 20  # in one launch; of more the first is no longer in any cache at the end
 
 
 def share(steps: list[Step], slots: list[Slot]) -> list[Step]:
@@ -91,7 +92,7 @@ def gather(steps: list[Step], slots: list[Slot], info: DeviceInfo) -> list[Step]
     """
     steps = share(steps, slots)
     times = Counter(map(id, steps))
-    room = (info.max_parameter_bytes - 64) // 24
+    most = min(MOST_JOBS, (info.max_parameter_bytes - 64) // 24)
     open_groups: dict[str, list[Step]] = {}
     groups: list[list[Step]] = []
     written = {s for step in steps for s in step.writes or ()}
@@ -99,7 +100,8 @@ def gather(steps: list[Step], slots: list[Slot], info: DeviceInfo) -> list[Step]
         if times[id(step)] > 1 or not _is_weight(step, slots, written):
             continue
         group = open_groups.get(step.source)
-        if group is None or len(group) >= min(MOST_JOBS, room):
+        more = [*(group or ()), step]
+        if group is None or len(more) > most or _packed_bytes(more, slots) > MOST_TOGETHER:
             group = open_groups[step.source] = []
             groups.append(group)
         group.append(step)
@@ -107,7 +109,7 @@ def gather(steps: list[Step], slots: list[Slot], info: DeviceInfo) -> list[Step]
     joined = {id(group[0]): _joined(group) for group in groups}
     gone = {id(step) for group in groups for step in group[1:]}
     steps = [joined.get(id(step), step) for step in steps if id(step) not in gone]
-    return _join_neighbours(steps, times)
+    return _join_near(_join_neighbours(steps, times), slots, times, most)
 
 
 def _join_neighbours(steps: list[Step], times: Counter[int]) -> list[Step]:
@@ -118,6 +120,44 @@ def _join_neighbours(steps: list[Step], times: Counter[int]) -> list[Step]:
         else:
             found.append(step)
     return found
+
+
+def _join_near(
+    steps: list[Step], slots: list[Slot], times: Counter[int], most: int
+) -> list[Step]:
+    """Join packing with the one before where its operand, such as what a layer kept for its
+    gradient, is there already and the peak of memory stays."""
+    if not any(map(_can_join, steps)):
+        return steps
+    peak = schedule.lives(steps, slots).peak
+    found = list(steps)
+    group: list[Step] = []
+    at = 0  # the group's place in `found`
+    changed: set[int] = set()  # slots written since then
+    for step in steps:
+        if times.get(id(step)) == 1 and _can_join(step):
+            more = [*group, step]
+            fits = len(more) <= most and _packed_bytes(more, slots) <= MOST_TOGETHER
+            if group and fits and _same(group[0], step) and step.args[0].index not in changed:
+                joined = _joined(more)
+                fewer = [s for s in found if s is not step]
+                fewer[at] = joined
+                if schedule.lives(fewer, slots).peak <= peak:
+                    found, group = fewer, more
+                    changed |= step.writes or step.used
+                    continue
+            group, at, changed = [step], found.index(step), set()
+        changed |= step.used if step.writes is None else step.writes
+    return found
+
+
+def _same(one: Step, other: Step) -> bool:
+    """Whether one kernel does what two launches that pack do."""
+    return (one.source, one.options) == (other.source, other.options)
+
+
+def _packed_bytes(steps: list[Step], slots: list[Slot]) -> int:
+    return sum(slots[s].nbytes for step in steps for s in {a.index for a in step.args[1:3]})
 
 
 def _alike(last: Step, step: Step, times: Counter[int]) -> bool:

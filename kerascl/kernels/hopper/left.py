@@ -34,6 +34,10 @@ class LeftRun(transposed.TransposedRun):
     left: ClassVar[int] = 1
 
     @property
+    def registers(self) -> int:
+        return 232 if self.wide else super().registers  # as wgmma_common.cl's TAKE_REGISTERS says
+
+    @property
     def free(self) -> int:
         return super().free - FRAGMENTS
 

@@ -200,7 +200,12 @@ class HopperMatmul(MomentsSolver):
             tiles = ceil_div(p.m, rows) * ceil_div(p.n, columns) * p.batches
             fetch = sum(side.fetch_clocks(how, n, p.a) for (side, how), n in zip(sides, cut))
             wanted = 1 if shape.pingpong > 1 else self.splits
-            for splits in slice_counts(wanted, p.total, ceil_div(p.k, deep)):
+            chunks = ceil_div(p.k, deep)
+            counts = set(slice_counts(wanted, p.total, chunks))
+            filling = info.compute_units * shape.groups // tiles  # all compute units, once
+            if wanted is None and 4 <= 4 * filling <= chunks:
+                counts |= set(slice_counts(filling, p.total, chunks))
+            for splits in sorted(counts):
                 if shape.pingpong > 1:
                     more = self.more - READ * len(self.brought)
                     time = pingpong.time(shape, KINDS[p.a.name], tiles, p.k, info, store, more)

@@ -39,7 +39,7 @@ class TransposedRun(Run):
 
     @property
     def defines(self) -> dict[str, int]:
-        return super().defines | {"LEFT": self.left}
+        return super().defines | {"A_IN_REGISTERS": self.left}
 
     @property
     def wide(self) -> bool:

@@ -25,7 +25,7 @@
 #else
 #define IN_TILE consumer
 #endif
-#if LEFT  // wgmma_transposed.cl
+#if A_IN_REGISTERS  // wgmma_transposed.cl
 #define ROW(i) LANE_ROW
 #define NEXT_ROW 1
 #else

@@ -2,8 +2,8 @@
 // TF32 with k contiguous in shared memory or, its left operand only, in registers.  So this is the
 // transposed product out^T = b^T a^T: b's fragments are loaded into registers, a is read where TMA
 // leaves it.  Else as wgmma.cl, whose tile of BM x BN is here one of BN rows and BM columns.
-// LEFT: the first operand has m contiguous, and the product is out = a b, whose tile is BM x BN: what
-// is said of b and of columns below is true of a and of rows, and the other way round.
+// A_IN_REGISTERS: the first operand has m contiguous, and the product is out = a b, whose tile is
+// BM x BN: what is said of b and of columns below is true of a and of rows, and the other way round.
 //
 // A stage of the ring holds
 //   a   BN rows of BK = 32 k
@@ -23,7 +23,7 @@
 #define RING (STAGES * STAGE)
 #define STEPS (BK / 8 / 2)  // of k in half a stage
 
-#if LEFT
+#if A_IN_REGISTERS
 #define DECODE_PLACE const int m0 = pm * BM, n0 = pn * BN;
 #define TMA_ROWS(to, k0) TMA_MATRIX(to, maps + 16, bar, k0, n0, b2, b1, b0);
 #define TMA_PANEL(to, p, k0) TMA_MATRIX(to, maps, bar, m0 + 32 * p, k0, a2, a1, a0);
@@ -91,7 +91,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
   const uint far = (near ^ 64) + 512;  // four k further
   // 128-byte swizzle; 1024 bytes between groups of eight rows.
   const ulong desc = (1UL << 62) | (64UL << 32) | (1UL << 16) | (ulong)(base >> 4);
-#if LEFT
+#if A_IN_REGISTERS
   const int pair = t;
 #define LANE_ROW ((warp >> 1) * 32 + chunk * 4 + odd * 2)
 #define PLACE(row, live, at) \
@@ -118,7 +118,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
   for (int tile = get_group_id(0); tile < TILES; tile += groups) {
     DECODE_TILE
     const int k_count = k_end - k_begin;
-#if LEFT
+#if A_IN_REGISTERS
     READ_ROW
     BRING_NEAR
 #else
@@ -163,7 +163,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
     if (lane == 0) BAR_ARRIVE(empty + 8 * before);
 
     // Registers 4 j and 4 j + 2 are two neighbours of row 8 j + 2 t, the other two of the next row.
-#if LEFT
+#if A_IN_REGISTERS
     STORE_RESULT
 #else
     const INDEX_T above = (INDEX_T)plane * M;
