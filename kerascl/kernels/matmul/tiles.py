@@ -74,7 +74,9 @@ class Tile:
         """Whether work-groups, local memory and registers (see there for `more`) suffice.  Shallow
         tiles are for where the registers of deep ones do not; the smallest are always left."""
         room = info.local_mem_bytes
-        if self.tm * self.tn > MANY and not _in_order(info):
+        if self.tm * self.tn > MANY and (
+            not _in_order(info) or self.registers(acc, loads, **more) > MOST_REGISTERS
+        ):
             return False
         if self.threads > info.max_work_group_size or self.local_bytes(acc, table) > room:
             return False
@@ -151,8 +153,8 @@ class Tile:
         return time + (rounds + 1) * rates.begin
 
 
-# Results of a work-item with which only few registers are left for loads.
-MANY = 64
+# Results of a work-item that leave few registers for all else, and how many it has at most.
+MANY, MOST_REGISTERS = 64, 255
 GRAIN = 8  # registers of a work-item are given out in so many
 # Times a read of memory that a tile takes to be in local memory, where nobody hides it.
 WAITS = 4
@@ -166,8 +168,8 @@ PRODUCT_ON_CPU, READ_ON_CPU, ON_CPU = 1.19, 0.82, 0.084
 LEAD_ON_CPU = 34  # steps along k that a group's first loads and its stores take as long as there
 
 TILES = (
-    # Where a unit multiplies as many elements in a clock as it reads from local memory, 8 x 8 results
-    # need as much time for the one as for the other.
+    # A unit that multiplies four times as many elements in a clock as it reads from local memory
+    # needs as long to read as to multiply for 8 x 8 results.
     Tile(128, 128, 16, 8),
     Tile(128, 128, 8, 8),
     Tile(128, 64, 8, 8),
