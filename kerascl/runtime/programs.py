@@ -240,10 +240,11 @@ class Programs:
         programs, others = list(programs), [(s, tuple(o)) for s, o in beside]
         early: list[Built] = []
         tried: set[_Key] = set()
-        if others or "guard" not in self.__dict__:
+        known = "guard" in self.__dict__ and not getattr(self.guard, "asking", False)
+        if others or not known:
             # Other processes need not wait for the check of the driver: only what is found wrong is
             # then built again.
-            guarded = self._guarded if "guard" in self.__dict__ else lambda _, options: options
+            guarded = self._guarded if known else lambda _, options: options
             keys = {(source, tuple(guarded(source, options))) for source, options in programs}
             todo = [key for key in keys if self._built.get(key) is None]
             tried.update(todo)
