@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from kerascl import config
 from kerascl.checks import trial
-from kerascl.checks.guard import FINE, KINDS, MENDED, OK, UNKNOWN, Guard, name_of
+from kerascl.checks.guard import FINE, KINDS, MENDED, OK, UNKNOWN, Guard, kinds_of, name_of
 from kerascl.checks.trial import Result
 from kerascl.runtime import sources
 from kerascl.runtime.device import Device, DeviceInfo
@@ -36,30 +37,78 @@ def guard_for(device: Device) -> Guard | None:
     statuses = cache.load(_key(cache), _parse) or {}
     missing = [kind for kind in KINDS if kind not in statuses]
     if missing and cache.writable:
+        if (count := _children(info)) > 1:
+            return Asking(info, statuses, index, missing, count)
         begun = time.perf_counter()
-        statuses |= _beside(index, missing, _children(info))
-        keep(info, statuses)
-        if config.debug():
-            seconds = time.perf_counter() - begun
-            print(f"kerascl: {name_of(info)} checked in {seconds:.1f} s", file=sys.stderr)
+        statuses |= judge(index, "few", missing, SECONDS)
+        _found(info, statuses, begun)
+        return Guard(info, statuses)
     warn(info, statuses)
     return Guard(info, statuses)
 
 
+class Asking(Guard):
+    """A guard while processes still find out: a program waits for its own kinds.
+
+    Args:
+        statuses: what is known.
+        index: of the device in the order of `find_devices`.
+        missing: the other kinds, shared out over `count` processes.
+    """
+
+    def __init__(
+        self, info: DeviceInfo, statuses: dict[str, str], index: int, missing: list[str], count: int
+    ):  # fmt: skip
+        super().__init__(info, statuses)
+        self._statuses, self._begun = dict(statuses), time.perf_counter()
+        count = min(count, len(missing))
+        self._lock, self._left, self.asking = threading.Lock(), count, True
+        self._asked: dict[str, Future[None]] = {}
+        pool = ThreadPoolExecutor(count, "kerascl-check")
+        for k in range(count):
+            share = missing[k::count]
+            self._asked |= dict.fromkeys(share, pool.submit(self._judge, index, share))
+        pool.shutdown(wait=False)
+
+    def _judge(self, index: int, share: list[str]) -> None:
+        # Each has few kinds, and nobody waits for those that he does not use.
+        found = judge(index, "few", share, 3 * SECONDS)
+        with self._lock:
+            self._statuses |= found
+            self.plain |= {kind for kind, status in found.items() if status == MENDED}
+            self.refused |= {kind: v for kind, v in found.items() if v not in FINE}
+            self._left -= 1
+            if self._left:
+                return
+            try:
+                _found(self._info, self._statuses, self._begun)
+            finally:
+                self.asking = False
+
+    def __call__(self, source: str) -> tuple[str, ...]:
+        if self._asked:
+            for kind in kinds_of(source).intersection(self._asked):
+                self._asked[kind].result()
+            if not self.asking:
+                self._asked = {}
+        return super().__call__(source)
+
+
+def _found(info: DeviceInfo, statuses: dict[str, str], begun: float) -> None:
+    """Keep what was found out, and tell of it."""
+    keep(info, statuses)
+    if config.debug():
+        seconds = time.perf_counter() - begun
+        print(f"kerascl: {name_of(info)} checked in {seconds:.1f} s", file=sys.stderr)
+    warn(info, statuses)
+
+
 def _children(info: DeviceInfo) -> int:
     """How many processes check a driver at once: most of their time they start, and compile."""
+    if info.kind == "cpu":  # whose kernels take the processors
+        return 1
     fit = info.global_mem_bytes // CHILD_BYTES
     return max(1, min(MOST_CHILDREN, config.build_threads() // CORES_EACH, fit))
-
-
-def _beside(index: int, kinds: list[str], count: int) -> dict[str, str]:
-    """What `judge` says of a few cases of some kinds, shared out over so many processes."""
-    shares = [kinds[k::count] for k in range(min(count, len(kinds)))]
-    with ThreadPoolExecutor(len(shares), "kerascl-check") as pool:
-        # Each has few kinds, and nobody waits for the slowest before programs are built.
-        budget = SECONDS if count == 1 else 3 * SECONDS
-        found = pool.map(lambda share: judge(index, "few", share, budget), shares)
-        return {kind: status for statuses in found for kind, status in statuses.items()}
 
 
 def keep(info: DeviceInfo, statuses: dict[str, str]) -> None:

@@ -51,6 +51,8 @@ class Guard:
         self.plain = {kind for kind, status in statuses.items() if status == MENDED}
         self.refused = {k: v for k, v in statuses.items() if v not in FINE}
 
+    asking = False  # whether a program may have to wait for what is not known yet
+
     def __call__(self, source: str) -> tuple[str, ...]:
         """Options that a program needs besides its own.
 

@@ -239,12 +239,15 @@ class Programs:
         """
         programs, others = list(programs), [(s, tuple(o)) for s, o in beside]
         early: list[Built] = []
-        if others or "guard" not in self.__dict__:
+        tried: set[_Key] = set()
+        known = "guard" in self.__dict__ and not getattr(self.guard, "asking", False)
+        if others or not known:
             # Other processes need not wait for the check of the driver: only what is found wrong is
             # then built again.
-            guarded = self._guarded if "guard" in self.__dict__ else lambda _, options: options
+            guarded = self._guarded if known else lambda _, options: options
             keys = {(source, tuple(guarded(source, options))) for source, options in programs}
             todo = [key for key in keys if self._built.get(key) is None]
+            tried.update(todo)
             early = self._build_out_of_process(todo, others, done)
         done()
         held, todo = [], []
@@ -255,7 +258,7 @@ class Programs:
             else:
                 held.append(built)
         del early
-        held += self._build_out_of_process(todo)
+        held += self._build_out_of_process([key for key in todo if key not in tried])
         threads = min(config.build_threads(), len(todo))
         if threads <= 1:
             return held + [self._make(*key) for key in todo]

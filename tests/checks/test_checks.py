@@ -8,6 +8,9 @@ import os
 import subprocess
 import sys
 import threading
+import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from rich.console import Console
@@ -20,6 +23,7 @@ from kerascl.commands import check
 from kerascl.ops import threefry
 from kerascl.runtime import programs, sources
 from kerascl.runtime.diskcache import DiskCache
+from kerascl.runtime.errors import DeviceError
 
 # A driver whose optimiser spoils some kernels: put before a user's program, and inherited
 # by the children that check. FAULT is what such a kernel does at its beginning.
@@ -136,6 +140,7 @@ def test_nothing_is_checked_where_that_is_off_or_cannot_be_kept(dev, monkeypatch
 def test_what_there_was_no_time_for_is_checked_by_the_next_process(dev, monkeypatch, tmp_path):
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("KERASCL_CHECK", "1")
+    monkeypatch.setattr(first, "_children", lambda info: 1)
     asked = []
 
     def run(index, cases, wanted=(), plain=(), *_):
@@ -283,3 +288,44 @@ def test_a_first_use_waits_for_no_self_tests_of_matrix_units(cases, units, monke
     assert trial.run(0, cases) == []
     assert [env.get("KERASCL_MATRIX") for env in given] == [units]
     assert given[0]["KERASCL_CHECK"] == "0"
+
+
+@pytest.mark.parametrize("wrong", ["", "product"])
+def test_programs_wait_for_their_own_kinds(dev, monkeypatch, tmp_path, wrong):
+    """Several processes check at once; what one has found holds while the others still look."""
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("KERASCL_CHECK", "1")
+    monkeypatch.setattr(first, "_children", lambda info: 4)
+    go, judged = threading.Event(), []
+
+    def judge(index, cases, kinds, budget):
+        judged.append(kinds)
+        if "map" not in kinds:
+            assert go.wait(30)
+        return {kind: "a wrong number" if kind == wrong else OK for kind in kinds}
+
+    monkeypatch.setattr(first, "judge", judge)
+    asking = first.guard_for(dev)
+    assert asking("__kernel void map_add(__global int* a) {}") == () and asking.asking
+    source = "__kernel void gemm_tile(__global int* a) {}"
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(asking, source)
+        time.sleep(0.2)
+        assert not waiting.done()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            go.set()
+            if wrong:
+                with pytest.raises(DeviceError, match="a wrong number"):
+                    waiting.result()
+            else:
+                assert waiting.result() == ()
+    end = time.monotonic() + 30
+    while asking.asking and time.monotonic() < end:
+        time.sleep(0.01)
+    assert sorted(kind for kinds in judged for kind in kinds) == sorted(guard.KINDS)
+    monkeypatch.setattr(first, "judge", lambda *_: pytest.fail("it was kept"))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        again = first.guard_for(dev)
+    assert not again.asking and set(again.refused) == ({wrong} if wrong else set())
