@@ -96,6 +96,40 @@ def loop(
     return [*lines, "}"]
 
 
+def parts(
+    sums: list[Blocked],
+    pointers: list[str],
+    ctype: str,
+    rows: str,
+    threads: int,
+    count: int,
+    all_there: bool,
+) -> list[str]:
+    """Statements that merge what `count` splits left of a row, from split r on, each `threads`
+    splits after the one before: all is read before the first is merged.
+
+    Args:
+        pointers: to each register of every split and row, of the reductions one after the other.
+        rows: how many there are, as C text; the row itself is o.
+        all_there: whether no split is beyond r_end, the last one's end.
+    """
+    reads, merges = [], []
+    for k in range(count):
+        pointer, here = iter(pointers), f"r + {k * threads}" if k else "r"
+        at = here if all_there else f"min(({ctype})({here}), ({ctype})(r_end - 1))"
+        reads.append(f"const {ctype} p{k} = ({at}) * {rows} + o;")
+        texts = []
+        for own in sums:
+            others = {}
+            for j, (kind, name) in enumerate(own.states):
+                reads.append(f"const {kind} t{name}_{k} = {next(pointer)}[p{k}];")
+                others[f"t{j}"] = f"t{name}_{k}"
+            texts.append(f"{{ {rename(own.spec.combine, own.taking(), others)} }}")
+        condition = "" if all_there else f"if ({here} < r_end) "
+        merges.append(f"{condition}{{ {' '.join(texts)} }}")
+    return reads + merges
+
+
 def rename(text: str, states: list[tuple[str, str]], others: dict[str, str]) -> str:
     """Replace the registers s0, t0, u0, x … of a reduction's text by variables; m and n, too."""
     table = {f"s{k}": name for k, (_, name) in enumerate(states)} | others

@@ -30,6 +30,7 @@ TOGETHER = 4
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
 LARGE_GROUP = 512  # beyond it a vector at a time: two groups fit a unit if registers are few
+PARTS = 4  # splits of which a work-item of a GPU reads registers at once
 STATEMENTS = 1024  # of all elements that are written out one after the other
 _CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kcl_)")  # a comparison, in the text of a kernel
 
@@ -617,27 +618,31 @@ class _Reduction:
             id(reduction): self._declare(scope, reduction, layout) for reduction in reductions
         }
         ctype, threads = writer.index_type, layout.row_threads
-        pointer, sums = iter(pointers), []
-        body = [f"const {ctype} p = r * {writer.number(self.rows)} + o;"]
+        sums: list[Blocked] = []
         for reduction in reductions:
             spec, states = registers[id(reduction)]
             sizes = blocked.sizes(spec.block and BLOCK, splits // threads, blocked.PARTS_FROM)
             levels = [(size, self._registers(scope, reduction, spec.states)) for size in sizes]
-            own = Blocked(replace(spec, close=""), states, {}, [], levels)
-            others = {}
-            for k, (kind, name) in enumerate(states):
-                body.append(f"const {kind} t{name} = {next(pointer)}[p];")
-                others[f"t{k}"] = f"t{name}"
-            body.append(rename(spec.combine, own.taking(), others))
-            sums.append(own)
+            sums.append(Blocked(replace(spec, close=""), states, {}, [], levels))
+
+        parts = functools.partial(
+            blocked.parts, sums, pointers, ctype, writer.number(self.rows), threads
+        )
+        each = ceil_div(splits, threads)
+        together = PARTS if self.info.kind == "gpu" and each > 1 else 1
         scope.lines += [
             f"{ctype} r = r_begin + rl;",
-            *blocked.loop(sums, threads, 1, body, ""),
-            f"for (; r < r_end; r += {threads}) {{",
-            *(f"  {line}" for line in body),
-            "}",
-            *(line for own in sums for line in own.finish()),
+            *blocked.loop(sums, threads, together, parts(together, True), ""),
         ]
+        if together == 1 or each >= together:
+            scope.lines += [
+                f"for (; r_end - r > {(together - 1) * threads}; r += {together * threads}) {{",
+                *(f"  {line}" for line in parts(together, True)),
+                "}",
+            ]
+        if together > 1:
+            scope.lines += ["if (r < r_end) {", *parts(min(together - 1, each), False), "}"]
+        scope.lines += [line for own in sums for line in own.finish()]
         for reduction in reductions:
             self._complete(scope, reduction, registers[id(reduction)], layout, local_lines)
         self._again(scope, registers, layout)
