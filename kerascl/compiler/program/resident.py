@@ -30,7 +30,9 @@ from kerascl.compiler.program.repeat import predicated
 from kerascl.compiler.program.staying import Address, Arrivals, Call, Launch, Team, Value
 from kerascl.kernels.contract import arrival
 from kerascl.kernels.contract.plan import Counters
-from kerascl.runtime import addresses, programs, selftest, sources
+from kerascl.kernels.selftests import asked
+from kerascl.kernels.selftests.asked import SelfTest
+from kerascl.runtime import addresses, programs
 from kerascl.runtime import device as devices
 from kerascl.runtime.device import DeviceInfo
 from kerascl.runtime.launch import LocalMemory
@@ -45,10 +47,16 @@ PIECE = 4 << 20
 # Of what a product reads for each of its floating point operations: more than four bytes are not
 # read whole, as where rows are looked up.
 MOST_BYTES_A_FLOP = 4
-SECONDS = 60  # of the self-test
 _SIZES_BYTES = 64  # of a kernel's arguments, beside memory
 # Options that a kernel can do with or without, if all of a program have them.
 _SHARED = ("-cl-std=", "-D")
+
+
+# Groups that never run together hang.
+SELF_TEST = SelfTest(
+    "resident", "kerascl.compiler.program.resident_selftest", alone=True,
+    environment=(("KERASCL_ADDRESSES", "2"), ("KERASCL_RESIDENT", "0")),
+)  # fmt: skip
 
 
 def team(info: DeviceInfo) -> Team | None:
@@ -56,27 +64,24 @@ def team(info: DeviceInfo) -> Team | None:
     wanted = config.resident()
     if wanted > 1:
         return Team(1, 0, False, info.device_atomics)
-    return staying.known(info) if wanted and not result(info) else None
+    if wanted and not _reason(info) and asked.passed(info, SELF_TEST):
+        return staying.known(info)
+    return None
+
+
+def result(info: DeviceInfo) -> str:
+    """Of the self-test: "" where it passed, else why launches do not stay."""
+    return _reason(info) or asked.results(info, (SELF_TEST,))[SELF_TEST.title]
 
 
 @functools.cache
-def result(info: DeviceInfo) -> str:
-    """Of the self-test: "" where it passed, else why launches do not stay."""
+def _reason(info: DeviceInfo) -> str:
+    """Why launches cannot stay, whatever a self-test says; or ""."""
     if staying.known(info) is None:
         return "nothing is known that its work-groups could wait by"
-    index = devices.index_of(info)
-    if not addresses.usable(info, index):
+    if not addresses.usable(info, devices.index_of(info)):
         return "its kernels take no plain addresses"
-    module = "kerascl.compiler.program.resident_selftest"
-    return selftest.kept(info, "resident", sources.of_module(module), lambda: _tried(module, index))
-
-
-def _tried(module: str, index: int | None) -> selftest.Outcome:
-    text, lasting = selftest.in_child(
-        module, index, SECONDS, KERASCL_ADDRESSES="2", KERASCL_RESIDENT="0"
-    )
-    # groups that never run together hang, and would in every process that asks
-    return text, lasting or (index is not None and "TimeoutExpired" in text)
+    return ""
 
 
 def repeated(

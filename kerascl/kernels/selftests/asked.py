@@ -30,6 +30,7 @@ from kerascl.runtime.out_of_process import Program
 from kerascl.runtime.selftest import FULL, FULL_TEXT, SECONDS, Outcome
 
 SECONDS_EACH = 4  # that the child may take for each, where they are many
+SECONDS_ALONE = 60  # that one in a process of its own may take
 T = TypeVar("T")
 
 
@@ -41,11 +42,15 @@ class SelfTest:
         name: of what it is for; its result is kept under it and its part.
         module: which has `trials(info)`, what they compute, or `trials(info, part)`.
         part: which of its kernels, such as those of a dtype, "" where it has no parts.
+        alone: whether it has a process of its own, `python -m module INDEX`, as it may never end.
+        environment: variables that this process has besides ours.
     """
 
     name: str
     module: str
     part: str = ""
+    alone: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
 
     @property
     def title(self) -> str:
@@ -117,7 +122,7 @@ def passed(info: DeviceInfo, *tests: SelfTest) -> bool:
         if found:
             return False
         if found is None and not _thread.comparing:
-            if not noted:
+            if not test.alone and all(other.alone for other in noted):
                 _begin_early(info)
             noted[test] = None
     return True
@@ -246,14 +251,26 @@ def _run(info: DeviceInfo, tests: Sequence[SelfTest]) -> list[Outcome]:
     if index is None:
         return [("the device is not listed", False)] * len(tests)
     found: dict[str, Outcome] = {}
-    left = [test.place for test in tests]
-    while left:
-        ended = _child(index, left)
-        found |= ended
-        left = [place for place in left if place not in ended]
-        if not ended:
-            break
+    apart = [test for test in tests if test.alone]
+    with ThreadPoolExecutor(len(apart) or 1, "kerascl-selftest") as beside:
+        ends = {test.place: beside.submit(_alone, index, test) for test in apart}
+        left = [test.place for test in tests if not test.alone]
+        while left:
+            ended = _child(index, left)
+            found |= ended
+            left = [place for place in left if place not in ended]
+            if not ended:
+                break
+        found |= {place: end.result() for place, end in ends.items()}
     return [found[test.place] for test in tests]
+
+
+def _alone(index: int, test: SelfTest) -> Outcome:
+    """What a self-test in a process of its own found."""
+    given = dict(test.environment)
+    text, lasting = selftest.in_child(test.module, index, SECONDS_ALONE, **given)
+    # what hangs once would hang every process that asks
+    return text, lasting or "TimeoutExpired" in text
 
 
 _begun: dict[int, subprocess.Popen[str]] = {}  # by the device's index
