@@ -445,6 +445,42 @@ def test_results_of_a_child(names, found, dev, tmp_path, monkeypatch):
     assert got == [("", True) if want is None else want for want in found]
 
 
+@pytest.mark.parametrize(("said", "found"), [
+    (("", True), ("", True)),
+    (("it computed a wrong result", True), ("it computed a wrong result", True)),
+    (("TimeoutExpired: 60 s", False), ("TimeoutExpired: 60 s", True)),  # it would hang again
+    (("no memory was left", False), ("no memory was left", False)),
+])  # fmt: skip
+def test_one_that_has_a_process_of_its_own(said, found, dev, tmp_path, monkeypatch):
+    """Beside the others, whose child it leaves alone."""
+    asked_of = []
+
+    def in_child(module, index, seconds, **environment):
+        asked_of.append((module, environment))
+        return said
+
+    monkeypatch.setattr(asked.selftest, "in_child", in_child)
+    (tmp_path / "good_of_selftests.py").write_text(CHILD.format(VERDICTS["good"]))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    own = SelfTest("own", "own_of_selftests", alone=True, environment=(("KERASCL_X", "1"),))
+    other = SelfTest("good", "good_of_selftests")
+    assert asked._run(dev.info, [own, other]) == [found, ("", True)]
+    assert asked_of == [("own_of_selftests", {"KERASCL_X": "1"})]
+
+
+def test_a_program_notes_one_that_has_a_process_of_its_own(answers, monkeypatch):
+    monkeypatch.setattr(asked, "_begin_early", lambda info: pytest.fail("it needs no child"))
+    own = SelfTest("own", "kerascl.compiler.program.resident_selftest", alone=True)
+    info, made = ALL["wgmma90"], []
+
+    def make():
+        made.append(asked.passed(info, own))
+        return made[-1]
+
+    answers.wrong = {"own"}
+    assert asked.settled(info, make) is False and made == [True, False]
+
+
 def test_a_child_that_cannot_begin_says_nothing_of_the_device(dev, tmp_path, monkeypatch):
     got = outcomes(("good", "absent"), tmp_path, monkeypatch, dev.info)
     for text, lasting in got:
