@@ -17,7 +17,14 @@ from kerascl.kernels.conv.problem import DATA_GRAD, FORWARD, normalise_conv
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import normalise_matmul
 from kerascl.kernels.selftests import asked
-from kerascl.kernels.units import amd_gfx11, amd_gfx12, amd_mfma, intel_xmx, known
+from kerascl.kernels.units import (
+    amd_gfx11,
+    amd_gfx12,
+    amd_mfma,
+    attention_fragment,
+    intel_xmx,
+    known,
+)
 from kerascl.kernels.units.conv import CONV_SOLVERS
 from kerascl.kernels.units.fragment import Fragment, Layout
 from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
@@ -341,8 +348,10 @@ def test_wmma_takes_no_true_float32(card, rng):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
-def test_what_serves_dtypes_without_matrix_units_still_does(dtype, rng):
-    """WMMA takes no true float32: Winograd and attention's kernels serve as on cards without."""
+def test_what_serves_dtypes_without_matrix_units_still_does(dtype, rng, monkeypatch):
+    """WMMA takes no true float32: Winograd and attention's kernels serve as on cards without.  (On
+    matrix units attention has a self-test of its own.)"""
+    monkeypatch.setattr(attention_fragment, "available", lambda *_: False)
     info = CARDS["rx7900xtx"].info
     problem, _, _ = test_conv.make(rng, FORWARD, (16, 16), 64, 64, 3, pads=1, dtype=dtype)
     assert winograd.SOLVERS[0].applies(normalise_conv(problem), info) == (dtype == "float32")

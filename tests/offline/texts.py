@@ -91,7 +91,7 @@ class Texts:
     def collecting(self, origin: str, eager: bool = False) -> Iterator[None]:
         """Within, the first graph that is captured, or evaluated, is lowered and ends the block."""
 
-        def lower(nodes, roots, info, generic, streamed=frozenset(), labels=None):
+        def lower(nodes, roots, info, generic, streamed=frozenset(), labels=None, meanwhile=None):
             for name, own in self.ways():
                 try:
                     program = lowering.lower(nodes, roots, own, generic, streamed, labels)
