@@ -48,6 +48,8 @@ def problems():
         for m, n, k in sizes:
             problem = MatmulProblem(m, n, k, (1,), (m * k, k, 1), (k * n, n, 1), t, t, acc)
             found.append(("gemm", normalise_matmul(problem)))
+        turned = MatmulProblem(300, 200, 500, (1,), (150000, 1, 300), (100000, 200, 1), t, t, acc)
+        found.append(("gemm", normalise_matmul(turned)))
         for kind in (FORWARD, DATA_GRAD, FILTER_GRAD):
             for channels, filters, groups, kernel, stride in (
                 (64, 64, 1, 3, 1), (3, 64, 1, 3, 1), (32, 32, 32, 3, 1), (64, 64, 1, 1, 1),
