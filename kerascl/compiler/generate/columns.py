@@ -24,6 +24,7 @@ LINE = 128  # bytes that neighbours read of a row of memory: a third faster than
 GROUP = 512  # work-items of a group at most
 LEAST = 4  # elements of a work-item, if it may read so many at once: what it leaves is read, too
 BUSY = 0.5  # of the work-items that a device has room for, so many have enough reads under way
+CROWDED = 1.1  # what more work-items than that cost: of some kernels registers allow no more
 ACCUMULATORS = 32  # registers of a work-item that hold its columns' results
 LONG_STEPS = 4  # elements that a work-item reads at once where a step is many instructions
 BANKS = 32  # of local memory
@@ -91,12 +92,20 @@ def _layout(
     most = min(GROUP, info.max_work_group_size)
     threads = max(1, min(most // group_rows, power_of_two(length) // 4))
     groups = ceil_div(rows, group_rows * wide)
-    items = of_facts(info).resident * info.compute_units * BUSY
-    wanted = max(2, int(items / (group_rows * threads * groups)))
-    # as many whole turns of reads as there are, so that few wait for what is left
-    each = ceil_div(length, threads * wanted)
-    together = min(together, max(LEAST, power_of_two(each)))
-    chunk = max(together, each // together * together) * threads
+    items = of_facts(info).resident * info.compute_units
+    slots = max(1, min(info.compute_units, items // (group_rows * threads)))
+    wanted = items * BUSY / (group_rows * threads * groups)
+    longest = max(2, length // (threads * min(LEAST, together)))
+    few, many = (max(2, min(longest, int(part * wanted))) for part in (0.5, 1.5))
+
+    def cost(splits: int) -> float:
+        """What the compute unit with most groups reads of elements, and turns of reads."""
+        each = ceil_div(length, threads * splits)
+        own = ceil_div(groups * ceil_div(length, threads * each), slots) * each
+        return (own + _turns(each, together)) * (1 if splits <= wanted else CROWDED)
+
+    each = ceil_div(length, threads * min(range(few, many + 1), key=cost))
+    chunk, together = each * threads, min(together, power_of_two(each))
     exchange = lanes_of(info)
     if exchange is not None and group_rows * threads % exchange.width:
         exchange = None
@@ -104,6 +113,15 @@ def _layout(
         group_rows, threads, ceil_div(length, chunk), False, wide=wide, chunk=chunk,
         together=together, exchange=exchange,
     )  # fmt: skip
+
+
+def _turns(each: int, together: int) -> int:
+    """How often a work-item waits for reads of a column's `each` elements."""
+    turns = 0
+    while together:
+        turns += each // together
+        each, together = each % together, together // 4
+    return turns
 
 
 def _alike(layout: Layout, kinds: list[str]) -> int:
