@@ -105,10 +105,10 @@ def test_groups_that_a_unit_holds_hide_each_others_waits(near, monkeypatch):
 
     one = (64 * 64 * 1.25 / 1000 + 0.055 * 64 / ROUND.clock) * 4096
     # a quarter of 1024 work-items hides all: four groups of 64 take no longer than their products;
-    # one alone takes nine fortieths more, and the last of five comes alone
-    assert work(1, 4) == pytest.approx(one * 1.225, rel=1e-4)
-    assert work(5, 4) == pytest.approx(one * (4 + 1.225), rel=1e-4)
-    assert work(5, 1) == pytest.approx(one * 5 * 1.225, rel=1e-4)
+    # one alone takes a quarter more and a little, and the last of five comes alone
+    assert work(1, 4) == pytest.approx(one * 1.2625, rel=1e-4)
+    assert work(5, 4) == pytest.approx(one * (4 + 1.2625), rel=1e-4)
+    assert work(5, 1) == pytest.approx(one * 5 * 1.2625, rel=1e-4)
 
 
 def test_a_tile_waits_for_memory(info, monkeypatch):

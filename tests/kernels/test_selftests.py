@@ -455,7 +455,7 @@ def test_one_that_has_a_process_of_its_own(said, found, dev, tmp_path, monkeypat
     """Beside the others, whose child it leaves alone."""
     asked_of = []
 
-    def in_child(module, index, seconds, **environment):
+    def in_child(module, index, seconds, light, **environment):
         asked_of.append((module, environment))
         return said
 

@@ -160,7 +160,7 @@ GRAIN = 8  # registers of a work-item are given out in so many
 WAITS = 4
 # The part of a unit's work-items that hide all waits at barriers, as one in so many; and the share
 # by which a step takes longer without any of them.
-HIDING, ALONE = 4, 0.3
+HIDING, ALONE = 4, 0.35
 BESIDE = 0.2  # of what is shorter, products or memory's time: what the longer one does not hide
 # Of a multiply-add's time on a CPU: itself with what goes along, and a read of local memory, a copy
 # there; work-items wait for each other at barriers.
@@ -181,7 +181,9 @@ TILES = (
     Tile(32, 32, 4, 4),
 )
 
-SHALLOW = tuple(dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES)
+SHALLOW = tuple(
+    dataclasses.replace(tile, depth=SHALLOW_DEPTH) for tile in TILES if tile.tm * tile.tn <= MANY
+)
 
 
 def _in_order(info: DeviceInfo) -> bool:

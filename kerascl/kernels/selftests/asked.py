@@ -268,7 +268,7 @@ def _run(info: DeviceInfo, tests: Sequence[SelfTest]) -> list[Outcome]:
 def _alone(index: int, test: SelfTest) -> Outcome:
     """What a self-test in a process of its own found."""
     given = dict(test.environment)
-    text, lasting = selftest.in_child(test.module, index, SECONDS_ALONE, **given)
+    text, lasting = selftest.in_child(test.module, index, SECONDS_ALONE, False, **given)
     # what hangs once would hang every process that asks
     return text, lasting or "TimeoutExpired" in text
 
