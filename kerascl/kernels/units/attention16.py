@@ -159,7 +159,7 @@ def available(info: DeviceInfo, p: AttentionProblem, name: str = BASE) -> bool:
 def room_of(p: AttentionProblem, info: DeviceInfo) -> int:
     """Bytes of local memory that a tile may have."""
     with asked.comparing():
-        large = available(info, p, BEYOND)
+        large = probe.capable(info) and available(info, p, BEYOND)
     return LARGE if large else min(info.local_mem_bytes, PLAIN)
 
 
