@@ -25,6 +25,7 @@ from kerascl.kernels.matmul.tiles import TILES
 from kerascl.kernels.units.conv import FragmentConv
 from tests import profiles
 from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
+from tests.kernels.test_gemm import TILE
 
 KINDS = (FORWARD, DATA_GRAD, FILTER_GRAD)
 
@@ -120,7 +121,7 @@ ELSEWHERE = (TiledConv, PointwiseConv, FragmentConv, *DEPTHWISE_TYPES)
 TILED = [s for s in conv.SOLVERS if isinstance(s, TiledConv)]
 GENERAL = [
     *(s for s in conv.SOLVERS if not isinstance(s, ELSEWHERE)),
-    TiledConv(TILES[5]), TiledConv(TILES[6], split=3),
+    TiledConv(TILE["tiled128x32"]), TiledConv(TILE["tiled32x128"], split=3),
 ]  # fmt: skip
 
 CASES = {
@@ -250,7 +251,7 @@ def test_steps_within_one_tap(
         rng, kind, spatial, 32 * groups, 48 * groups, kernel, stride, 1, dilation, groups,
         channels_first=channels_first,
     )  # fmt: skip
-    check(force(TiledConv(TILES[5], split=2)), *made, dev)
+    check(force(TiledConv(TILE["tiled128x32"], split=2)), *made, dev)
 
 
 @pytest.mark.parametrize("channels_first", [False, True], ids=["last", "first"])
@@ -392,7 +393,8 @@ def test_patches_of_other_convolutions(dev, rng):
 )
 def test_dtypes(dev, kind, dtype, acc, rng):
     case = dict(spatial=(6, 7), channels=8, filters=12, kernel=3, pads=1, dtype=dtype, acc=acc)
-    solvers = [s for s in GENERAL if not isinstance(s, TiledConv)] + [TiledConv(TILES[6])]
+    solvers = [s for s in GENERAL if not isinstance(s, TiledConv)]
+    solvers.append(TiledConv(TILE["tiled32x128"]))
     for solver in solvers:
         check(force(solver), *make(rng, kind, **case), dev)
     check(conv.plan, *make(rng, kind, **{**case, "filters": 8}, groups=8), dev)

@@ -1,6 +1,7 @@
 """GEMM solvers against NumPy in float64."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from kerascl.kernels.matmul.tiles import LONG, TILES
 from kerascl.kernels.units.matmul import FragmentMatmul
+from tests import profiles
+from tests.kernels import ptx
 from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
 
 
@@ -78,16 +81,19 @@ def force(solver):
     return plan_of
 
 
+F32 = dtypes.float32
+TILE = {tile.name: tile for tile in TILES}
 FORCED = [
     *(s for s in matmul.SOLVERS if not isinstance(s, FragmentMatmul)),  # test_mma.py
     SkinnyMatmul(split=3),
     PanelMatmul(pack=True),
     PanelMatmul(pack=False),
     PanelMatmul(Micro(4, 2, 4)),
-    TiledMatmul(TILES[5], split=3),
+    TiledMatmul(TILE["tiled128x32"], split=3),
 ]
 # One of each source: building a program for every tile shape and dtype would take minutes.
-KINDS = [s for s in FORCED if not (isinstance(s, TiledMatmul) and s.tile not in TILES[5:7])]
+BUILT = TILE["tiled128x32"], TILE["tiled32x128"]
+KINDS = [s for s in FORCED if not (isinstance(s, TiledMatmul) and s.tile not in BUILT)]
 SHAPES = [
     (1, 1, 1), (3, 5, 7), (129, 33, 65), (64, 64, 32), (1, 129, 70), (130, 1, 333), (2, 40, 1),
     (32, 36, 48), (65, 132, 260),
@@ -166,13 +172,15 @@ def adding(work):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("tile", [TILES[0], TILES[3], TILES[5], TILES[6], TILES[7]], ids=str)
+@pytest.mark.parametrize("tile", ["tiled128x128", "tiled128x128x16", "tiled64x64x8", "tiled128x32",
+                                  "tiled32x128", "tiled32x32"])
 @pytest.mark.parametrize("columns", [33, 132], ids=["one by one", "vectors"])
 def test_long_epilogues_go_round_in_a_loop(dev, tile, columns, rng):
     """Where registers are few; results are those of epilogues that are written out."""
     few = dataclasses.replace(dev.info, registers=255, sub_group_sizes=())
     problem, inputs, product = make(rng, 131, columns, 21, batch=(2,), b="transposed")
     inputs["c"] = rng.standard_normal(product.shape, np.float32)
+    tile = TILE[tile]
     solver, want = TiledMatmul(tile, split=1), product + inputs["c"].astype(np.float64)
     if tile.threads > dev.info.max_work_group_size:
         pytest.skip("the device has no such work-groups")
@@ -183,6 +191,49 @@ def test_long_epilogues_go_round_in_a_loop(dev, tile, columns, rng):
         assert f"#define VECTOR_OUT {int(columns == 132)}\n" in source
         got = run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev)
         assert_close(got, want, problem.acc, problem.k)
+
+
+def in_order(info):
+    """Facts of a device whose compiler keeps an unrolled loop's loads within the registers."""
+    return dataclasses.replace(info, quirks=info.quirks | {"schedules_for_registers"})
+
+
+@pytest.mark.parametrize("shape", [(131, 132, 76), (300, 33, 16), (5, 140, 4)], ids=str)
+@pytest.mark.parametrize("tile", ["tiled128x128x16", "tiled64x128"])
+def test_the_last_tile_is_stored_again(dev, tile, shape, rng):
+    """By compilers that take sixteen rows a work-item, too; others do not."""
+    problem, inputs, want = make(rng, *shape, batch=(2,), b="transposed")
+    problem, solver = normalise_matmul(problem), TiledMatmul(TILE[tile])
+    if TILE[tile].threads > dev.info.max_work_group_size:
+        pytest.skip("the device has no such work-groups")
+    assert solver.applies(problem, in_order(dev.info))
+    assert solver.applies(problem, dev.info) == (tile == "tiled64x128")
+    plan = solver.plan(problem, in_order(dev.info), store_epilogue(dtypes.float32))
+    assert "#define STORES_ALWAYS 1\n" in plan.launches[0].source
+    got = run_plan(plan, inputs, poisoned(want.shape, dtypes.float32), dev)
+    assert_close(got, want, problem.acc, problem.k)
+
+
+@pytest.mark.skipif(
+    not ptx.available() or not ptx.disassembler(),
+    reason="needs clang-15, ptxas and nvdisasm (of the package nvidia-cuda-nvdisasm)",
+)
+@pytest.mark.parametrize("tile", ["tiled128x128x16", "tiled128x32"])
+def test_loads_stay_before_products(tile):
+    """ptxas moves them behind all products unless it is told where they belong."""
+    found = profiles.load()["rtx4090"].info
+    problem = MatmulProblem(512, 512, 512, (), (512, 1), (512, 1), F32, F32, F32)
+    solver = TiledMatmul(TILE[tile], split=1)
+    launch = solver.plan(normalise_matmul(problem), found, store_epilogue(F32)).launches[0]
+    text = "#define KCL_PTX\n" + launch.source
+    threads = TILE[tile].threads
+    used = ptx.resources(text, "sm_90", threads)
+    assert used["spills"] == 0
+    lines = ptx.disassembly(text, "sm_90", threads).splitlines()
+    kinds = [m[0] for line in lines if (m := re.search(r"\b(FFMA|LDG)\b", line))]
+    products = kinds.count("FFMA")
+    before = kinds[: len(kinds) - kinds[::-1].index("LDG")].count("FFMA")
+    assert products > 500 and before < products / 10
 
 
 @pytest.mark.parametrize("order", ["normal", "transposed", "broadcast", "heads", "strided"])

@@ -62,7 +62,7 @@ def test_the_self_test_has_a_bias(cpu_dev, cpu_info, monkeypatch, fault):
         out[...] = emulator.run_plan(plan, inputs, poisoned(out.shape, FLOAT), cpu_dev)
 
     monkeypatch.setattr(trial, "compute", compute)
-    part = transposed.part(TRANSPOSED)
+    part = transposed.TransposedMatmul.proof(TRANSPOSED)
     monkeypatch.setattr(selftest, "CASES", ())  # but for those with a bias
     monkeypatch.setattr(selftest, "BIASED", ((333, 392, 72),))
     with pytest.raises(DeviceError, match="with a bias") if fault else contextlib.nullcontext():

@@ -10,20 +10,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from kerascl.kernels.contract.epilogue import Epilogue
-from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.hopper import matmul as hopper_matmul
-from kerascl.kernels.hopper import probe, transposed
+from kerascl.kernels.hopper import transposed
 from kerascl.kernels.hopper.kernel import Run
-from kerascl.kernels.hopper.tiles import Shape
 from kerascl.kernels.matmul.problem import MatmulProblem
 
 FRAGMENTS = 16  # registers of a work-item
-
-
-def part(shape: Shape) -> str:
-    """The part of `transposed`'s self-test for a tile."""
-    return f"float32 left {shape.name}"
 
 
 @dataclass(frozen=True)
@@ -45,43 +37,26 @@ class LeftRun(transposed.TransposedRun):
         return Run.kept_counts(self, vector)
 
 
-class LeftMatmul(hopper_matmul.HopperMatmul):
-    """Large products of float32, rounded to tf32, with a's columns where they lie.
+class LeftMatmul(transposed.RegisterMatmul):
+    """Those with a's columns where they lie.
 
-    b is laid out anew where its k is not contiguous; only products whose a would be more to lay out
-    are taken then.  Where both are as much it is better to have a's copy, which the gradients of
-    several filters that read the same x share.
+    Only products whose a would be more to lay out than b are taken where b has to be.  Where both
+    are as much it is better to have a's copy, which the gradients of several filters that read the
+    same x share.
     """
 
     prefix = "wgmma_left"
     run = LeftRun
-    shapes = transposed.SHAPES
-    alternating: tuple[Shape, ...] = ()
+    words = ("left",)
 
     def takes(self, p: MatmulProblem) -> bool:
-        if not (
-            super().takes(p)
-            and p.a.name == "float32"
-            and p.precision != "highest"
-            and (self.tile is None or self.tile.blocks == 1)
-        ):
+        if not super().takes(p):
             return False
         a, b = self.layouts(p)
         return a == "mn" and (b == "k" or p.n < p.m)
-
-    def applies(self, p: MatmulProblem, info) -> bool:
-        return super().applies(p, info) and bool(self._candidates(p, info))
-
-    def proven(self, shape: Shape, p: MatmulProblem, info) -> bool:
-        return probe.available(info, transposed.TransposedRun.kernel, part(shape))
 
     def layouts(self, p: MatmulProblem) -> tuple[str, str]:
         return hopper_matmul.layouts(p, (True, False))
 
     def moments(self, p: MatmulProblem) -> bool:
         return False
-
-    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
-        if epilogue.moments:
-            return hopper_matmul.HopperMatmul(self.tile).plan(problem, info, epilogue)
-        return super().plan(problem, info, epilogue)

@@ -15,6 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Plan, Ref
 from kerascl.kernels.hopper import matmul as hopper_matmul
@@ -24,6 +25,7 @@ from kerascl.kernels.hopper.kernel import Args, Run
 from kerascl.kernels.hopper.ptx import KINDS, register_instruction
 from kerascl.kernels.hopper.tiles import STORE_CLOCKS, Shape, moments_time
 from kerascl.kernels.matmul.problem import MatmulProblem
+from kerascl.kernels.selftests import part as selftest_part
 
 # Those whose registers suffice for fragments, too.
 SHAPES = tuple(s for s in tiles.SHAPES if s.blocks == 1 and s.name != "128x128x3")
@@ -58,29 +60,30 @@ class TransposedRun(Run):
         return register_instruction(self.shape.bn, KINDS[self.dtype.name], False)
 
 
-def part(shape: Shape) -> str:
-    """The part of the self-test for a tile."""
-    return f"float32 {shape.name}"
+class RegisterMatmul(hopper_matmul.HopperMatmul):
+    """Large products of float32, rounded to tf32, an operand of which comes from registers.
 
+    The other one is laid out anew where its k is not contiguous.  Each tile has a part of the
+    self-test.
 
-class TransposedMatmul(hopper_matmul.HopperMatmul):
-    """Large products of float32, rounded to tf32, with b's rows where they lie.
-
-    a is laid out anew where its k is not contiguous.  Each tile has a part of the self-test.
+    Attributes:
+        words: of the parts that prove its tiles, between dtype and tile.
     """
 
-    prefix = TransposedRun.kernel
-    run = TransposedRun
     shapes = SHAPES
-    alternating = ()
-    store_clocks = 1.6 * STORE_CLOCKS  # a lane's results are in different rows of the output
+    alternating: tuple[Shape, ...] = ()
+    words: ClassVar[tuple[str, ...]] = ()
+
+    @classmethod
+    def proof(cls, shape: Shape) -> str:
+        """The part of the self-test for a tile."""
+        return selftest_part.named(dtypes.float32, "high", *cls.words, shape.name)
 
     def takes(self, p: MatmulProblem) -> bool:
         return (
             super().takes(p)
             and p.a.name == "float32"
             and p.precision != "highest"
-            and self.layouts(p)[1] == "mn"
             and (self.tile is None or self.tile.blocks == 1)
         )
 
@@ -88,7 +91,23 @@ class TransposedMatmul(hopper_matmul.HopperMatmul):
         return super().applies(p, info) and bool(self._candidates(p, info))
 
     def proven(self, shape: Shape, p: MatmulProblem, info) -> bool:
-        return hopper_probe.available(info, TransposedRun.kernel, part(shape))
+        return hopper_probe.available(info, TransposedRun.kernel, self.proof(shape))
+
+    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+        if epilogue.moments:  # they come from rows of results as wgmma.cl has them
+            return hopper_matmul.HopperMatmul(self.tile).plan(problem, info, epilogue)
+        return super().plan(problem, info, epilogue)
+
+
+class TransposedMatmul(RegisterMatmul):
+    """Those with b's rows where they lie."""
+
+    prefix = TransposedRun.kernel
+    run = TransposedRun
+    store_clocks = 1.6 * STORE_CLOCKS  # a lane's results are in different rows of the output
+
+    def takes(self, p: MatmulProblem) -> bool:
+        return super().takes(p) and self.layouts(p)[1] == "mn"
 
     def layouts(self, p: MatmulProblem) -> tuple[str, str]:
         return hopper_matmul.layouts(p, (False, True))
@@ -100,8 +119,3 @@ class TransposedMatmul(hopper_matmul.HopperMatmul):
         packing = hopper_matmul.HopperMatmul(self.tile, 1, turns=False)
         worth = self.best(p, info)[0] + moments_time(p.total, info)
         return packing.best(p, info)[0] <= worth and packing.takes_moments(p, info)
-
-    def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
-        if epilogue.moments:  # columns of the output are not a lane's own here
-            return hopper_matmul.HopperMatmul(self.tile).plan(problem, info, epilogue)
-        return super().plan(problem, info, epilogue)

@@ -31,18 +31,19 @@ LEFT_CASES = (
     (332, 200, 424, 1, False), (20000, 392, 72, 1, True), (700, 520, 5000, 1, False),
     (520, 300, 5000, 3, False), (152, 131, 77, 1, False),
 )  # fmt: skip
-PARTS = (*map(transposed.part, transposed.SHAPES), *map(left.part, left.LeftMatmul.shapes))
+SOLVERS = transposed.TransposedMatmul, left.LeftMatmul
+TILES = {kind.proof(tile): (kind, tile) for kind in SOLVERS for tile in kind.shapes}
+PARTS = tuple(TILES)
 
 
 def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
     """A tile: sizes that it does not divide, batches, deep products, short and scattered results;
     and a bias that is read before the product."""
     float32 = dtypes.float32
-    at = PARTS.index(of)
-    if at >= len(transposed.SHAPES):
-        yield from _left(info, left.LeftMatmul.shapes[at - len(transposed.SHAPES)])
+    kind, tile = TILES[of]
+    if kind is left.LeftMatmul:
+        yield from _left(info, tile)
         return
-    tile = transposed.SHAPES[at]
     for batch, m, n, k, out, splits in CASES:
         row = _row(n)
         problem = normalise_matmul(
