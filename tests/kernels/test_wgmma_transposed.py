@@ -17,6 +17,7 @@ from kerascl.kernels.hopper.ptx import sm_90a
 from kerascl.kernels.hopper.selftests.products import biased
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
+from kerascl.kernels.selftests import asked
 from kerascl.kernels.tuning import database
 from tests.kernels import emulator, ptx
 from tests.kernels.harness import poisoned, random_array
@@ -62,6 +63,27 @@ def test_tiles(cpu_dev, cpu_info, shape, rng):
     """Several tiles of each work-group, through all stages several times."""
     p, operands, want = product(rng, (580, 396, 200, (), ()), FLOAT)
     check(transposed.TransposedMatmul(shape, 1).plan(p, cpu_info, STORE), *operands, want, cpu_dev)
+
+
+def test_all_tiles_fail_one_after_the_other(cpu_dev, cpu_info, monkeypatch, rng):
+    """A plan finds out by itself: it was compared as if nothing failed."""
+    failed = set()
+
+    def available(info, kernel, part=""):
+        if kernel != "wgmma_transposed" or not part:
+            return True
+        if not asked._thread.comparing:
+            failed.add(part)
+        return part not in failed
+
+    monkeypatch.setattr(hopper_probe, "available", available)
+    solver = transposed.TransposedMatmul()
+    p, operands, want = product(rng, (72, 136, 70, (), ()), FLOAT)
+    assert solver.applies(p, cpu_info)
+    plan = solver.plan(p, cpu_info, STORE)
+    assert len(failed) == len(transposed.SHAPES) and not solver.applies(p, cpu_info)
+    assert "wgmma_transposed" not in [x.name for x in plan.launches]
+    check(plan, *operands, want, cpu_dev)
 
 
 @pytest.mark.parametrize("splits", [2, 5])

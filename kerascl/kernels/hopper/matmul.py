@@ -125,6 +125,10 @@ def layouts(p: MatmulProblem, turnable: tuple[bool, bool]) -> tuple[str, str]:
     return a.layout(p.a.itemsize, turnable[0]), b.layout(p.b.itemsize, turnable[1])
 
 
+class NoTile(LookupError):
+    """All tiles of a solver have failed, one after the other, since it was taken to apply."""
+
+
 class HopperMatmul(MomentsSolver):
     """TMA and wgmma: large products of bfloat16, float16 and (rounded to tf32) float32.
 
@@ -220,6 +224,8 @@ class HopperMatmul(MomentsSolver):
                 time = max(time, fetching, rates.moving(read))
                 time += reduction_time(p.total, splits, info) + packing
                 choices.append((time, shape, splits))
+        if not choices:
+            raise NoTile(f"no tile of {self.name} has passed its self-test")
         return min(choices, key=lambda c: c[0])
 
     def _candidates(self, p: MatmulProblem, info) -> tuple[Shape, ...]:

@@ -12,6 +12,7 @@ instead of eight, but warpgroups of 128 columns read a twice as often: 1152 cloc
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -94,9 +95,10 @@ class RegisterMatmul(hopper_matmul.HopperMatmul):
         return hopper_probe.available(info, TransposedRun.kernel, self.proof(shape))
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
-        if epilogue.moments:  # they come from rows of results as wgmma.cl has them
-            return hopper_matmul.HopperMatmul(self.tile).plan(problem, info, epilogue)
-        return super().plan(problem, info, epilogue)
+        if not epilogue.moments:  # which come from rows of results as wgmma.cl has them
+            with contextlib.suppress(hopper_matmul.NoTile):
+                return super().plan(problem, info, epilogue)
+        return hopper_matmul.HopperMatmul(self.tile).plan(problem, info, epilogue)
 
 
 class TransposedMatmul(RegisterMatmul):
