@@ -12,7 +12,9 @@ from kerascl.compiler.program.expand import Unsupported
 from kerascl.compiler.program.parts import Shape
 from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.compiler.program.staying import Address, Call, Launch, Team, Value
+from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.plan import Counters
+from kerascl.kernels.tuning import database
 from kerascl.runtime import programs
 from tests import profiles
 from tests.kernels import ptx
@@ -46,6 +48,30 @@ def close(found, wanted, tolerance=1e-5):
     found = np.asarray(found, np.float64)
     assert found.shape == wanted.shape
     assert np.linalg.norm(found - wanted) <= tolerance * np.linalg.norm(wanted)
+
+
+def test_solvers_of_a_loop_are_chosen_as_those_that_join(staying_on, monkeypatch):
+    """Around the loop, and in one whose launches do not stay, a launch costs what it costs."""
+    asked, before = [], database._compared
+    monkeypatch.setattr(
+        database, "_compared", lambda kind, *args: asked.append((args[2].n, contract.joined()))
+        or before(kind, *args),
+    )  # fmt: skip
+
+    def function(x, w, u):
+        def body(k, x):
+            return k + 1, x @ w
+
+        return kc.while_loop(lambda k, x: k < kc.sum(w) * 0 + 3, body, (kc.array(0), x))[1] @ u
+
+    for stays in (True, False):
+        monkeypatch.setenv("KERASCL_RESIDENT", "2" if stays else "0")
+        monkeypatch.setattr(kc.engine, "programs", {})
+        database.forget()
+        args = [kc.array(np.full(shape, 0.1, np.float32)) for shape in ((1, 20), (20, 20), (20, 7))]
+        kc.jit(function)(*args).numpy()
+        assert set(asked) == {(20, stays), (7, False)}
+        asked.clear()
 
 
 # -- values

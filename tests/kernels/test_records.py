@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from kerascl.kernels.contract.solver import choose
+from kerascl.kernels.contract.solver import choose, joining
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import ConvProblem
 from kerascl.kernels.matmul import solvers as matmul
@@ -112,6 +112,30 @@ def test_shipped_records_are_taken(hopper_info, monkeypatch):
         assert database.choose(*args).name == solver
         other += choose(module.SOLVERS, problem, hopper_info).name != solver
     assert other == len(records)
+
+
+@pytest.mark.parametrize("sizes", ["1 8192 2048", "8 4096 1024"])
+def test_launches_that_stay_are_worth_theirs(hopper_info, sizes, monkeypatch, tmp_path):
+    """Products of Llama's and GPT-2's perceptrons for a word, or eight."""
+    _, n, k = map(int, sizes.split())
+    name = f"gemm {sizes} 1x1x1 0x0x0x{k}x1 0x0x0x{n}x1 {'bfloat16 ' * 2}float32 0 0 high"
+    problem = problem_of(name)[1]
+    args = "gemm", matmul.SOLVERS, matmul.VARIANTS, problem, hopper_info
+    launch = machine.of(hopper_info).launch
+    with joining():
+        joined = database.choose(*args)
+    assert database.choose(*args).name == "wgmma" and joined.name == "skinny"
+    # times that were measured have a launch, too
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    times = {"wgmma": 10.0}
+    for factor, found in ((1, "skinny"), (3, "wgmma")):
+        times["skinny"] = 10.0 + launch * factor / 2
+        assert database.keep(hopper_info, {name: times})
+        database.forget()
+        with joining():
+            assert database.choose(*args).name == found
+        assert database.choose(*args).name == "wgmma"
+    database.forget()
 
 
 @pytest.mark.parametrize("name", MEASURED, ids=lambda name: " ".join(name.split()[:5]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import string
@@ -44,6 +45,7 @@ from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.contract.plan import Ref, Role
+from kerascl.kernels.contract.solver import joining
 from kerascl.kernels.contract.source import Source, unit
 from kerascl.kernels.selftests import asked
 from kerascl.ops.control import LOOP
@@ -405,7 +407,9 @@ class _Lowering:
                 self.steps.append(copy_step(initial[k], places[k], argument.nbytes))
         flag = self.work(np.dtype(np.int32).itemsize)
         self.steps.append(start_step(wanted, flag))
-        inner, nodes, roots = self._body(body, nodes, roots, streams=False)
+        stay = not self.generic and resident.team(self.info) is not None
+        with joining() if stay else contextlib.nullcontext():
+            inner, nodes, roots = self._body(body, nodes, roots, streams=False)
         # they live as long as the loop, so share memory among themselves
         own = [k for k, slot in enumerate(inner.slots) if slot.kind == "temporary"]
         lives = [(inner.slots[k].nbytes, inner.first[k], inner.last[k]) for k in own]

@@ -10,9 +10,11 @@ the contiguous output) with the value in the accumulator type.
 
 from __future__ import annotations
 
+import contextlib
+import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, ClassVar
 
 from kerascl import config
 from kerascl.kernels.contract.computed import Computed
@@ -27,9 +29,13 @@ class Solver(ABC):
     Solvers are stateless.  `applies` checks the problem and the device's
     queried capabilities (a `DeviceInfo`); `cost` estimates the time that
     applicable solvers take; `plan` gives the launches.
+
+    Attributes:
+        joins: whether its launches become parts of one where launches stay: see `joining`.
     """
 
     name: str
+    joins: ClassVar[bool] = False
 
     @abstractmethod
     def applies(self, problem: Any, info: DeviceInfo) -> bool:
@@ -64,6 +70,29 @@ class Solver(ABC):
     ) -> Plan:
         """The launches where the operand that `computes` names does not lie in memory."""
         raise NotImplementedError(f"{self.name} reads its operands from memory")
+
+
+class _Thread(threading.local):
+    joining = False
+
+
+_thread = _Thread()
+
+
+@contextlib.contextmanager
+def joining() -> Iterator[None]:
+    """Inside it, launches are planned of which those become one whose solvers join: theirs cost
+    nothing, and any other ends a run of them."""
+    before, _thread.joining = _thread.joining, True
+    try:
+        yield
+    finally:
+        _thread.joining = before
+
+
+def joined() -> bool:
+    """Whether this is inside `joining`."""
+    return _thread.joining
 
 
 def forced(solvers: Iterable[Solver], problem: Any, info: DeviceInfo) -> Solver | None:

@@ -60,6 +60,7 @@ class SkinnyMatmul(Solver):
     """One side of at most eight (matrix times vector): lanes sum along the depth."""
 
     name = "skinny"
+    joins = True
     MOST = 8
     LEAST = 10_000  # elements that keep a compute unit busy
     ON_GPU, ON_CPU = 0.36, 0.008  # shares of the rates that products reach

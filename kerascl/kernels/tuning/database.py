@@ -24,7 +24,7 @@ from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.selftests import asked
-from kerascl.kernels.tuning import nearest, shipped
+from kerascl.kernels.tuning import machine, nearest, shipped
 from kerascl.runtime.diskcache import DiskCache
 
 # The fastest solver of a problem, or the microseconds of several.
@@ -110,7 +110,7 @@ def choose(
     """
     if _recorded is not None and (kind, problem) not in _recorded:
         _recorded.append((kind, problem))
-    wanted = config.solvers(), config.avoided_solvers()
+    wanted = config.solvers(), config.avoided_solvers(), contract.joined()
     others = (*variants, *registry.of(kind))
     while True:
         failures = asked.failures()
@@ -178,7 +178,7 @@ def _compared(kind: str, solvers: tuple, variants: tuple, problem, info) -> Solv
     known = records(info).get(f"{kind} {key(problem)}") if records(info) else None
     if known is not None:
         by_name = {s.name: s for s in reversed((*solvers, *variants))}
-        for name in fastest_first(known):
+        for name in fastest_first(known, lambda name: _saved(by_name.get(name), info)):
             candidate = by_name.get(name)
             if candidate is not None and candidate.applies(problem, info):
                 if not contract.avoided(candidate):
@@ -188,7 +188,14 @@ def _compared(kind: str, solvers: tuple, variants: tuple, problem, info) -> Solv
 
 def _cheapest(kind: str, solvers: tuple, problem, info) -> Solver:
     """The solver with the least corrected cost, or the forced one."""
-    return contract.choose(solvers, problem, info, estimate(kind, solvers, problem, info))
+    cost = estimate(kind, solvers, problem, info)
+    return contract.choose(solvers, problem, info, lambda s: cost(s) - _saved(s, info))
+
+
+def _saved(solver: Solver | None, info) -> float:
+    """Microseconds of its launch that a solver saves, where its launches become parts of one."""
+    joins = solver is not None and solver.joins and contract.joined()
+    return machine.of(info).launch if joins else 0.0
 
 
 def estimate(kind: str, solvers: tuple, problem, info) -> Callable[[Solver], float]:
@@ -213,9 +220,13 @@ def _timed(kind: str, problem: Any, info) -> list[tuple[Any, dict[str, float]]]:
     return found
 
 
-def fastest_first(record: Record) -> list[str]:
-    """The solvers that a record names."""
-    return [record] if isinstance(record, str) else sorted(record, key=lambda n: record[n])
+def fastest_first(
+    record: Record, saved: Callable[[str], float] = lambda name: 0.0
+) -> list[str]:
+    """The solvers that a record names; `saved`: microseconds of each time that do not count."""
+    if isinstance(record, str):
+        return [record]
+    return sorted(record, key=lambda name: record[name] - saved(name))
 
 
 @functools.cache
