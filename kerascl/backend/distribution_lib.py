@@ -15,7 +15,7 @@ from keras.src.utils import rng_utils
 
 from kerascl.core import context
 from kerascl.core.array import Array
-from kerascl.runtime.device import Device, find_devices
+from kerascl.runtime.device import BY_NAME, Device, find_devices
 
 _MANY = (
     "kerascl computes on one device in one process: {what}. Use a mesh of one device, for "
@@ -51,7 +51,7 @@ class Layout:
 
 def _of_kind(kind: str) -> list[Device]:
     devices = [found.device for found in find_devices() if found.device is not None]
-    return [d for d in devices if d.info.kind == kind and "simulator" not in d.info.quirks]
+    return [d for d in devices if d.info.kind == kind and not d.info.quirks & BY_NAME]
 
 
 def _name(device: Device) -> str:

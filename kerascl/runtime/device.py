@@ -12,6 +12,7 @@ import functools
 import hashlib
 import os
 import threading
+import warnings
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -41,6 +42,12 @@ __all__ = [
 # CL_DEVICE_ATOMIC_ORDER_ACQ_REL and CL_DEVICE_ATOMIC_SCOPE_DEVICE
 _DEVICE_ATOMICS = 1 << 1 | 1 << 5
 
+# Quirks of what is only used when asked for by name.
+BY_NAME = frozenset({"simulator", "software_rasterizer"})
+CUTS_LOOPS = (
+    "{}: its compiler ends the loops of a work-item after 65,535 rounds, without an error, so that "
+    "what is computed of very large arrays can be wrong; it is for tests only"
+)
 HINT = 'pip install "kerascl[cpu]" installs a driver that runs on any x86-64 processor'
 
 
@@ -281,6 +288,8 @@ class Device:
                             self._context = cl.Context([self.handle])
                     except cl.Error as error:
                         raise DeviceError(f"{self.info.name} cannot be opened: {error}") from error
+                    if "cuts_loops" in self.info.quirks:
+                        warnings.warn(CUTS_LOOPS.format(self.info.name), RuntimeWarning, 2)
         return self._context
 
     @property
@@ -375,12 +384,9 @@ def _finish_all() -> None:
 def _rank(info: DeviceInfo) -> tuple[bool, int, int, int]:
     """Smaller is better: GPUs by strength, then other devices, then CPUs by driver."""
     kinds = {"gpu": 0, "accelerator": 2, "cpu": 1}
-    driver = 0
-    if info.kind == "cpu":
-        driver = 1 if info.platform == "Portable Computing Language" else 0
-        driver = 2 if "software_rasterizer" in info.quirks else driver
-    simulator = "simulator" in info.quirks
-    return simulator, kinds[info.kind], driver, -info.compute_units * max(info.clock_mhz, 1)
+    slow = info.kind == "cpu" and info.platform == "Portable Computing Language"
+    named = bool(info.quirks & BY_NAME)
+    return named, kinds[info.kind], int(slow), -info.compute_units * max(info.clock_mhz, 1)
 
 
 @functools.lru_cache(maxsize=1)
@@ -482,7 +488,7 @@ def get(name: str) -> Device:
         fitting = devices[int(text) : int(text) + 1]
     elif kind in ("gpu", "cpu", "accelerator") and (number.isdigit() or not number):
         index = int(number or 0)
-        real = [d for d in devices if d.info.kind == kind and "simulator" not in d.info.quirks]
+        real = [d for d in devices if d.info.kind == kind and not d.info.quirks & BY_NAME]
         fitting = real[index : index + 1]
     else:
         fitting = [
@@ -513,7 +519,7 @@ def choose() -> Device:
         return device
     problems = []
     for found in find_devices():
-        if found.device is None or "simulator" in found.device.info.quirks:
+        if found.device is None or found.device.info.quirks & BY_NAME:
             continue
         try:
             found.device.context  # noqa: B018  (opens it)

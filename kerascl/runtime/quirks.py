@@ -49,6 +49,10 @@ def _rusticl(info: DeviceInfo) -> bool:
     return info.platform == "rusticl"
 
 
+def _llvmpipe(info: DeviceInfo) -> bool:
+    return _rusticl(info) and info.kind == "cpu"
+
+
 def _amd(info: DeviceInfo) -> bool:
     return info.platform == "AMD Accelerated Parallel Processing" and info.kind == "gpu"
 
@@ -238,8 +242,15 @@ TABLE = (
     ),
     Quirk(
         "software_rasterizer",
-        "a graphics driver's stand-in for a GPU: slower than any other driver for processors",
-        lambda info: _rusticl(info) and info.kind == "cpu",
+        "a graphics driver's stand-in for a GPU, whose work-items are lanes: only used when asked "
+        "for by name",
+        _llvmpipe,
+        {"kind": "gpu"},
+    ),
+    Quirk(
+        "cuts_loops",
+        "the loops of a work-item end after 65,535 rounds in all, without an error (Mesa 22.3)",
+        _llvmpipe,
     ),
     Quirk(
         "schedules_for_registers",

@@ -34,7 +34,7 @@ _RESULT = re.compile(r"test loss ([\d.]+|nan|inf), test accuracy ([\d.]+)%")
 _NAME = """
 from kerascl.runtime import device
 info = device.default().info
-print(f"{info.name}; {info.platform} {info.driver_version}")
+print(f"DEVICE {info.name}; {info.platform} {info.driver_version}")
 """
 
 
@@ -74,10 +74,11 @@ def run(driver: Driver, library: str, args: argparse.Namespace) -> Outcome:
             return done.returncode, (done.stdout + done.stderr).strip()
 
         status, text = python("-c", _NAME)
-        outcome.name = text.splitlines()[-1] if text else ""
-        if status:
-            outcome.wrong.append(outcome.name)
+        named = re.search(r"DEVICE (.*)", text)
+        if status or not named:
+            outcome.wrong.append(text[-500:])
             return outcome
+        outcome.name = named[1]
         if not args.no_table:
             part = args.part or driver.part
             status, text = python("-m", "pytest", "-q", "-n", str(args.n), "--part", part,
@@ -116,7 +117,7 @@ def main() -> int:
         parser.error(f"no driver {unknown[0]!r}; there are {', '.join(DRIVERS)}")
     console = Console(width=None if sys.stdout.isatty() else 120)
     table = Table("driver", "device", "passed", "failed", "skipped", "loss", "accuracy", "s")
-    failures: list[str] = []
+    failed: list[str] = []
     libraries = {name: DRIVERS[name].find() for name in args.names or DRIVERS}
     columns = (*Progress.get_default_columns(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console) as progress:
@@ -125,24 +126,24 @@ def main() -> int:
             if library is None:
                 told = f"not installed: {DRIVERS[name].install}"
                 table.add_row(name, told, style="red" if args.names else "dim")
-                failures += [f"{name} is {told}"] * bool(args.names)
+                failed += [name] * bool(args.names)
             else:
                 outcome = run(DRIVERS[name], library, args)
                 counts = outcome.counts
                 wrong = len(outcome.wrong)
                 progress.console.print(f"{name}: {counts['passed']} passed, {wrong} things wrong")
+                for line in outcome.wrong:
+                    progress.console.print(line, markup=False)
                 table.add_row(
                     name, outcome.name, str(counts["passed"]),
                     str(counts["failed"] + counts["error"]), str(counts["skipped"]), outcome.loss,
                     outcome.accuracy, f"{outcome.seconds:.0f}",
                     style="red" if outcome.wrong else "",
                 )  # fmt: skip
-                failures += [f"{name}: {line}" for line in outcome.wrong]
+                failed += [name] * bool(outcome.wrong)
             progress.advance(task)
     console.print(table)
-    for line in failures:
-        console.print(line, markup=False)
-    return 1 if failures else 0
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
 
@@ -35,7 +36,7 @@ def fake(kind, name, units=8, clock=1000, platform="Maker", **more):
 def several(monkeypatch):
     found = [
         fake("cpu", "Slow pthread CPU", platform="Portable Computing Language"),
-        fake("cpu", "Rasterizer", 8, platform="rusticl", quirks=frozenset(["software_rasterizer"])),
+        fake("gpu", "Rasterizer", 8, platform="rusticl", quirks=frozenset(["software_rasterizer"])),
         fake("gpu", "Small Card", 4),
         fake("cpu", "Ordinary CPU", platform="Intel(R) OpenCL"),
         fake("gpu", "Large Card", 80, 2000),
@@ -57,9 +58,9 @@ def test_the_order(several):
         "Small Card",
         "Ordinary CPU",
         "Slow pthread CPU",
-        "Rasterizer",
         "Board",
         "Simulator",
+        "Rasterizer",
     ]
 
 
@@ -76,6 +77,7 @@ def test_the_order(several):
         ("small", "Small Card"),
         ("portable", "Slow pthread CPU"),
         ("oclgrind", "Simulator"),
+        ("rusticl", "Rasterizer"),
     ],
 )
 def test_names(several, asked, name):
@@ -113,6 +115,39 @@ def test_a_device_that_cannot_be_opened_is_passed_over(several, monkeypatch):
     monkeypatch.setenv("KERASCL_DEVICE", "small")
     with pytest.raises(DeviceError, match="it is broken"):
         device.choose()
+
+
+def test_what_is_only_used_by_name(several, monkeypatch):
+    class Broken(device.Device):
+        context = property(_broken)
+
+    names = ("Rasterizer", "Simulator")
+    for found in several:
+        if found.info.name not in names:
+            found.device.__class__ = Broken
+    with pytest.raises(DeviceError, match="Rasterizer"):
+        device.choose()
+    for name in names:
+        monkeypatch.setenv("KERASCL_DEVICE", name)
+        assert device.choose().info.name == name
+
+
+def _broken(self):
+    raise DeviceError("it is broken")
+
+
+@pytest.mark.parametrize("name", ["llvmpipe (LLVM 15.0.6, 256 bits)", "AMD Radeon RX 7600"])
+def test_loops_that_are_cut(name, dev, monkeypatch):
+    """A stand-in for a GPU is scheduled as one, and says what it gets wrong."""
+    kind = "cpu" if "llvmpipe" in name else "gpu"
+    info = quirks.apply(dataclasses.replace(dev.info, name=name, platform="rusticl", kind=kind))
+    assert info.kind == "gpu" and ("cuts_loops" in info.quirks) == (kind == "cpu")
+    monkeypatch.setattr(device.cl, "Context", lambda handles: object())
+    made = device.Device(None, info)
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert made.context is made.context
+    assert [name in str(w.message) for w in told] == [True] * (kind == "cpu")
 
 
 def test_no_device_at_all(monkeypatch):

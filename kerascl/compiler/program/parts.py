@@ -41,10 +41,11 @@ _PLACES = frozenset({
     "get_global_linear_id", "get_local_linear_id",
 })  # fmt: skip
 _OF_GROUP = frozenset({"get_group_id", "get_global_id", "get_global_linear_id"})
-# What a team cannot do for a work-group, and instructions that name a work-group's own barriers.
+# What a team cannot do for a work-group, and instructions that name a work-group's own barriers
+# (a warp's are its own: kernels that have them have whole warps).
 _REFUSED = re.compile(
     r"async_work_group\w*|wait_group_events|work_group_(?!barrier)\w+|\w*sub_group\w*|enqueue_\w+"
-    r'|".*(?:bar\.|barrier|wgmma|cp\.async\.bulk|exit).*"'
+    r'|".*(?:bar\.(?!warp)|barrier|wgmma|cp\.async\.bulk|exit).*"'
 )
 
 

@@ -96,6 +96,10 @@
     early[e] = *(__global const L_RAW*)(l + k * lK);
 #endif
   }
+#if defined(INNER_MADE) && defined(KCL_PTX)
+  // NVIDIA's assembler moves loads down to their use; what has an effect it leaves in its place.
+  asm volatile("bar.warp.sync -1;" ::: "memory");
+#endif
 #ifdef EPILOGUE_READ
   EPILOGUE_KEPT
   EPILOGUE_READ((INDEX_T)batch * R + min(first + tid % ROWS, R - 1) * oR)
