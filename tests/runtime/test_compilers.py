@@ -84,6 +84,8 @@ def test_results_are_right_where_opencl_was_in_use_before(tmp_path):
         import numpy as np, pyopencl as cl
         import kerascl as kc
         for platform in cl.get_platforms():
+            if not platform.get_devices():  # Mesa's, where RUSTICL_ENABLE names no driver
+                continue
             context = cl.Context(platform.get_devices()[:1])
             cl.Program(context, "__kernel void f(__global int* a) { *a = 1; }").build()
         for n in (5, 17, 20, 31):
