@@ -18,11 +18,12 @@ from tests.kernels.test_attention import DROPPED, WAYS, Case
 class Sliced(FewQueries):
     """As on a device of many compute units, which joins slices in a way of choice."""
 
-    def __init__(self, way):
+    def __init__(self, way, kind):
         super().__init__()
-        self.way = way
+        self.way, self.kind = way, kind
 
     def plan(self, problem, info, epilogue):
+        info = dataclasses.replace(info, kind=self.kind or info.kind)
         if self.way == "whole":
             return super().plan(problem, dataclasses.replace(info, compute_units=1), epilogue)
         many = dataclasses.replace(info, compute_units=64)
@@ -35,10 +36,10 @@ class Sliced(FewQueries):
         return plan
 
 
-def check(sizes, rng, dev, way="whole", **more):
+def check(sizes, rng, dev, way="whole", kind=None, **more):
     if way == "arrives" and not arrival.supported(dev.info):
         pytest.skip("work-groups of one launch cannot hand memory to each other here")
-    Case(sizes, rng, **more).check((Sliced(way), TiledAttentionGradient()), dev)
+    Case(sizes, rng, **more).check((Sliced(way, kind), TiledAttentionGradient()), dev)
 
 
 # (batch, length, source, heads, groups, width, depth)
@@ -71,6 +72,31 @@ def test_dropout(what, way, dev, rng):
 @pytest.mark.parametrize("dtype", [dtypes.float16, dtypes.bfloat16], ids=str)
 def test_halves(dtype, dev, rng):
     check((1, 1, 600, 2, 1, 24, 12), rng, dev, "launch", dtype=dtype)
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("way", ["whole", "arrives", "launch"])
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+@pytest.mark.parametrize("what", ["plain", "mask"])
+def test_values_come_first_on_gpus(what, dtype, way, dev, rng):
+    """All of them, the first of a chunk's, more than there are, and of more chunks than one."""
+    kinds = dict(dtype=getattr(dtypes, dtype), kind="gpu", **WAYS[what])
+    for source in (3, 70, 640) if way == "whole" else (700,):
+        check((2, 1, source, 4, 2, 64, 48), rng, dev, way, **kinds)
+
+
+def test_how_many_values_come_first(rng):
+    def found(info, dtype, features=64):
+        case = Case((1, 1, 300, 12, 12, features, features), rng, dtype=dtype)
+        (launch,) = FewQueries().plan(case.forward, info, store_epilogue(dtype)).launches
+        return int(launch.source.split("#define EARLY ")[1].split()[0])
+
+    cards = {name: profile.info for name, profile in profiles.load().items()}
+    card = cards["rtx4090"]
+    assert found(card, dtypes.float32) == 8 and found(card, dtypes.bfloat16) == 16
+    assert found(card, dtypes.float32, 63) == 0  # not read in fours
+    assert found(dataclasses.replace(card, kind="cpu"), dtypes.float32) == 0
+    assert found(dataclasses.replace(card, registers=64), dtypes.float32) == 4
 
 
 def test_strides(dev, rng):

@@ -422,3 +422,21 @@ def test_vectors_of_peaks_are_some_that_opencl_has(dev, floats, dtype):
     info = dataclasses.replace(dev.info, kind="cpu", simd_width=floats)
     widths = peaks._widths(SimpleNamespace(info=info), dtype)
     assert widths[0] == 1 and set(widths) <= {1, 2, 4, 8, 16}
+
+
+def test_rates_are_measured_once_a_gpu_s_clock_has_risen(dev, monkeypatch):
+    rates = iter([20.0, 35.0, 60.0, 60.5])
+    found = []
+
+    def arithmetic(*_):
+        found.append(next(rates, 60.0))
+        return found[-1]
+
+    monkeypatch.setattr(peaks, "arithmetic", arithmetic)
+    monkeypatch.setattr(peaks, "_SETTLED", 0.01)
+    monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, kind="cpu"))
+    peaks.wake(dev)
+    assert not found
+    monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, kind="gpu"))
+    peaks.wake(dev)
+    assert found[:4] == [20.0, 35.0, 60.0, 60.5] and len(found) > 4

@@ -17,7 +17,10 @@ from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 
 TYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int32")
-SIZES = ((4096, 4096, 4096), (1024, 512, 768), (100, 128, 3000), (16, 1000, 4096), (33, 17, 65))
+SIZES = (
+    (4096, 4096, 4096), (1024, 512, 768), (100, 128, 3000), (16, 1000, 4096), (33, 17, 65),
+    (1, 2048, 2048), (1, 512, 8192), (3, 770, 1030), (8, 8192, 2048),
+)  # fmt: skip
 
 
 def of(kind: str) -> Iterator[tuple[object, Callable]]:

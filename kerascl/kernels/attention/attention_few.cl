@@ -1,6 +1,8 @@
 // Attention of few queries, as where text is generated: a work-group owns one query of one head, and
 // SLICE of its keys.  For the logits each work-item takes whole keys; for the results LANES work-items
 // take four features each, and TEAMS of them every TEAMS-th key.  Logits are kept times log2(e).
+// The first EARLY loads of values are under way while logits are computed: compilers keep them before the
+// barriers in between.
 #define TEAMS (THREADS / LANES)
 #define DP (4 * LANES)
 #define WP ((WIDTH + 3) / 4 * 4)
@@ -64,6 +66,13 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
   __global const X_T* k = pK + kOff + b * k0 + h / REPEAT * k2;
   __global const X_T* v = pV + vOff + b * v0 + h / REPEAT * v2;
   __global const X_T* own = pQ + qOff + b * q0 + t * q1 + h * q2;
+#if EARLY
+  X_RAW4 early[EARLY];
+#pragma unroll
+  for (int e = 0; e < EARLY; ++e)
+    early[e] = *(__global const X_RAW4*)(
+        v + min(split * SLICE + team + e * TEAMS, S - 1) * v1 + (4 * lane < DEPTH ? 4 * lane : 0));
+#endif
   for (int d = lid; d < WP; d += THREADS) q[d] = d < WIDTH ? X_LOAD(own, d * q3) : 0.0f;
   barrier(CLK_LOCAL_MEM_FENCE);
   const int end = min(S, (split + 1) * SLICE);
@@ -75,7 +84,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
     for (int s = c0 + lid; s < c1; s += THREADS) {
       __global const X_T* key = k + s * k1;
       float4 x4 = (float4)(0);
-      _Pragma("unroll 8")
+      _Pragma("unroll 16")
       for (int d = 0; d < WIDTH; d += 4) x4 = fma(vload4(0, q + d), READ4(key, k3, d, WIDTH), x4);
       float x = (x4.s0 + x4.s1) + (x4.s2 + x4.s3);
       FINISH_LOGIT(x, t, s)
@@ -95,8 +104,19 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
     barrier(CLK_LOCAL_MEM_FENCE);
     o *= keep;
     if (4 * lane < DEPTH) {
-      _Pragma("unroll 4")
-      for (int s = c0 + team; s < c1; s += TEAMS)
+      int from = c0 + team;
+#if EARLY
+      if (c0 == split * SLICE) {
+#pragma unroll
+        for (int e = 0; e < EARLY; ++e)
+          if (from + e * TEAMS < c1)
+            o = fma((float4)(w[team + e * TEAMS]),
+                    RAW_LOAD4((const __private X_T*)&early[e], 0), o);
+        from += EARLY * TEAMS;
+      }
+#endif
+      _Pragma("unroll 8")
+      for (int s = from; s < c1; s += TEAMS)
         o = fma((float4)(w[s - c0]), READ4(v + s * v1, v3, 4 * lane, DEPTH), o);
     }
     barrier(CLK_LOCAL_MEM_FENCE);

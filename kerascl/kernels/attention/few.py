@@ -6,19 +6,21 @@ from typing import NamedTuple
 
 from kerascl.dtypes import float32
 from kerascl.kernels.attention.problem import LOG2_E, AttentionProblem, extra_refs, extra_scalars
-from kerascl.kernels.attention.tiled import head, strides
+from kerascl.kernels.attention.tiled import head, in_vectors, strides
 from kerascl.kernels.contract import arrival
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source
+from kerascl.kernels.matmul.tiles import load4
 from kerascl.kernels.tuning import machine
 
 MOST_QUERIES = 8
 THREADS = 128
 CHUNK = 512  # keys whose logits lie in local memory at once
 LEAST_KEYS = 256  # of a slice
+EARLY_WORDS = 32  # of 32 bits, of values that a work-item of a GPU asks for before it needs them
 
 
 class Slices(NamedTuple):
@@ -70,6 +72,10 @@ class FewQueries(Solver):
             Scalar("float", p.scale * LOG2_E), *strides(p, p.q, p.k, p.v), *extra_scalars(p),
             *epilogue.args,
         )  # fmt: skip
+        early = self._early(p, info, ceil_div(min(slices.size, CHUNK), THREADS // lanes))
+        names |= dict(EARLY=early)
+        raw = "ushort4" if p.q.dtype.storage == "half" else f"{p.q.dtype.storage}4"
+        helper += f"#define X_RAW4 {raw}\n" + load4("RAW", p.q.dtype, float32, "__private")
         text = cl_source("attention/attention_few.cl")
         size = (p.length * slices.number * THREADS, p.heads, p.batch)
         options = arrival.options(info) if slices.arrives else ()
@@ -89,6 +95,13 @@ class FewQueries(Solver):
             launches.append(join)
         place = 4 * (4 * lanes + 2)
         return Plan(launches, [rows * slices.number * place] if slices.number > 1 else [])
+
+    def _early(self, p: AttentionProblem, info, loads: int) -> int:
+        """How many of a work-item's loads of four values come first."""
+        if info.kind == "cpu" or not in_vectors(p):
+            return 0
+        room = min(EARLY_WORDS, info.registers // 4) if info.registers else EARLY_WORDS
+        return min(loads, room // p.q.dtype.itemsize)
 
     def _slices(self, p: AttentionProblem, info) -> Slices:
         """As many as keep the compute units busy, of no fewer than LEAST_KEYS keys."""

@@ -3,9 +3,11 @@
 // with LANES work-items to each.  A load takes V neighbours of l, along k (L_ALONG_K) or along r,
 // whichever is contiguous, as do neighbouring work-items; S_VECTOR: those of s lie together, too.
 // With L_COMPUTED(x, r, k), l does not lie in memory: that sets x to V neighbours.
-// The first EARLY loads of l come before anything is done with s, which may still have to be made or is
-// copied to local memory (STAGE elements a row): compilers put a load right before its use, so that each
-// would wait for the one before, but not across a barrier.
+// EARLY loads of l are under way at once.  The first come before anything is done with s, which may still
+// have to be made or is copied to local memory (STAGE elements a row, those of SPAN blocks): compilers put a
+// load right before its use, so that each would wait for the one before, but not across a barrier.  Where a
+// slice has more, BLOCKS of as many, each half of them is read anew as soon as it is used, before the other
+// half is.
 // This is the body of a kernel whose parameters the planner lists, so that several may share a launch.
 #define BATCH_ENTRY(p, Off, s0, s1, s2) \
   ((p) + (Off) + (batch / B2 / B1) * (s0) + (batch / B2 % B1) * (s1) + (batch % B2) * (s2))
@@ -37,7 +39,7 @@
 #endif
 #if STAGE && !defined(INNER_MADE)
 #define S_SPACE __local
-#define S_FROM kfrom
+#define S_FROM staged_from
 #define S_ROW(j) (s + min(j, COUNT - 1) * STAGE)
 #define S_PLACE(k) ((k) - S_FROM)
 #define S_FOURS 1
@@ -84,17 +86,17 @@
 #if EARLY
 #ifdef L_COMPUTED
   ACCV early[EARLY];
+#define BEGIN_LOAD(e, k) L_COMPUTED(early[e], place, k)
 #else
   L_RAW early[EARLY];
+#define BEGIN_LOAD(e, k) early[e] = *(__global const L_RAW*)(l + (k) * lK);
 #endif
+// The last loads of a slice may be fewer than it begins: these read its end again, and do not count.
+#define LOAD_AT(k) (WHOLE ? (k) : min((k), kto - WIDE))
 #pragma unroll
   for (int e = 0; e < EARLY; ++e) {
-    const int k = WHOLE ? own + e * STEP : min(own + e * STEP, kto - WIDE);
-#ifdef L_COMPUTED
-    L_COMPUTED(early[e], place, k)
-#else
-    early[e] = *(__global const L_RAW*)(l + k * lK);
-#endif
+    const int k = LOAD_AT(own + e * STEP);
+    BEGIN_LOAD(e, k)
   }
 #if defined(INNER_MADE) && defined(KCL_PTX)
   // NVIDIA's assembler moves loads down to their use; what has an effect it leaves in its place.
@@ -108,13 +110,20 @@
 // The inner parameter may be made here.
 #if STAGE && !defined(INNER_MADE)
   __local S_WORD staged_[SHORT * STAGE] __attribute__((aligned(32)));
-  {
-    __global const S_T* from = BATCH_ENTRY(pS, sOff, s0, s1, s2);
-    for (int j = 0; j < COUNT; ++j)
-      for (int k = kfrom + tid; k < kto; k += THREADS)
-        staged_[j * STAGE + k - kfrom] = *(__global const S_WORD*)(from + j * sJ + k * sK);
-  }
+  __global const S_T* inner_ = BATCH_ENTRY(pS, sOff, s0, s1, s2);
   __local const S_T* s = (__local const S_T*)staged_;
+  int staged_from = kfrom;
+#if COPY_FOURS
+#define COPIED CAT4(S_WORD)
+#define COPY_WIDE 4
+#else
+#define COPIED S_WORD
+#define COPY_WIDE 1
+#endif
+// Element `at` of those that are copied; what lies behind the last is that once more.
+#define COPY_PLACE(at) \
+  const int copy_ = min(at, COUNT * (STAGE / COPY_WIDE) - 1), j_ = copy_ / (STAGE / COPY_WIDE); \
+  const int k_ = min(staged_from + copy_ % (STAGE / COPY_WIDE) * COPY_WIDE, kto - COPY_WIDE);
 #else
   INNER_SPACE const S_T* s = BATCH_ENTRY(pS, sOff, s0, s1, s2);
 #endif
@@ -122,24 +131,57 @@
 #pragma unroll
   for (int j = 0; j < SHORT; ++j) sum[j] = 0;
 #if EARLY
-#ifndef INNER_MADE
+#if !STAGE && !defined(INNER_MADE)
   barrier(CLK_LOCAL_MEM_FENCE);
 #endif
-#pragma unroll
-  for (int e = 0; e < EARLY; ++e) {
-    const int k = WHOLE ? own + e * STEP : min(own + e * STEP, kto - WIDE);
-    const ACCV x = L_KNOWN(early[e]);
-#pragma unroll
-    for (int j = 0; j < SHORT; ++j)
-      if (WHOLE || own + e * STEP < kto) sum[j] += x * S_VALUE(j, k);
+// Sums loads `first` to `last` of a block, and begins those of the next block in their place.
+#define TAKE(first, last) \
+  _Pragma("unroll") for (int e = first; e < last; ++e) { \
+    const int k = LOAD_AT(from + e * STEP); \
+    const ACCV x = L_KNOWN(early[e]); \
+    _Pragma("unroll") for (int j = 0; j < SHORT; ++j) \
+      if (WHOLE || from + e * STEP < kto) sum[j] += x * S_VALUE(j, k); \
+  } \
+  if (block + 1 < BLOCKS) { \
+    _Pragma("unroll") for (int e = first; e < last; ++e) { \
+      const int k = LOAD_AT(from + (EARLY + e) * STEP); \
+      BEGIN_LOAD(e, k) \
+    } \
   }
+  _Pragma("nounroll")
+  for (int block = 0; block < BLOCKS; ++block) {
+    const int from = own + block * EARLY * STEP;
+#if STAGE && !defined(INNER_MADE)
+    if (block % SPAN == 0) {
+      staged_from = kfrom + block * EARLY * STEP;
+      if (block) barrier(CLK_LOCAL_MEM_FENCE);
+      for (int c0 = tid; c0 < COUNT * (STAGE / COPY_WIDE); c0 += 4 * THREADS) {
+        COPIED copied[4];
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          COPY_PLACE(c0 + c * THREADS)
+          copied[c] = *(__global const COPIED*)(inner_ + j_ * sJ + k_ * sK);
+        }
+#pragma unroll
+        for (int c = 0; c < 4; ++c) {
+          COPY_PLACE(c0 + c * THREADS)
+          *(__local COPIED*)(staged_ + j_ * STAGE + k_ - staged_from) = copied[c];
+        }
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+    }
 #endif
+    TAKE(0, (EARLY + 1) / 2)
+    TAKE((EARLY + 1) / 2, EARLY)
+  }
+#else
   _Pragma(UNROLL)
-  for (int k = own + EARLY * STEP; k < kto; k += STEP) {
+  for (int k = own; k < kto; k += STEP) {
     L_VALUE(x, k)
 #pragma unroll
     for (int j = 0; j < SHORT; ++j) sum[j] += x * S_VALUE(j, k);
   }
+#endif
 #pragma unroll
   for (int j0 = 0; j0 < SHORT; j0 += TOGETHER) {
     if (j0) barrier(CLK_LOCAL_MEM_FENCE);

@@ -7,10 +7,10 @@ from typing import NamedTuple
 from kerascl.dtypes import DType
 from kerascl.kernels.contract import arrival
 from kerascl.kernels.contract.computed import Computed
-from kerascl.kernels.contract.epilogue import WORDS, Epilogue
+from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, last_power, round_up
-from kerascl.kernels.contract.solver import Solver
+from kerascl.kernels.contract.solver import Solver, joined
 from kerascl.kernels.contract.source import (
     SPACE,
     Source,
@@ -29,10 +29,20 @@ from kerascl.kernels.tuning import machine
 
 THREADS = 256
 SEGMENT = 64  # bytes side by side that a work-group reads at least, where the memory has them
+SHARED_SEGMENT = 32  # where work-groups that share a line run together
 LOADS = 16  # of a work-item, from which on slices pay
+# What counts where a GPU's work-groups divide a product, in loads of a work-item: what a group
+# takes beside its loads, adding up slices by the last group, in a launch of its own, and copying
+# more of the short operand (parts of GPT-2's and Llama's tokens on an H200: 235 cycles are a load
+# of four bfloat16).
+BESIDE, ADDING, ADDING_APART, COPYING = 12, 10, 24, 8
+AT_ONCE, STAYING = 4, 2  # groups of a compute unit at once, and where launches stay
+STAYING_BYTES = 15 * 1024  # of local memory that each of these may have
+REGISTERS, REGISTERS_DOUBLE = 192, 128  # of a work-item, that are counted upon at most
 OTHERS = 32  # of a work-item's registers, for addresses and the short operand
 SPARE_BYTES = 64  # of local memory for what is no array
 LOCAL_BYTES = 16 * 1024
+WIDEST = 8  # bytes of an element that is kept as it lies
 STAGE_BYTES = 24 * 1024  # of the short operand, that a work-group copies to local memory
 INTS = ("R", "COUNT", "K", "SPLITS", "KSLICE", "B1", "B2")
 STEPS = (
@@ -125,35 +135,43 @@ class SkinnyMatmul(Solver):
             near = operands.closest(computed, *sides, long.offset, (4,), joined=True)
             along_k, width, reading = near
             nbytes, text = reading.nbytes, _computed(near, index)
-        group_rows = self._rows(p, info, nbytes, rows, along_k, width)
+        short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
+        stay = joined() and info.kind != "cpu"
+        memory = min(STAYING_BYTES if stay else info.local_mem_bytes, info.local_mem_bytes)
+        sums = THREADS * (1 if along_k else width) * p.acc.itemsize  # of a row of s
+        most = max(1, min(short_rows, min(LOCAL_BYTES, memory) // sums))
+        together = next(n for n in (8, 4, 2, 1) if n <= most)
+        if stay and together > 1:
+            together //= 2  # of two groups on a compute unit; what is copied needs room, too
+        room = min(STAGE_BYTES, memory - together * sums - SPARE_BYTES)
+        copied = short_rows * short.dtype.itemsize  # bytes for each step of the depth
+        group_rows, wanted = self._division(
+            p, info, nbytes, rows, along_k, width, room // copied
+        )
         lanes = THREADS // group_rows * (1 if along_k else width)
         groups = ceil_div(rows, group_rows) * p.batches
-        step = lanes * (width if along_k else 1)  # of the depth, that a work-group takes at once
-        wanted = self.split or min(ceil_div(info.compute_units * 4, groups), p.k // (LOADS * step))
-        wanted = max(1, min(wanted, most_slices(p.total, p.acc), p.k))
+        step = THREADS // group_rows * width  # of the depth, that a work-group takes at once
         slice_ = round_up(ceil_div(p.k, wanted), width if along_k else 1)
         splits = ceil_div(p.k, slice_)
         arrives = splits > 1 and arrival.supported(info)
         separate = splits > 1 and not arrives
         part = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
         inner = part if separate else epilogue
-        short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
-        room = min(LOCAL_BYTES, info.local_mem_bytes) // (lanes * group_rows * p.acc.itemsize)
-        together = next(n for n in (8, 4, 2, 1) if n <= max(1, min(short_rows, room)))
-        early = self._early(p, info, short_rows, width, ceil_div(slice_, step))
+        loads = ceil_div(slice_, step)
+        early = self._early(p, info, short_rows, width, along_k, loads)
         early = early if reading is None else min(early, self.EARLY_COMPUTED)
-        local = together * lanes * group_rows * p.acc.itemsize
-        stage = round_up(min(slice_, p.k), 4)
-        staged = early and stage * short_rows * short.dtype.itemsize
-        if staged > min(STAGE_BYTES, info.local_mem_bytes - local - SPARE_BYTES):
-            stage = 0
+        blocks = ceil_div(loads, early) if early else 0
+        early = ceil_div(loads, blocks) if early else 0
+        span = min(blocks, room // (copied * early * step)) if early else 0
+        stage = round_up(min(slice_, span * early * step), 4)
+        fours = short.in_fours(short.depth, short.row, p.k)
         names = dict(
             ROWS=group_rows, LANES=lanes, SHORT=short_rows, V=width, L_ALONG_K=int(along_k),
-            S_VECTOR=int(short.in_fours(short.depth, short.row, p.k)), ARRIVES=int(arrives),
-            TOGETHER=together, EARLY=early, STAGE=stage if early else 0,
-            WHOLE=int(p.k - (splits - 1) * slice_ >= early * step),
-            L_WORD=WORDS.get(long.dtype.itemsize), S_WORD=WORDS.get(short.dtype.itemsize),
-            UNROLL=_unroll(short_rows, width, info), TOTAL=f"((INDEX_T){p.total})",
+            S_VECTOR=int(fours), COPY_FOURS=int(fours and slice_ % 4 == 0), STAGE=stage, SPAN=span,
+            ARRIVES=int(arrives), TOGETHER=together, EARLY=early, BLOCKS=blocks,
+            WHOLE=int(splits * blocks * early * step == p.k),
+            L_WORD=_word(long.dtype), S_WORD=_word(short.dtype),
+            UNROLL=_unroll(short_rows, width, p.acc, info), TOTAL=f"((INDEX_T){p.total})",
         )  # fmt: skip
         body = within(
             type_macros(index, L=long.dtype, S=short.dtype, ACC=p.acc)
@@ -194,7 +212,8 @@ class SkinnyMatmul(Solver):
             + (reading.helpers if reading else ()),
             any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double
             or bool(reading and reading.uses_double),
-            arrival.options(info) if arrives else (), THREADS, narrowest(info), inner_param, local,
+            arrival.options(info) if arrives else (), THREADS, narrowest(info), inner_param,
+            together * sums,
             inner.param_list,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
@@ -205,29 +224,70 @@ class SkinnyMatmul(Solver):
             launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue))
         return Plan(launches, [splits * p.total * p.acc.itemsize] if splits > 1 else [])
 
-    def _early(self, p: MatmulProblem, info, short_rows: int, width: int, loads: int) -> int:
-        """How many of a work-item's loads, of `width` neighbours, come first."""
-        if info.kind == "cpu" or max(p.a.itemsize, p.b.itemsize) > max(WORDS):
+    def _division(
+        self, p: MatmulProblem, info, nbytes: float, rows: int, along_k: bool, width: int,
+        near: int,
+    ) -> tuple[int, int]:  # fmt: skip
+        """Rows of the long operand for a work-group, and slices of the depth: of the short operand,
+        `near` steps of the depth can be copied to local memory at once."""
+        counts = [8] if along_k else self._rows(p, info, nbytes, rows, width)
+        loads = {n: ceil_div(p.k * n, THREADS * width) for n in counts}
+        most = max(1, min(most_slices(p.total, p.acc), p.k))
+        if self.split or info.kind == "cpu":
+            groups = ceil_div(rows, counts[0]) * p.batches
+            wanted = min(
+                self.split or ceil_div(info.compute_units * 4, groups), loads[counts[0]] // LOADS
+            )
+            return counts[0], max(1, min(wanted, most))
+        room = info.compute_units * (STAYING if joined() else AT_ONCE)
+        adding = ADDING if arrival.supported(info) else ADDING_APART
+
+        def cost(division: tuple[int, int]) -> int:
+            n, splits = division
+            rounds = ceil_div(ceil_div(rows, n) * p.batches * splits, room)
+            copies = ceil_div(ceil_div(p.k, splits), max(1, near)) if joined() else 1
+            each = max(LOADS, ceil_div(loads[n], splits)) + BESIDE + (copies - 1) * COPYING
+            return rounds * each + (adding if splits > 1 else 0)
+
+        divisions = [
+            (n, splits) for n in counts
+            for splits in range(1, max(1, min(loads[n] // LOADS, most)) + 1)
+        ]  # fmt: skip
+        return min(divisions, key=cost)
+
+    def _early(
+        self, p: MatmulProblem, info, short_rows: int, width: int, along_k: bool, loads: int
+    ) -> int:
+        """How many of a work-item's loads, of `width` neighbours, are under way at once: as many as
+        registers have room for beside the sums, and of half of them what they are multiplied by."""
+        if info.kind == "cpu" or max(p.a.itemsize, p.b.itemsize) > WIDEST:
             return 0
         most = self.EARLY if short_rows <= 2 else self.EARLY_ROWS
-        if info.registers:
-            word = ceil_div(width * max(p.a.itemsize, p.b.itemsize), 4)
-            room = info.registers - OTHERS - short_rows * width * ceil_div(p.acc.itemsize, 4)
-            most = min(most, last_power(room // word)) if room >= word else 0
-        return min(loads, most)
+        acc = ceil_div(p.acc.itemsize, 4)
+        most_words = REGISTERS if acc == 1 else REGISTERS_DOUBLE
+        room = min(info.registers or most_words, most_words) - OTHERS - short_rows * width * acc
+        word = ceil_div(width * max(p.a.itemsize, p.b.itemsize), 4)
+        word += short_rows * acc * (width if along_k else 1) // 2
+        return min(loads, most, last_power(room // word)) if room >= word else 0
 
-    def _rows(
-        self, p: MatmulProblem, info, nbytes: float, rows: int, along_k: bool, width: int
-    ) -> int:
-        """Of a work-group: fewer where few groups would leave compute units without work, so many
-        at least that what lies side by side is read together."""
-        if along_k:
-            return 8
+    def _rows(self, p: MatmulProblem, info, nbytes: float, rows: int, width: int) -> list[int]:
+        """Of a work-group where rows lie side by side: fewer where few groups would leave compute
+        units without work, so many at least that what lies side by side is read together.  Where
+        launches stay, all groups that share a line read it at the same time."""
         most = 32 if nbytes >= 1 else 64
         least = max(width, SEGMENT / max(nbytes, 1 / 8))
-        counts = [n for n in (64, 32, 16, 8) if min(least, most) <= n <= most]
+        counts = [n for n in (64, 32, 16, 8) if n <= most]
+        if joined():
+            return [n for n in counts if n * nbytes >= SHARED_SEGMENT] or counts[:1]
+        counts = [n for n in counts if n >= min(least, most)]
         busy = (n for n in counts if ceil_div(rows, n) * p.batches >= info.compute_units)
-        return next(busy, counts[-1])
+        return [next(busy, counts[-1])]
+
+
+def _word(dtype: DType) -> str:
+    """The type that keeps an element as it lies: its own, as compilers take what is stored as one
+    scalar type and read as another for two things (C99, 6.5); of halves not all have arrays."""
+    return "ushort" if dtype.storage == "half" else dtype.storage
 
 
 def _computed(near: operands.Neighbours, index: str) -> str:
@@ -241,10 +301,10 @@ def _computed(near: operands.Neighbours, index: str) -> str:
     )
 
 
-def _unroll(short_rows: int, width: int, info) -> str:
+def _unroll(short_rows: int, width: int, acc: DType, info) -> str:
     """The pragma's text for the loop along the depth: so many reads are under way at once."""
-    if info.kind == "cpu":
-        return '"nounroll"'  # takes long to compile, and gains nothing
+    if info.kind == "cpu" or (short_rows > 2 and acc.itemsize > 4):
+        return '"nounroll"'  # takes long to compile, and gains nothing; or registers
     return '"unroll 4"' if short_rows > 2 or width == 1 else '"unroll 8"'
 
 
