@@ -19,6 +19,7 @@ CPU = SimpleNamespace(
     quirks=frozenset(),
     kind="cpu", name="a CPU", matrix="", compute_units=4, max_work_group_size=64, simd_width=8,
     device_atomics=False, nvidia_capability=None, global_mem_bytes=1 << 32,
+    registers=0, sub_group_sizes=(),
 )  # fmt: skip
 
 

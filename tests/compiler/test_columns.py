@@ -9,6 +9,7 @@ import pytest
 
 import kerascl as kc
 from kerascl.kernels.contract import arrival
+from tests import profiles
 
 
 @pytest.fixture(params=["last group", "second kernel"])
@@ -72,6 +73,23 @@ def test_a_load_moves_sixteen_bytes_where_rows_allow(texts, rng, columns, dtype,
     together = math.gcd(most, columns)
     itemsize = {"float32": 4, "bfloat16": 2, "int8": 1}[dtype]
     assert widest(texts()) == (together * itemsize if together > 1 else 0)
+
+
+@pytest.mark.parametrize("card, lanes", [("max1550", 16), ("a770", 0), ("rx7900xtx", 0)])
+def test_sub_groups_that_registers_are_enough_for(card, lanes, dev, rng, monkeypatch, launches):
+    """Where the fewest lanes are 16, its compiler takes 32 and spills unless it is told."""
+    info = profiles.disguise(dev.info, profiles.load()[card].info)
+    monkeypatch.setattr(dev, "info", info)
+    monkeypatch.setattr(kc.engine, "programs", {})
+    # four columns of a work-item, one, and none that are neighbours
+    for columns, axis, wanted in (128, 0, lanes), (5, 0, lanes), (4096, 1, 0):
+        launches["reduction_kernels"].clear()
+        x, wide = drawn(rng, (4000, columns), "float32")
+        close(kc.jit(lambda x, axis=axis: kc.sum(x, axis))(x), wide.sum(axis), 1e-5)
+        first = launches["reduction_kernels"][0].source
+        told = wanted if info.sub_group_sizes else 0  # none where the driver at hand takes none
+        assert first.lanes == told
+        assert ("sub_group_size(16)" in first.text) == (told > 0)
 
 
 @pytest.mark.parametrize("length", [8192, 8193, 9000, 20001])

@@ -17,6 +17,7 @@ from kerascl.compiler.generate.reduced import Reduced, ctypes
 from kerascl.compiler.generate.rows import WORDS, Layout, merged
 from kerascl.kernels.contract.lanes import lanes_of
 from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.contract.source import narrowest
 from kerascl.kernels.tuning.machine import of_facts
 from kerascl.runtime.device import DeviceInfo
 
@@ -113,6 +114,13 @@ def _layout(
         group_rows, threads, ceil_div(length, chunk), False, wide=wide, chunk=chunk,
         together=together, exchange=exchange,
     )  # fmt: skip
+
+
+def sub_group(layout: Layout, info: DeviceInfo) -> int:
+    """Lanes of one where neighbours have a column each, or several, 0 where compilers choose:
+    Intel's, for GPUs with 16 or 32, takes 32 however many values a work-item holds, and spills."""
+    fewest = narrowest(info)
+    return fewest if layout.group_rows > 1 and fewest >= 16 else 0
 
 
 def _turns(each: int, together: int) -> int:

@@ -214,11 +214,11 @@ class Writer:
         """Have the kernel's text begin with these C functions, once."""
         self.helpers.setdefault(text)
 
-    def source(self, name: str, body: str, group: int = 0) -> Source:
-        """The kernel and all that it needs; see there for `group`."""
+    def source(self, name: str, body: str, group: int = 0, lanes: int = 0) -> Source:
+        """The kernel and all that it needs; see there for `group` and `lanes`."""
         return Source(
             name, tuple(self.params), body, tuple(self.helpers), self.uses_double, self.options,
-            group,
+            group, lanes,
         )  # fmt: skip
 
 

@@ -222,7 +222,8 @@ class _Reduction:
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.group_rows * layout.row_threads
         whole = layout.groups(self.rows) * size, layout.splits
-        source = writer.source(self.build.name, body, promised(size, self.info))
+        lanes = columns.sub_group(layout, self.info)
+        source = writer.source(self.build.name, body, promised(size, self.info), lanes)
         launch = Generated(source, writer.args, whole, (size, 1))
         result.launches.insert(0, launch)
         indices = writer.indices
