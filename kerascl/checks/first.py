@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from kerascl import config
 from kerascl.checks import trial
-from kerascl.checks.guard import FINE, KINDS, MENDED, OK, UNKNOWN, Guard, kinds_of, name_of
+from kerascl.checks.guard import FINE, KINDS, LOOP, MENDED, OK, UNKNOWN, Guard, kinds_of, name_of
 from kerascl.checks.trial import Result
 from kerascl.runtime import sources
 from kerascl.runtime.device import Device, DeviceInfo
@@ -130,7 +130,7 @@ def judge(
         OK, MENDED, UNKNOWN or what is wrong, by kind; none of a kind that was not begun.
     """
     found = by_kind(trial.run(index, cases, kinds, (), budget, told))
-    wrong = [kind for kind, status in found.items() if status not in (OK, UNKNOWN)]
+    wrong = [kind for kind, status in found.items() if status not in (OK, UNKNOWN) and kind != LOOP]
     # One kind's kernels may serve another's cases: all that is wrong goes together.
     again = by_kind(trial.run(index, cases, wrong, wrong)) if wrong else {}
     return found | {kind: MENDED for kind in wrong if again.get(kind) == OK}
@@ -151,10 +151,13 @@ def by_kind(results: list[Result]) -> dict[str, str]:
 def warn(info: DeviceInfo, statuses: dict[str, str]) -> None:
     """One line about what is wrong, if anything is."""
     mended = sorted(kind for kind, status in statuses.items() if status == MENDED)
-    refused = sorted(kind for kind, v in statuses.items() if v not in FINE)
-    if not mended and not refused:
+    refused = sorted(kind for kind, v in statuses.items() if v not in FINE and kind != LOOP)
+    cut = statuses.get(LOOP, OK) not in FINE and "cuts_loops" not in info.quirks
+    if not mended and not refused and not cut:
         return
     parts = []
+    if cut:
+        parts.append("long loops (what is computed of very large arrays can be wrong)")
     if mended:
         parts.append(f"{', '.join(mended)} (built with optimisation off, which is right but slow)")
     if refused:

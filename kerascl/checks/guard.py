@@ -26,7 +26,10 @@ _NAMES = {
     "scatter": r"scatter_|count_|(multi_)?map_\w*gather|sort_",
     "attention": r"attention_|gemm_pack",
     "recurrent": r"recurrent",
+    "loop": r"loop_check",
 }
+# A kind that no program but its check is of: what it finds is told, and refuses nothing.
+LOOP = "loop"
 _PATTERNS = {kind: re.compile(names) for kind, names in _NAMES.items()}
 _RANDOM = re.compile(r"\bkcl_(threefry|philox)\w*\(")  # in the text of a kernel of any name
 KINDS = (*_NAMES, "random")

@@ -31,6 +31,7 @@ from kerascl.ops.reduction import argmax, mean
 from kerascl.ops.reduction import sum as total
 from kerascl.ops.scan import cummax, cumsum
 from kerascl.ops.sorting import argsort, segment_sum, sort, top_k
+from kerascl.runtime import device as devices
 from kerascl.runtime.device import DeviceInfo
 
 Arrays = tuple[np.ndarray, ...]
@@ -379,6 +380,38 @@ def _recurrent(length: int, units: int) -> Iterator[Case]:
     )
 
 
+_LOOP = """
+__kernel void loop_check(__global uint* seeds, const int rounds) {
+    uint x = seeds[get_global_id(0)];
+    for (int k = 0; k < rounds; ++k) x = x * 1664525u + 1013904223u;
+    seeds[get_global_id(0)] = x;
+}
+"""
+
+
+def _loop(rounds: int) -> Iterator[Case]:
+    """A loop of a work-item: Mesa's llvmpipe ends those of more than 65,535 rounds."""
+
+    def run(seeds):
+        device, values = devices.default(), seeds.numpy()
+        kernel = device.programs.kernel(_LOOP, "loop_check")
+        memory = device.buffers.allocate(values.nbytes)
+        device.queue.write(memory, values)
+        device.queue.launch(kernel, values.shape, None, (memory, np.int32(rounds)))
+        return (array(device.queue.read(memory, np.empty_like(values))),)
+
+    def want(seeds):
+        # x -> a x + c done `rounds` times is x -> p x + q: the powers of two among the rounds.
+        p, q, a, c, left = 1, 0, 1664525, 1013904223, rounds
+        while left:
+            if left & 1:
+                p, q = p * a % 2**32, (q * a + c) % 2**32
+            a, c, left = a * a % 2**32, c * (a + 1) % 2**32, left >> 1
+        return (np.array([(p * int(x) + q) % 2**32 for x in seeds]),)
+
+    yield Case("loop", f"{rounds} rounds", _integers((4,), dtype="uint32"), run, want)
+
+
 _BOUND = {"float32": 2e-6, "float64": 1e-14, "float16": 2e-3, "bfloat16": 1.6e-2, "int32": 0.0}
 
 
@@ -400,6 +433,7 @@ def few() -> Iterator[tuple[Case, bool]]:
     for case in (
         *_product(33, 37, 41, "float32"), *_conv(9, 5, 7, 1), *_pool(8, 5), *_scan(3, 600),
         *_sort(300), *_scatter(50, 7), *_random(37), *_attention(19, 16), *_recurrent(4, 8),
+        *_loop(1_000_000),
     ):  # fmt: skip
         yield case, False
 
@@ -431,6 +465,7 @@ def many() -> Iterator[tuple[Case, bool]]:
     made += [c for n in _EVERY for c in _random(n)]
     made += [c for n in _SOME[2:12] for width in (16, 40) for c in _attention(n, width)]
     made += [c for units in (1, 8, 33, 70) for c in _recurrent(4, units)]
+    made += [c for rounds in (100, 70_000, 1_000_000) for c in _loop(rounds)]
     for number, case in enumerate(made):
         yield case, False
         if number % 16 == 0:

@@ -107,6 +107,20 @@ def test_what_stays_wrong_is_refused(use, fault):
 
 
 @pytest.mark.slow
+def test_long_loops_that_are_cut_are_told_of_and_refuse_nothing(use, dev):
+    known = dict.fromkeys(guard.KINDS, OK)
+    first.keep(dev.info, {kind: OK for kind in known if kind != guard.LOOP})
+    done = use("loop_", " if (rounds > 65535) return; ", True)
+    assert done.stdout.splitlines() == RIGHT
+    assert done.stderr.count("RuntimeWarning") == 1 and "long loops" in done.stderr
+    assert "refused" not in done.stderr and "optimisation" not in done.stderr
+    cache = DiskCache.open("checks", dev.info.cache_key)
+    kept = cache.load(first._key(cache), first._parse)
+    assert "4 of 4 results" in kept.pop(guard.LOOP)
+    assert set(kept.values()) == {OK}
+
+
+@pytest.mark.slow
 def test_what_does_not_build_says_so_itself(use):
     """That is no wrong number, and other kernels of its kind may build."""
     done = use("reduction_", " it is no C; ", False)

@@ -92,7 +92,7 @@ class TiledConv(Solver):
             + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
             + kind_defines(p)
             + f"#define M_FAST {int(p.channels_first and p.kind != FILTER_GRAD)}\n"
-            + ends(inner, whole, info)
+            + ends(inner, whole, info, tile)
             + f"#define K_WHOLE {int(one_tap)}\n"
             + params.source
             + inner.defines

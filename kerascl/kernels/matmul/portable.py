@@ -118,7 +118,7 @@ class TiledMatmul(Solver):
             + load4("B", p.b, p.acc)
             + narrow(info)
             + tile.defines(p.acc, av, bv, a_along_k, b_along_k, info)
-            + ends(inner, whole, info)
+            + ends(inner, whole, info, tile)
             + inner.defines
             + cl_source("matmul/gemm_simt.cl")
             + cl_source("matmul/gemm_tile.cl")

@@ -194,9 +194,10 @@ def _in_order(info: DeviceInfo) -> bool:
 # An epilogue's work, each read counted as one, above which a loop goes round it: about as much as
 # it takes to pick a result from a work-item's.
 LONG = 16
+AT_ENDS = 24  # registers of a work-item for places, when results are stored
 
 
-def ends(epilogue: Epilogue, whole: bool, info: DeviceInfo) -> str:
+def ends(epilogue: Epilogue, whole: bool, info: DeviceInfo, tile: Tile) -> str:
     """The macros of gemm_tile.cl for how results become the output's.
 
     Compilers leave a loop round what is long as it is, whatever they are told, and then keep the
@@ -205,9 +206,12 @@ def ends(epilogue: Epilogue, whole: bool, info: DeviceInfo) -> str:
 
     Args:
         whole: whether rows of results are whole vectors.
+        tile: whose sums are kept; a vector's results, and what is read for them, must fit beside.
     """
-    in_turn = info.registers > 0 and epilogue.work + len(epilogue.loads) > LONG
-    vectors = whole and epilogue.has_vectors
+    reads = len(epilogue.loads)
+    in_turn = info.registers > 0 and epilogue.work + reads > LONG
+    room = (info.registers or math.inf) - tile.tm * tile.tn - AT_ENDS
+    vectors = whole and epilogue.has_vectors and not (in_turn and 4 * (reads + 2) > room)
     return f"#define VECTOR_OUT {int(vectors)}\n#define IN_TURN {int(in_turn)}\n"
 
 
