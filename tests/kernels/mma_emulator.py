@@ -16,7 +16,7 @@ from kerascl import dtypes
 from kerascl.kernels.contract.plan import Launch, Plan
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.units import attention as unit_attention
-from kerascl.kernels.units import attention16
+from kerascl.kernels.units import attention16, nv_sm80
 from kerascl.kernels.units.fragment import Fragment
 
 # Instead of nv_sm80.cl's macros that hold PTX.  EMU_MASK: the bits that products take of a TF32.
@@ -101,6 +101,9 @@ inline void emu_wait(emu_queue_t* q, __local uchar* memory, int pending) {
 #define EMU_COLUMN(i) (EMU_HALF(i, 0) | EMU_HALF(i, 1))
 #define LDM4(d0, d1, d2, d3, at) EMU_LDM(at, EMU_PAIR, d0, d1, d2, d3)
 #define LDM4T(d0, d1, d2, d3, at) EMU_LDM(at, EMU_COLUMN, d0, d1, d2, d3)
+"""
+# The instruction, of what work-item emu_tid holds.
+_MMA = r"""
 #if EB == 4
 #define EMU_K 8
 #define EMU_PER 1  // elements of a register
@@ -144,23 +147,59 @@ def emulated(plan: Plan, exact: bool = False, late: bool = False) -> Plan:
 
 
 def _launch(launch: Launch, exact: bool, late: bool) -> Launch:
+    if launch.name == "gemm_skinny":
+        return _skinny(launch, exact)
     text = cl_source("units/nv_sm80.cl") + cl_source("units/mma_tile.cl")
     if launch.name != "mma_tile" or text not in launch.source:
         return launch
     head = launch.source.split(text)[0]
     text = _without_ptx(text)
     if exact:
-        text = text.replace("as_uint(as_float(x) * 1.00035222f)", "(x)")
+        head = head.replace(nv_sm80.ROUNDED, "#define ROUNDED(x) (x)\n")
     assert not re.search(r"\basm\b", re.sub("//.*", "", text)), "PTX that is not emulated"
     macros, kernel = text.split("__kernel ")
-    kind = re.search(r"mma\.sync\S+\.(\w+)\.f32 ", head)[1]
-    head, instructions = re.subn(r"(?m)^#define MMA\(.*\\\n(?:.*\\\n)*.*\n", "", head)
-    assert instructions == 1
+    kind, head = _without_mma(head)
     modes = f"#define EMU_MASK 0xffff{'ffff' if exact else 'e000'}u\n#define EMU_LATE {int(late)}\n"
     return dataclasses.replace(
-        launch, source=head + macros + modes + _VALUES[kind] + _TILE + "__kernel " + kernel,
+        launch, source=head + macros + modes + _VALUES[kind] + _TILE + _MMA + "__kernel " + kernel,
         options=("-cl-opt-disable",),  # building takes longer than running
     )  # fmt: skip
+
+
+def _without_mma(text: str) -> tuple[str, str]:
+    """Which numbers the one instruction of a text takes, and the text without its macro."""
+    kind = re.search(r"mma\.sync\S+\.(\w+)\.f32 ", text)[1]
+    text, instructions = re.subn(r"(?m)^#define MMA\(.*\\\n(?:.*\\\n)*.*\n", "", text)
+    assert instructions == 1
+    return kind, text
+
+
+# Around skinny_mma.cl: warps that multiply nothing take part in the barriers of those that do.
+_SKINNY = """
+#undef MMA_WHERE
+#define MMA_WHERE(condition, d, a, b) { \\
+  float kept_[4]; \\
+  for (int c_ = 0; c_ < 4; ++c_) kept_[c_] = d[c_]; \\
+  MMA(d, a, (b)) \\
+  for (int c_ = 0; c_ < 4; ++c_) d[c_] = (condition) ? d[c_] : kept_[c_]; }
+"""
+
+
+def _skinny(launch: Launch, exact: bool) -> Launch:
+    kind, text = _without_mma(launch.source)
+    if exact:
+        text = text.replace(nv_sm80.ROUNDED, "#define ROUNDED(x) (x)\n")
+    places = "#define PLACES "
+    assert text.count(places) == 1
+    own = (
+        "__local uint emu_lanes[THREADS][6]; "
+        "const int emu_tid = tid, emu_warp = tid / 32 * 32, emu_lane = tid % 32; "
+    )
+    text = text.replace(places, _SKINNY + places + own)
+    modes = f"#define EMU_MASK 0xffff{'ffff' if exact else 'e000'}u\n"
+    modes += f"#define EB {4 if kind == 'tf32' else 2}\n"
+    source = modes + _VALUES[kind] + _MMA + text.replace('_Pragma("unroll")', "")
+    return dataclasses.replace(launch, source=source, options=("-cl-opt-disable",))
 
 
 def _without_ptx(text: str) -> str:
@@ -238,7 +277,7 @@ def _attention(
         kernel = kernel.replace(*fault)
     modes += f"#define EMU_LATE {int(late)}\n"
     head = head.replace(fragment.macro, "")
-    text = head + macros + modes + ATTENTION16 + _TILE + "//" + kernel
+    text = head + macros + modes + ATTENTION16 + _TILE + _MMA + "//" + kernel
     return text.replace('_Pragma("unroll")', "")
 
 

@@ -18,6 +18,7 @@ from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from kerascl.kernels.matmul.tiles import LONG, TILES
 from kerascl.kernels.units.matmul import FragmentMatmul
+from kerascl.kernels.units.skinny import SkinnyMma
 from tests import profiles
 from tests.kernels import ptx
 from tests.kernels.harness import assert_close, poisoned, random_array, run_plan
@@ -84,7 +85,8 @@ def force(solver):
 F32 = dtypes.float32
 TILE = {tile.name: tile for tile in TILES}
 FORCED = [
-    *(s for s in matmul.SOLVERS if not isinstance(s, FragmentMatmul)),  # test_mma.py
+    # test_mma.py, test_skinny_mma.py
+    *(s for s in matmul.SOLVERS if not isinstance(s, (FragmentMatmul, SkinnyMma))),
     SkinnyMatmul(split=3),
     PanelMatmul(pack=True),
     PanelMatmul(pack=False),

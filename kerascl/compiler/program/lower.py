@@ -410,9 +410,18 @@ class _Lowering:
         stay = not self.generic and resident.team(self.info) is not None
         with joining() if stay else contextlib.nullcontext():
             inner, nodes, roots = self._body(body, nodes, roots, streams=False)
+        when = list(range(len(inner.steps)))
+        if stay:
+            order, when = schedule.in_levels(inner.steps, self._replaced(body, inner, nodes, roots))
+            inner = Program(order, inner.slots, inner.aliases)
         # they live as long as the loop, so share memory among themselves
-        own = [k for k, slot in enumerate(inner.slots) if slot.kind == "temporary"]
-        lives = [(inner.slots[k].nbytes, inner.first[k], inner.last[k]) for k in own]
+        own = [
+            k for k, slot in enumerate(inner.slots)
+            if slot.kind == "temporary" and inner.first[k] >= 0
+        ]  # fmt: skip
+        lives = [
+            (inner.slots[k].nbytes, when[inner.first[k]], when[inner.last[k]]) for k in own
+        ]  # fmt: skip
         blocks, sizes = memory.plan(lives)
         shared = [self.work(nbytes) for nbytes in sizes]
         temporaries = {k: shared[block] for k, block in zip(own, blocks, strict=True)}
@@ -467,6 +476,17 @@ class _Lowering:
             final = kernels[text]
             step.name = final.name
             step.source, step.options = place[final.name]
+
+    def _replaced(
+        self, body: Any, inner: Program, nodes: list[Node], roots: list[Node]
+    ) -> list[tuple[int, int]]:
+        """Of a loop's body the input slots of carries, each with that of its next value."""
+        own = {id(nodes[s.node]): k for k, s in enumerate(inner.slots) if s.node >= 0}
+        pairs = [
+            (own.get(id(carry)), own.get(id(views.storage(root))))
+            for carry, root in zip(body.carry, roots, strict=False)
+        ]
+        return [(a, b) for a, b in pairs if a is not None and b is not None and a != b]
 
     def _loop_slots(
         self,

@@ -61,7 +61,7 @@ def merge(
     kinds = {key: members for key, members in kinds.items() if len(members) > 1}
     if not kinds:
         return steps, generated
-    before = _dependencies(steps)
+    before = schedule.dependencies(steps)
     memory = _Memory(steps, slots)
     groups: list[list[int]] = []
     for members in kinds.values():
@@ -122,45 +122,6 @@ def _capacity(steps: list[Step], info: DeviceInfo) -> int:
     most = max(len(step.args) for step in steps)
     room = (info.max_parameter_bytes - 64) // (8 * max(1, most))
     return max(1, min(MOST_SEGMENTS, room))
-
-
-def _dependencies(steps: list[Step]) -> list[int]:
-    """For each step, the bit set of all steps that must come before it."""
-    before = [0] * len(steps)
-    # of each slot: the last writers, several where they wrote tiles, and who read it since
-    writers: dict[int, list[tuple[int, frozenset[int]]]] = {}
-    readers: dict[int, list[int]] = {}
-    for k, step in enumerate(steps):
-        used = {a.index for a in step.args if type(a) is Use}
-        written = used if step.writes is None else used & step.writes
-        tiles: dict[int, frozenset[int]] = {}
-        for slot, number in step.tiles:
-            tiles[slot] = tiles.get(slot, frozenset()) | {number}
-        bits = 0
-        for slot in used:
-            own = tiles.get(slot)
-            for writer, others in writers.get(slot, ()):
-                if not (own and others and own.isdisjoint(others)):
-                    bits |= 1 << writer
-            if slot in written:
-                for reader in readers.get(slot, ()):
-                    bits |= 1 << reader
-        total = bits
-        rest = bits
-        while rest:
-            low = rest & -rest
-            total |= before[low.bit_length() - 1]
-            rest ^= low
-        before[k] = total
-        for slot in used:
-            if slot in tiles:
-                writers.setdefault(slot, []).append((k, tiles[slot]))
-            elif slot in written:
-                writers[slot] = [(k, frozenset())]
-                readers[slot] = []
-            else:
-                readers.setdefault(slot, []).append(k)
-    return before
 
 
 def _independent(

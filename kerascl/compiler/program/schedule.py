@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kerascl.compiler.program.program import Slot, Step, Use
@@ -91,3 +92,66 @@ def early(steps: list[Step], slots: list[Slot]) -> list[Step]:
         last_use.update(dict.fromkeys(used[k], k))
         last_write.update(dict.fromkeys(written[k], k))
     return [steps[k] for *_, k in sorted(keys)]
+
+
+def dependencies(steps: list[Step]) -> list[int]:
+    """For each step, the bit set of all steps that must come before it."""
+    before = [0] * len(steps)
+    # of each slot: the last writers, several where they wrote tiles, and who read it since
+    writers: dict[int, list[tuple[int, frozenset[int]]]] = {}
+    readers: dict[int, list[int]] = {}
+    for k, step in enumerate(steps):
+        used = {a.index for a in step.args if type(a) is Use}
+        written = used if step.writes is None else used & step.writes
+        tiles: dict[int, frozenset[int]] = {}
+        for slot, number in step.tiles:
+            tiles[slot] = tiles.get(slot, frozenset()) | {number}
+        bits = 0
+        for slot in used:
+            own = tiles.get(slot)
+            for writer, others in writers.get(slot, ()):
+                if not (own and others and own.isdisjoint(others)):
+                    bits |= 1 << writer
+            if slot in written:
+                for reader in readers.get(slot, ()):
+                    bits |= 1 << reader
+        total = bits
+        rest = bits
+        while rest:
+            low = rest & -rest
+            total |= before[low.bit_length() - 1]
+            rest ^= low
+        before[k] = total
+        for slot in used:
+            if slot in tiles:
+                writers.setdefault(slot, []).append((k, tiles[slot]))
+            elif slot in written:
+                writers[slot] = [(k, frozenset())]
+                readers[slot] = []
+            else:
+                readers.setdefault(slot, []).append(k)
+    return before
+
+
+def in_levels(
+    steps: list[Step], replaced: Iterable[tuple[int, int]] = ()
+) -> tuple[list[Step], list[int]]:
+    """Steps by the longest chain of others that must come before each, and how long that is:
+    those of one length need not wait for each other.
+
+    Args:
+        steps: in order.
+        replaced: (slot, other): the other may lie in the slot's memory, if nobody reads the slot
+            once it is written.
+    """
+    before = dependencies(steps)
+    for slot, other in replaced:
+        readers = [k for k, step in enumerate(steps) if slot in step.used]
+        for k, step in enumerate(steps):
+            if other in (step.used if step.writes is None else step.writes):
+                before[k] |= sum(1 << reader for reader in readers if reader < k)
+    levels: list[int] = []
+    for bits in before:
+        levels.append(1 + max((n for j, n in enumerate(levels) if bits >> j & 1), default=-1))
+    order = sorted(range(len(steps)), key=levels.__getitem__)
+    return [steps[k] for k in order], sorted(levels)

@@ -230,6 +230,8 @@ class Launch:
             # A group sees the flag as it was: no other can pass the wait before it is written.
             "  if (!*loop_flag) return;",
             "  const uint item = get_local_id(0);",
+            # nor can it flip the highest bit
+            "  uint turn = *(volatile __global uint*)table;",
             f"  for (uint k = item; k < {words}u; k += {self._width}u)"
             f" words[k] = table[{HEAD} + k];"
             if near else f"  __global const ulong* words = table + {HEAD};",
@@ -239,7 +241,7 @@ class Launch:
             "    for (uint k = 0; k < fetched; ++k) kr_fetch(words[at++]);",
             f"    {self._whole}",
             f"    {source} const ulong* given = words + at;",
-            f"    if (kind & {_WAITS}u) kr_wait((volatile __global uint*)table);",
+            f"    if (kind & {_WAITS}u) kr_wait((volatile __global uint*)table, &turn);",
             # other teams use the same local memory, and barriers of the same numbers
             "    else barrier(CLK_LOCAL_MEM_FENCE);",
             f"    switch (kind & {_WAITS - 1}u) {{",
@@ -329,7 +331,7 @@ _PTX_FETCH = 'asm volatile("prefetch.global.L2 [%0];" :: "l"(at));'
 # or fewer, wait for the others first.
 _WHOLE = 'asm volatile("bar.warp.sync -1;" ::: "memory");'
 _WAIT_HEAD = """\
-inline void kr_wait(volatile __global uint* word) {
+inline void kr_wait(volatile __global uint* word, uint* turn) {
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 """
 _WAIT_TAIL = """\
@@ -351,13 +353,15 @@ _HOW = {
   }
 """,
     # NVIDIA's OpenCL 3.0 has none of the optional atomics; these instructions exist from Volta on.
+    # Nobody waits for what an addition returns: the first look comes right behind it.
     "ptx": _SHARE + """\
-    asm volatile("fence.acq_rel.gpu;" ::: "memory");
-    const uint before = atomic_add(word, share);
+    asm volatile("red.release.gpu.global.add.u32 [%0], %1;"
+                 :: "l"((ulong)word), "r"(share) : "memory");
     uint now;
     do {
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"((ulong)word) : "memory");
-    } while (!((before ^ now) & 0x80000000u));
+    } while (!((*turn ^ now) & 0x80000000u));
+    *turn = now;
   }
 """,
     "alone": "",  # a single group

@@ -1,4 +1,8 @@
-"""Products with one short side, a matrix times a few vectors: what generating text consists of."""
+"""Products with one short side, a matrix times a few vectors: what generating text consists of.
+
+`SkinnyMatmul` lays out the work of gemm_skinny.cl; how work-items multiply is skinny_lanes.cl's, or
+a subclass's.
+"""
 
 from __future__ import annotations
 
@@ -32,10 +36,9 @@ SEGMENT = 64  # bytes side by side that a work-group reads at least, where the m
 SHARED_SEGMENT = 32  # where work-groups that share a line run together
 LOADS = 16  # of a work-item, from which on slices pay
 # What counts where a GPU's work-groups divide a product, in loads of a work-item: what a group
-# takes beside its loads, adding up slices by the last group, in a launch of its own, and copying
-# more of the short operand (parts of GPT-2's and Llama's tokens on an H200: 235 cycles are a load
-# of four bfloat16).
-BESIDE, ADDING, ADDING_APART, COPYING = 12, 10, 24, 8
+# takes beside its loads, adding up slices in a launch of its own, and copying more of the short
+# operand (parts of GPT-2's and Llama's tokens on an H200: 235 cycles are a load of four bfloat16).
+BESIDE, ADDING_APART, COPYING = 12, 24, 8
 AT_ONCE, STAYING = 4, 2  # groups of a compute unit at once, and where launches stay
 STAYING_BYTES = 15 * 1024  # of local memory that each of these may have
 REGISTERS, REGISTERS_DOUBLE = 192, 128  # of a work-item, that are counted upon at most
@@ -60,10 +63,40 @@ class Side(NamedTuple):
     depth: int
     batch: tuple[int, ...]
 
+    @property
+    def along_k(self) -> bool:
+        """Whether neighbours along the depth are closer to each other than those along rows."""
+        return self.depth == 1 or (self.row != 1 and abs(self.depth) < abs(self.row))
+
     def in_fours(self, along: int, across: int, count: int) -> bool:
         """Whether four neighbours by step `along`, of `count`, may be read at once."""
         steps = (self.offset, across, count, *self.batch)
         return along == 1 and all(n % 4 == 0 for n in steps) and not self.dtype.is_complex
+
+
+class Share(NamedTuple):
+    """How the work-items of a group share a piece of the long operand.
+
+    Attributes:
+        rows: of the long operand.
+        width: neighbours that a load takes.
+        lanes: partial sums of a result.
+        step: of the depth, that the loads of all work-items take at once.
+        words: of 8 bytes that a load takes, as costs count loads.
+    """
+
+    rows: int
+    width: int
+    lanes: int
+    step: int
+    words: float = 1.0
+
+
+class Ahead(NamedTuple):
+    """Loads that are under way before they are multiplied: a block of `early`, `blocks` times."""
+
+    early: int
+    blocks: int
 
 
 class SkinnyMatmul(Solver):
@@ -80,11 +113,14 @@ class SkinnyMatmul(Solver):
     # Of elements that are computed, each from several reads: sixteen, of int4 in groups, took 150
     # registers of AMD's where eight take 97.
     EARLY_COMPUTED = 8
+    INNER = True  # whether the short operand may be made in the kernel
+    APART = 0  # bytes that may lie between its rows in local memory
+    ADDING = 10, 0  # in loads, what the last group takes to add up slices, and with each more
 
     def __init__(self, split: int | None = None):
         self.split = split
         if split:
-            self.name = f"skinny_s{split}"
+            self.name = f"{self.name}_s{split}"
 
     def applies(self, problem: MatmulProblem, info) -> bool:
         p = problem
@@ -118,70 +154,57 @@ class SkinnyMatmul(Solver):
         self, problem: MatmulProblem, info, epilogue: Epilogue, computed: Computed | None = None
     ) -> Plan:
         p, index = problem, problem_index(problem)
-        a = Side("a", p.a, p.a_offset, p.a_strides[-2], p.a_strides[-1], p.a_strides[:3])
-        b = Side("b", p.b, p.b_offset, p.b_strides[-1], p.b_strides[-2], p.b_strides[:3])
-        if p.n <= p.m:
-            long, short, rows, count, steps = a, b, p.m, p.n, (p.n, 1)
-        else:
-            long, short, rows, count, steps = b, a, p.n, p.m, (1, p.n)
-        along_k = long.depth == 1 or (long.row != 1 and abs(long.depth) < abs(long.row))
-        if along_k:
-            width = 4 if long.in_fours(long.depth, long.row, p.k) else 1
-        else:
-            width = 4 if long.in_fours(long.row, long.depth, rows) else 1
+        long, short, rows, count, steps = sides(p)
+        along_k, width = self._loads(long, rows, p.k)
         reading, nbytes, text = None, float(long.dtype.itemsize), ""
         if computed is not None:
-            sides = operands.Side(rows, long.row), operands.Side(p.k, long.depth)
-            near = operands.closest(computed, *sides, long.offset, (4,), joined=True)
+            near = operands.closest(
+                computed, operands.Side(rows, long.row), operands.Side(p.k, long.depth),
+                long.offset, (4,), joined=True,
+            )  # fmt: skip
             along_k, width, reading = near
             nbytes, text = reading.nbytes, _computed(near, index)
-        short_rows = next(n for n in (1, 2, 4, 8) if n >= count)
+        short_rows = self._short_rows(count)
         stay = joined() and info.kind != "cpu"
         memory = min(STAYING_BYTES if stay else info.local_mem_bytes, info.local_mem_bytes)
-        sums = THREADS * (1 if along_k else width) * p.acc.itemsize  # of a row of s
+        room = min(STAGE_BYTES, memory - SPARE_BYTES) - short_rows * self.APART
+        copied = short_rows * short.dtype.itemsize  # bytes for each step of the depth
+        shares = self._shares(p, info, nbytes, rows, along_k, width)
+        share, wanted = self._division(p, info, rows, shares, room // copied)
+        width, sums = share.width, share.rows * share.lanes * p.acc.itemsize  # of a row of s
         most = max(1, min(short_rows, min(LOCAL_BYTES, memory) // sums))
         together = next(n for n in (8, 4, 2, 1) if n <= most)
-        if stay and together > 1:
-            together //= 2  # of two groups on a compute unit; what is copied needs room, too
-        room = min(STAGE_BYTES, memory - together * sums - SPARE_BYTES)
-        copied = short_rows * short.dtype.itemsize  # bytes for each step of the depth
-        group_rows, wanted = self._division(
-            p, info, nbytes, rows, along_k, width, room // copied
-        )
-        lanes = THREADS // group_rows * (1 if along_k else width)
-        groups = ceil_div(rows, group_rows) * p.batches
-        step = THREADS // group_rows * width  # of the depth, that a work-group takes at once
-        slice_ = round_up(ceil_div(p.k, wanted), width if along_k else 1)
+        groups = ceil_div(rows, share.rows) * p.batches
+        slice_ = round_up(ceil_div(p.k, wanted), self._whole(long, along_k, width))
         splits = ceil_div(p.k, slice_)
         arrives = splits > 1 and arrival.supported(info)
         separate = splits > 1 and not arrives
         part = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
         inner = part if separate else epilogue
-        loads = ceil_div(slice_, step)
-        early = self._early(p, info, short_rows, width, along_k, loads)
-        early = early if reading is None else min(early, self.EARLY_COMPUTED)
-        blocks = ceil_div(loads, early) if early else 0
-        early = ceil_div(loads, blocks) if early else 0
-        span = min(blocks, room // (copied * early * step)) if early else 0
-        stage = round_up(min(slice_, span * early * step), 4)
+        early, blocks = self._ahead(
+            p, info, short_rows, share, along_k, slice_, room // copied, reading is not None
+        )
+        deep = early * share.step  # of a block
+        span = min(blocks, room // (copied * deep)) if early else 0
+        stage = round_up(min(slice_, span * deep), 4)
+        pitch = self._pitch(stage, short.dtype, along_k)
         fours = short.in_fours(short.depth, short.row, p.k)
         names = dict(
-            ROWS=group_rows, LANES=lanes, SHORT=short_rows, V=width, L_ALONG_K=int(along_k),
+            ROWS=share.rows, LANES=share.lanes, SHORT=short_rows, V=width, L_ALONG_K=int(along_k),
             S_VECTOR=int(fours), COPY_FOURS=int(fours and slice_ % 4 == 0), STAGE=stage, SPAN=span,
+            PITCH=pitch, LOCAL_BYTES=max(together * sums, pitch * copied),
             ARRIVES=int(arrives), TOGETHER=together, EARLY=early, BLOCKS=blocks,
-            WHOLE=int(splits * blocks * early * step == p.k),
+            WHOLE=int(splits * blocks * deep == p.k),
             L_WORD=_word(long.dtype), S_WORD=_word(short.dtype),
             UNROLL=_unroll(short_rows, width, p.acc, info), TOTAL=f"((INDEX_T){p.total})",
         )  # fmt: skip
         body = within(
             type_macros(index, L=long.dtype, S=short.dtype, ACC=p.acc)
-            + load4("L", long.dtype, p.acc)
-            + load4("RAW", long.dtype, p.acc, "__private")
-            + load4("S", short.dtype, p.acc, "S_SPACE")
             + SPACE.format("__global")
             + defines(**names)
             + (inner.early if early and short_rows == 1 else inner.macro)
             + text
+            + self._multiplying(long, short, p.acc, along_k, width)
             + cl_source("matmul/gemm_skinny.cl")
         )
         ints = (rows, count, p.k, splits, slice_, p.batch[1], p.batch[2])
@@ -212,9 +235,8 @@ class SkinnyMatmul(Solver):
             + (reading.helpers if reading else ()),
             any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double
             or bool(reading and reading.uses_double),
-            arrival.options(info) if arrives else (), THREADS, narrowest(info), inner_param,
-            together * sums,
-            inner.param_list,
+            arrival.options(info) if arrives else (), THREADS, narrowest(info),
+            inner_param if self.INNER else "", together * sums, inner.param_list,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
         launches = [
@@ -224,51 +246,95 @@ class SkinnyMatmul(Solver):
             launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue))
         return Plan(launches, [splits * p.total * p.acc.itemsize] if splits > 1 else [])
 
-    def _division(
-        self, p: MatmulProblem, info, nbytes: float, rows: int, along_k: bool, width: int,
-        near: int,
-    ) -> tuple[int, int]:  # fmt: skip
-        """Rows of the long operand for a work-group, and slices of the depth: of the short operand,
-        `near` steps of the depth can be copied to local memory at once."""
-        counts = [8] if along_k else self._rows(p, info, nbytes, rows, width)
-        loads = {n: ceil_div(p.k * n, THREADS * width) for n in counts}
-        most = max(1, min(most_slices(p.total, p.acc), p.k))
-        if self.split or info.kind == "cpu":
-            groups = ceil_div(rows, counts[0]) * p.batches
-            wanted = min(
-                self.split or ceil_div(info.compute_units * 4, groups), loads[counts[0]] // LOADS
-            )
-            return counts[0], max(1, min(wanted, most))
-        room = info.compute_units * (STAYING if joined() else AT_ONCE)
-        adding = ADDING if arrival.supported(info) else ADDING_APART
+    def _loads(self, long: Side, rows: int, k: int) -> tuple[bool, int]:
+        """Whether loads of the long operand run along k, and how many neighbours each takes."""
+        along_k = long.along_k
+        if along_k:
+            return along_k, 4 if long.in_fours(long.depth, long.row, k) else 1
+        return along_k, 4 if long.in_fours(long.row, long.depth, rows) else 1
 
-        def cost(division: tuple[int, int]) -> int:
-            n, splits = division
-            rounds = ceil_div(ceil_div(rows, n) * p.batches * splits, room)
+    def _short_rows(self, count: int) -> int:
+        """Of the short operand, that a kernel has sums of."""
+        return next(n for n in (1, 2, 4, 8) if n >= count)
+
+    def _whole(self, long: Side, along_k: bool, width: int) -> int:
+        """What slices of the depth are a multiple of."""
+        return width if along_k else 1
+
+    def _pitch(self, stage: int, dtype: DType, along_k: bool) -> int:
+        """Elements from a copied row of the short operand to the next one."""
+        return stage
+
+    def _multiplying(self, long: Side, short: Side, acc: DType, along_k: bool, width: int) -> str:
+        """The text in front of gemm_skinny.cl, for loads of so many neighbours."""
+        return (
+            load4("L", long.dtype, acc)
+            + load4("RAW", long.dtype, acc, "__private")
+            + load4("S", short.dtype, acc, "S_SPACE")
+            + cl_source("matmul/skinny_lanes.cl")
+        )
+
+    def _shares(
+        self, p: MatmulProblem, info, nbytes: float, rows: int, along_k: bool, width: int
+    ) -> list[Share]:
+        """Those that costs decide between, of elements of so many bytes."""
+        counts = [8] if along_k else self._rows(p, info, nbytes, rows, width)
+        return [
+            Share(n, width, THREADS // n * (1 if along_k else width), THREADS // n * width)
+            for n in counts
+        ]
+
+    def _division(
+        self, p: MatmulProblem, info, rows: int, shares: list[Share], near: int
+    ) -> tuple[Share, int]:
+        """What a work-group takes, and slices of the depth: of the short operand, `near` steps of
+        the depth can be copied to local memory at once."""
+        most = max(1, min(most_slices(p.total, p.acc), p.k))
+
+        def loads(share: Share) -> int:
+            return int(ceil_div(p.k, share.step) * share.words)
+
+        if self.split or info.kind == "cpu":
+            groups = ceil_div(rows, shares[0].rows) * p.batches
+            wanted = min(
+                self.split or ceil_div(info.compute_units * 4, groups), loads(shares[0]) // LOADS
+            )
+            return shares[0], max(1, min(wanted, most))
+        room = info.compute_units * (STAYING if joined() else AT_ONCE)
+        adding, each_slice = self.ADDING if arrival.supported(info) else (ADDING_APART, 0)
+
+        def cost(division: tuple[Share, int]) -> int:
+            share, splits = division
+            rounds = ceil_div(ceil_div(rows, share.rows) * p.batches * splits, room)
             copies = ceil_div(ceil_div(p.k, splits), max(1, near)) if joined() else 1
-            each = max(LOADS, ceil_div(loads[n], splits)) + BESIDE + (copies - 1) * COPYING
-            return rounds * each + (adding if splits > 1 else 0)
+            each = max(LOADS, ceil_div(loads(share), splits)) + BESIDE + (copies - 1) * COPYING
+            return rounds * each + (adding + each_slice * splits if splits > 1 else 0)
 
         divisions = [
-            (n, splits) for n in counts
-            for splits in range(1, max(1, min(loads[n] // LOADS, most)) + 1)
+            (share, splits) for share in shares
+            for splits in range(1, max(1, min(loads(share) // LOADS, most)) + 1)
         ]  # fmt: skip
         return min(divisions, key=cost)
 
-    def _early(
-        self, p: MatmulProblem, info, short_rows: int, width: int, along_k: bool, loads: int
-    ) -> int:
-        """How many of a work-item's loads, of `width` neighbours, are under way at once: as many as
-        registers have room for beside the sums, and of half of them what they are multiplied by."""
+    def _ahead(
+        self, p: MatmulProblem, info, short_rows: int, share: Share, along_k: bool, slice_: int,
+        near: int, computed: bool,
+    ) -> Ahead:  # fmt: skip
+        """A work-item's loads that are under way at once, in a slice: as many as registers have
+        room for beside the sums, and of half of them what they are multiplied by."""
         if info.kind == "cpu" or max(p.a.itemsize, p.b.itemsize) > WIDEST:
-            return 0
+            return Ahead(0, 0)
+        loads, width = ceil_div(slice_, share.step), share.width
         most = self.EARLY if short_rows <= 2 else self.EARLY_ROWS
         acc = ceil_div(p.acc.itemsize, 4)
         most_words = REGISTERS if acc == 1 else REGISTERS_DOUBLE
         room = min(info.registers or most_words, most_words) - OTHERS - short_rows * width * acc
         word = ceil_div(width * max(p.a.itemsize, p.b.itemsize), 4)
         word += short_rows * acc * (width if along_k else 1) // 2
-        return min(loads, most, last_power(room // word)) if room >= word else 0
+        if room < word:
+            return Ahead(0, 0)
+        early = min(loads, most, last_power(room // word))
+        return in_blocks(loads, min(early, self.EARLY_COMPUTED) if computed else early)
 
     def _rows(self, p: MatmulProblem, info, nbytes: float, rows: int, width: int) -> list[int]:
         """Of a work-group where rows lie side by side: fewer where few groups would leave compute
@@ -282,6 +348,19 @@ class SkinnyMatmul(Solver):
         counts = [n for n in counts if n >= min(least, most)]
         busy = (n for n in counts if ceil_div(rows, n) * p.batches >= info.compute_units)
         return [next(busy, counts[-1])]
+
+
+def in_blocks(loads: int, early: int) -> Ahead:
+    """So many loads in equal blocks of at most `early`."""
+    blocks = ceil_div(loads, early)
+    return Ahead(ceil_div(loads, blocks), blocks)
+
+
+def sides(p: MatmulProblem) -> tuple[Side, Side, int, int, tuple[int, int]]:
+    """The long operand and the short one, their rows, and the result's steps along both."""
+    a = Side("a", p.a, p.a_offset, p.a_strides[-2], p.a_strides[-1], p.a_strides[:3])
+    b = Side("b", p.b, p.b_offset, p.b_strides[-1], p.b_strides[-2], p.b_strides[:3])
+    return (a, b, p.m, p.n, (p.n, 1)) if p.n <= p.m else (b, a, p.n, p.m, (1, p.n))
 
 
 def _word(dtype: DType) -> str:

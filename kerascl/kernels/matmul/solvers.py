@@ -24,10 +24,12 @@ from kerascl.kernels.selftests import asked
 from kerascl.kernels.tuning import database, machine
 from kerascl.kernels.units import tile as unit_tile
 from kerascl.kernels.units.matmul import GEMM_SOLVERS, FragmentMatmul
+from kerascl.kernels.units.skinny import SkinnyMma
 
 SOLVERS: tuple[Solver, ...] = (
     DirectMatmul(),
     SkinnyMatmul(),
+    SkinnyMma(),
     PanelMatmul(),
     hopper_matmul.HopperMatmul(),
     transposed.TransposedMatmul(),
@@ -51,7 +53,7 @@ VARIANTS: tuple[Solver, ...] = (
         for split in SLICES
     ),
     *(hopper_matmul.HopperMatmul(shape, 1) for shape in pingpong.SHAPES),
-    *(SkinnyMatmul(split) for split in SLICES),
+    *(kind(split) for kind in (SkinnyMatmul, SkinnyMma) for split in SLICES),
     *(PanelMatmul(pack=pack) for pack in (True, False)),
 )
 

@@ -50,14 +50,6 @@
   asm volatile("ld.shared.v4.b32 {%0,%1,%2,%3}, [%4];" \
                : "=r"(d0), "=r"(d1), "=r"(d2), "=r"(d3) : "r"(at) : "memory")
 
-#if EB == 4
-// The matrix units take the upper 19 bits.  Before that cut, half a unit of the last bit kept is
-// added in the mean: 1.4427 * 2^-12 of the value, which has no bias over mantissas as they occur,
-// keeps what TF32 can hold, infinities and NaN, and is one instruction beside the products
-// (cvt.rna takes a tenth of the time; adding to the bits turns NaN into zero).
-#define ROUNDED(x) as_uint(as_float(x) * 1.00035222f)
-#endif
-
 #define PUT(X, to, row, depth) { \
   const int n_ = X##_COUNT(row, depth); \
   const INDEX_T i_ = X##_AT(row, depth); \

@@ -1,0 +1,69 @@
+// How work-items of gemm_skinny.cl multiply by themselves: neighbours load what lies side by side, each
+// sums its own share of the depth.  S_VECTOR: V neighbours of s along k lie together.
+// With L_COMPUTED(x, r, k), l does not lie in memory: that sets x to V neighbours.
+#if V == 4
+#define ACCV CAT(ACC_T, 4)
+#define L_READ(p, i) L_LOAD4(p, i)
+#define L_RAW CAT(L_WORD, 4)
+#define L_STORED(raw) RAW_LOAD4((const __private L_T*)&(raw), 0)
+#else
+#define ACCV ACC_T
+#define L_READ(p, i) ((ACC_T)L_LOAD(p, i))
+#define L_RAW L_WORD
+#define L_STORED(raw) ((ACC_T)L_LOAD((const __private L_T*)&(raw), 0))
+#endif
+#if L_ALONG_K
+#define STEP (LANES * V)
+#define WIDE V
+#define PLACES const int lane = tid % LANES, row = tid / LANES;
+#else
+#define STEP LANES
+#define WIDE 1
+#define PLACES const int row = tid % (ROWS / V) * V, lane = tid / (ROWS / V);
+#endif
+#define OWN (lane * WIDE)
+#define GATHER 1
+#define DEPTH(e) ((e) * STEP)
+#ifdef L_COMPUTED
+#define L_KNOWN(early) (early)
+#define L_VALUE(x, k) ACCV x; L_COMPUTED(x, place, k)
+#define EARLY_LOADS ACCV early[EARLY];
+#define BEGIN_LOAD(e, k) L_COMPUTED(early[e], place, k)
+#else
+#define L_KNOWN(early) L_STORED(early)
+#define L_VALUE(x, k) const ACCV x = L_READ(l, (k) * lK);
+#define EARLY_LOADS L_RAW early[EARLY];
+#define BEGIN_LOAD(e, k) early[e] = *(__global const L_RAW*)(l + (k) * lK);
+#endif
+#if !L_ALONG_K || V == 1
+#define S_VALUE(j, k) ((ACC_T)S_LOAD(S_ROW(j), S_PLACE(k)))
+#elif S_VECTOR || (STAGE && !defined(INNER_MADE))
+#define S_VALUE(j, k) S_LOAD4(S_ROW(j), (k) - S_FROM)
+#else
+#define S_VALUE(j, k) \
+  ((ACCV)((ACC_T)S_LOAD(S_ROW(j), S_PLACE(k)), (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 1)), \
+          (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 2)), (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 3))))
+#endif
+#define SUMS \
+  ACCV sum[SHORT]; \
+  _Pragma("unroll") for (int j = 0; j < SHORT; ++j) sum[j] = 0;
+#define MULTIPLY(e, from) { \
+  const int k = LOAD_AT(from + DEPTH(e)); \
+  const ACCV x = L_KNOWN(early[e]); \
+  _Pragma("unroll") for (int j = 0; j < SHORT; ++j) \
+    if (WHOLE || from + DEPTH(e) < kto) sum[j] += x * S_VALUE(j, k); \
+}
+#define ALL_IN_TURN \
+  _Pragma(UNROLL) for (int k = own; k < kto; k += STEP) { \
+    L_VALUE(x, k) \
+    _Pragma("unroll") for (int j = 0; j < SHORT; ++j) sum[j] += x * S_VALUE(j, k); \
+  }
+#if V == 1
+#define KEEP_SUM(j, sum_) PART(j, lane, row) = sum_;
+#elif L_ALONG_K
+#define KEEP_SUM(j, sum_) PART(j, lane, row) = (sum_.s0 + sum_.s1) + (sum_.s2 + sum_.s3);
+#else
+#define KEEP_SUM(j, sum_) vstore4(sum_, 0, &PART(j, lane, row));
+#endif
+#define KEEP(j0) \
+  _Pragma("unroll") for (int j = 0; j < TOGETHER; ++j) { KEEP_SUM(j, sum[j0 + j]) }
