@@ -108,6 +108,10 @@ _MMA = r"""
 #define EMU_K 8
 #define EMU_PER 1  // elements of a register
 inline float emu_value(uint word, int k) { return as_float(word & EMU_MASK); }
+#elif EB == 1
+#define EMU_K 32
+#define EMU_PER 4
+inline int emu_value(uint word, int k) { return (char)(word >> 8 * (k % 4)); }
 #else
 #define EMU_K 16
 #define EMU_PER 2
@@ -135,6 +139,7 @@ inline float emu_value(uint word, int k) {
 """
 _VALUES = {
     "tf32": "",
+    "s8": "",
     "bf16": "#define EMU_VALUE(v) as_float((uint)(v) << 16)\n",
     "f16": "#define EMU_VALUE(v) vload_half(0, (const half*)&v)\n",
 }
@@ -168,7 +173,7 @@ def _launch(launch: Launch, exact: bool, late: bool) -> Launch:
 
 def _without_mma(text: str) -> tuple[str, str]:
     """Which numbers the one instruction of a text takes, and the text without its macro."""
-    kind = re.search(r"mma\.sync\S+\.(\w+)\.f32 ", text)[1]
+    kind = re.search(r"mma\.sync\S+\.(\w+)\.[fs]32 ", text)[1]
     text, instructions = re.subn(r"(?m)^#define MMA\(.*\\\n(?:.*\\\n)*.*\n", "", text)
     assert instructions == 1
     return kind, text
@@ -178,7 +183,7 @@ def _without_mma(text: str) -> tuple[str, str]:
 _SKINNY = """
 #undef MMA_WHERE
 #define MMA_WHERE(condition, d, a, b) { \\
-  float kept_[4]; \\
+  ACC_T kept_[4]; \\
   for (int c_ = 0; c_ < 4; ++c_) kept_[c_] = d[c_]; \\
   MMA(d, a, (b)) \\
   for (int c_ = 0; c_ < 4; ++c_) d[c_] = (condition) ? d[c_] : kept_[c_]; }
@@ -197,7 +202,7 @@ def _skinny(launch: Launch, exact: bool) -> Launch:
     )
     text = text.replace(places, _SKINNY + places + own)
     modes = f"#define EMU_MASK 0xffff{'ffff' if exact else 'e000'}u\n"
-    modes += f"#define EB {4 if kind == 'tf32' else 2}\n"
+    modes += f"#define EB { {'tf32': 4, 's8': 1}.get(kind, 2)}\n"
     source = modes + _VALUES[kind] + _MMA + text.replace('_Pragma("unroll")', "")
     return dataclasses.replace(launch, source=source, options=("-cl-opt-disable",))
 

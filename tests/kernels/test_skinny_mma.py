@@ -18,9 +18,9 @@ from tests.kernels import ptx
 from tests.kernels.mma_emulator import emulated
 from tests.kernels.test_gemm import check, make
 
-DTYPES = ["float32", "bfloat16", "float16"]
+DTYPES = ["float32", "bfloat16", "float16", "int8"]
 SHAPES = [
-    (8, 64, 128), (2, 128, 256), (5, 132, 512), (8, 264, 1056), (3, 136, 4096), (8, 1024, 96),
+    (8, 64, 128), (2, 128, 256), (5, 132, 512), (8, 264, 1088), (3, 136, 4096), (8, 1024, 192),
     (264, 4, 512),
 ]  # fmt: skip
 
@@ -38,7 +38,8 @@ def card(dev, info, monkeypatch):
 
 
 def made(rng, *shape, **how):
-    problem, *rest = make(rng, *shape, **how)
+    acc = "int32" if how["dtype"] == "int8" else None
+    problem, *rest = make(rng, *shape, acc=acc, **how)
     return dataclasses.replace(problem, precision="high"), *rest
 
 
@@ -63,7 +64,7 @@ def test_products(card, dtype, b, stay, rng):
             assert solver.applies(problem, card.info), shape
             with joining() if stay else contextlib.nullcontext():
                 check(run_of(solver), *case, card)
-                plan = solver.plan(problem, card.info, store_epilogue(problem.a))
+                plan = solver.plan(problem, card.info, store_epilogue(problem.acc))
             if stay:
                 assert number(plan.launches[0].source, "LOCAL_BYTES") <= STAYING_BYTES
     case = made(rng, 3, 132, 256, batch=(2, 3), b=b, dtype=dtype)
@@ -81,7 +82,7 @@ def test_each_way_to_share_the_work(card, dtype, b, rng, monkeypatch):
         monkeypatch.setattr(SkinnyMma, "_shares", lambda *a, k=k: every(*a)[k : k + 1])
         with joining():
             check(run_of(SkinnyMma()), *case, card)
-            plan = SkinnyMma().plan(problem, card.info, store_epilogue(problem.a))
+            plan = SkinnyMma().plan(problem, card.info, store_epilogue(problem.acc))
             text = plan.launches[0].source
         met.add((number(text, "V") * size, number(text, "LANES")))
     if b == "normal":
@@ -130,13 +131,14 @@ def test_where_it_does_not_apply(info):
 def test_registers(dtype, transposed, info):
     """Two groups of a compute unit stay, so that a work-item has half of 256 registers."""
     kind = dtypes.as_dtype(dtype)
+    acc = dtypes.int32 if kind.is_integer else dtypes.float32
     for n, k in (2048, 2048), (8192, 2048), (2048, 8192), (128256, 2048):
         strides = (1, k) if transposed else (n, 1)
         problem = MatmulProblem(
-            8, n, k, (), (k, 1), strides, kind, kind, dtypes.float32, 0, 0, precision="high"
+            8, n, k, (), (k, 1), strides, kind, kind, acc, 0, 0, precision="high"
         )
         with joining():
-            plan = SkinnyMma().plan(normalise_matmul(problem), info, store_epilogue(kind))
+            plan = SkinnyMma().plan(normalise_matmul(problem), info, store_epilogue(acc))
         used = ptx.resources(plan.launches[0].source, threads=256)
         assert used["spills"] == used["stack"] == 0 and used["registers"] <= 128
 

@@ -52,4 +52,14 @@ FRAGMENTS = {
     )
 }  # fmt: skip
 
+# Of integers only products of a few rows: a lane holds the same words as of other dtypes.
+INT8 = (
+    "#define MMA(d, a, b) \\\n"
+    '  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 '
+    '{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \\\n'
+    '               : "+r"((d)[0]), "+r"((d)[1]), "+r"((d)[2]), "+r"((d)[3]) \\\n'
+    '               : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), '
+    '"r"((b)[0]), "r"((b)[1]))\n'
+)
+
 UNIT = Unit("mma", MATRIX, FRAGMENTS, "units/nv_sm80.cl")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, defines
@@ -16,7 +17,7 @@ from kerascl.kernels.matmul.skinny import (
     sides,
 )
 from kerascl.kernels.tuning import machine
-from kerascl.kernels.units.nv_sm80 import UNIT
+from kerascl.kernels.units.nv_sm80 import INT8, UNIT
 
 WARPS = THREADS // 32
 COLUMNS = 8  # of the instruction: rows of the short operand
@@ -25,8 +26,8 @@ LEAST_LOCAL = 16 * 1024  # bytes, for the sums and a share of the short side
 
 
 class SkinnyMma(SkinnyMatmul):
-    """Two to eight rows by mma.sync: a warp multiplies what its lanes load, of 16-bit floats, or of
-    float32 by TF32.  The depth is a multiple of what a warp takes."""
+    """Two to eight rows by mma.sync: a warp multiplies what its lanes load, of 16-bit floats, of
+    float32 by TF32, or of 8-bit integers.  The depth is a multiple of what a warp takes."""
 
     name = "mma_skinny"
     INNER = False
@@ -37,7 +38,9 @@ class SkinnyMma(SkinnyMatmul):
 
     def applies(self, problem: MatmulProblem, info) -> bool:
         p = problem
-        if info.matrix not in UNIT.matrix or not UNIT.takes(p.a, p.b, p.acc, p.precision):
+        integers = p.a is p.b is dtypes.int8 and p.acc is dtypes.int32
+        taken = integers or UNIT.takes(p.a, p.b, p.acc, p.precision)
+        if info.matrix not in UNIT.matrix or not taken:
             return False
         if not super().applies(p, info) or min(p.m, p.n) < 2 or p.k == 0:
             return False
@@ -109,9 +112,8 @@ class SkinnyMma(SkinnyMatmul):
         per = 4 // long.dtype.itemsize
         wide = width if along_k else _gather(long.dtype)
         names = dict(PER=per, WORDS=width // per, S_WIDE=wide, S_WORDS=wide // per)
-        return (
-            UNIT.fragments[long.dtype].macro + defines(**names) + cl_source("units/skinny_mma.cl")
-        )
+        macro = INT8 if acc.is_integer else UNIT.fragments[long.dtype].macro
+        return macro + defines(**names) + cl_source("units/skinny_mma.cl")
 
 
 def _gather(dtype: DType) -> int:

@@ -49,7 +49,27 @@
 #define DEPTH(e) ((e) / GATHER * STEP + (e) % GATHER)
 #define MINE (tid % 32 / 4 * V)
 #define BEGIN_LOAD(e, k) early[e] = *(__global const L_RAW*)(l + (k) * lK);
-#if PER == 2
+#if PER == 4
+// Byte `at` of four words, and byte at + 1.
+#ifdef KCL_PTX
+#define BYTES(to, x, y, which) asm("prmt.b32 %0, %1, %2, %3;" : "=r"(to) : "r"(x), "r"(y), "n"(which));
+#else
+#define BYTE_OF(x, y, which, k) \
+  ((uint)((((ulong)(y) << 32 | (x)) >> 8 * ((which) >> 4 * k & 7)) & 255) << 8 * k)
+#define BYTES(to, x, y, which) \
+  to = BYTE_OF(x, y, which, 0) | BYTE_OF(x, y, which, 1) | BYTE_OF(x, y, which, 2) | BYTE_OF(x, y, which, 3);
+#endif
+#define TURNED(to, next, first, w, at) { \
+  uint left_, right_; \
+  BYTES(left_, words[first][w], words[first + 1][w], (at) ? 0x7362 : 0x5140) \
+  BYTES(right_, words[first + 2][w], words[first + 3][w], (at) ? 0x7362 : 0x5140) \
+  BYTES(to, left_, right_, 0x5410) \
+  BYTES(next, left_, right_, 0x7632) \
+}
+#define OPERANDS(a, q) \
+  TURNED(a[0], a[1], 0, q / 2, q % 2) \
+  TURNED(a[2], a[3], 4, q / 2, q % 2)
+#elif PER == 2
 #define LOWER(x, y) (((x) & 0xffffu) | (y) << 16)
 #define UPPER(x, y) ((x) >> 16 | ((y) & 0xffff0000u))
 #define OPERANDS(a, q) \
@@ -66,7 +86,7 @@
   }
 #endif
 #define SUMS \
-  float sum[RESULT_SETS][4]; \
+  ACC_T sum[RESULT_SETS][4]; \
   _Pragma("unroll") for (int q = 0; q < RESULT_SETS; ++q) \
     sum[q][0] = sum[q][1] = sum[q][2] = sum[q][3] = 0;
 // The depth of a warp's lanes is in the slice, or is not, for all of them.
