@@ -34,7 +34,9 @@ def fine_tuning(keras):
     return seen(model, x, first=first, second=second, frozen=frozen)
 
 
-@program(several=2)
+# The output's one bias is a hundredth of what it is summed from: after the second fit float64 has
+# -0.00233542104, JAX -0.00233541802, PoCL and Intel's runtime -0.00233544037 and -0.00233544223.
+@program(several=2, tolerance=2e-5)
 def frozen_and_thawed(keras):
     """`trainable` of one layer changes between fits, with a compile each time."""
     x, y = regression()
