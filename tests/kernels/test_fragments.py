@@ -45,4 +45,6 @@ def test_layouts_are_those_of_the_instruction(f):
 def test_instructions(dtype, instruction):
     (macro,) = (f.macro for f in FRAGMENTS if f.dtype.name == dtype)
     assert f'"{instruction}{{%0,%1,%2,%3}},{{%4,%5,%6,%7}},{{%8,%9}},{{%0,%1,%2,%3}};"' in macro
+    macro, rounded, rest = macro.partition(nv_sm80.ROUNDED)
+    assert bool(rounded) == (dtype == "float32") and not rest
     assert macro.endswith(")\n") and macro.count("#define") == 1
