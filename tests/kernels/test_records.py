@@ -114,8 +114,14 @@ def test_shipped_records_are_taken(hopper_info, monkeypatch):
     assert other == len(records)
 
 
-@pytest.mark.parametrize("sizes", ["1 8192 2048", "8 4096 1024"])
-def test_launches_that_stay_are_worth_theirs(hopper_info, sizes, monkeypatch, tmp_path):
+# A word's product is wgmma's by a launch; eight words' is the other's alone, too.
+@pytest.mark.parametrize(
+    "sizes, alone, stays",
+    [("1 8192 2048", "wgmma", "skinny"), ("8 4096 1024", "mma_skinny", "mma_skinny")],
+)
+def test_launches_that_stay_are_worth_theirs(
+    hopper_info, sizes, alone, stays, monkeypatch, tmp_path
+):
     """Products of Llama's and GPT-2's perceptrons for a word, or eight."""
     _, n, k = map(int, sizes.split())
     name = f"gemm {sizes} 1x1x1 0x0x0x{k}x1 0x0x0x{n}x1 {'bfloat16 ' * 2}float32 0 0 high"
@@ -124,12 +130,12 @@ def test_launches_that_stay_are_worth_theirs(hopper_info, sizes, monkeypatch, tm
     launch = machine.of(hopper_info).launch
     with joining():
         joined = database.choose(*args)
-    assert database.choose(*args).name == "wgmma" and joined.name == "skinny"
+    assert database.choose(*args).name == alone and joined.name == stays
     # times that were measured have a launch, too
     monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
     times = {"wgmma": 10.0}
-    for factor, found in ((1, "skinny"), (3, "wgmma")):
-        times["skinny"] = 10.0 + launch * factor / 2
+    for factor, found in ((1, stays), (3, "wgmma")):
+        times[stays] = 10.0 + launch * factor / 2
         assert database.keep(hopper_info, {name: times})
         database.forget()
         with joining():
