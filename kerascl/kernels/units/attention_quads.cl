@@ -11,7 +11,8 @@
     x = both; }
 
 // Eight neighbours of a row at a time, x[i_][..][2 r] and the one beside it times `factor`: lane t4 of
-// a quad collects those of fragment t4 of four.
+// a quad collects those of fragment t4 of four.  Both of a pair are read and assigned whatever the
+// lane is: of one or the other compilers make an address, and the values lie in memory.
 #define STORE_ROW(x, r, factor, there, at, features, padded, put) \
   EACH(n_, ((padded) / 8 + 3) / 4) { \
     float v_[8]; \
@@ -23,10 +24,11 @@
     if ((there) && d_ < (features)) put(8, v_, (at) + d_) \
   }
 #define SWAP_LANES(first, second, bit) { \
-    const float mine_ = t4 & bit ? first : second; \
+    const float first_ = first, second_ = second, mine_ = t4 & bit ? first_ : second_; \
     float got_; \
     SHUFFLE_XOR(got_, mine_, bit); \
-    if (t4 & bit) first = got_; else second = got_; \
+    first = t4 & bit ? got_ : first_; \
+    second = t4 & bit ? second_ : got_; \
   }
 #ifdef EPILOGUE_VECTOR
 #define PUT_RESULTS(count, v, at) EPILOGUE_VECTOR(count, v, at)
