@@ -210,10 +210,11 @@ TABLE = (
     ),
     Quirk(
         "keeps_choices_wrongly",
-        "its compiler keeps wrongly, from one barrier to the next, what comparisons decided: "
-        "-sign(x) of rows whose mean and variance are taken (AVX2); from one short loop to the "
-        "next: log_softmax of padded rows, softmax of rolled ones; and it ends the process "
-        "(signal 11) where what was decided for a row as a whole is used behind two of them",
+        "its compiler takes a negated float, and what follows from it alone such as a sigmoid, for "
+        "the same in all work-items, so that behind a barrier all have the last one's; so it does "
+        "with what comparisons decided: -sign(x) of rows whose mean and variance are taken (AVX2); "
+        "and from one short loop to the next: log_softmax of padded rows, softmax of rolled ones; "
+        "it ends the process (signal 11) where what was decided for a row is used behind two",
         _intel_cpu_2026_2,
     ),
     Quirk(

@@ -140,6 +140,38 @@ def test_comparisons_kept_behind_barriers(dtype, rng):
             np.testing.assert_allclose(found, right, rtol=0, atol=2e-6, err_msg=str(n))
 
 
+NEGATIONS = {
+    "-x": lambda xp, x: -x,
+    "times -1": lambda xp, x: x * -1.0,
+    "difference": lambda xp, x: -(x - x * x / 4),
+    "bell": lambda xp, x: xp.exp(-x * x),
+    "sigmoid": lambda xp, x: xp.sigmoid(x) if xp is kc else 1 / (1 + np.exp(-x)),
+    "log1p": lambda xp, x: xp.log1p(-xp.abs(x) / 9),
+    "own": lambda xp, x: OWN(x) if xp is kc else -x,
+    "own with a helper": lambda xp, x: OWN_HELPER(x) if xp is kc else np.exp(-x),
+}
+OWN = kc.elementwise("own", "- x")
+OWN_HELPER = kc.elementwise(
+    "own_helper", "turned(x)", helpers="inline T turned(T a) { return exp(0 - a); }"
+)
+
+
+def _from_most(xp, x):
+    return x - xp.max(x, -1, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", NEGATIONS)
+def test_negations_kept_behind_barriers(name, dtype, rng):
+    """A compiler took a negated float for the same in all work-items, and what it made of it."""
+    for n in (15, 20, 57, 100, 200):
+        host = rng.standard_normal((40, n)).astype(dtype)
+        for rows in (_from_most, _softmax, _normalised):
+            found = kc.jit(lambda x, f=rows: f(kc, NEGATIONS[name](kc, x)))(kc.array(host))
+            wanted = rows(np, NEGATIONS[name](np, host.astype("float64")))
+            np.testing.assert_allclose(found.numpy(), wanted, 1e-6, 2e-6, err_msg=str(n))
+
+
 @pytest.mark.parametrize("columns", [2, 4, 5, 7])
 @pytest.mark.parametrize("join", ["edge", "constant", "concatenate"])
 def test_choices_of_one_loop_and_the_next(join, columns, rng):

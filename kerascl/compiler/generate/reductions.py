@@ -32,7 +32,9 @@ IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
 LARGE_GROUP = 512  # beyond it a vector at a time: two groups fit a unit if registers are few
 PARTS = 4  # splits of which a work-item of a GPU reads registers at once
 STATEMENTS = 1024  # of all elements that are written out one after the other
-_CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kcl_)")  # a comparison, in the text of a kernel
+_CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kc[lu]_)")  # a comparison, in a kernel's text
+# A negation, a factor that compilers make one of, or a function that may have either.
+_NEGATION = re.compile(r"\bval\d+ = .*([^\w)\]\s]\s*-\s*[A-Za-z_(]|\(-[01](\.0*)?f?\)|kcu_)")
 
 _SUM = ReductionSpec((("acc", "0"),), "s0 += x;", "s0 += t0;")
 
@@ -64,7 +66,8 @@ class _Reduction:
         per_thread = self._per_thread()
         result = self._fitted(dims, marks, per_thread)
         wrong = per_thread > 0 and "keeps_choices_wrongly" in self.info.quirks
-        if wrong and _CHOICE.search(result.launches[0].source.body):
+        body = result.launches[0].source.body
+        if wrong and (_CHOICE.search(body) or _NEGATION.search(body)):
             return self._fitted(dims, marks, 0)
         return result
 
