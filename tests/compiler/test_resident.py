@@ -192,6 +192,40 @@ def test_loops_in_loops_whose_ends_both_depend_on_values(device_of, rng, bound):
     assert launches(run, kc.array(x), kc.array(w), kc.array(np.float32(0))).count("loop_start") == 2
 
 
+def test_a_gates_product_is_not_waited_for(device_of, rng, monkeypatch):
+    """By the product that it is multiplied with, where both are one kernel over the same groups."""
+    monkeypatch.setenv("KERASCL_SOLVERS", "skinny")
+    waits, decided = resident.waits, []
+
+    def decide(steps, *rest):
+        decided[:] = zip([step.name for step in steps], waits(steps, *rest), strict=True)
+        return [after for _, after in decided]
+
+    monkeypatch.setattr(resident, "waits", decide)
+    width, inner = 64, 192
+    g, u, d = (rng.standard_normal(s) / 8 for s in ((width, inner), (width, inner), (inner, width)))
+    x = rng.standard_normal((1, width))
+
+    def step(library, x, g, u, d):
+        gate = x @ g
+        return x + (gate / (1 + library.exp(-gate)) * (x @ u)) @ d / 4
+
+    def function(x, g, u, d, n):
+        def body(k, x):
+            return k + 1, step(kc, x, g, u, d)
+
+        return kc.while_loop(lambda k, _: k < n, body, (kc.array(np.int32(0)), x))[1]
+
+    args = [kc.array(a.astype(np.float32)) for a in (x, g, u, d)]
+    found = kc.jit(function)(*args, kc.array(np.int32(4))).numpy()
+    for _ in range(4):
+        x = step(np, x, g, u, d)
+    close(found, x)
+    if device_of != "here":
+        products = [after for name, after in decided if "gemm_skinny" in name]
+        assert products == [False, False, True]
+
+
 def test_results_get_new_memory_in_each_call(staying_on, rng):
     """The addresses in a table are those of the call."""
     x = rng.standard_normal((4, 33)).astype(np.float32)
@@ -228,18 +262,25 @@ def drawn_steps(rng, count, slots):
         if step.writes and rng.random() < 0.4:
             slot = next(iter(step.writes))
             step.tiles = frozenset({(slot, int(rng.integers(0, 3)))})
+        if rng.random() < 0.5:
+            step.division = int(rng.integers(0, 2))
+            own = used[: rng.integers(0, len(used) + 1)]
+            step.aligned = frozenset((int(s), int(rng.choice([2, 4]))) for s in own)
         steps.append(step)
     return steps
 
 
-def conflict(one, other):
-    """Whether two steps may not run at once."""
+def conflict(one, other, alike=True):
+    """Whether two steps may not run at once; `alike` if groups of one number share a work-group."""
     for slot in one.used & other.used:
         writes = [s.used if s.writes is None else s.writes for s in (one, other)]
         if slot not in writes[0] | writes[1]:
             continue
         tiles = [{n for at, n in s.tiles if at == slot} for s in (one, other)]
         if tiles[0] and tiles[1] and tiles[0].isdisjoint(tiles[1]):
+            continue
+        own = {n for at, n in one.aligned & other.aligned if at == slot}
+        if alike and own and one.division == other.division is not None:
             continue
         return True
     return False
@@ -249,13 +290,14 @@ def test_groups_wait_between_steps_that_depend_on_each_other_and_no_others(rng):
     flag = 0
     for _ in range(300):
         steps = drawn_steps(rng, 12, 7)
-        found = resident.waits(steps, flag)
+        shapes = [Shape((4,), (int(items),), 64, 64) for items in rng.choice([32, 64], 12)]
+        found = resident.waits(steps, flag, shapes)
         begin = Step("", "start", (), [Use(flag)], (1,), (1,))
         begin.writes = frozenset()
-        since = [begin]
-        for step, waits in zip(steps, found, strict=True):
-            assert waits == any(conflict(other, step) for other in since)
-            since = [step] if waits else [*since, step]
+        since = [(begin, None)]
+        for step, shape, waits in zip(steps, shapes, found, strict=True):
+            assert waits == any(conflict(other, step, shape == own) for other, own in since)
+            since = [(step, shape)] if waits else [*since, (step, shape)]
 
 
 def test_steps_of_one_level_need_not_wait(rng):
@@ -273,9 +315,13 @@ def test_steps_of_one_level_need_not_wait(rng):
             writes = step.used if step.writes is None else step.writes
             before = [
                 j for j, other in enumerate(steps[:k])
-                if conflict(other, step) or (target in writes and source in other.used)
+                if conflict(other, step, False) or (target in writes and source in other.used)
             ]  # fmt: skip
-            wanted.append(1 + max((wanted[j] for j in before), default=-1))
+            after = [
+                wanted[j] + 1 for j in before
+                if conflict(steps[j], step) or (target in writes and source in steps[j].used)
+            ]  # fmt: skip
+            wanted.append(max([0, *after, *(wanted[j] for j in before)]))
             assert all(place[id(steps[j])] < place[id(step)] for j in before)
         assert [levels[place[id(step)]] for step in steps] == wanted
         fewer += sum(resident.waits(found, 99)) < sum(resident.waits(steps, 99))

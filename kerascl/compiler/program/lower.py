@@ -354,6 +354,12 @@ class _Lowering:
             )
             step.writes = writes
             step.tiles = self._tiles(cluster)
+            if launch.division is not None:
+                step.division = launch.division.of
+                step.aligned = frozenset(
+                    (names[slot], nbytes) for slot, nbytes in launch.division.aligned
+                    if names[slot] in beside and names[slot] not in inputs
+                )
             self.steps.append(step)
             if launch.text is not None:
                 self.generated.append((step, launch.text))

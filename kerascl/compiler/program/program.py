@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -46,7 +46,8 @@ class Step:
     Equal sources of all steps are one string.  `otherwise` are C statements for where a loop that
     the step is part of has ended.  `tiles` are (slot, number): of what it writes in the slot, which
     does not overlap tiles of other numbers; a slot without is written anywhere.  `reached` are
-    slots that it uses by addresses it finds in memory.
+    slots that it uses by addresses it finds in memory.  `division` and `aligned` are those of
+    `contract.plan.Division`, of slots.
     """
 
     source: str
@@ -63,6 +64,8 @@ class Step:
     otherwise: str = ""
     tiles: frozenset[tuple[int, int]] = frozenset()
     reached: frozenset[int] = frozenset()
+    division: Hashable = None
+    aligned: frozenset[tuple[int, int]] = frozenset()
 
     def __post_init__(self) -> None:
         self.source = sys.intern(self.source)
@@ -71,6 +74,22 @@ class Step:
     def program(self) -> tuple[str, tuple[str, ...]]:
         """What has to be built for it: source and options."""
         return self.source, self.options
+
+    def conflicts(self, other: Step, alike: bool = True) -> bool:
+        """Whether the two may not run at once.
+
+        Args:
+            alike: whether the same work-groups run groups of one number, one after the other.
+        """
+        alike = alike and self.division is not None and self.division == other.division
+        for slot in self.used & other.used:
+            if any(s.writes is None or slot in s.writes for s in (self, other)):
+                tiles = [{n for at, n in s.tiles if at == slot} for s in (self, other)]
+                apart = tiles[0] and tiles[1] and tiles[0].isdisjoint(tiles[1])
+                met = alike and any(at == slot for at, _ in self.aligned & other.aligned)
+                if not (apart or met):
+                    return True
+        return False
 
     @property
     def leaves(self) -> Iterator[Step]:
@@ -96,7 +115,13 @@ class Step:
             writes = frozenset(slots[w] for w in self.writes if w in slots)
         tiles = frozenset((slots[s], number) for s, number in self.tiles if s in slots)
         reached = frozenset(slots[s] for s in self.reached)
-        return replace(self, args=args, writes=writes, tiles=tiles, reached=reached)
+        nbytes: dict[int, set[int]] = {}  # of a slot, which may take the place of several
+        for slot in self.used:
+            nbytes.setdefault(slots[slot], set()).add(dict(self.aligned).get(slot, 0))
+        aligned = frozenset((s, *n) for s, n in nbytes.items() if len(n) == 1 and 0 not in n)
+        return replace(
+            self, args=args, writes=writes, tiles=tiles, reached=reached, aligned=aligned
+        )
 
 
 @dataclass

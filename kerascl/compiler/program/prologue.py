@@ -234,7 +234,9 @@ def _joined(
         inner="",
         epilogue=tuple(param for param in target.epilogue if param in params),
     )
-    return replace(reader, args=args, name=joined.name, label=joined.name), joined
+    # of what the other step reads any group reads all
+    aligned = frozenset(x for x in reader.aligned if x[0] not in _used(maker))
+    return replace(reader, args=args, name=joined.name, label=joined.name, aligned=aligned), joined
 
 
 def _local(param: str, place: int) -> str:

@@ -226,30 +226,27 @@ def _part(step: Step, width: int, how: Team, info: DeviceInfo) -> tuple[Part, Sh
     return _text(step, shape, info), shape
 
 
-def waits(steps: Sequence[Step], flag: int) -> list[bool]:
+def waits(
+    steps: Sequence[Step], flag: int, shapes: Sequence[Shape | None] | None = None
+) -> list[bool]:
     """Before which steps all groups of their launch must have finished those before.
 
     Args:
         flag: a slot that all groups read when the launch begins.
+        shapes: how the groups of each step stand in the launch.
     """
     found: list[bool] = []
-    read: set[int] = {flag}
-    written: dict[int, set[int] | None] = {}  # numbers of tiles; None: anywhere
-    for step in steps:
-        writes = step.used if step.writes is None else step.used & step.writes
-        tiles: dict[int, set[int]] = {}
-        for slot, number in step.tiles:
-            tiles.setdefault(slot, set()).add(number)
-        after = bool(writes & read) or any(
-            not _apart(tiles.get(slot), written[slot]) for slot in step.used if slot in written
-        )
+    shapes = shapes or [None] * len(steps)
+    since: list[int] = []  # what has run since all waited
+    looks = True  # at the flag
+    for k, step in enumerate(steps):
+        writes = step.used if step.writes is None else step.writes
+        after = looks and flag in step.used & writes
+        after = after or any(step.conflicts(steps[j], shapes[j] == shapes[k]) for j in since)
         if after:
-            read, written = set(), {}
+            since, looks = [], False
         found.append(after)
-        read |= step.used.difference(tiles)
-        for slot in writes:
-            own, others = tiles.get(slot), written.get(slot, set())
-            written[slot] = None if own is None or others is None else others | own
+        since.append(k)
     return found
 
 
@@ -310,10 +307,6 @@ def _pieces(step: Step, lasting: Mapping[int, int], room: int) -> Iterator[Addre
                     yield Address(arg.index, arg.offset + at, lines)
 
 
-def _apart(own: set[int] | None, others: set[int] | None) -> bool:
-    return own is not None and others is not None and own.isdisjoint(others)
-
-
 _CTYPES = {
     "int8": "char", "int16": "short", "int32": "int", "int64": "long", "uint8": "uchar",
     "uint16": "ushort", "uint32": "uint", "uint64": "ulong", "float32": "float",
@@ -343,7 +336,10 @@ def _launch(
     """
     calls: list[Call] = []
     most = counters = 0  # arrival counters: each call has its own until all groups have waited
-    for step, (part, shape), after in zip(steps, run.parts, waits(steps, flag), strict=True):
+    shapes = [shape for _, shape in run.parts]
+    for step, (part, shape), after in zip(
+        steps, run.parts, waits(steps, flag, shapes), strict=True
+    ):
         counters = 0 if after else counters
         args: list[Address | Value | Arrivals] = []
         count = 0

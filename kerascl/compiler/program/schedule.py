@@ -136,7 +136,7 @@ def dependencies(steps: list[Step]) -> list[int]:
 def in_levels(
     steps: list[Step], replaced: Iterable[tuple[int, int]] = ()
 ) -> tuple[list[Step], list[int]]:
-    """Steps by the longest chain of others that must come before each, and how long that is:
+    """Steps by the longest chain of others that must have ended before each, and how long that is:
     those of one length need not wait for each other.
 
     Args:
@@ -145,13 +145,18 @@ def in_levels(
             once it is written.
     """
     before = dependencies(steps)
+    ended = [0] * len(steps)  # of `before`, whatever they use
     for slot, other in replaced:
         readers = [k for k, step in enumerate(steps) if slot in step.used]
         for k, step in enumerate(steps):
             if other in (step.used if step.writes is None else step.writes):
-                before[k] |= sum(1 << reader for reader in readers if reader < k)
+                ended[k] |= sum(1 << reader for reader in readers if reader < k)
     levels: list[int] = []
-    for bits in before:
-        levels.append(1 + max((n for j, n in enumerate(levels) if bits >> j & 1), default=-1))
+    for k, step in enumerate(steps):
+        level = 0
+        for j, n in enumerate(levels):
+            if ended[k] >> j & 1 or before[k] >> j & 1:
+                level = max(level, n + (ended[k] >> j & 1 or step.conflicts(steps[j])))
+        levels.append(level)
     order = sorted(range(len(steps)), key=levels.__getitem__)
     return [steps[k] for k in order], sorted(levels)

@@ -243,7 +243,7 @@ class Launch:
             f"    {source} const ulong* given = words + at;",
             f"    if (kind & {_WAITS}u) kr_wait((volatile __global uint*)table, &turn);",
             # other teams use the same local memory, and barriers of the same numbers
-            "    else barrier(CLK_LOCAL_MEM_FENCE);",
+            "    else barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
             f"    switch (kind & {_WAITS - 1}u) {{",
             *cases,
             "      default: return;",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, replace
 
 from kerascl.dtypes import DType
@@ -287,6 +288,26 @@ class Epilogue:
         return tuple(p for p in self.params.split(", ") if p)
 
     @property
+    def aligned(self) -> frozenset[tuple[str, int]]:
+        """(slot, bytes of an element) of the buffers that are read and stored at the result's own
+        index only; none where there is no vector form, which says where values lie."""
+        if not self.stores:
+            return frozenset()
+        used: dict[str, set[int]] = {}  # of each slot the bytes, 0 where it is used elsewhere, too
+        for param, arg in zip(self.param_list, self.args, strict=True):
+            if isinstance(arg, Ref):
+                found = used.setdefault(arg.slot, set())
+                name = param.rsplit(" ", 1)[1]
+                values = [x for x in (*self.loads, *self.stores) if _has(name, x.pointer)]
+                found |= {x.dtype.itemsize for x in values}
+                own = all(x.pointer == name and not getattr(x, "at", "") for x in values)
+                if arg.offset or not own or _has(name, self.compute + self.moments):
+                    found.add(0)
+        return frozenset(
+            (slot, *sizes) for slot, sizes in used.items() if len(sizes) == 1 and 0 not in sizes
+        )
+
+    @property
     def has_vectors(self) -> bool:
         """Whether there is a vector form."""
         return bool(self.stores) and all(s.dtype.itemsize in WORDS for s in self.stores)
@@ -347,6 +368,10 @@ class Epilogue:
             f"const {index} i = given_i_ + n_ * given_step_ + j_; {known}{body} {inside}}} }} "
             f"{each} {{ {after}}}}}"
         )
+
+
+def _has(name: str, text: str) -> bool:
+    return re.search(rf"\b{name}\b", text) is not None
 
 
 def narrow(dtype: DType) -> DType | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,12 +75,25 @@ class Role(enum.Enum):
 
 
 @dataclass(frozen=True)
+class Division:
+    """How work-groups share the results of a launch, where each result is one group's alone.
+
+    Attributes:
+        of: equal for launches whose work-groups of one number have results of the same indices.
+        aligned: (slot, bytes of an element) of buffers that are used at the results' indices only.
+    """
+
+    of: Hashable
+    aligned: frozenset[tuple[str, int]]
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch; sizes are in work-items, at most three dimensions.
 
     `text` is the kernel alone, where it may share a translation unit and its work-groups may share
     a launch with others of the same text: it then asks for its place by get_global_id(0) or
-    get_group_id(0) only.
+    get_group_id(0) only.  `division` is None where nothing is known of it.
     """
 
     source: str
@@ -90,6 +104,7 @@ class Launch:
     options: tuple[str, ...] = ()
     text: Source | None = None
     role: Role = Role.MAIN
+    division: Division | None = None
 
 
 class Workspace(list[int]):

@@ -12,7 +12,7 @@ from kerascl.dtypes import DType
 from kerascl.kernels.contract import arrival
 from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.epilogue import Epilogue
-from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Scalar
+from kerascl.kernels.contract.plan import Arg, Counters, Division, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, last_power, round_up
 from kerascl.kernels.contract.solver import Solver, joined
 from kerascl.kernels.contract.source import (
@@ -239,9 +239,16 @@ class SkinnyMatmul(Solver):
             inner_param if self.INNER else "", together * sums, inner.param_list,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
+        division = None
+        if splits == 1:
+            of = kernel.name, rows, count, p.batches, steps, share.rows
+            division = Division(of, epilogue.aligned)
         launches = [
-            Launch(unit([kernel]), kernel.name, args, size, (THREADS,), kernel.options, kernel)
-        ]
+            Launch(
+                unit([kernel]), kernel.name, args, size, (THREADS,), kernel.options, kernel,
+                division=division,
+            )
+        ]  # fmt: skip
         if separate:
             launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue))
         return Plan(launches, [splits * p.total * p.acc.itemsize] if splits > 1 else [])
