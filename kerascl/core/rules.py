@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Sequence
-from typing import SupportsIndex
+from collections.abc import Sequence
+from typing import Any, SupportsIndex
 
 from numpy.exceptions import AxisError
 
@@ -33,6 +33,17 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
             merged.append(n if m == 1 else m)
         result = tuple(merged)
     return result
+
+
+def integers(value: Any) -> tuple[int, ...]:
+    """An integer, or those of a sequence, as Python's; an array without dimensions is an integer.
+
+    Raises:
+        TypeError: of anything else.
+    """
+    if hasattr(value, "__index__") and not getattr(value, "ndim", 0):
+        return (operator.index(value),)
+    return tuple(map(operator.index, value))
 
 
 def axis_index(axis: SupportsIndex, rank: int, name: str = "axis") -> int:
@@ -73,9 +84,7 @@ def reshape(shape: tuple[int, ...], new: ShapeLike, guessed: bool = False) -> tu
     Raises:
         ValueError: when the number of elements differs.
     """
-    if not isinstance(new, Sequence):
-        new = tuple(new) if isinstance(new, Iterable) else (new,)
-    new = tuple(operator.index(n) for n in new)
+    new = integers(new)
     size = math.prod(shape)
     if new.count(-1) > 1:
         raise ValueError(f"reshape: only one dimension may be -1, got {new}")
@@ -95,7 +104,7 @@ def normalize_shape(shape: ShapeLike) -> tuple[int, ...]:
     Raises:
         ValueError: for negative sizes.
     """
-    found = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    found = integers(shape)
     if any(n < 0 for n in found):
         raise ValueError(f"a shape cannot have negative sizes: {found}")
     return found

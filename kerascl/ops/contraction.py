@@ -142,10 +142,11 @@ def tensordot(
         ValueError: when the axes do not fit.
     """
     (a, b), dtype = _convert((a, b), dtype)
-    if hasattr(axes, "__iter__"):
-        first, second = (list(x) if hasattr(x, "__iter__") else [x] for x in axes)
+    if isinstance(axes, Sequence):
+        first, second = (list(rules.integers(x)) for x in axes)
     else:
-        first, second = list(range(a.ndim - axes, a.ndim)), list(range(axes))
+        (count,) = rules.integers(axes)
+        first, second = list(range(a.ndim - count, a.ndim)), list(range(count))
     first = [rules.axis_index(x, a.ndim) for x in first]
     second = [rules.axis_index(x, b.ndim) for x in second]
     if [a.shape[x] for x in first] != [b.shape[x] for x in second]:

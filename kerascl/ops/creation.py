@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import operator
 from collections.abc import Callable
 from typing import Any, Literal, ParamSpec, cast, overload
 
@@ -266,6 +267,7 @@ def _line(
     start: ArrayLike, stop: ArrayLike, num: int, endpoint: bool, dtype: DType | None = None
 ) -> tuple[Array, Array]:
     """start … stop along a new first axis, and the step."""
+    num = operator.index(num)
     if num < 0:
         raise ValueError(f"the number of samples must not be negative, got {num}")
     start, stop = _ends(start, stop, dtype)
@@ -359,7 +361,7 @@ def geomspace(
 ) -> Array:
     """`num` values from start to stop with a constant ratio; both of one sign, none 0."""
     dtype = None if dtype is None else as_dtype(dtype)
-    start, stop = _ends(start, stop, dtype)
+    start, stop, num = *_ends(start, stop, dtype), operator.index(num)
     if start.dtype.is_complex:
         y, _ = _line_complex(log(start), log(stop), num, endpoint)
         y = exp(y)
@@ -391,7 +393,7 @@ def eye(
     device: Device | str | None = None,
 ) -> Array:
     """Ones on diagonal `k`, zeros elsewhere; float32 by default, on `device` or the current one."""
-    columns = rows if columns is None else columns
+    rows, columns, k = map(operator.index, (rows, rows if columns is None else columns, k))
     dtype = as_dtype(dtype or float32)
     k = max(-rows, min(k, columns))  # so that positions stay narrow
     hit = iota((rows, columns), 1) == iota((rows, columns), 0) + k
@@ -405,7 +407,7 @@ def identity(n: int, dtype: DTypeLike = float32) -> Array:
 
 def tri(rows: int, columns: int | None = None, k: int = 0, dtype: DTypeLike = float32) -> Array:
     """Ones on and below diagonal `k`, zeros above."""
-    columns = rows if columns is None else columns
+    rows, columns, k = map(operator.index, (rows, rows if columns is None else columns, k))
     dtype = as_dtype(dtype)
     k = max(-rows, min(k, columns))
     hit = less_equal(iota((rows, columns), 1), iota((rows, columns), 0) + k)
@@ -417,7 +419,7 @@ def vander(x: ArrayLike, N: int | None = None, increasing: bool = False) -> Arra
     x = as_array(x)
     if x.ndim != 1:
         raise ValueError(f"vander needs a vector, got shape {x.shape}")
-    count = x.size if N is None else N
+    count = x.size if N is None else operator.index(N)
     places = iota((1, count), 1)
     exponents = places if increasing else count - 1 - places
     return power(expand_dims(x, 1), cast_to(exponents, x.dtype))

@@ -223,6 +223,7 @@ def _fitted(x: ArrayLike, axis: int, n: int | None) -> Array:
     x = as_array(x)
     x = cast_to(x, floating(x.dtype)[0])
     axis = rules.axis_index(axis, x.ndim)
+    n = None if n is None else operator.index(n)
     if n is None or n == x.shape[axis]:
         return x
     zero = [0] * x.ndim
@@ -277,7 +278,7 @@ def irfft(x: ArrayLike, n: int | None = None, axis: int = -1, norm: str | None =
     """The real array of `n` elements (by default 2 (m - 1)) with the spectrum of `rfft`."""
     x = moveaxis(_fitted(x, axis, None), axis, -1)
     re, im = real(x), imag(x)
-    n = 2 * (re.shape[-1] - 1) if n is None else n
+    n = 2 * (re.shape[-1] - 1) if n is None else operator.index(n)
     if n < 1:
         raise ValueError(f"irfft: a signal of {n} samples is not possible")
     y = _scaled(hermitian_inverse(re, im, n), n, norm, True)

@@ -114,6 +114,7 @@ def bincount(
         if x.size:
             host.count("bincount")
             length = max(length, int(largest(x).item()) + 1)
+    length = operator.index(length)
     lead = x.shape[:-1]
     rows = math.prod(lead)
     if not rows * length or not x.size:

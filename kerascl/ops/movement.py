@@ -361,7 +361,7 @@ def roll(x: ArrayLike, shift: int | Sequence[int], axis: Axes = None) -> Array:
     if axis is None:
         return reshape_to(roll(ravel(x), shift, 0), x.shape)
     axes = list(axis) if isinstance(axis, Sequence) else [axis]
-    shifts = list(shift) if hasattr(shift, "__iter__") else [shift]
+    shifts = list(rules.integers(shift))
     if len(axes) == 1:
         axes *= len(shifts)
     if len(shifts) == 1:
@@ -371,7 +371,7 @@ def roll(x: ArrayLike, shift: int | Sequence[int], axis: Axes = None) -> Array:
     for by, a in zip(shifts, axes, strict=True):
         a = rules.axis_index(a, x.ndim)
         size = x.shape[a]
-        by = operator.index(by) % size if size else 0
+        by = by % size if size else 0
         if by:
             x = concat([window(x, a, size - by, size), window(x, a, 0, size - by)], a)
     return x
@@ -399,7 +399,8 @@ def meshgrid(*vectors: ArrayLike, indexing: str = "xy") -> list[Array]:
 
 # -- padding ------------------------------------------------------------------
 def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
-    widths = list(pad_width) if hasattr(pad_width, "__iter__") else [pad_width]
+    single = hasattr(pad_width, "__index__") and not getattr(pad_width, "ndim", 0)
+    widths: list[Any] = [operator.index(pad_width)] if single else list(pad_width)
     if widths and not hasattr(widths[0], "__iter__"):
         widths = [tuple(widths)] if len(widths) == 2 else [(w, w) for w in widths]
     widths = [tuple(w) * (2 if len(tuple(w)) == 1 else 1) for w in widths]
@@ -544,6 +545,7 @@ def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
     x = as_array(x)
     if x.ndim < 2:
         raise ValueError(f"diagonal needs at least 2 dimensions, got shape {x.shape}")
+    offset = operator.index(offset)
     x = moveaxis(x, (axis1, axis2), (-2, -1))
     *lead, n, m = x.shape
     start = offset if offset >= 0 else -offset * m
@@ -558,7 +560,7 @@ def diagonal(x: ArrayLike, offset: int = 0, axis1: int = 0, axis2: int = 1) -> A
 
 def diag(x: ArrayLike, k: int = 0) -> Array:
     """A square matrix with a vector on diagonal `k`, or that diagonal of a matrix."""
-    x = as_array(x)
+    x, k = as_array(x), operator.index(k)
     if x.ndim == 2:
         return diagonal(x, k)
     if x.ndim != 1:

@@ -8,6 +8,7 @@ turns into one kernel over rows.
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from typing import TypeVar
 
@@ -348,7 +349,7 @@ def _hits(x: Array, size: int, axis: int) -> Array:
     """bool: where position along a new `axis` equals the index."""
     x = x if x.dtype.is_integer else cast_to(x, int32)
     axis = rules.axis_index(axis, x.ndim + 1)
-    shape = (*x.shape[:axis], size, *x.shape[axis:])
+    shape = (*x.shape[:axis], operator.index(size), *x.shape[axis:])
     return equal(iota(shape, axis), expand_to(expand_dims(x, axis), shape))
 
 

@@ -12,6 +12,7 @@ numbers for an element takes them from different streams.  Which elements are ke
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -349,6 +350,7 @@ KEEP_COARSE = _keep("keep_coarse", "kcl_quarter(kcl_philox({0}, {1}, {2} / 4u), 
 
 def key(seed: int) -> Array:
     """A key (uint32, shape (2,)) from an integer of up to 64 bits."""
+    seed = operator.index(seed)
     return as_array(np.array([seed & 0xFFFFFFFF, (seed >> 32) & 0xFFFFFFFF], np.uint32))
 
 
@@ -451,6 +453,7 @@ def fold_in(key: ArrayLike, number: int) -> Array:
 
 def split(key: ArrayLike, num: int = 2) -> Array:
     """`num` keys (num, 2) from one, independent of each other, of it and of those of `fold_in`."""
+    num = operator.index(num)
     words = [expand_to(k, (num,)) for k in _parts(key)]
     counters = cast_to(iota((num,), 0), uint32)
     parts = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -122,7 +122,7 @@ def argpartition(x: ArrayLike, kth: int | Sequence[int], axis: int | None = -1) 
 
 def _check_kth(x: Array, kth: int | Sequence[int], axis: int | None) -> None:
     size = x.size if axis is None else x.shape[rules.axis_index(axis, x.ndim)]
-    for k in kth if isinstance(kth, Iterable) else (kth,):
+    for k in rules.integers(kth):
         rules.axis_index(k, size, "kth")
 
 

@@ -118,7 +118,7 @@ class Step:
         nbytes: dict[int, set[int]] = {}  # of a slot, which may take the place of several
         for slot in self.used:
             nbytes.setdefault(slots[slot], set()).add(dict(self.aligned).get(slot, 0))
-        aligned = frozenset((s, *n) for s, n in nbytes.items() if len(n) == 1 and 0 not in n)
+        aligned = frozenset((s, max(n)) for s, n in nbytes.items() if len(n) == 1 and 0 not in n)
         return replace(
             self, args=args, writes=writes, tiles=tiles, reached=reached, aligned=aligned
         )

@@ -298,13 +298,15 @@ class Epilogue:
             if isinstance(arg, Ref):
                 found = used.setdefault(arg.slot, set())
                 name = param.rsplit(" ", 1)[1]
-                values = [x for x in (*self.loads, *self.stores) if _has(name, x.pointer)]
-                found |= {x.dtype.itemsize for x in values}
-                own = all(x.pointer == name and not getattr(x, "at", "") for x in values)
+                places = [(x.pointer, x.dtype, x.at) for x in self.loads]
+                places += [(x.pointer, x.dtype, "") for x in self.stores]
+                places = [place for place in places if _has(name, place[0])]
+                found |= {dtype.itemsize for _, dtype, _ in places}
+                own = all(pointer == name and not at for pointer, _, at in places)
                 if arg.offset or not own or _has(name, self.compute + self.moments):
                     found.add(0)
         return frozenset(
-            (slot, *sizes) for slot, sizes in used.items() if len(sizes) == 1 and 0 not in sizes
+            (slot, max(sizes)) for slot, sizes in used.items() if len(sizes) == 1 and 0 not in sizes
         )
 
     @property
