@@ -344,7 +344,8 @@ class State:
     place; arrays read earlier keep their value all the same.
 
     Args:
-        value: the initial Array (its shape and dtype are the state's for good).
+        value: the initial Array, or what `kerascl.array` takes (its shape and dtype are the state's
+            for good).
         name: for messages.
     """
 
@@ -352,7 +353,8 @@ class State:
         "shape", "dtype", "device", "name", "pending", "place", "lease", "_leaf", "__weakref__",
     )  # fmt: skip
 
-    def __init__(self, value: Array, name: str = "state"):
+    def __init__(self, value: Array | npt.ArrayLike, name: str = "state"):
+        value = value if isinstance(value, Array) else from_host(value)
         self.shape = value.shape
         self.dtype = value.dtype
         self.device = value.device
@@ -389,12 +391,16 @@ class State:
             array = None if node.handle is None else node.handle()
             return Array(node) if array is None else array
 
-    def assign(self, value: Array) -> None:
-        """Replace the value by an Array of the same shape and dtype.
+    def assign(self, value: Array | npt.ArrayLike) -> None:
+        """Replace the value by an Array or a NumPy array of the same shape and dtype, or by numbers
+        of that shape, which get the dtype.
 
         Raises:
             ValueError: when the shape or dtype differs.
         """
+        if not isinstance(value, Array):
+            numbers = not isinstance(value, np.ndarray | np.generic)
+            value = from_host(np.asarray(value, self.dtype.numpy if numbers else None))
         if value.shape != self.shape or value.dtype is not self.dtype:
             raise ValueError(
                 f"cannot assign an array of shape {value.shape} and dtype {value.dtype.name} to "

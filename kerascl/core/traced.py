@@ -30,6 +30,9 @@ BARRIER = register(Op("barrier", Kind.VIEW, vjp=lambda g, y, x: (g,)))
 class TracedFunction:
     """A traced function.
 
+    Args:
+        outside: nodes of the trace that count as from outside.
+
     Attributes:
         arguments: stand-ins for its inputs.
         outputs: what they become.
@@ -45,11 +48,13 @@ class TracedFunction:
         outputs: Iterable[Array],
         records: list[Record],
         start: int,
+        outside: Iterable[Node] = (),
     ):
         self.arguments: list[Array] = list(arguments)
         self.outputs: list[Array] = list(outputs)
         self.records = records
         self._start = start
+        self._outside = {id(node) for node in outside}
         enrol(self)
         self.nodes, self.captured = self._inside()
         self.found: list[bool] = []
@@ -67,7 +72,8 @@ class TracedFunction:
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            if node.op.kind is Kind.LEAF or (node.serial < self._start and self._is_source(node)):
+            given = node.op.kind is Kind.LEAF or id(node) in self._outside
+            if given or (node.serial < self._start and self._is_source(node)):
                 captured[id(node)] = node
             else:
                 nodes.append(node)

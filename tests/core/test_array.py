@@ -166,3 +166,20 @@ def test_an_array_is_shown_where_its_device_is_lost():
     """A pool's worker that could not show its result would die and leave its parent waiting."""
     done = subprocess.run([sys.executable, "-c", FORK], capture_output=True, text=True, timeout=200)
     assert done.returncode == 0 and "forked" in done.stdout, done.stdout + done.stderr
+
+
+def test_states_of_what_numpy_has():
+    x = np.array([1.5, -2], np.float32)
+    state = kc.State(x)
+    np.testing.assert_array_equal(state.value.numpy(), x)
+    state.assign(x * 2)
+    np.testing.assert_array_equal(state.value.numpy(), x * 2)
+    state.assign([3, 4])  # numbers get its dtype
+    assert state.value.dtype is kc.float32 and state.value.tolist() == [3, 4]
+    count = kc.State(kc.array(5))
+    count.assign(7)
+    assert int(count.value) == 7
+    for bad in (np.zeros(2), np.zeros(3, np.float32), [1, 2, 3], 0):
+        with pytest.raises(ValueError, match="cannot assign"):
+            state.assign(bad)
+    assert state.value.tolist() == [3, 4]

@@ -121,4 +121,5 @@ def annotations_of_users(dtype: DTypeLike, mode: Literal["float16", "float32"]) 
 
 def updated(total: State) -> None:
     total.assign(total.value + 1)
-    total.assign(1.0)  # type: ignore[arg-type]  # an Array of the state's shape
+    total.assign(1.0)
+    total.assign(None)  # type: ignore[arg-type]  # a value of the state's shape
