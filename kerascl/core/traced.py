@@ -40,6 +40,7 @@ class TracedFunction:
         captured: Arrays from outside that it reads.
         nodes: what lies between, inputs first.
         found: of a gradient: which of the function's arguments and captured Arrays have one.
+        start: its own nodes have a larger serial.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class TracedFunction:
         self.arguments: list[Array] = list(arguments)
         self.outputs: list[Array] = list(outputs)
         self.records = records
-        self._start = start
+        self.start = start
         self._outside = {id(node) for node in outside}
         enrol(self)
         self.nodes, self.captured = self._inside()
@@ -73,7 +74,7 @@ class TracedFunction:
                 continue
             seen.add(id(node))
             given = node.op.kind is Kind.LEAF or id(node) in self._outside
-            if given or (node.serial < self._start and self._is_source(node)):
+            if given or (node.serial < self.start and self._is_source(node)):
                 captured[id(node)] = node
             else:
                 nodes.append(node)
@@ -133,7 +134,7 @@ class TracedFunction:
                 [*self.arguments, *upstream],
                 [g for g in grads if g is not None],
                 tape.records,
-                self._start,
+                self.start,
             )
             traced.found = [g is not None for g in grads]
             self._gradient = traced

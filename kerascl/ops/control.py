@@ -21,6 +21,7 @@ from kerascl.core.types import Attrs, Gradients, Results, Shape
 from kerascl.dtypes import DType
 from kerascl.ops.batched import as_batches
 from kerascl.ops.declare import as_array, library_operation, scalar
+from kerascl.ops.invariants import hoisted
 from kerascl.ops.movement import moveaxis
 from kerascl.ops.pointwise import add
 from kerascl.ops.views import expand_to
@@ -155,9 +156,9 @@ def _trace(
     states: list[State],
     xs: list[Array],
     device: Any,
-) -> tuple[Body, TracedFunction, list[State]]:
-    """The body to compile; the body to differentiate, a TracedFunction of carry and slices; and the
-    States that it assigns.
+) -> tuple[Body, TracedFunction, list[Array], list[State]]:
+    """The body to compile; the body to differentiate, a TracedFunction of carry and slices; the
+    values from outside that it reads; and the States that it assigns.
 
     The last carried values are those of `states`.
     """
@@ -191,8 +192,11 @@ def _trace(
     # not `carry_in`: the function may have assigned elements of them
     arguments = [handle(node) for node in places]
     traced = TracedFunction(arguments, [*carry_out, *results], records, trace.start)
+    captured = traced.captured
+    if not current.tapes:
+        traced, captured = hoisted(traced, {})
     body = standing_alone(traced, len(carry), len(carry_out))
-    return body, traced, list(trace.written.values())
+    return body, traced, captured, list(trace.written.values())
 
 
 def standing_alone(traced: TracedFunction, carries: int, outputs: int) -> Body:
@@ -358,7 +362,7 @@ def loop(
     states: list[State] = []
     while True:
         carried = [*first, *(state.value for state in states)]
-        body, traced, written = _trace(function, carried, states, slices, device)
+        body, traced, captured, written = _trace(function, carried, states, slices, device)
         found = [state for state in written if state not in states]
         if not found:
             break
@@ -369,7 +373,7 @@ def loop(
     shapes += [((length, *y.shape), y.dtype) for y in body.results]
     if history:
         shapes += [((length, *c.shape), c.dtype) for c in carried]
-    inputs, attrs = (*carried, *slices, *traced.captured), (body, length, reverse, history)
+    inputs, attrs = (*carried, *slices, *captured), (body, length, reverse, history)
     with pause():
         outputs = apply_multi(LOOP, inputs, attrs, shapes)
     if tapes:

@@ -7,13 +7,36 @@ generates text more than all that is done with it: it is computed once, before t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+from kerascl.core.array import Array
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
-from kerascl.core.traced import TracedFunction
+from kerascl.core.tape import pause
+from kerascl.core.traced import TracedFunction, handle
 
 LEAST = 1 << 10  # elements: less is computed as fast as it is read
 _WORK = (Kind.REDUCTION, Kind.LIBRARY)
 STAY = frozenset({"while"})  # a loop might not end that is never begun
+
+
+def hoisted(
+    traced: TracedFunction, outside: Mapping[int, Array]
+) -> tuple[TracedFunction, list[Array]]:
+    """A loop's body, traced without derivatives, that reads from outside what never changes; and
+    the values that it reads.
+
+    Args:
+        outside: by the id of its node, the value outside that a node of the body stands for.
+    """
+    values = dict(outside)
+    if before := invariants(traced):
+        made = TracedFunction([], [handle(node) for node in before], [], traced.start)
+        with pause():
+            found = made.replay([], values)
+        values |= {id(node): value for node, value in zip(before, found, strict=True)}
+        traced = TracedFunction(traced.arguments, traced.outputs, [], traced.start, before)
+    return traced, [values.get(id(x._node), x) for x in traced.captured]
 
 
 def invariants(traced: TracedFunction) -> list[Node]:

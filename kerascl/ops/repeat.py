@@ -19,7 +19,7 @@ from kerascl.ops.batched import as_batches
 from kerascl.ops.branches import as_condition, select
 from kerascl.ops.control import KEEP, Body, StatesTrace, loop, standing_alone
 from kerascl.ops.declare import as_array, cast_to, library_operation, scalar
-from kerascl.ops.invariants import invariants
+from kerascl.ops.invariants import hoisted
 from kerascl.ops.movement import iota
 from kerascl.ops.pointwise import logical_and, where
 from kerascl.ops.reduction import any as any_of
@@ -85,18 +85,11 @@ def _trace(
         results = [apply(KEEP, (y,), (), y.shape, y.dtype) for y in results]
     inputs = [places[k] for k in carried] + [trace.stand_ins[key][1] for key in trace.written]
     # not `given`: the function may have assigned elements of them
-    arguments = [handle(node) for node in inputs]
-    traced = TracedFunction(arguments, results, [], trace.start)
+    traced = TracedFunction([handle(node) for node in inputs], results, [], trace.start)
     outside = {id(node): c for node, c in zip(places, carry, strict=True)}
     outside |= {id(node): state.value for state, node in trace.stand_ins.values()}
-    if before := invariants(traced):
-        made = TracedFunction([], [handle(node) for node in before], [], trace.start)
-        with pause():
-            values = made.replay([], outside)
-        outside |= {id(node): value for node, value in zip(before, values, strict=True)}
-        traced = TracedFunction(arguments, results, [], trace.start, before)
+    traced, captured = hoisted(traced, outside)
     body = standing_alone(traced, len(inputs), len(inputs))
-    captured = [outside.get(id(x._node), x) for x in traced.captured]
     return body, carried, list(trace.written.values()), captured
 
 

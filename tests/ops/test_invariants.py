@@ -5,12 +5,13 @@ import pytest
 
 import kerascl as kc
 from kerascl.core.op import Kind
+from kerascl.ops import control, repeat
 
 
 def loops(function, *args):
-    """The names of the operations inside and around the loop of a captured function."""
+    """The result of a captured function, and the names of the operations in each of its loops."""
     traced = []
-    body_of = kc.ops.repeat.standing_alone
+    body_of = control.standing_alone
 
     def standing_alone(function, *rest):
         body = body_of(function, *rest)
@@ -18,7 +19,8 @@ def loops(function, *args):
         return body
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kc.ops.repeat, "standing_alone", standing_alone)
+        patch.setattr(repeat, "standing_alone", standing_alone)
+        patch.setattr(control, "standing_alone", standing_alone)
         result = kc.jit(function)(*args)
     return result, traced
 
@@ -193,3 +195,41 @@ def test_results_of_several(data, rng):
     for _ in range(3):
         wanted = wanted * 0.5 + add
     np.testing.assert_allclose(found.numpy(), wanted, 1e-5)
+
+
+def test_loops_of_known_lengths(data, rng):
+    """Where nobody asks for a derivative; with one, both are right."""
+    x, w = data
+    xs = rng.standard_normal((4, 3, 40)).astype(np.float32)
+
+    def function(w):
+        def step(c, x):
+            c = kc.tanh(c @ halved(w)) + x
+            return c, kc.sum(c)
+
+        return kc.scan(step, kc.array(x), kc.array(xs))
+
+    def total(w):
+        c, sums = function(w)
+        return kc.sum(c) + kc.sum(sums)
+
+    (found, sums), (inside,) = loops(function, kc.array(w))
+    assert "cast" not in inside
+    wanted, own = x.astype(np.float64), w.astype(np.float16).astype(np.float64)
+    slope, each = np.zeros_like(own), []
+    kept = [wanted]
+    for k in range(4):
+        wanted = np.tanh(wanted @ own) + xs[k]
+        kept.append(wanted)
+        each.append(wanted.sum())
+    np.testing.assert_allclose(found.numpy(), wanted, 0, 1e-5)
+    np.testing.assert_allclose(sums.numpy(), each, 1e-5, 1e-4)
+    g = np.ones_like(wanted)
+    for k in reversed(range(4)):
+        g = g + 1  # of the step's sum
+        d = g * (1 - (kept[k + 1] - xs[k]) ** 2)
+        slope += kept[k].T @ d
+        g = d @ own.T
+    gradient = kc.jit(kc.grad(total))(kc.array(w)).numpy()
+    # casts to float16 round the gradient, too
+    np.testing.assert_allclose(gradient, slope, 2e-3, 2e-2)
