@@ -249,6 +249,29 @@ def test_results_get_new_memory_in_each_call(staying_on, rng):
         close(found[1].numpy(), b)
 
 
+def test_a_profile_sees_each_kernel(dev, rng, monkeypatch):
+    """The same kernels, launched one by one: KERASCL_RESIDENT=3, as `kerascl profile` has it."""
+    monkeypatch.setattr(resident, "team", lambda info: Team(1, 0, False, info.device_atomics))
+    x = rng.standard_normal((4, 33)).astype(np.float32)
+
+    def function(x, n):
+        def body(k, x):
+            return k + 1, kc.sin(x) - kc.mean(x, axis=-1, keepdims=True) + kc.max(x)
+
+        return kc.while_loop(lambda k, _: k < n, body, (kc.array(np.int32(0)), x))[1]
+
+    found = {}
+    for setting in ("2", "3"):
+        monkeypatch.setenv("KERASCL_RESIDENT", setting)
+        monkeypatch.setattr(kc.engine, "programs", {})
+        run = kc.jit(function)
+        args = kc.array(x), kc.array(np.int32(4))
+        found[setting] = run(*args).numpy(), launches(run, *args)
+    np.testing.assert_array_equal(found["2"][0], found["3"][0])
+    assert "resident" in found["2"][1] and "resident" not in found["3"][1]
+    assert len(found["3"][1]) > len(found["2"][1])
+
+
 # -- which steps wait
 
 

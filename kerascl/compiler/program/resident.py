@@ -37,6 +37,7 @@ from kerascl.runtime import device as devices
 from kerascl.runtime.device import DeviceInfo
 from kerascl.runtime.launch import LocalMemory
 
+ALONE, APART = 2, 3  # values of KERASCL_RESIDENT
 LEAST = 3  # launches that are worth a table
 # Of a launch: larger ones take long beside what it costs to launch them, and need more than one
 # work-group on a compute unit.
@@ -62,7 +63,7 @@ SELF_TEST = SelfTest(
 def team(info: DeviceInfo) -> Team | None:
     """How launches stay on the device; None where they do not."""
     wanted = config.resident()
-    if wanted > 1:
+    if wanted == ALONE:
         return Team(1, 0, False, info.device_atomics)
     if wanted and not _reason(info) and asked.passed(info, SELF_TEST):
         return staying.known(info)
@@ -101,7 +102,9 @@ def repeated(
     """
     how = team(info)
     lasting = _lasting(steps, slots)
-    runs = [] if how is None else _runs(steps, how, lasting, info)
+    runs: list[_Run] = []
+    if how is not None and config.resident() != APART:
+        runs = _runs(steps, how, lasting, info)
     runs = [run for run in runs if len(run.parts) >= LEAST]
     joined = {k for run in runs for k in range(run.first, run.first + len(run.parts))}
     last = len(steps) - 1
