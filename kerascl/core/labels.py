@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 
 from kerascl.core.context import current
 from kerascl.core.node import new_serial
@@ -27,10 +28,34 @@ class Labels:
         """The name of the node with this serial number."""
         return self._names[bisect_right(self._starts, serial) - 1]
 
+    def through(self, serials: Mapping[int, int]) -> Moved:
+        """The same for nodes that stand for others.
+
+        Args:
+            serials: of a node, that of the one which it stands for.
+        """
+        return Moved(self, serials)
+
     @property
     def last(self) -> str:
         """The name in force."""
         return self._names[-1]
+
+
+class Moved:
+    """Labels of nodes that stand for others."""
+
+    def __init__(self, labels: Labels | Moved, serials: Mapping[int, int]) -> None:
+        self._labels = labels
+        self._serials = serials
+
+    def at(self, serial: int) -> str:
+        """The name of the node with this serial number."""
+        return self._labels.at(self._serials.get(serial, serial))
+
+    def through(self, serials: Mapping[int, int]) -> Moved:
+        """See `Labels.through`."""
+        return Moved(self, serials)
 
 
 def mark(name: str) -> None:

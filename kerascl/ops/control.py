@@ -202,8 +202,11 @@ def _trace(
 def standing_alone(traced: TracedFunction, carries: int, outputs: int) -> Body:
     """A copy of the graph in which what it reads from outside are arguments.
 
-    Compiled programs are kept by their body, which must not hold anybody's arrays.
+    Compiled programs are kept by their body, which must not hold anybody's arrays.  Where layers
+    are noted, each copy belongs to that of its original.
     """
+    labels = current.labels
+    last = "" if labels is None else labels.last
     new = {id(x._node): x._node for x in traced.arguments}
     captured = []
     for k, x in enumerate(traced.captured):
@@ -212,10 +215,14 @@ def standing_alone(traced: TracedFunction, carries: int, outputs: int) -> Body:
         captured.append(new[id(node)])
     for node in traced.nodes:
         inputs = tuple([new[id(x)] for x in node.inputs])
+        if labels is not None:
+            labels.mark(labels.at(node.serial))
         copy = Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.device)
         if node.op.outputs > 1:
             copy.results = node.results
         new[id(node)] = copy
+    if labels is not None:
+        labels.mark(last)
     roots = [new[id(y._node)] for y in traced.outputs]
     arguments = [x._node for x in traced.arguments]
     return Body(

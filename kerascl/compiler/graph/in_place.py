@@ -69,11 +69,13 @@ class Bodies:
         nodes: in topological order.
         roots: what stands for each root that was given; of a carry in place, the memory.
         more: further roots: memory as the other stores leave it.
+        serials: of new nodes, the serial numbers of those that they stand for.
     """
 
     nodes: list[Node]
     roots: list[Node]
     more: list[Node] = field(default_factory=list)
+    serials: dict[int, int] = field(default_factory=dict)
 
 
 def carry_of(updated: Node) -> Node:
@@ -139,6 +141,7 @@ class _Rebuilt:
         self.memory: dict[int, Node] = {}  # after each update
         self.last: dict[int, list[Node]] = {}  # of each carry: updates that no other follows
         self.new: dict[int, Node] = {}
+        self.serials: dict[int, int] = {}
 
     def add(self, carry: Node, root: Node, nodes: list[Node]) -> None:
         """Note the updates that make the next value of a carry of it, if nothing else does."""
@@ -191,6 +194,7 @@ class _Rebuilt:
             self.new[id(node)] = node
         else:
             self.new[id(node)] = _copy(node, inputs)
+        self.serials[self.new[id(node)].serial] = node.serial
 
     def _stored(self, node: Node, store: _Store, inputs: tuple[Node, ...]) -> Node:
         """The store of an update's box; gives the array after it."""
@@ -201,6 +205,7 @@ class _Rebuilt:
         )
         columns = [_everywhere(start, part.shape) for start in moving]
         put = Node(STORE, (part, *columns), (region,), part.shape, part.dtype)
+        self.serials[put.serial] = node.serial
         before = carry if store.before is None else self.memory[id(store.before)]
         result = Node(UPDATED, (put, before), (), carry.shape, carry.dtype)
         self.memory[id(node)] = result
@@ -216,7 +221,7 @@ class _Rebuilt:
             if last is not None:
                 found[k], *rest = [self.memory[id(node)] for node in last]
                 more += rest
-        return Bodies(topological([*found, *more]), found, more)
+        return Bodies(topological([*found, *more]), found, more, self.serials)
 
 
 def _copy(node: Node, inputs: tuple[Node, ...]) -> Node:

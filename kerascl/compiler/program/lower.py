@@ -40,7 +40,7 @@ from kerascl.compiler.program import (
 )
 from kerascl.compiler.program.program import Program, Slot, Step, Use, copy_step, value_of
 from kerascl.compiler.program.repeat import advance_step, predicated, repeat_step, start_step
-from kerascl.core.labels import Labels
+from kerascl.core.labels import Labels, Moved
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.kernels.contract.epilogue import store_epilogue
@@ -68,7 +68,7 @@ def lower(
     info: DeviceInfo,
     generic: bool,
     streamed: frozenset[int] = frozenset(),
-    labels: Labels | None = None,
+    labels: Labels | Moved | None = None,
     meanwhile: asked.Meanwhile[Program] | None = None,
 ) -> Program:
     """Compile a graph, with kernels alone whose self-tests pass.
@@ -96,7 +96,7 @@ def _lower(
     info: DeviceInfo,
     generic: bool,
     streamed: frozenset[int],
-    labels: Labels | None,
+    labels: Labels | Moved | None,
 ) -> Program:
     if not info.fp64:
         _refuse_doubles(nodes, info)
@@ -117,7 +117,7 @@ def _lower(
         computing=None if generic else _Captured(info),
         memory_bound=info.kind == "gpu",
     )  # fmt: skip
-    program = _Lowering(position, roots, stored, info, generic)
+    program = _Lowering(position, roots, stored, info, generic, labels)
     for node in nodes:
         if node.op is UPDATED:
             program.memory[id(node)] = program.memory[id(node.inputs[0])] = carry_of(node)
@@ -181,8 +181,10 @@ class _Lowering:
         stored: set[int],
         info: DeviceInfo,
         generic: bool,
+        labels: Labels | Moved | None = None,
     ) -> None:
         self.info = info
+        self.labels = labels
         self.stored = stored
         self.generic = generic
         self.position = position
@@ -460,7 +462,8 @@ class _Lowering:
             ids = frozenset(id(n) for n in streamed)
             wanted = [*found.roots, *found.more]
             try:
-                inner = _lower(found.nodes, wanted, self.info, self.generic, ids, None)
+                labels = None if self.labels is None else self.labels.through(found.serials)
+                inner = _lower(found.nodes, wanted, self.info, self.generic, ids, labels)
             except ReadLater as late:
                 without.add(id(late.carry))
                 continue
