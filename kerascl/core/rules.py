@@ -35,13 +35,18 @@ def broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...]:
     return result
 
 
+def is_integer(value: Any) -> bool:
+    """Whether it stands for one integer: a number, or an array without dimensions."""
+    return hasattr(value, "__index__") and not getattr(value, "ndim", 0)
+
+
 def integers(value: Any) -> tuple[int, ...]:
-    """An integer, or those of a sequence, as Python's; an array without dimensions is an integer.
+    """What `is_integer`, or the integers of a sequence, as Python's.
 
     Raises:
         TypeError: of anything else.
     """
-    if hasattr(value, "__index__") and not getattr(value, "ndim", 0):
+    if is_integer(value):
         return (operator.index(value),)
     return tuple(map(operator.index, value))
 

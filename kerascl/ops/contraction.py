@@ -142,11 +142,11 @@ def tensordot(
         ValueError: when the axes do not fit.
     """
     (a, b), dtype = _convert((a, b), dtype)
-    if isinstance(axes, Sequence):
-        first, second = (list(rules.integers(x)) for x in axes)
-    else:
+    if rules.is_integer(axes):
         (count,) = rules.integers(axes)
         first, second = list(range(a.ndim - count, a.ndim)), list(range(count))
+    else:
+        first, second = (list(rules.integers(x)) for x in axes)  # type: ignore[union-attr]
     first = [rules.axis_index(x, a.ndim) for x in first]
     second = [rules.axis_index(x, b.ndim) for x in second]
     if [a.shape[x] for x in first] != [b.shape[x] for x in second]:

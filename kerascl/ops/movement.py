@@ -399,8 +399,8 @@ def meshgrid(*vectors: ArrayLike, indexing: str = "xy") -> list[Array]:
 
 # -- padding ------------------------------------------------------------------
 def _widths(pad_width: Any, rank: int) -> list[tuple[int, int]]:
-    single = hasattr(pad_width, "__index__") and not getattr(pad_width, "ndim", 0)
-    widths: list[Any] = [operator.index(pad_width)] if single else list(pad_width)
+    one = rules.is_integer(pad_width)
+    widths: list[Any] = [operator.index(pad_width)] if one else list(pad_width)
     if widths and not hasattr(widths[0], "__iter__"):
         widths = [tuple(widths)] if len(widths) == 2 else [(w, w) for w in widths]
     widths = [tuple(w) * (2 if len(tuple(w)) == 1 else 1) for w in widths]

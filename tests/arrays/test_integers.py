@@ -28,6 +28,9 @@ CALLS = {
     "diagonal": lambda xp, n: xp.diagonal(xp.asarray(M), n),
     "trace": lambda xp, n: xp.trace(xp.asarray(M), n),
     "tensordot": lambda xp, n: xp.tensordot(xp.ones((2, 3, 4, 5)), xp.ones((3, 4, 5, 2)), n),
+    "tensordot of axes": lambda xp, n: xp.tensordot(
+        xp.ones((2, 3, 4)), xp.ones((4, 3)), np.array([[n - 1, n - 2], [0, 1]])
+    ),
     "partition": lambda xp, n: xp.partition(xp.asarray(V), n)[n],
     "bincount": lambda xp, n: xp.bincount(xp.asarray([1, 1]), minlength=n),
     "fft": lambda xp, n: xp.fft.fft(xp.asarray(V), n),
