@@ -28,6 +28,7 @@ from kerascl.ops.pointwise import absolute, exp, maximum, sigmoid, tanh, where
 from kerascl.ops.pooling import average_pool, max_pool
 from kerascl.ops.recurrent import lstm
 from kerascl.ops.reduction import argmax, mean
+from kerascl.ops.reduction import max as largest
 from kerascl.ops.reduction import sum as total
 from kerascl.ops.scan import cummax, cumsum
 from kerascl.ops.sorting import argsort, segment_sum, sort, top_k
@@ -188,6 +189,20 @@ def _rows(rows: int, n: int) -> Iterator[Case]:
 
     yield Case(
         "rows", f"softmax, normalisation float32[{rows}, {n}]", _floats((rows, n)), run, want, 1e-5
+    )
+
+    # a compiler kept a negated float, and what follows from it, wrongly from barrier to barrier
+    def turned(x):
+        y = 1 / (1 + np.exp(-x))
+        return x.min(-1, keepdims=True) - x, y - y.mean(-1, keepdims=True)
+
+    def turn(x):
+        y = sigmoid(x)
+        return -x - largest(-x, -1, keepdims=True), y - mean(y, -1, keepdims=True)
+
+    many = 6 * rows  # so that a work-group has one
+    yield Case(
+        "rows", f"of negations float32[{many}, {n}]", _floats((many, n)), turn, turned, 1e-5
     )
 
 

@@ -214,8 +214,9 @@ TABLE = (
         "the same in all work-items, so that behind a barrier all have the last one's; so it does "
         "with what comparisons decided: -sign(x) of rows whose mean and variance are taken (AVX2); "
         "and from one short loop to the next: log_softmax of padded rows, softmax of rolled ones; "
-        "it ends the process (signal 11) where what was decided for a row is used behind two",
-        _intel_cpu_2026_2,
+        "it ends the process (signal 11) where what was decided for a row is used behind two; seen "
+        "in 2026.22, and nothing says that others do better",
+        _intel_cpu,
     ),
     Quirk(
         "fails_at_many_stages",
