@@ -21,6 +21,9 @@ USUAL = 256
 MOST_AGAIN = 1024
 MANY_EACH = 48
 TOGETHER = 16  # values in local memory that one work-item merges
+# Elements, or vectors, of a row that is split, for each work-item: of neighbours, and of others,
+# which many loads at a time read.
+LEAST_EACH = {True: 16, False: 32}
 # Of rows of which vectors stay in registers: work-items of a group, so that groups that end make
 # room in small steps; elements of each at most; and the part of its registers that holds what was
 # read, of as many as it has while a quarter of the work-items run that a unit has room for.
@@ -276,8 +279,8 @@ def layout_of(
         groups = ceil_div(rows, group_rows)
         wanted = info.compute_units * (4 if cpu else 8)
         if groups < wanted:
-            # a second kernel costs a launch: split only where each part is long
-            shortest = threads * lanes * 32
+            # parts are added up at the end: split only where each is long
+            shortest = threads * lanes * LEAST_EACH[threads_first]
             splits = max(1, min(-(-wanted // groups), length // shortest))
     layout = Layout(group_rows, threads, splits, threads_first, lanes=lanes)
     return _agreeing(layout, info)
