@@ -5,13 +5,16 @@ import dataclasses
 import pytest
 
 from kerascl import dtypes
+from kerascl.kernels.attention import few
 from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.attention.few import FewQueries
 from kerascl.kernels.attention.tiled import TiledAttentionGradient
 from kerascl.kernels.contract import arrival
 from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.lanes import Lanes
 from tests import profiles
+from tests.compiler.test_agreement import EMULATION
 from tests.kernels.test_attention import DROPPED, WAYS, Case
 
 
@@ -97,6 +100,37 @@ def test_how_many_values_come_first(rng):
     assert found(card, dtypes.float32, 63) == 0  # not read in fours
     assert found(dataclasses.replace(card, kind="cpu"), dtypes.float32) == 0
     assert found(dataclasses.replace(card, registers=64), dtypes.float32) == 4
+
+
+class Lanewise(Sliced):
+    """Lanes give each other values, which is emulated."""
+
+    def plan(self, problem, info, epilogue):
+        plan = super().plan(problem, info, epilogue)
+        first = plan.launches[0]
+        begin = "{\n  __local float q["
+        assert "#define SHARE_KEYS 1" in first.source and begin in first.source
+        text = first.source.replace(begin, "{\n  __local uint of_lanes[128];" + begin[1:])
+        plan.launches[0] = dataclasses.replace(first, source=text)
+        return plan
+
+
+@pytest.mark.every(3)
+@pytest.mark.parametrize("way", ["whole", "arrives", "launch"])
+@pytest.mark.parametrize("lanes", [True, False], ids=["lanes", "local memory"])
+@pytest.mark.parametrize("width, depth", [(64, 64), (8, 32), (52, 60), (20, 24), (128, 128)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_work_items_share_keys(dtype, width, depth, lanes, way, dev, rng, monkeypatch):
+    """Whether or not keys fill the work-items, a chunk, or a slice."""
+    if way == "arrives" and not arrival.supported(dev.info):
+        pytest.skip("work-groups of one launch cannot hand memory to each other here")
+    monkeypatch.setattr(few, "lanes_of", lambda info: Lanes(32, EMULATION) if lanes else None)
+    if not lanes and depth > 64:
+        monkeypatch.setattr(few, "SHARING", 32)
+    solver = (Lanewise if lanes else Sliced)(way, "gpu")
+    for source in (3, 130, 700) if way == "whole" else (1300,):
+        case = Case((1, 2, source, 4, 2, width, depth), rng, dtype=getattr(dtypes, dtype))
+        case.check((solver, TiledAttentionGradient()), dev)
 
 
 def test_strides(dev, rng):

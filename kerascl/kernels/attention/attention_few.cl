@@ -1,8 +1,9 @@
 // Attention of few queries, as where text is generated: a work-group owns one query of one head, and
-// SLICE of its keys.  For the logits each work-item takes whole keys; for the results LANES work-items
-// take four features each, and TEAMS of them every TEAMS-th key.  Logits are kept times log2(e).
-// The first EARLY loads of values are under way while logits are computed: compilers keep them before the
-// barriers in between.
+// SLICE of its keys.  For the results LANES work-items take four features each, and TEAMS of them every
+// TEAMS-th key; for the logits, too, where they SHARE_KEYS, else each work-item takes whole keys.  Logits
+// are kept times log2(e).
+// The first EARLY loads of values are under way while logits are computed, and HELD loads of keys before
+// they are needed: compilers keep them before the barriers in between.
 #define TEAMS (THREADS / LANES)
 #define DP (4 * LANES)
 #define WP ((WIDTH + 3) / 4 * 4)
@@ -18,6 +19,19 @@
 #endif
 
 // The sum or the maximum of every work-item's x.
+#ifdef LANES_OF_WARP
+#define OTHER_LANE(x, distance) as_float(kcl_of_lane(as_uint(x), distance))
+#define OVER_GROUP(result, x, combine) \
+  float result = (x); \
+  _Pragma("unroll") for (int half_ = LANES_OF_WARP / 2; half_ > 0; half_ /= 2) { \
+    const float other_ = OTHER_LANE(result, half_); \
+    result = combine(result, other_); \
+  } \
+  if (lid % LANES_OF_WARP == 0) part[lid / LANES_OF_WARP] = result; \
+  barrier(CLK_LOCAL_MEM_FENCE); \
+  result = part[0]; \
+  _Pragma("unroll") for (int k_ = 1; k_ < THREADS / LANES_OF_WARP; ++k_) result = combine(result, part[k_]);
+#else
 #define OVER_GROUP(result, x, combine) \
   part[lid] = (x); \
   barrier(CLK_LOCAL_MEM_FENCE); \
@@ -27,7 +41,28 @@
   } \
   const float result = part[0]; \
   barrier(CLK_LOCAL_MEM_FENCE);
+#endif
 #define PLUS(x, y) ((x) + (y))
+
+// Each of LANES work-items has products of its features with LANES keys, x[e] with key e: x[0] becomes
+// the sum over all of them for the key of the work-item's own number.
+#ifdef LANES_OF_WARP
+#define SUM_OF_LANES(x) \
+  _Pragma("unroll") for (int half_ = LANES / 2; half_ > 0; half_ /= 2) \
+    _Pragma("unroll") for (int e_ = 0; e_ < half_; ++e_) { \
+      const bool upper_ = lane & half_; \
+      const float given_ = upper_ ? x[e_] : x[e_ + half_]; \
+      const float other_ = OTHER_LANE(given_, half_); \
+      x[e_] = (upper_ ? x[e_ + half_] : x[e_]) + other_; \
+    }
+#else
+#define SUM_OF_LANES(x) \
+  EACH(e_, LANES) products[(team * LANES + e_) * (LANES + 1) + lane] = x[e_]; \
+  barrier(CLK_LOCAL_MEM_FENCE); \
+  x[0] = 0; \
+  EACH(e_, LANES) x[0] += products[lid * (LANES + 1) + e_]; \
+  barrier(CLK_LOCAL_MEM_FENCE);
+#endif
 
 // What the slices left becomes the results of query t.
 #define JOIN_SLICES \
@@ -66,6 +101,15 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
   __global const X_T* k = pK + kOff + b * k0 + h / REPEAT * k2;
   __global const X_T* v = pV + vOff + b * v0 + h / REPEAT * v2;
   __global const X_T* own = pQ + qOff + b * q0 + t * q1 + h * q2;
+#if SHARE_KEYS
+#ifndef LANES_OF_WARP
+  __local float products[THREADS * (LANES + 1)];
+#endif
+  const int at4 = 4 * lane < WIDTH ? 4 * lane : 0;
+#define KEY_AT(s) (k + min((s), S - 1) * k1 + at4)
+  X_RAW4 held[HELD];
+  EACH(e, HELD) held[e] = *(__global const X_RAW4*)KEY_AT(split * SLICE + team + e * TEAMS);
+#endif
 #if EARLY
   X_RAW4 early[EARLY];
 #pragma unroll
@@ -76,11 +120,39 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
   for (int d = lid; d < WP; d += THREADS) q[d] = d < WIDTH ? X_LOAD(own, d * q3) : 0.0f;
   barrier(CLK_LOCAL_MEM_FENCE);
   const int end = min(S, (split + 1) * SLICE);
+#if SHARE_KEYS
+  const float4 own4 = vload4(0, q + at4);
+#endif
   float4 o = (float4)(0);
   float top = LOWEST, sum = 0;
   for (int c0 = split * SLICE; c0 < end; c0 += CHUNK) {
     const int c1 = min(end, c0 + CHUNK);
     float most = LOWEST;
+#if SHARE_KEYS
+    for (int from = c0; from < c1; from += THREADS) {
+      float x[LANES];
+      EACH(e, LANES) {
+        float4 key;
+        if (e < HELD) {
+          key = RAW_LOAD4((const __private X_T*)&held[e < HELD ? e : 0], 0);
+          if (from + THREADS < end)
+            held[e < HELD ? e : 0] =
+                *(__global const X_RAW4*)KEY_AT(from + THREADS + team + e * TEAMS);
+        } else {
+          key = X_LOAD4(KEY_AT(from + team + e * TEAMS), 0);
+        }
+        key *= own4;
+        x[e] = 4 * lane < WIDTH ? (key.s0 + key.s1) + (key.s2 + key.s3) : 0.0f;
+      }
+      SUM_OF_LANES(x)
+      const int s = from + team + lane * TEAMS;
+      if (s < c1) {
+        FINISH_LOGIT(x[0], t, s)
+        w[s - c0] = x[0];
+        most = fmax(most, x[0]);
+      }
+    }
+#else
     for (int s = c0 + lid; s < c1; s += THREADS) {
       __global const X_T* key = k + s * k1;
       float4 x4 = (float4)(0);
@@ -91,6 +163,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
       w[s - c0] = x;
       most = fmax(most, x);
     }
+#endif
     OVER_GROUP(highest, most, fmax)
     most = fmax(top, highest);
     const float keep = exp2(top - most);

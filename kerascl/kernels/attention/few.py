@@ -9,6 +9,7 @@ from kerascl.kernels.attention.problem import LOG2_E, AttentionProblem, extra_re
 from kerascl.kernels.attention.tiled import head, in_vectors, strides
 from kerascl.kernels.contract import arrival
 from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.lanes import lanes_of
 from kerascl.kernels.contract.plan import Arg, Counters, Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.contract.solver import Solver
@@ -20,7 +21,9 @@ MOST_QUERIES = 8
 THREADS = 128
 CHUNK = 512  # keys whose logits lie in local memory at once
 LEAST_KEYS = 256  # of a slice
-EARLY_WORDS = 32  # of 32 bits, of values that a work-item of a GPU asks for before it needs them
+# Of 32 bits, of values and of keys, that a work-item of a GPU asks for before it needs them.
+EARLY_WORDS = 32
+SHARING = 16  # most work-items that share keys through local memory, which grows with them
 
 
 class Slices(NamedTuple):
@@ -40,7 +43,8 @@ class FewQueries(Solver):
 
     def applies(self, problem: AttentionProblem, info) -> bool:
         p = problem
-        room = 4 * (p.width + 5 * THREADS + CHUNK) + 512 <= info.local_mem_bytes
+        shared = THREADS * (SHARING + 1)
+        room = 4 * (p.width + 5 * THREADS + CHUNK + shared) + 512 <= info.local_mem_bytes
         few = p.length <= MOST_QUERIES and p.grad is None
         return p.usable and few and room and info.max_work_group_size >= THREADS
 
@@ -73,7 +77,14 @@ class FewQueries(Solver):
             *epilogue.args,
         )  # fmt: skip
         early = self._early(p, info, ceil_div(min(slices.size, CHUNK), THREADS // lanes))
-        names |= dict(EARLY=early)
+        held = self._early(p, info, lanes)
+        exchange = lanes_of(info)
+        exchange = exchange if exchange and lanes <= exchange.width else None
+        share = held and p.width <= 4 * lanes and (exchange or lanes <= SHARING)
+        names |= dict(EARLY=early, SHARE_KEYS=int(bool(share)), HELD=held)
+        if exchange:
+            names |= dict(LANES_OF_WARP=exchange.width)
+            helper += exchange.helper
         raw = "ushort4" if p.q.dtype.storage == "half" else f"{p.q.dtype.storage}4"
         helper += f"#define X_RAW4 {raw}\n" + load4("RAW", p.q.dtype, float32, "__private")
         text = cl_source("attention/attention_few.cl")
