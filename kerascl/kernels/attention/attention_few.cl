@@ -47,14 +47,16 @@
 // Each of LANES work-items has products of its features with LANES keys, x[e] with key e: x[0] becomes
 // the sum over all of them for the key of the work-item's own number.
 #ifdef LANES_OF_WARP
+#define SUM_OF_HALF(x, half_) \
+  if (LANES > half_) EACH(e_, half_) { \
+    const float low_ = x[e_ % LANES], high_ = x[(e_ + half_) % LANES]; \
+    const bool upper_ = lane & half_; \
+    const float given_ = upper_ ? low_ : high_; \
+    const float other_ = OTHER_LANE(given_, half_); \
+    x[e_ % LANES] = (upper_ ? high_ : low_) + other_; \
+  }
 #define SUM_OF_LANES(x) \
-  _Pragma("unroll") for (int half_ = LANES / 2; half_ > 0; half_ /= 2) \
-    _Pragma("unroll") for (int e_ = 0; e_ < half_; ++e_) { \
-      const bool upper_ = lane & half_; \
-      const float given_ = upper_ ? x[e_] : x[e_ + half_]; \
-      const float other_ = OTHER_LANE(given_, half_); \
-      x[e_] = (upper_ ? x[e_ + half_] : x[e_]) + other_; \
-    }
+  SUM_OF_HALF(x, 16) SUM_OF_HALF(x, 8) SUM_OF_HALF(x, 4) SUM_OF_HALF(x, 2) SUM_OF_HALF(x, 1)
 #else
 #define SUM_OF_LANES(x) \
   EACH(e_, LANES) products[(team * LANES + e_) * (LANES + 1) + lane] = x[e_]; \

@@ -21,7 +21,8 @@ MOST_QUERIES = 8
 THREADS = 128
 CHUNK = 512  # keys whose logits lie in local memory at once
 LEAST_KEYS = 256  # of a slice
-# Of 32 bits, of values and of keys, that a work-item of a GPU asks for before it needs them.
+# Of 32 bits, of values and of keys, that a work-item of a GPU asks for before it needs them; half of
+# them where keys go round in a loop, whose addresses take registers.
 EARLY_WORDS = 32
 SHARING = 16  # most work-items that share keys through local memory, which grows with them
 
@@ -76,8 +77,8 @@ class FewQueries(Solver):
             Scalar("float", p.scale * LOG2_E), *strides(p, p.q, p.k, p.v), *extra_scalars(p),
             *epilogue.args,
         )  # fmt: skip
-        early = self._early(p, info, ceil_div(min(slices.size, CHUNK), THREADS // lanes))
-        held = self._early(p, info, lanes)
+        early = self._early(p, info, slices, ceil_div(min(slices.size, CHUNK), THREADS // lanes))
+        held = self._early(p, info, slices, lanes)
         exchange = lanes_of(info)
         exchange = exchange if exchange and lanes <= exchange.width else None
         share = held and p.width <= 4 * lanes and (exchange or lanes <= SHARING)
@@ -107,11 +108,12 @@ class FewQueries(Solver):
         place = 4 * (4 * lanes + 2)
         return Plan(launches, [rows * slices.number * place] if slices.number > 1 else [])
 
-    def _early(self, p: AttentionProblem, info, loads: int) -> int:
+    def _early(self, p: AttentionProblem, info, slices: Slices, loads: int) -> int:
         """How many of a work-item's loads of four values come first."""
         if info.kind == "cpu" or not in_vectors(p):
             return 0
-        room = min(EARLY_WORDS, info.registers // 4) if info.registers else EARLY_WORDS
+        room = EARLY_WORDS if slices.size <= THREADS else EARLY_WORDS // 2
+        room = min(room, info.registers // 4) if info.registers else room
         return min(loads, room // p.q.dtype.itemsize)
 
     def _slices(self, p: AttentionProblem, info) -> Slices:
