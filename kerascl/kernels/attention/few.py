@@ -21,8 +21,8 @@ MOST_QUERIES = 8
 THREADS = 128
 CHUNK = 512  # keys whose logits lie in local memory at once
 LEAST_KEYS = 256  # of a slice
-# Of 32 bits, of values and of keys, that a work-item of a GPU asks for before it needs them; half of
-# them where keys go round in a loop, whose addresses take registers.
+# Of 32 bits, of values and of keys, that a work-item of a GPU asks for before it needs them; half
+# as many where keys go round in a loop, whose addresses take registers.
 EARLY_WORDS = 32
 SHARING = 16  # most work-items that share keys through local memory, which grows with them
 
