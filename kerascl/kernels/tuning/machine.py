@@ -40,16 +40,16 @@ _MATRIX = {"mma80": (8, 0), "wgmma90": (9, 0)}  # capabilities of units whose de
 # ordinary ones, by the dtype of operands.  AMD, "How to accelerate AI applications on RDNA 3 using
 # WMMA", the specifications of the Radeon RX 9070 XT, and the white papers of CDNA 2 and CDNA 3.
 _AMD = {
-    "wmma11": {"bfloat16": 512, "float16": 512},
-    "wmma12": {"bfloat16": 1024, "float16": 1024},
-    "mfma90a": {"bfloat16": 512},
-    "mfma942": {"float32": 512, "bfloat16": 1024, "float16": 1024},
+    "wmma11": {"bfloat16": 512, "float16": 512, "int8": 512},
+    "wmma12": {"bfloat16": 1024, "float16": 1024, "int8": 2048},
+    "mfma90a": {"bfloat16": 512, "int8": 512},
+    "mfma942": {"float32": 512, "bfloat16": 1024, "float16": 1024, "int8": 2048},
 }
 # The same of a vector engine of Intel's, which its OpenCL calls a compute unit; of 16 lanes, as
 # Arc B's: Max has twice as many.  Intel, "oneAPI GPU Optimization Guide" (Xe architecture).
 _XMX = {
-    "xmx8": {"bfloat16": 64, "float16": 64},
-    "xmx16": {"bfloat16": 128, "float16": 128},
+    "xmx8": {"bfloat16": 64, "float16": 64, "int8": 128},
+    "xmx16": {"bfloat16": 128, "float16": 128, "int8": 256},
 }
 # Of other GPUs: (part of the vendor's name, multiply-adds a clock, work-items and registers held).
 _VENDORS = (("advanced micro", 64, 2048, 65536), ("intel", 8, 128, 8192))
