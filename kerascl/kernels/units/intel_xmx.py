@@ -2,7 +2,8 @@
 
 Layouts are those of the extension cl_intel_subgroup_matrix_multiply_accumulate: a lane holds a
 column of b and of the sums, and of each row of a four bytes where there are 8 lanes, else two.
-Rates are not measured, and the instruction for int8 was compiled (for 8 lanes) and emulated only.
+Rates are not measured, and the instruction for int8 was compiled (for Arc A and Max) and emulated
+only.
 """
 
 from __future__ import annotations
