@@ -173,3 +173,23 @@ def test_a_fault_spoils_the_result(force, monkeypatch, rng):
     monkeypatch.setattr(emulator, "_source", unfenced)
     kc.engine.programs.clear()
     assert np.isnan(product()).any()
+
+
+@pytest.mark.every(2)
+@pytest.mark.parametrize("name", ["mma64x64", "rdna4wmma64x64", "cdna3mfma64x64", "xmx8_32x32"])
+def test_a_quantised_model(name, force, rng):
+    """Whole numbers are multiplied exactly, whoever does it: an embedding, and layers whose kernels
+    lie in the usual order and in that of heads."""
+    tokens = keras.Input((20,), dtype="int32")
+    x = layers.Dense(96, "silu")(layers.Embedding(50, 64)(tokens))
+    x = layers.EinsumDense("abc,cde->abde", (None, 4, 16))(x)
+    model = keras.Model(tokens, layers.Dense(32)(layers.Reshape((20, 64))(x)))
+    model.quantize("int8")
+    texts = rng.integers(0, 50, (4, 20))
+    expected = model.predict(texts, verbose=0)
+    planned, found = force(name), keras.models.clone_model(model)  # what was captured has a solver
+    found.set_weights(model.get_weights())
+    found = found.predict(texts, verbose=0)
+    assert planned.count(name) == 3
+    # What is rounded to the next whole number is now and then a bit above or below its half.
+    assert np.linalg.norm(found - expected) < 2e-3 * np.linalg.norm(expected)

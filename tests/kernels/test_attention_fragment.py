@@ -26,7 +26,7 @@ from tests.offline.compilers import AMD, INTEL, amd_kernels
 
 __all__ = ["dev"]  # a fixture
 
-CASES = [(name, dtype.name) for name, (unit, _, _) in UNITS.items() for dtype in unit.fragments]
+CASES = [(name, dtype.name) for name, (unit, _, _) in UNITS.items() for dtype in unit.floats]
 KINDS = fragment.FragmentAttention, fragment.FragmentAttentionGradient
 # Of numbers that are two bfloat16: as of products, but in three of them one after the other.
 PAIRS = 2.0**-15
@@ -83,7 +83,7 @@ def test_units(dev, name, dtype, sizes, rng):
 @pytest.mark.parametrize("name", UNITS)
 def test_ways(dev, name, way, rng):
     """Masks, biases and causal problems, each unit's dtypes in turn."""
-    own = list(UNITS[name][0].fragments)
+    own = list(UNITS[name][0].floats)
     check(name, own[list(WAYS).index(way) % len(own)].name, dev, rng, **WAYS[way])
 
 
@@ -93,7 +93,7 @@ def test_ways(dev, name, way, rng):
 def test_dropout(dev, name, way, rng):
     """The weights kept are those that the generator's text in NumPy keeps, in both passes."""
     given = {k: v for k, v in DROPPED[way].items() if k != "dtype"}
-    own = list(UNITS[name][0].fragments)
+    own = list(UNITS[name][0].floats)
     check(name, own[list(DROPPED).index(way) % len(own)].name, dev, rng, **given)
 
 
@@ -101,7 +101,7 @@ def test_dropout(dev, name, way, rng):
 @pytest.mark.parametrize("name", UNITS)
 def test_strides(dev, name, rng):
     """Keys whose features are far apart, from an odd place on."""
-    own = list(UNITS[name][0].fragments)
+    own = list(UNITS[name][0].floats)
     check(name, own[-1].name, dev, rng, (1, 18, 21, 4, 2, 12, 20), swapped=True)
 
 
@@ -115,7 +115,7 @@ BLOCKS = (4, 1, 32), (2, 2, 16), (1, 2, 64)
 def test_blocks(dev, name, block, rng, monkeypatch):
     """Those that small problems do not choose, and that some units have no registers for."""
     monkeypatch.setattr(fragment, "MOST_REGISTERS", 10**6)
-    own = list(UNITS[name][0].fragments)
+    own = list(UNITS[name][0].floats)
     dtype = own[BLOCKS.index(block) % len(own)].name
     sizes = (1, 70, 50, 2, 2, 16, 20)
     check(name, dtype, dev, rng, sizes, block, causal=True, mask=(1, 0, 0, 1), bias=(0, 0, 1, 1))

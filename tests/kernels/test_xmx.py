@@ -27,21 +27,19 @@ TARGETS = [("xmx8", "dg2"), ("xmx16", "pvc")]
 
 @pytest.mark.parametrize("unit", XMX)
 def test_layouts(unit):
-    """The extension's: components of a and of the sums are rows, of b pairs of depths; lanes are
-    columns, of a one of 16 or two of them."""
+    """The extension's: components of a and of the sums are rows, of b words of depths; lanes are
+    columns, of a two bytes of 32 or four of them."""
     lanes = int(unit[3:])
     for f in UNITS[unit][0].fragments.values():
-        assert (f.m, f.n, f.k, f.lanes) == (8, lanes, 16, lanes) and each_once(f)
+        own, wide = f.k // lanes, f.wide
+        assert (f.m, f.n, f.k, f.lanes) == (8, lanes, 8 * wide, lanes) and each_once(f)
         for lane in range(lanes):
             for row in range(8):
                 assert f.d.place(lane, row) == (row, lane)
-                if lanes == 16:
-                    assert f.a.place(lane, row) == (row, lane)
-                else:
-                    assert f.a.place(lane, 2 * row) == (row, 2 * lane)
-                    assert f.a.place(lane, 2 * row + 1) == (row, 2 * lane + 1)
-                for half in (0, 1):
-                    assert f.b.place(lane, 2 * row + half) == (2 * row + half, lane)
+                for i in range(own):
+                    assert f.a.place(lane, own * row + i) == (row, own * lane + i)
+                for i in range(wide):
+                    assert f.b.place(lane, wide * row + i) == (wide * row + i, lane)
 
 
 def _turned(layout):
@@ -160,5 +158,6 @@ def test_a_quirk_switches_them_off():
 def test_the_function_is_declared_where_its_compiler_does_not():
     for unit in intel_xmx.UNITS:
         for f in unit.fragments.values():
-            declared = f.macro.index("float8 __attribute__((overloadable)) intel_sub_group_")
+            kind = "int8" if f.dtype.is_integer else "float8"
+            declared = f.macro.index(f"{kind} __attribute__((overloadable)) intel_sub_group_")
             assert f.macro.index(f"#ifndef {EXTENSION}\n") < declared < f.macro.index("#endif")

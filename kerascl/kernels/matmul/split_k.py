@@ -79,17 +79,18 @@ def vector_reduction_launch(
 ) -> Launch:
     """The same with four sums a work-item where the epilogue allows that: a GPU's memory is busy
     only while several reads of each work-item are under way."""
-    if total % 4 or acc.compute != "float" or not epilogue.has_vectors:
+    ctype = acc.compute
+    if total % 4 or ctype not in ("float", "int") or not epilogue.has_vectors:
         return reduction_launch(total, splits, acc, index, epilogue, slot)
     lines = (
         f"const {index} at = ({index})get_global_id(0) * 4;",
         "if (at < total) {",
-        "  float4 sum = 0;",
+        f"  {ctype}4 sum = 0;",
         # Few work-items, so each needs many loads in flight.
         '  _Pragma("unroll 16") for (int s = 0; s < splits; ++s)',
-        f"    sum += *(__global const float4*)(part + ({index})s * total + at);",
-        "  const float sums[4] = {sum.x, sum.y, sum.z, sum.w};",
-        "  " + epilogue.vectors("4", "1", "4", "float", index, "sums", "at", "0"),
+        f"    sum += *(__global const {ctype}4*)(part + ({index})s * total + at);",
+        f"  const {ctype} sums[4] = {{sum.x, sum.y, sum.z, sum.w}};",
+        "  " + epilogue.vectors("4", "1", "4", ctype, index, "sums", "at", "0"),
         "}",
     )
     size = round_up(total // 4, 128)

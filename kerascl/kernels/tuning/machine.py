@@ -23,32 +23,33 @@ from kerascl.runtime.device import DeviceInfo
 from kerascl.runtime.errors import CompileError, DeviceError
 
 # What the driver does not say, by compute capability: float32 multiply-adds a clock of a compute
-# unit's ordinary units, and those of float32 (as TF32) and of 16-bit floats of its matrix units.
+# unit's ordinary units, and those of float32 (as TF32), of 16-bit floats and of int8 of its matrix
+# units; of 8.6 GeForce's, whose 16-bit floats other cards' are twice as fast as, but not int8.
 # NVIDIA, "CUDA C++ Programming Guide" (arithmetic instructions) and the architectures' whitepapers;
 # the first row at or below a capability holds.
-_NVIDIA: tuple[tuple[tuple[int, int], int, int, int], ...] = (
-    ((9, 0), 128, 1024, 2048),
-    ((8, 6), 128, 128, 256),
-    ((8, 0), 64, 512, 1024),
-    ((6, 1), 128, 0, 0),
-    ((6, 0), 64, 0, 0),
-    ((0, 0), 128, 0, 0),
+_NVIDIA: tuple[tuple[tuple[int, int], int, int, int, int], ...] = (
+    ((9, 0), 128, 1024, 2048, 4096),
+    ((8, 6), 128, 128, 256, 1024),
+    ((8, 0), 64, 512, 1024, 2048),
+    ((6, 1), 128, 0, 0, 0),
+    ((6, 0), 64, 0, 0, 0),
+    ((0, 0), 128, 0, 0, 0),
 )
 _MATRIX = {"mma80": (8, 0), "wgmma90": (9, 0)}  # capabilities of units whose device says none
 # Of what AMD's OpenCL calls a compute unit (two on RDNA), where matrix units do far more than
 # ordinary ones, by the dtype of operands.  AMD, "How to accelerate AI applications on RDNA 3 using
 # WMMA", the specifications of the Radeon RX 9070 XT, and the white papers of CDNA 2 and CDNA 3.
 _AMD = {
-    "wmma11": {"bfloat16": 512, "float16": 512},
-    "wmma12": {"bfloat16": 1024, "float16": 1024},
-    "mfma90a": {"bfloat16": 512},
-    "mfma942": {"float32": 512, "bfloat16": 1024, "float16": 1024},
+    "wmma11": {"bfloat16": 512, "float16": 512, "int8": 512},
+    "wmma12": {"bfloat16": 1024, "float16": 1024, "int8": 2048},
+    "mfma90a": {"bfloat16": 512, "int8": 512},
+    "mfma942": {"float32": 512, "bfloat16": 1024, "float16": 1024, "int8": 2048},
 }
 # The same of a vector engine of Intel's, which its OpenCL calls a compute unit; of 16 lanes, as
 # Arc B's: Max has twice as many.  Intel, "oneAPI GPU Optimization Guide" (Xe architecture).
 _XMX = {
-    "xmx8": {"bfloat16": 64, "float16": 64},
-    "xmx16": {"bfloat16": 128, "float16": 128},
+    "xmx8": {"bfloat16": 64, "float16": 64, "int8": 128},
+    "xmx16": {"bfloat16": 128, "float16": 128, "int8": 256},
 }
 # Of other GPUs: (part of the vendor's name, multiply-adds a clock, work-items and registers held).
 _VENDORS = (("advanced micro", 64, 2048, 65536), ("intel", 8, 128, 8192))
@@ -141,11 +142,11 @@ def of_facts(info: DeviceInfo) -> Machine:
     if info.kind == "cpu":
         lanes, resident, registers = 2 * info.simd_width, 1, 0
     elif capability is not None:
-        _, lanes, tf32, half = next(row for row in _NVIDIA if row[0] <= capability)
+        _, lanes, *rates = next(row for row in _NVIDIA if row[0] <= capability)
         resident, registers = _HELD
         if info.matrix:
             scale = info.compute_units * clock
-            matrix = tuple((n, r * scale) for n, r in _by_name(tf32, half).items())
+            matrix = tuple((n, r * scale) for n, r in _by_name(*rates).items())
     else:
         vendor = info.vendor.lower()
         rows = (row[1:] for row in _VENDORS if row[0] in vendor)
@@ -159,8 +160,8 @@ def of_facts(info: DeviceInfo) -> Machine:
     )  # fmt: skip
 
 
-def _by_name(tf32: float, half: float) -> dict[str, float]:
-    return {"float32": tf32, "bfloat16": half, "float16": half}
+def _by_name(tf32: float, half: float, int8: float) -> dict[str, float]:
+    return {"float32": tf32, "bfloat16": half, "float16": half, "int8": int8}
 
 
 def of_peaks(info: DeviceInfo, found: peaks.Peaks) -> Machine:

@@ -6,14 +6,17 @@ HALVES = "#pragma OPENCL EXTENSION cl_khr_fp16 : enable\n"
 
 
 def macro(
-    builtin: str, operand: str, words: int, sums: int, more: str = "", name: str = "MMA"
-) -> str:
+    builtin: str, operand: str, words: int, sums: int, more: str = "", name: str = "MMA",
+    acc: str = "float", before: str = "",
+) -> str:  # fmt: skip
     """OpenCL C that defines MMA(d, a, b) of a Fragment by a builtin on (a, b, d).
 
     Args:
         operand: the type of a and b, that so many words are.
         more: the builtin's other arguments, each behind a comma.
         name: instead of MMA, where that is made of it.
+        acc: the type of a sum.
+        before: arguments before a and before b, each with a comma behind it.
     """
 
     def read(x: str) -> str:
@@ -25,9 +28,9 @@ def macro(
     head = HALVES if operand.startswith("half") else ""
     return (
         f"{head}#define {name}(d, a, b) {{ \\\n"
-        f"  const float{sums} d_ = {builtin}( \\\n"
-        f"      {read('a')}, \\\n"
-        f"      {read('b')}, \\\n"
-        f"      (float{sums})({', '.join(held)}){more}); \\\n"
+        f"  const {acc}{sums} d_ = {builtin}( \\\n"
+        f"      {before}{read('a')}, \\\n"
+        f"      {before}{read('b')}, \\\n"
+        f"      ({acc}{sums})({', '.join(held)}){more}); \\\n"
         f"  {stores} }}\n"
     )

@@ -2,7 +2,7 @@
 
 Layouts are those of the CDNA 2 and CDNA 3 instruction set architectures, "Matrix Arithmetic
 Instructions": each group holds a quarter of the depths, and of d a quarter of the rows.  Rates are
-not measured.
+not measured, and the instructions for int8 were compiled and emulated only.
 """
 
 from __future__ import annotations
@@ -35,6 +35,16 @@ def _fragment(dtype: DType, own: int, macro: str) -> Fragment:
 
 BFLOAT16 = _fragment(dtypes.bfloat16, 4, _call("16bf16_1k", "short4", 2))
 FLOAT16 = _fragment(dtypes.float16, 4, _call("16f16", "half4", 2))
+INT8_CDNA2, INT8_CDNA3 = (
+    _fragment(
+        dtypes.int8, own,
+        amd.macro(
+            f"__builtin_amdgcn_mfma_i32_16x16x{name}", operand, own // 4, SUMS, ", 0, 0, 0",
+            acc="int",
+        ),
+    )
+    for own, name, operand in ((4, "16i8", "int"), (8, "32_i8", "long"))
+)  # fmt: skip
 XF32 = _fragment(dtypes.float32, 2, _call("8_xf32", "float2", 2))
 TRUE32 = _fragment(dtypes.float32, 1, _call("4f32", "float", 1))
 # CDNA 2's own instruction for float16 takes subnormal numbers for 0 (AMD, MIOpen, "MI200 MFMA
@@ -58,8 +68,8 @@ def _unit(name: str, matrix: dict[str, float], *fragments: Fragment, **more) -> 
     )  # fmt: skip
 
 
-CDNA2 = _unit("cdna2mfma", {"mfma90a": 0.5}, BFLOAT16)
-CDNA3 = _unit("cdna3mfma", {"mfma942": 0.5}, BFLOAT16, FLOAT16, XF32)
+CDNA2 = _unit("cdna2mfma", {"mfma90a": 0.5}, BFLOAT16, INT8_CDNA2)
+CDNA3 = _unit("cdna3mfma", {"mfma942": 0.5}, BFLOAT16, FLOAT16, XF32, INT8_CDNA3)
 # Shares of what tiles reach on faster units: data are there long before float32's instruction has
 # taken those before.
 CDNA2_TRUE32 = _unit(

@@ -25,7 +25,7 @@ BOUNDS = {dtypes.bfloat16: 1e-2, dtypes.float16: 2e-3}
 def _taken(info: DeviceInfo) -> list[tuple[Unit, DType]]:
     """The device's units with each dtype that they take."""
     units = [unit for unit in attention_fragment.UNITS if info.matrix in unit.matrix]
-    return [(unit, dtype) for unit in units for dtype in unit.fragments]
+    return [(unit, dtype) for unit in units for dtype in unit.floats]
 
 
 def _bound(unit: Unit, dtype: DType) -> float:

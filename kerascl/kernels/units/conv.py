@@ -51,6 +51,9 @@ class FragmentConv(FragmentSolver):
 
     gathers = True
 
+    def applies(self, problem: ConvProblem, info) -> bool:
+        return problem.a.is_float and super().applies(problem, info)
+
     def _kind(self, p: ConvProblem) -> str:
         return p.kind
 

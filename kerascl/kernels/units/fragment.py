@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kerascl.dtypes import DType, float32
+from kerascl.dtypes import DType, float32, int32
 from kerascl.kernels.contract.source import cl_source, defines
 
 
@@ -47,7 +47,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class Fragment:
-    """One instruction: d (m x n, float32) += a (m x k) b (k x n).
+    """One instruction: d (m x n, float32 or, of integers, int32) += a (m x k) b (k x n).
 
     Attributes:
         dtype: of a and b as the instruction takes them.
@@ -71,6 +71,11 @@ class Fragment:
     macro: str
     attributes: str = ""
     products: int = 1
+
+    @property
+    def acc(self) -> DType:
+        """The dtype of the sums."""
+        return int32 if self.dtype.is_integer else float32
 
     @property
     def wide(self) -> int:
@@ -153,7 +158,8 @@ class Unit:
         name: what names of solvers begin with.
         matrix: values of DeviceInfo.matrix that offer them, and the share of the matrix units' rate
             that is reached there.
-        fragments: an instruction for each dtype of operands (float32 by TF32 or `threefold`).
+        fragments: an instruction for each dtype of operands (float32 by TF32 or `threefold`); that
+            of integers serves products only.
         moves: the OpenCL C by which mma_tile.cl moves data.
         stages: of the ring in local memory.
         largest: most results of a sub-group's tile, which registers bound: of products, and where
@@ -191,11 +197,18 @@ class Unit:
         """Of a sub-group."""
         return next(iter(self.fragments.values())).lanes
 
+    @property
+    def floats(self) -> tuple[DType, ...]:
+        """The floating dtypes of operands, which convolutions and attention have, too."""
+        return tuple(dtype for dtype in self.fragments if dtype.is_float)
+
     def __hash__(self) -> int:
         return hash(self.name)
 
     def takes(self, dtype: DType, other: DType, acc: DType, precision: str) -> bool:
         """Whether the units multiply such inputs as exactly as asked."""
-        if dtype is not other or acc is not float32 or dtype not in self.fragments:
+        if dtype is not other or dtype not in self.fragments:
+            return False
+        if acc is not self.fragments[dtype].acc:
             return False
         return dtype is not float32 or self.exact or precision == "high"

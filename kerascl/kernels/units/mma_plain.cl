@@ -20,9 +20,11 @@
 #define LOCAL_ADDRESS(s, p) s = 0
 #define SYNC barrier(CLK_LOCAL_MEM_FENCE)
 // Places that compilers find before the loop take a register each, which large fragments of three
-// products and copies that may be short do not leave.  This changes nothing: they do not know.
+// products and copies that may be short do not leave, nor do large ones of bytes that are transposed.
+// This changes nothing: they do not know.
 #define HELD_WORDS (WM / FRAGMENT_M * A_WORDS + WN / FRAGMENT_N * B_WORDS)
-#if PRODUCTS > 1 && HELD_WORDS > 40 && !(A_WHOLE && B_WHOLE)
+#if PRODUCTS > 1 && HELD_WORDS > 40 && !(A_WHOLE && B_WHOLE) || \
+    LB == 1 && HELD_WORDS > 16 && !(A_ALONG_K && B_ALONG_K)
 #define LANE_ANEW tid |= kto >> 31; lane = tid % LANES;
 #endif
 #define COMMIT
@@ -56,6 +58,11 @@
 // Element c of a copy as bits of its word.
 #if EB == 4
 #define PART_WORD(p, i, c, n) ((c) < (n) ? as_uint((p)[(i) + (c)]) : 0)
+#elif EB == 1
+#define PART_BYTE(p, i, c, n) ((c) < (n) ? (uint)(p)[(i) + (c)] : 0)
+#define PART_WORD(p, i, c, n) \
+  (PART_BYTE(p, i, 4 * (c), n) | PART_BYTE(p, i, 4 * (c) + 1, n) << 8 | \
+   PART_BYTE(p, i, 4 * (c) + 2, n) << 16 | PART_BYTE(p, i, 4 * (c) + 3, n) << 24)
 #else
 #define PART_HALF(p, i, c, n) ((c) < (n) ? (uint)(p)[(i) + (c)] : 0)
 #define PART_WORD(p, i, c, n) \
@@ -80,12 +87,14 @@
 // The elements of a copy, as words, to row r, or rows from r on, at byte b.
 #define PUT_K(X, words, at, r, b) \
   if (X##_CE * LB == 2) TO(ushort, (at) + AT_K(X, r, b)) = (ushort)(words)[0]; \
-  else if (RUN(X) == 2) UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) \
+  else if (RUN(X) == 2) UNROLL for (int c_ = 0; c_ < X##_CE * LB / 2; ++c_) \
     TO(ushort, (at) + AT_K(X, r, (b) + 2 * c_)) = (ushort)((words)[c_ / 2] >> 16 * (c_ % 2)); \
   else UNROLL for (int c_ = 0; c_ < LAND_WORDS(X); ++c_) \
     TO(uint, (at) + (RUN(X) < 16 ? AT_K(X, r, (b) + 4 * c_) : AT_K(X, r, b) + 4 * c_)) = (words)[c_];
 #define PUT_MN(X, words, at, r, b) \
-  if (RUN(X) == 2 && X##_CE > 1) UNROLL for (int c_ = 0; c_ < LAND_WORDS(X); ++c_) \
+  if (LB == 1) UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) \
+    TO(uchar, (at) + AT_K(X, (r) + c_, b)) = (uchar)((words)[c_ / 4] >> 8 * (c_ % 4)); \
+  else if (RUN(X) == 2 && X##_CE > 1) UNROLL for (int c_ = 0; c_ < LAND_WORDS(X); ++c_) \
     TO(uint, (at) + AT_K(X, (r) + 2 * c_, b)) = (words)[c_]; \
   else UNROLL for (int c_ = 0; c_ < X##_CE; ++c_) { \
     const uint to_ = (at) + AT_K(X, (r) + c_, b); \

@@ -33,7 +33,7 @@
 //                         step s of a stage into fa[f], fb[f]
 //   ROUNDED(x)            if defined, what becomes of their words
 //   LDC, KEEP_SUMS(results, acc)
-//                         a sub-group's sums into rows of LDC floats
+//                         a sub-group's sums into rows of LDC accumulators (ACC_T, of 4 bytes)
 #define NT ((BM / WM) * (BN / WN) * LANES)
 #define MI (WM / FRAGMENT_M)
 #define NI (WN / FRAGMENT_N)
@@ -140,7 +140,7 @@ __kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(NT, 1, 1))) void mm
   B_ROW(rowsB[0], col0 + ROW_MN(B, BN, tid))
 #endif
 
-  float acc[MI][NI][SUMS];
+  ACC_T acc[MI][NI][SUMS];
   UNROLL for (int i = 0; i < MI; ++i)
     UNROLL for (int j = 0; j < NI; ++j)
       UNROLL for (int v = 0; v < SUMS; ++v) acc[i][j][v] = 0;
@@ -191,7 +191,7 @@ __kernel UNIT_ATTRIBUTES __attribute__((reqd_work_group_size(NT, 1, 1))) void mm
   // Results go through local memory, WM rows at a time: neighbouring work-items then read and write
   // neighbouring elements, whatever the epilogue does.
   WAIT(0);
-  __local float* results = (__local float*)memory;
+  __local ACC_T* results = (__local ACC_T*)memory;
   __local INDEX_T* rowAt = (__local INDEX_T*)(memory + WM * LDC);
   for (int pass = 0; pass < BM / WM; ++pass) {
     barrier(CLK_LOCAL_MEM_FENCE);

@@ -1,12 +1,14 @@
 """mma.sync of NVIDIA's matrix units (compute capability 8.0 and more).
 
-Layouts are those of the PTX ISA, "Matrix Fragments for mma.m16n8k8" and "... mma.m16n8k16".
+Layouts are those of the PTX ISA, "Matrix Fragments for mma.m16n8k8", "... mma.m16n8k16" and
+"... mma.m16n8k32".
 """
 
 from __future__ import annotations
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
+from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.units.fragment import Fragment, Layout, Unit
 
 # Values of DeviceInfo.matrix that offer it, and the share of the matrix units' rate that it reaches
@@ -23,17 +25,19 @@ ROUNDED = "#define ROUNDED(x) as_uint(as_float(x) * 1.00035222f)\n"
 
 def _fragment(dtype: DType, name: str) -> Fragment:
     wide = 4 // dtype.itemsize  # elements of a word, neighbours along k
-    k = 8 * wide
+    k, sums, of_sum = (8 * wide, "f32", "f") if dtype.is_float else (8 * wide, "s32", "r")
     far, near = (0, 4 * wide), range(wide)
-    mnemonic = f"mma.sync.aligned.m16n8k{k}.row.col.f32.{name}.{name}.f32"
+    mnemonic = f"mma.sync.aligned.m16n8k{k}.row.col.{sums}.{name}.{name}.{sums}"
+    held = ", ".join(f'"+{of_sum}"((d)[{i}])' for i in range(4))
     macro = (
         "#define MMA(d, a, b) \\\n"
         f'  asm volatile("{mnemonic} {{%0,%1,%2,%3}},{{%4,%5,%6,%7}},{{%8,%9}},'
         '{%0,%1,%2,%3};" \\\n'
-        '               : "+f"((d)[0]), "+f"((d)[1]), "+f"((d)[2]), "+f"((d)[3]) \\\n'
+        f"               : {held} \\\n"
         '               : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), '
         '"r"((b)[0]), "r"((b)[1]))\n'
     )
+    more = ROUNDED if wide == 1 else cl_source("units/bytes.cl") if wide == 4 else ""
     return Fragment(
         dtype, 16, 8, k, 32,
         a=Layout(
@@ -41,7 +45,7 @@ def _fragment(dtype: DType, name: str) -> Fragment:
         ),
         b=Layout(4, (0, 1), (wide, 0), tuple((r + w, 0) for r in far for w in near)),
         d=Layout(4, (1, 0), (0, 2), ((0, 0), (0, 1), (8, 0), (8, 1))),
-        macro=macro + (ROUNDED if wide == 1 else ""),
+        macro=macro + more,
     )  # fmt: skip
 
 
@@ -49,17 +53,8 @@ FRAGMENTS = {
     dtype: _fragment(dtype, name)
     for dtype, name in (
         (dtypes.float32, "tf32"), (dtypes.bfloat16, "bf16"), (dtypes.float16, "f16"),
+        (dtypes.int8, "s8"),
     )
 }  # fmt: skip
-
-# Of integers only products of a few rows: a lane holds the same words as of other dtypes.
-INT8 = (
-    "#define MMA(d, a, b) \\\n"
-    '  asm volatile("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 '
-    '{%0,%1,%2,%3},{%4,%5,%6,%7},{%8,%9},{%0,%1,%2,%3};" \\\n'
-    '               : "+r"((d)[0]), "+r"((d)[1]), "+r"((d)[2]), "+r"((d)[3]) \\\n'
-    '               : "r"((a)[0]), "r"((a)[1]), "r"((a)[2]), "r"((a)[3]), '
-    '"r"((b)[0]), "r"((b)[1]))\n'
-)
 
 UNIT = Unit("mma", MATRIX, FRAGMENTS, "units/nv_sm80.cl")

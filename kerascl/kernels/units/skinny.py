@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, defines
@@ -17,7 +16,7 @@ from kerascl.kernels.matmul.skinny import (
     sides,
 )
 from kerascl.kernels.tuning import machine
-from kerascl.kernels.units.nv_sm80 import INT8, UNIT
+from kerascl.kernels.units.nv_sm80 import UNIT
 
 WARPS = THREADS // 32
 COLUMNS = 8  # of the instruction: rows of the short operand
@@ -38,8 +37,7 @@ class SkinnyMma(SkinnyMatmul):
 
     def applies(self, problem: MatmulProblem, info) -> bool:
         p = problem
-        integers = p.a is p.b is dtypes.int8 and p.acc is dtypes.int32
-        taken = integers or UNIT.takes(p.a, p.b, p.acc, p.precision)
+        taken = UNIT.takes(p.a, p.b, p.acc, p.precision)
         if info.matrix not in UNIT.matrix or not taken:
             return False
         if not super().applies(p, info) or min(p.m, p.n) < 2 or p.k == 0:
@@ -112,7 +110,7 @@ class SkinnyMma(SkinnyMatmul):
         per = 4 // long.dtype.itemsize
         wide = width if along_k else _gather(long.dtype)
         names = dict(PER=per, WORDS=width // per, S_WIDE=wide, S_WORDS=wide // per)
-        macro = INT8 if acc.is_integer else UNIT.fragments[long.dtype].macro
+        macro = UNIT.fragments[long.dtype].macro
         return macro + defines(**names) + cl_source("units/skinny_mma.cl")
 
 

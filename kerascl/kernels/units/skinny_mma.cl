@@ -8,7 +8,7 @@
 //
 // Before this text stand MMA(d, a, b), the instruction, and the numbers PER of elements of a word, WORDS of
 // words of a load, S_WIDE of elements of s that a lane reads at once, S_WORDS of their words.  So may
-// ROUNDED(word).
+// ROUNDED(word), and so does bytes.cl where elements are bytes.
 #ifndef ROUNDED
 #define ROUNDED(word) (word)
 #endif
@@ -50,19 +50,16 @@
 #define MINE (tid % 32 / 4 * V)
 #define BEGIN_LOAD(e, k) early[e] = *(__global const L_RAW*)(l + (k) * lK);
 #if PER == 4
-// Byte `at` of four words, and byte at + 1.
-#ifdef KCL_PTX
-#define BYTES(to, x, y, which) asm("prmt.b32 %0, %1, %2, %3;" : "=r"(to) : "r"(x), "r"(y), "n"(which));
-#else
-#define BYTE_OF(x, y, which, k) \
-  ((uint)((((ulong)(y) << 32 | (x)) >> 8 * ((which) >> 4 * k & 7)) & 255) << 8 * k)
-#define BYTES(to, x, y, which) \
-  to = BYTE_OF(x, y, which, 0) | BYTE_OF(x, y, which, 1) | BYTE_OF(x, y, which, 2) | BYTE_OF(x, y, which, 3);
-#endif
+// Byte 2 at of four words, and byte 2 at + 1.
 #define TURNED(to, next, first, w, at) { \
   uint left_, right_; \
-  BYTES(left_, words[first][w], words[first + 1][w], (at) ? 0x7362 : 0x5140) \
-  BYTES(right_, words[first + 2][w], words[first + 3][w], (at) ? 0x7362 : 0x5140) \
+  if (at) { \
+    BYTES(left_, words[first][w], words[first + 1][w], 0x7362) \
+    BYTES(right_, words[first + 2][w], words[first + 3][w], 0x7362) \
+  } else { \
+    BYTES(left_, words[first][w], words[first + 1][w], 0x5140) \
+    BYTES(right_, words[first + 2][w], words[first + 3][w], 0x5140) \
+  } \
   BYTES(to, left_, right_, 0x5410) \
   BYTES(next, left_, right_, 0x7632) \
 }

@@ -1,6 +1,6 @@
 """Products on matrix units that a sub-group drives: GEMM and every kind of convolution, for
 bfloat16, float16 and float32, in precision "high" where a unit rounds it (NVIDIA's TF32, AMD's
-XF32) or two bfloat16 are made of it (fragment.py, `threefold`).
+XF32) or two bfloat16 are made of it (fragment.py, `threefold`); GEMM of int8, too.
 
 OpenCL C and an instruction (fragment.py), built as any other source.  The recipe (fragments in
 registers twice, operands through a ring of tiles in local memory) is that of the CUTLASS library's
@@ -143,6 +143,10 @@ class Side:
     style: str = "SOME"
 
 
+ELEMENTS = {4: "float", 2: "ushort", 1: "uchar"}  # what operands are, by bytes
+LEAST_COPY = 4  # bytes: of elements of one byte narrower ones are not worth their instructions
+
+
 def widest_copy(dtype: DType, *multiples: int) -> int:
     """The most elements that one copy of at most 16 bytes may take where everything that moves
     it (strides, offsets) is among `multiples`."""
@@ -163,7 +167,7 @@ def operand_defines(
     size = dtype.itemsize
     names = dict(
         BM=tile.bm, BN=tile.bn, BK=tile.bk(dtype), WM=tile.wm, WN=tile.wn, STAGES=tile.stages,
-        EB=size, ELEMENT="float" if size == 4 else "ushort",
+        EB=size, ELEMENT=ELEMENTS[size],
         A_ALONG_K=int(a.along_k), B_ALONG_K=int(b.along_k), A_CE=a.copy, B_CE=b.copy,
         A_COPY=f"{a.style}{a.copy * size}", B_COPY=f"{b.style}{b.copy * size}",
         A_WHOLE=int(a.style == "FULL"), B_WHOLE=int(b.style == "FULL"),
@@ -216,6 +220,8 @@ class FragmentSolver(Solver):
             return False
         # Narrow copies need registers that large tiles do not leave.
         narrow = min(a.copy, b.copy) * p.a.itemsize
+        if p.a.itemsize == 1 and narrow < LEAST_COPY:
+            return False
         most = 4096 if narrow > 4 else 2048 if narrow > 2 else 1024
         if narrow < 16 and tile.wm * tile.wn > min(most, unit.largest[1]):
             return False
