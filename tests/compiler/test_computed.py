@@ -99,6 +99,35 @@ def test_groups_with_scales_and_zeros(depth, width, group, axis, form, rng):
     assert alone(function, *args) or depth < 100
 
 
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "float16", "bfloat16"])
+def test_groups_out_of_range(kind, scaled, form, rng):
+    """What is read side by side is replaced together, each by what a gather of its dtype gives."""
+    x, w, zeros = drawn(rng, 2, 64), fours(rng, 64, 48), rng.integers(0, 8, (4, 48)).astype("int8")
+    scales, place = drawn(rng, 4, 48), rng.integers(-4, 4, 64).astype(np.float32)
+    place[[3, 9, 20]] = 4, -5, 1000 if scaled or "float" not in kind else 3
+    if "float" in kind and not scaled:
+        place[[3, 9]] = np.nan, -1
+
+    def product(x, w, zeros, scales, place):
+        at = place.astype("int32")
+        weights = unpacked(w, 48, 1) - kc.take(zeros, at, 0).astype("float32")
+        return x @ (weights * kc.take(scales, at, 0) if scaled else weights)
+
+    narrow = kc.array(zeros).astype(kind)
+    args = kc.array(x), kc.array(packed(w, 1)), narrow, kc.array(scales), kc.array(place)
+    found = kc.jit(product)(*args)
+    at = np.nan_to_num(place).astype(int)
+    at = np.where(at < 0, at + 4, at)
+    inside = (at >= 0) & (at < 4)
+    fill = np.nan if "float" in kind else {"int8": -128, "uint8": 255, "int16": -32768}[kind]
+    taken = np.where(inside[:, None], zeros[at * inside].astype(np.float64), fill)
+    if scaled:
+        assert np.isnan(found.numpy()).all()
+    else:
+        check(found, x.astype(np.float64) @ (w - taken))
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 def test_embeddings_the_other_way_round(rows, form, rng):
     """A table of packed rows, as the matrix that gives a logit for each."""
