@@ -99,6 +99,25 @@ def test_groups_with_scales_and_zeros(depth, width, group, axis, form, rng):
     assert alone(function, *args) or depth < 100
 
 
+@pytest.mark.parametrize("rows, width, together", [(1, 48, 8), (2, 48, 8), (3, 48, 4), (1, 44, 4)])
+def test_neighbours_of_a_few_rows(rows, width, together, dev, monkeypatch, rng):
+    """GPUs compute eight at once for one row or two; each row has sums of its own of them."""
+    monkeypatch.setenv("KERASCL_SOLVERS", "skinny")
+    info = profiles.disguise(dev.info, profiles.load()["rtx4090"].info)
+    monkeypatch.setattr(dev, "info", info)
+    x, w, scales = drawn(rng, rows, 300), fours(rng, 300, width), drawn(rng, 3, width)
+    place = np.arange(300, dtype=np.int32) // 128
+
+    def product(x, w, scales, place):
+        return x @ (unpacked(w, width, 1).astype("float32") * kc.take(scales, place, 0))
+
+    function = kc.jit(product)
+    args = kc.array(x), kc.array(packed(w, 1)), kc.array(scales), kc.array(place)
+    check(function(*args), x @ (w.astype(np.float64) * scales[place]))
+    sources = [step.source for step in program(function, *args).steps]
+    assert any(f"#define V {together}\n" in source for source in sources)
+
+
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "float16", "bfloat16"])
 def test_groups_out_of_range(kind, scaled, form, rng):

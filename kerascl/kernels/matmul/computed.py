@@ -62,10 +62,12 @@ def along(
 
 
 def closest(
-    computed: Computed, rows: Side, depth: Side, offset: int, widths: Sequence[int], joined: bool
-) -> Neighbours:
+    computed: Computed, rows: Side, depth: Side, offset: int, row_widths: Sequence[int],
+    depth_widths: Sequence[int], joined: bool,
+) -> Neighbours:  # fmt: skip
     """`along` the side on which what neighbours are made of lies closer together."""
-    found = (along(k, computed, rows, depth, offset, widths, joined) for k in (False, True))
+    sides = (False, row_widths), (True, depth_widths)
+    found = (along(k, computed, rows, depth, offset, widths, joined) for k, widths in sides)
     return min(found, key=lambda near: near.reading.apart / near.width)
 
 

@@ -112,7 +112,10 @@ class SkinnyMatmul(Solver):
     EARLY, EARLY_ROWS = 16, 8
     # Of elements that are computed, each from several reads: sixteen, of int4 in groups, took 150
     # registers of AMD's where eight take 97.
-    EARLY_COMPUTED = 8
+    EARLY_COMPUTED = 8  # of four neighbours; of eight, half as many
+    # Rows up to which eight neighbours of the long side are computed at once, on GPUs: what they
+    # share, such as the place of their group, is found once, but each has sums.
+    EIGHTS = 2
     INNER = True  # whether the short operand may be made in the kernel
     APART = 0  # bytes that may lie between its rows in local memory
     ADDING = 10, 0  # in loads, what the last group takes to add up slices, and with each more
@@ -160,7 +163,7 @@ class SkinnyMatmul(Solver):
         if computed is not None:
             near = operands.closest(
                 computed, operands.Side(rows, long.row), operands.Side(p.k, long.depth),
-                long.offset, (4,), joined=True,
+                long.offset, self._computed_widths(info, count), (4,), joined=True,
             )  # fmt: skip
             along_k, width, reading = near
             nbytes, text = reading.nbytes, _computed(near, index)
@@ -260,6 +263,10 @@ class SkinnyMatmul(Solver):
             return along_k, 4 if long.in_fours(long.depth, long.row, k) else 1
         return along_k, 4 if long.in_fours(long.row, long.depth, rows) else 1
 
+    def _computed_widths(self, info, count: int) -> tuple[int, ...]:
+        """How many neighbours along rows may be computed at once, the best first."""
+        return (8, 4) if count <= self.EIGHTS and info.kind != "cpu" else (4,)
+
     def _short_rows(self, count: int) -> int:
         """Of the short operand, that a kernel has sums of."""
         return next(n for n in (1, 2, 4, 8) if n >= count)
@@ -287,7 +294,10 @@ class SkinnyMatmul(Solver):
         """Those that costs decide between, of elements of so many bytes."""
         counts = [8] if along_k else self._rows(p, info, nbytes, rows, width)
         return [
-            Share(n, width, THREADS // n * (1 if along_k else width), THREADS // n * width)
+            Share(
+                n, width, THREADS // n * (1 if along_k else width),
+                THREADS // n * width, max(1.0, width / 4),
+            )
             for n in counts
         ]
 
@@ -341,7 +351,9 @@ class SkinnyMatmul(Solver):
         if room < word:
             return Ahead(0, 0)
         early = min(loads, most, last_power(room // word))
-        return in_blocks(loads, min(early, self.EARLY_COMPUTED) if computed else early)
+        return in_blocks(
+            loads, min(early, self.EARLY_COMPUTED * 4 // max(4, width)) if computed else early
+        )
 
     def _rows(self, p: MatmulProblem, info, nbytes: float, rows: int, width: int) -> list[int]:
         """Of a work-group where rows lie side by side: fewer where few groups would leave compute

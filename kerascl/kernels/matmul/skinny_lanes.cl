@@ -1,8 +1,9 @@
 // How work-items of gemm_skinny.cl multiply by themselves: neighbours load what lies side by side, each
 // sums its own share of the depth.  S_VECTOR: V neighbours of s along k lie together.
-// With L_COMPUTED(x, r, k), l does not lie in memory: that sets x to V neighbours.
-#if V == 4
-#define ACCV CAT(ACC_T, 4)
+// With L_COMPUTED(x, r, k), l does not lie in memory: that sets x to V neighbours, of which along r there
+// may be eight; else V is 4 or 1.
+#if V > 1
+#define ACCV CAT(ACC_T, V)
 #define L_READ(p, i) L_LOAD4(p, i)
 #define L_RAW CAT(L_WORD, 4)
 #define L_STORED(raw) RAW_LOAD4((const __private L_T*)&(raw), 0)
@@ -63,7 +64,7 @@
 #elif L_ALONG_K
 #define KEEP_SUM(j, sum_) PART(j, lane, row) = (sum_.s0 + sum_.s1) + (sum_.s2 + sum_.s3);
 #else
-#define KEEP_SUM(j, sum_) vstore4(sum_, 0, &PART(j, lane, row));
+#define KEEP_SUM(j, sum_) CAT(vstore, V)(sum_, 0, &PART(j, lane, row));
 #endif
 #define KEEP(j0) \
   _Pragma("unroll") for (int j = 0; j < TOGETHER; ++j) { KEEP_SUM(j, sum[j0 + j]) }
