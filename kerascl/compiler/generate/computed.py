@@ -52,8 +52,8 @@ class Expression(Computed):
     ) -> Reading:
         node = self._node
         writer = Writer(False, self._build.wide, "part")
-        outer = Scope(writer)
-        scope = _Elements(writer, outer, {terms[0].name})
+        outer = _Elements(writer, None, set(), terms)
+        scope = _Elements(writer, outer, {terms[0].name}, terms)
         start = Expr((), offset)
         for name, size, step in terms:
             if size > 1 and step:
@@ -65,6 +65,7 @@ class Expression(Computed):
         apart, steady = scope.apart(terms[0].name), scope.steady(terms[0].name)
         if joined:
             scope.join()
+            outer.separate()
         read = [arg.node for arg in writer.args if isinstance(arg, BufferArg)]
         args = tuple(
             Ref(self._slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args
@@ -72,6 +73,7 @@ class Expression(Computed):
         return Reading(
             params=tuple(p.replace("__global ", "__global const ") for p in writer.params),
             args=args,
+            first=(*outer.first, *scope.first),
             fixed=tuple(outer.lines),
             lines=tuple(scope.lines),
             values=tuple(values),
@@ -86,8 +88,12 @@ class Expression(Computed):
 class _Elements(Scope):
     """Statements of a few elements, which read what lies side by side at once."""
 
-    def __init__(self, writer: Writer, parent: Scope, own: set[str]) -> None:
+    def __init__(
+        self, writer: Writer, parent: Scope | None, own: set[str], terms: Sequence[Term]
+    ) -> None:
         super().__init__(writer, parent, own)
+        self._terms = {term.name for term in terms}
+        self.first: list[tuple[str, str, str]] = []  # see `Reading`
         # of each read: its line, the memory, the index, the variable
         self._reads: list[_Read] = []
         self._guarded: list[_Read] = []
@@ -147,7 +153,22 @@ class _Elements(Scope):
                 if len(reads) == count:
                     self._load(first, reads)
                     self._reads = [read for read in self._reads if read not in reads]
+        self.separate()
+
+    def separate(self) -> None:
+        """Take the loads that need nothing but the terms out of the lines."""
+        for line, node, index, name in self._reads:
+            if self._alone(index):
+                start = f"const {self.writer.ctype(node.dtype)} {name} = "
+                assert self.lines[line].startswith(start)
+                load = self.lines[line].removeprefix(start).removesuffix(";")
+                self.first.append((self.writer.ctype(node.dtype), name, load))
+                self.lines[line] = ""
         self.lines = [line for line in self.lines if line]
+
+    def _alone(self, index: Expr) -> bool:
+        """Whether an index depends on the terms alone."""
+        return all(var.name in self._terms for var, _ in variables(index))
 
     def _load(self, first: Expr, reads: list[_Read]) -> None:
         """Read neighbours in words of up to four bytes, which compilers do not take apart before
@@ -159,7 +180,11 @@ class _Elements(Scope):
         vector = f"{word}{nbytes // wide}" if nbytes > wide else word
         words, pointer = self.writer.name("words"), self.writer.buffer(node)
         place = f"(__global const {part}*){pointer} + {self.writer.index(first)}"
-        lines = [f"const {vector} {words} = *(__global const {vector}*)({place});"]
+        load, lines = f"*(__global const {vector}*)({place})", []
+        if self._alone(first):
+            self.first.append((vector, words, load))
+        else:
+            lines.append(f"const {vector} {words} = {load};")
         choice = self._shared_choice(reads)
         if choice is not None:
             read, words = words, self.writer.name("words")

@@ -34,6 +34,12 @@ class Neighbours(NamedTuple):
         """The statements that follow, for the neighbours that begin at `place` times the width."""
         return self._text(_DEPTH if self.along_k else _ROW, index, place, self.reading.lines)
 
+    def places(self, index: str, fixed: str, place: str) -> str:
+        """What `fixed` and `each` declare of the terms, alone."""
+        names = (_ROW, _DEPTH) if self.along_k else (_DEPTH, _ROW)
+        each = zip(names, (fixed, place), strict=True)
+        return " ".join(f"const {index} {name} = {value};" for name, value in each)
+
     def _text(self, name: str, index: str, place: str, lines: tuple[str, ...]) -> str:
         return f"const {index} {name} = {place}; {' '.join(lines)}"
 

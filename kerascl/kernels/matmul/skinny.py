@@ -112,7 +112,7 @@ class SkinnyMatmul(Solver):
     EARLY, EARLY_ROWS = 16, 8
     # Of elements that are computed, each from several reads: sixteen, of int4 in groups, took 150
     # registers of AMD's where eight take 97.
-    EARLY_COMPUTED = 8  # of four neighbours; of eight, half as many
+    EARLY_COMPUTED = 8
     # Rows up to which eight neighbours of the long side are computed at once, on GPUs: what they
     # share, such as the place of their group, is found once, but each has sums.
     EIGHTS = 2
@@ -351,9 +351,7 @@ class SkinnyMatmul(Solver):
         if room < word:
             return Ahead(0, 0)
         early = min(loads, most, last_power(room // word))
-        return in_blocks(
-            loads, min(early, self.EARLY_COMPUTED * 4 // max(4, width)) if computed else early
-        )
+        return in_blocks(loads, min(early, self.EARLY_COMPUTED) if computed else early)
 
     def _rows(self, p: MatmulProblem, info, nbytes: float, rows: int, width: int) -> list[int]:
         """Of a work-group where rows lie side by side: fewer where few groups would leave compute
@@ -389,13 +387,20 @@ def _word(dtype: DType) -> str:
 
 
 def _computed(near: operands.Neighbours, index: str) -> str:
-    """The macro L_COMPUTED of gemm_skinny.cl."""
+    """The macros L_FIRSTS, L_FIRST and L_COMPUTED of skinny_lanes.cl."""
     fixed, each = ("given_row_", "given_k_") if near.along_k else ("given_k_", "given_row_")
+    place, first = f"{each} / {near.width}", near.reading.first
+    given = f"const u{index} given_row_ = (row_), given_k_ = (k_);"
     values = ", ".join(f"(ACC_T){value}" for value in near.reading.values)
+    kept = " ".join(f"{kind} {name};" for kind, name, _ in first) or "char none_;"
+    loads = " ".join(f"(first_).{name} = {load};" for _, name, load in first)
+    known = " ".join(f"const {kind} {name} = (first_).{name};" for kind, name, _ in first)
     return (
-        f"#define L_COMPUTED(x_, row_, k_) {{ const u{index} given_row_ = (row_), given_k_ = (k_); "
-        f"{{ {near.fixed(index, fixed)} {near.each(index, f'{each} / {near.width}')} "
-        f"x_ = (ACCV)({values}); }} }}\n"
+        f"#define L_FIRSTS {kept}\n"
+        f"#define L_FIRST(first_, row_, k_) {{ {given} "
+        f"{near.places(index, fixed, place)} {loads} }}\n"
+        f"#define L_COMPUTED(x_, first_, row_, k_) {{ {given} {{ {known} "
+        f"{near.fixed(index, fixed)} {near.each(index, place)} x_ = (ACCV)({values}); }} }}\n"
     )
 
 
