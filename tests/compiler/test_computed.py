@@ -116,6 +116,11 @@ def test_neighbours_of_a_few_rows(rows, width, together, dev, monkeypatch, rng):
     check(function(*args), x @ (w.astype(np.float64) * scales[place]))
     sources = [step.source for step in program(function, *args).steps]
     assert any(f"#define V {together}\n" in source for source in sources)
+    # the packed numbers and the places of their groups are read early, not what waits for these
+    lines = {line for source in sources for line in source.splitlines()}
+    (early,) = (line for line in lines if line.startswith("#define L_FIRSTS "))
+    kinds = [field.split()[0] for field in early.removeprefix("#define L_FIRSTS ").split(";")[:-1]]
+    assert kinds == ["int", "uint" if together == 8 else "ushort"]
 
 
 @pytest.mark.parametrize("scaled", [False, True])

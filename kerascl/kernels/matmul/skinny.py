@@ -110,11 +110,12 @@ class SkinnyMatmul(Solver):
     # Loads that a work-item of a GPU has under way before it multiplies, of one or two rows and of
     # more, whose sums take registers too.
     EARLY, EARLY_ROWS = 16, 8
-    # Of elements that are computed, each from several reads: sixteen, of int4 in groups, took 150
-    # registers of AMD's where eight take 97.
+    # Of elements that are computed, each from several reads: eight loads of eight elements, int4 in
+    # groups, take 123 registers of AMD's.
     EARLY_COMPUTED = 8
     # Rows up to which eight neighbours of the long side are computed at once, on GPUs: what they
-    # share, such as the place of their group, is found once, but each has sums.
+    # share, such as the place of their group, is found once, but each has sums: those of four rows
+    # take AMD's cards 166 registers.
     EIGHTS = 2
     INNER = True  # whether the short operand may be made in the kernel
     APART = 0  # bytes that may lie between its rows in local memory
