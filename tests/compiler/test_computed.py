@@ -99,6 +99,59 @@ def test_groups_with_scales_and_zeros(depth, width, group, axis, form, rng):
     assert alone(function, *args) or depth < 100
 
 
+@pytest.mark.parametrize("rows, width, together", [(1, 48, 8), (2, 48, 8), (3, 48, 4), (1, 44, 4)])
+def test_neighbours_of_a_few_rows(rows, width, together, dev, monkeypatch, rng):
+    """GPUs compute eight at once for one row or two; each row has sums of its own of them."""
+    monkeypatch.setenv("KERASCL_SOLVERS", "skinny")
+    info = profiles.disguise(dev.info, profiles.load()["rtx4090"].info)
+    monkeypatch.setattr(dev, "info", info)
+    x, w, scales = drawn(rng, rows, 300), fours(rng, 300, width), drawn(rng, 3, width)
+    place = np.arange(300, dtype=np.int32) // 128
+
+    def product(x, w, scales, place):
+        return x @ (unpacked(w, width, 1).astype("float32") * kc.take(scales, place, 0))
+
+    function = kc.jit(product)
+    args = kc.array(x), kc.array(packed(w, 1)), kc.array(scales), kc.array(place)
+    check(function(*args), x @ (w.astype(np.float64) * scales[place]))
+    sources = [step.source for step in program(function, *args).steps]
+    assert any(f"#define V {together}\n" in source for source in sources)
+    # the packed numbers and the places of their groups are read early, not what waits for these
+    lines = {line for source in sources for line in source.splitlines()}
+    (early,) = (line for line in lines if line.startswith("#define L_FIRSTS "))
+    kinds = [field.split()[0] for field in early.removeprefix("#define L_FIRSTS ").split(";")[:-1]]
+    assert kinds == ["int", "uint" if together == 8 else "ushort"]
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int16", "float16", "bfloat16"])
+def test_groups_out_of_range(kind, scaled, form, rng):
+    """What is read side by side is replaced together, each by what a gather of its dtype gives."""
+    x, w, zeros = drawn(rng, 2, 64), fours(rng, 64, 48), rng.integers(0, 8, (4, 48)).astype("int8")
+    scales, place = drawn(rng, 4, 48), rng.integers(-4, 4, 64).astype(np.float32)
+    place[[3, 9, 20]] = 4, -5, 1000 if scaled or "float" not in kind else 3
+    if "float" in kind and not scaled:
+        place[[3, 9]] = np.nan, -1
+
+    def product(x, w, zeros, scales, place):
+        at = place.astype("int32")
+        weights = unpacked(w, 48, 1) - kc.take(zeros, at, 0).astype("float32")
+        return x @ (weights * kc.take(scales, at, 0) if scaled else weights)
+
+    narrow = kc.array(zeros).astype(kind)
+    args = kc.array(x), kc.array(packed(w, 1)), narrow, kc.array(scales), kc.array(place)
+    found = kc.jit(product)(*args)
+    at = np.nan_to_num(place).astype(int)
+    at = np.where(at < 0, at + 4, at)
+    inside = (at >= 0) & (at < 4)
+    fill = np.nan if "float" in kind else {"int8": -128, "uint8": 255, "int16": -32768}[kind]
+    taken = np.where(inside[:, None], zeros[at * inside].astype(np.float64), fill)
+    if scaled:
+        assert np.isnan(found.numpy()).all()
+    else:
+        check(found, x.astype(np.float64) @ (w - taken))
+
+
 @pytest.mark.parametrize("rows", [1, 5])
 def test_embeddings_the_other_way_round(rows, form, rng):
     """A table of packed rows, as the matrix that gives a logit for each."""

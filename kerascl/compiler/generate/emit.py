@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kerascl.compiler.generate import whole
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.symbolic import (
     LOOP_INDEX,
@@ -79,6 +80,8 @@ class Writer:
         self.members: set[int] = set()  # storage nodes that this kernel itself computes
         self.indices: list[Expr] = []  # every index expression used, for merging dimensions
         self.uses_double = False
+        self.whole: dict[str, whole.Span] = {}  # what is known of variables
+        self.ints: dict[str, str] = {}  # the same numbers in C's int, of such variables
         self.options: tuple[str, ...] = ()
         self._buffers: dict[int, str] = {}
         self._offsets: dict[int, str] = {}
@@ -402,9 +405,11 @@ class Scope:
             return value
         writer = self.writer
         other = writer.constant(node.attrs[2], node.dtype)
-        return self.define(
+        name = self.define(
             writer.ctype(node.dtype), f"({writer.condition(extra)}) ? {value} : {other}"
         )
+        filled = whole.constant(node.attrs[2], node.dtype)
+        return self._note(name, whole.either(self._known(node.inputs[0], value), filled))
 
     def _concat(
         self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
@@ -461,6 +466,8 @@ class Scope:
             if own == "uint" and ctype == "long":
                 wide = ctype
             text = f"({ctype})clamp(({wide}){value}, ({wide})0, ({wide}){top})"
+            if fill is not None and wide == "int":  # what is out of range is not used
+                text = f"(int)min((uint){value}, (uint){top})"
             # one variable for each place: neighbours then see that theirs is the same
             name = self.find((text,)) or self.define(ctype, text)
             self.memo[text,] = name
@@ -470,7 +477,29 @@ class Scope:
             return found
         writer = self.writer
         other = writer.constant(fill(node.dtype), node.dtype)
-        return self.define(writer.ctype(node.dtype), f"({' && '.join(inside)}) ? {found} : {other}")
+        name = self.choose(node, " && ".join(inside), found, other)
+        filled = whole.constant(fill(node.dtype), node.dtype)
+        return self._note(name, whole.either(self._known(x, found), filled))
+
+    def choose(self, node: Node, test: str, found: str, other: str) -> str:
+        """A variable with what a gather `found`, or where `test` does not hold with its `other`."""
+        return self.define(self.writer.ctype(node.dtype), f"({test}) ? {found} : {other}")
+
+    def _known(self, node: Node, name: str) -> whole.Span:
+        """What is known of a node's element, which `name` holds."""
+        if node.op is CONST:
+            return whole.constant(node.attrs[0], node.dtype)
+        return self.writer.whole.get(name) or whole.of_dtype(node.dtype)
+
+    def _int(self, node: Node, name: str) -> str | None:
+        """C text, of type int, of a node's element that `name` holds; None where there is none."""
+        if node.op is CONST:
+            value = node.attrs[0]
+            span = whole.constant(value, node.dtype)
+            # as an int, -0.0 would be 0.0
+            return f"({span[0]})" if span and (value or math.copysign(1, value) > 0) else None
+        own = name if node.dtype.compute in ("char", "uchar", "short", "ushort", "int") else None
+        return self.writer.ints.get(name, own)
 
     def _pointwise(
         self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
@@ -484,8 +513,17 @@ class Scope:
         for helper in op.helpers:  # one text serves every compute type, as @T
             helper = helper.replace("@T", ctype).replace("@R", ctype.rstrip("2"))
             writer.helper(helper.replace("@U", node.dtype.wrapping))
+        spans = [self._known(x, name) for x, name in zip(node.inputs, args, strict=True)]
+        known = whole.result(node, spans)
+        ints = [self._int(x, name) for x, name in zip(node.inputs, args, strict=True)]
+        text = whole.int_text(node, ints, spans, known)
         if op is CAST:
-            return self.define(ctype, self._cast(args[0], node.inputs[0].dtype, node.dtype))
+            value = text if text and node.dtype.compute == "float" else args[0]
+            value = self._cast(value, node.inputs[0].dtype, node.dtype, spans[0], known)
+            return self._note(self.define(ctype, value), known, text)
+        if text and node.dtype.compute == "float":
+            writer.helper(whole.FLOAT)
+            return self._note(self.define(ctype, f"kcl_small{text}"), known, text)
         if op is KEEP_COARSE:
             four = self._four_of(node, coords, args)
             if four is not None:
@@ -496,10 +534,18 @@ class Scope:
             names["coordinate"] = writer.index(coords[node.attrs[0]])
         for k, attr in enumerate(node.attrs):
             names[f"a{k}"] = str(attr)
-        text = op.code.format(*args, **names)
-        if self.rounds and not op.exact:
-            text = rounded(text, node.dtype)
-        return self.define(ctype, text)
+        value = op.code.format(*args, **names)
+        if self.rounds and not op.exact and known is None:
+            value = rounded(value, node.dtype)
+        return self._note(self.define(ctype, value), known, text)
+
+    def _note(self, name: str, known: whole.Span, text: str | None = None) -> str:
+        """Keep what is known of a variable; gives its name."""
+        if known:
+            self.writer.whole[name] = known
+        if text:
+            self.writer.ints[name] = text
+        return name
 
     def four(self, keys: list[str], place: Expr, ctype: str) -> str | None:
         """The word that decides whether the element at a place is kept, of a block that neighbours
@@ -521,7 +567,10 @@ class Scope:
         # in the type of the counter: of 32 bits, all have one key
         return self.four(args[:2], coords[counter.attrs[0]], node.inputs[2].dtype.compute)
 
-    def _cast(self, value: str, old: DType, new: DType) -> str:
+    def _cast(
+        self, value: str, old: DType, new: DType, span: whole.Span = None, known: whole.Span = None
+    ) -> str:
+        """`span` is what is known of the value before, `known` after."""
         if new.is_bool:
             test = "(({v}).x != 0 || ({v}).y != 0)" if old.is_complex else "({v} != 0)"
             return test.format(v=value)
@@ -531,10 +580,10 @@ class Scope:
             return f"({new.compute})(({new.real.compute}){value}, 0)"
         if old.is_complex:
             return self._cast(f"(({value}).x)", old.real, new)
-        if new.is_integer and old.is_float:
+        if new.is_integer and old.is_float and (span is None or span != known):
             # drivers differ in what NaN becomes
             return f"({value} != {value} ? ({new.compute})0 : convert_{new.compute}_sat({value}))"
-        if new.round and self.rounds and not old.is_bool:
+        if new.round and self.rounds and not old.is_bool and known is None:
             if old.is_double and new.name != "bfloat16":  # that is cut from a float everywhere
                 self.writer.helper(_TO_ODD)
                 value = f"kcl_to_odd({value})"

@@ -24,6 +24,8 @@ class Reading:
 
     Attributes:
         params, args: kernel parameters, and the arguments for them.
+        first: of loads whose place depends on the terms alone, where these are told apart: a C
+            type, a variable that `fixed` and `lines` read, and the load.
         fixed, lines: statements, which store nothing; the former do without the first term's
             variable, and so may stand before a loop over it.
         values: a variable for each element, of the compute type of the operand's dtype.
@@ -38,6 +40,7 @@ class Reading:
 
     params: tuple[str, ...]
     args: tuple[Arg, ...]
+    first: tuple[tuple[str, str, str], ...]
     fixed: tuple[str, ...]
     lines: tuple[str, ...]
     values: tuple[str, ...]
@@ -57,4 +60,5 @@ class Computed(ABC):
     ) -> Reading:
         """The text for those elements whose indices are `offset`, plus the terms, plus each of
         `neighbours`: indices into the memory that the operand would lie in.  With `joined`, what
-        lies side by side is read at once; else compilers find that themselves in a loop."""
+        lies side by side is read at once, and the `first` loads are told apart; else compilers
+        find that themselves in a loop."""

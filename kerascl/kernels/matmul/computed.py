@@ -34,6 +34,12 @@ class Neighbours(NamedTuple):
         """The statements that follow, for the neighbours that begin at `place` times the width."""
         return self._text(_DEPTH if self.along_k else _ROW, index, place, self.reading.lines)
 
+    def places(self, index: str, fixed: str, place: str) -> str:
+        """What `fixed` and `each` declare of the terms, alone."""
+        names = (_ROW, _DEPTH) if self.along_k else (_DEPTH, _ROW)
+        each = zip(names, (fixed, place), strict=True)
+        return " ".join(f"const {index} {name} = {value};" for name, value in each)
+
     def _text(self, name: str, index: str, place: str, lines: tuple[str, ...]) -> str:
         return f"const {index} {name} = {place}; {' '.join(lines)}"
 
@@ -62,10 +68,12 @@ def along(
 
 
 def closest(
-    computed: Computed, rows: Side, depth: Side, offset: int, widths: Sequence[int], joined: bool
-) -> Neighbours:
+    computed: Computed, rows: Side, depth: Side, offset: int, row_widths: Sequence[int],
+    depth_widths: Sequence[int], joined: bool,
+) -> Neighbours:  # fmt: skip
     """`along` the side on which what neighbours are made of lies closer together."""
-    found = (along(k, computed, rows, depth, offset, widths, joined) for k in (False, True))
+    sides = (False, row_widths), (True, depth_widths)
+    found = (along(k, computed, rows, depth, offset, widths, joined) for k, widths in sides)
     return min(found, key=lambda near: near.reading.apart / near.width)
 
 

@@ -110,9 +110,13 @@ class SkinnyMatmul(Solver):
     # Loads that a work-item of a GPU has under way before it multiplies, of one or two rows and of
     # more, whose sums take registers too.
     EARLY, EARLY_ROWS = 16, 8
-    # Of elements that are computed, each from several reads: sixteen, of int4 in groups, took 150
-    # registers of AMD's where eight take 97.
+    # Of elements that are computed, each from several reads: eight loads of eight elements, int4 in
+    # groups, take 123 registers of AMD's.
     EARLY_COMPUTED = 8
+    # Rows up to which eight neighbours of the long side are computed at once, on GPUs: what they
+    # share, such as the place of their group, is found once, but each has sums: those of four rows
+    # take AMD's cards 166 registers.
+    EIGHTS = 2
     INNER = True  # whether the short operand may be made in the kernel
     APART = 0  # bytes that may lie between its rows in local memory
     ADDING = 10, 0  # in loads, what the last group takes to add up slices, and with each more
@@ -160,7 +164,7 @@ class SkinnyMatmul(Solver):
         if computed is not None:
             near = operands.closest(
                 computed, operands.Side(rows, long.row), operands.Side(p.k, long.depth),
-                long.offset, (4,), joined=True,
+                long.offset, self._computed_widths(info, count), (4,), joined=True,
             )  # fmt: skip
             along_k, width, reading = near
             nbytes, text = reading.nbytes, _computed(near, index)
@@ -260,6 +264,10 @@ class SkinnyMatmul(Solver):
             return along_k, 4 if long.in_fours(long.depth, long.row, k) else 1
         return along_k, 4 if long.in_fours(long.row, long.depth, rows) else 1
 
+    def _computed_widths(self, info, count: int) -> tuple[int, ...]:
+        """How many neighbours along rows may be computed at once, the best first."""
+        return (8, 4) if count <= self.EIGHTS and info.kind != "cpu" else (4,)
+
     def _short_rows(self, count: int) -> int:
         """Of the short operand, that a kernel has sums of."""
         return next(n for n in (1, 2, 4, 8) if n >= count)
@@ -287,7 +295,10 @@ class SkinnyMatmul(Solver):
         """Those that costs decide between, of elements of so many bytes."""
         counts = [8] if along_k else self._rows(p, info, nbytes, rows, width)
         return [
-            Share(n, width, THREADS // n * (1 if along_k else width), THREADS // n * width)
+            Share(
+                n, width, THREADS // n * (1 if along_k else width),
+                THREADS // n * width, max(1.0, width / 4),
+            )
             for n in counts
         ]
 
@@ -377,13 +388,20 @@ def _word(dtype: DType) -> str:
 
 
 def _computed(near: operands.Neighbours, index: str) -> str:
-    """The macro L_COMPUTED of gemm_skinny.cl."""
+    """The macros L_FIRSTS, L_FIRST and L_COMPUTED of skinny_lanes.cl."""
     fixed, each = ("given_row_", "given_k_") if near.along_k else ("given_k_", "given_row_")
+    place, first = f"{each} / {near.width}", near.reading.first
+    given = f"const u{index} given_row_ = (row_), given_k_ = (k_);"
     values = ", ".join(f"(ACC_T){value}" for value in near.reading.values)
+    kept = " ".join(f"{kind} {name};" for kind, name, _ in first) or "char none_;"
+    loads = " ".join(f"(first_).{name} = {load};" for _, name, load in first)
+    known = " ".join(f"const {kind} {name} = (first_).{name};" for kind, name, _ in first)
     return (
-        f"#define L_COMPUTED(x_, row_, k_) {{ const u{index} given_row_ = (row_), given_k_ = (k_); "
-        f"{{ {near.fixed(index, fixed)} {near.each(index, f'{each} / {near.width}')} "
-        f"x_ = (ACCV)({values}); }} }}\n"
+        f"#define L_FIRSTS {kept}\n"
+        f"#define L_FIRST(first_, row_, k_) {{ {given} "
+        f"{near.places(index, fixed, place)} {loads} }}\n"
+        f"#define L_COMPUTED(x_, first_, row_, k_) {{ {given} {{ {known} "
+        f"{near.fixed(index, fixed)} {near.each(index, place)} x_ = (ACCV)({values}); }} }}\n"
     )
 
 

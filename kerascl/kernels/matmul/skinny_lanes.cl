@@ -1,8 +1,10 @@
 // How work-items of gemm_skinny.cl multiply by themselves: neighbours load what lies side by side, each
 // sums its own share of the depth.  S_VECTOR: V neighbours of s along k lie together.
-// With L_COMPUTED(x, r, k), l does not lie in memory: that sets x to V neighbours.
-#if V == 4
-#define ACCV CAT(ACC_T, 4)
+// With L_COMPUTED(x, first, r, k), l does not lie in memory: that sets x to V neighbours, of which along r
+// there may be eight; else V is 4 or 1.  L_FIRST(first, r, k) loads into a struct of L_FIRSTS what does not
+// wait for other loads: it is what lies in memory of l, and is under way early in its place.
+#if V > 1
+#define ACCV CAT(ACC_T, V)
 #define L_READ(p, i) L_LOAD4(p, i)
 #define L_RAW CAT(L_WORD, 4)
 #define L_STORED(raw) RAW_LOAD4((const __private L_T*)&(raw), 0)
@@ -25,12 +27,15 @@
 #define GATHER 1
 #define DEPTH(e) ((e) * STEP)
 #ifdef L_COMPUTED
-#define L_KNOWN(early) (early)
-#define L_VALUE(x, k) ACCV x; L_COMPUTED(x, place, k)
-#define EARLY_LOADS ACCV early[EARLY];
-#define BEGIN_LOAD(e, k) L_COMPUTED(early[e], place, k)
+#define L_KNOWN(x, e, k) ACCV x; L_COMPUTED(x, early[e], place, k)
+#define L_VALUE(x, k) \
+  ACCV x; \
+  struct { L_FIRSTS } own_first; \
+  L_FIRST(own_first, place, k) L_COMPUTED(x, own_first, place, k)
+#define EARLY_LOADS struct { L_FIRSTS } early[EARLY];
+#define BEGIN_LOAD(e, k) L_FIRST(early[e], place, k)
 #else
-#define L_KNOWN(early) L_STORED(early)
+#define L_KNOWN(x, e, k) const ACCV x = L_STORED(early[e]);
 #define L_VALUE(x, k) const ACCV x = L_READ(l, (k) * lK);
 #define EARLY_LOADS L_RAW early[EARLY];
 #define BEGIN_LOAD(e, k) early[e] = *(__global const L_RAW*)(l + (k) * lK);
@@ -49,7 +54,7 @@
   _Pragma("unroll") for (int j = 0; j < SHORT; ++j) sum[j] = 0;
 #define MULTIPLY(e, from) { \
   const int k = LOAD_AT(from + DEPTH(e)); \
-  const ACCV x = L_KNOWN(early[e]); \
+  L_KNOWN(x, e, k) \
   _Pragma("unroll") for (int j = 0; j < SHORT; ++j) \
     if (WHOLE || from + DEPTH(e) < kto) sum[j] += x * S_VALUE(j, k); \
 }
@@ -63,7 +68,7 @@
 #elif L_ALONG_K
 #define KEEP_SUM(j, sum_) PART(j, lane, row) = (sum_.s0 + sum_.s1) + (sum_.s2 + sum_.s3);
 #else
-#define KEEP_SUM(j, sum_) vstore4(sum_, 0, &PART(j, lane, row));
+#define KEEP_SUM(j, sum_) CAT(vstore, V)(sum_, 0, &PART(j, lane, row));
 #endif
 #define KEEP(j0) \
   _Pragma("unroll") for (int j = 0; j < TOGETHER; ++j) { KEEP_SUM(j, sum[j0 + j]) }
