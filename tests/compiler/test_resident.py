@@ -195,14 +195,13 @@ def test_loops_in_loops_whose_ends_both_depend_on_values(device_of, rng, bound):
 def test_a_gates_product_is_not_waited_for(device_of, rng, monkeypatch):
     """By the product that it is multiplied with, where both are one kernel over the same groups."""
     monkeypatch.setenv("KERASCL_SOLVERS", "skinny")
-    turns, decided = resident.turns, []
+    waits, decided = resident.waits, []
 
     def decide(steps, *rest):
-        found = turns(steps, *rest)
-        decided[:] = [(step.name, after) for step, (after, _) in zip(steps, found, strict=True)]
-        return found
+        decided[:] = zip([step.name for step in steps], waits(steps, *rest), strict=True)
+        return [after for _, after in decided]
 
-    monkeypatch.setattr(resident, "turns", decide)
+    monkeypatch.setattr(resident, "waits", decide)
     width, inner = 64, 192
     g, u, d = (rng.standard_normal(s) / 8 for s in ((width, inner), (width, inner), (inner, width)))
     x = rng.standard_normal((1, width))
@@ -311,80 +310,22 @@ def conflict(one, other, alike=True):
 
 
 def test_groups_wait_between_steps_that_depend_on_each_other_and_no_others(rng):
-    """Steps that would depend if their groups ran elsewhere run where those did."""
     flag = 0
-    alike = 0
     for _ in range(300):
         steps = drawn_steps(rng, 12, 7)
         shapes = [Shape((4,), (int(items),), 64, 64) for items in rng.choice([32, 64], 12)]
-        found = resident.turns(steps, flag, shapes)
+        found = resident.waits(steps, flag, shapes)
         begin = Step("", "start", (), [Use(flag)], (1,), (1,))
         begin.writes = frozenset()
-        since = [(begin, None, None)]  # a step, its shape, and the first one that stands as it does
-        for k, (step, shape, (waits, like)) in enumerate(zip(steps, shapes, found, strict=True)):
-            needs = {at for other, _, at in since if conflict(other, step, False)}
-            after = any(conflict(other, step, shape == own) for other, own, _ in since)
-            assert waits == (after or len(needs) > 1)
-            assert like == (None if waits or not needs else needs.pop())
-            alike += like is not None
-            at = k if like is None else like
-            since = [(step, shape, at)] if waits else [*since, (step, shape, at)]
-    assert alike > 5
-
-
-def test_calls_begin_where_teams_have_nothing_to_do():
-    """Of two kernels that need not wait the second takes the teams that the first left free."""
-    info = profiles.load()["rtx4090"].info
-    source = "__kernel void k(__global int* x) { barrier(1); *x = get_local_id(0); }"
-    calls = []
-    for items, count, waits, like in [
-        (256, 128, True, None), (256, 64, False, None), (256, 200, False, None),
-        (256, 128, False, 0), (128, 5, False, None), (256, 3, True, None), (1, 9, False, None),
-    ]:  # fmt: skip
-        alone = Shape((count,), (items,), items, items)
-        shape = staying.shape(parts.part(source, "k", (), alone), alone, HOPPER, 512, info)
-        calls.append(Call(parts.part(source, "k", (), shape), shape, (Address(0),), waits, like))
-    launch = Launch(calls, HOPPER, 512)
-    words = [word for word in launch.table if isinstance(word, int)]
-    # of 264 teams of 256, 528 of 128; 128 + 64 + 200 - 264 = 128
-    assert [word >> 16 & 0x3FFF for word in words] == [0, 128, 192, 0, 128, 0, 3]
-    # who has met needs no barrier of the work-group, teams of another size do
-    assert [word >> 30 & 3 for word in words] == [2, 1, 1, 1, 0, 2, 0]
-
-
-@pytest.mark.parametrize("counts", [(5, 3, 9, 1), (64, 40, 41, 7), (1, 1, 1, 100)])
-def test_each_group_runs_once_wherever_calls_begin(dev, counts):
-    groups, items = 4, 8
-    source = (
-        "__kernel void k(volatile __global int* ran) { atomic_inc(ran + get_global_id(0)); }"
-    )
-    team = Team(groups, 16, False, dev.info.device_atomics)
-    calls, at = [], 0
-    for count in counts:
-        alone = Shape((count,), (items,), items, items)
-        shape = staying.shape(parts.part(source, "k", (), alone), alone, team, 16, dev.info)
-        calls.append(Call(parts.part(source, "k", (), shape), shape, (Address(0, 4 * at),)))
-        at += count * items
-    launch = Launch(calls, team, 16)
-    ran = dev.buffers.allocate(4 * at + 4)
-    flag, table = dev.buffers.allocate(4), dev.buffers.allocate(8 * (16 + len(launch.table)))
-    dev.queue.fill(ran, bytes(4))
-    dev.queue.write(flag, np.array([1], np.int32))
-    fill = dev.programs.kernel(staying.table_text(launch.table, (0,), True), "resident_table")
-    dev.queue.launch(fill, (1,), (1,), (ran, table))
-    options = ("-cl-std=CL3.0",) if team.standard else ()
-    made = dev.programs.kernel(launch.source, Launch.NAME, options)
-    dev.queue.launch(made, (16 * groups,), (16,), (flag, table))
-    found = dev.queue.read(ran, np.empty(at + 1, np.int32))
-    np.testing.assert_array_equal(found, [1] * at + [0])
+        since = [(begin, None)]
+        for step, shape, waits in zip(steps, shapes, found, strict=True):
+            assert waits == any(conflict(other, step, shape == own) for other, own in since)
+            since = [(step, shape)] if waits else [*since, (step, shape)]
 
 
 def test_steps_of_one_level_need_not_wait(rng):
     """Each is as early as what it needs lets it be, and the memory of a carry is written when
     nobody reads it any more."""
-    def waits(steps):
-        return sum(after for after, _ in resident.turns(steps, 99))
-
     fewer = 0
     for _ in range(200):
         steps = drawn_steps(rng, 12, 7)
@@ -406,15 +347,15 @@ def test_steps_of_one_level_need_not_wait(rng):
             wanted.append(max([0, *after, *(wanted[j] for j in before)]))
             assert all(place[id(steps[j])] < place[id(step)] for j in before)
         assert [levels[place[id(step)]] for step in steps] == wanted
-        fewer += waits(found) < waits(steps)
-        assert waits(found) <= max(wanted)
+        fewer += sum(resident.waits(found, 99)) < sum(resident.waits(steps, 99))
+        assert sum(resident.waits(found, 99)) <= max(wanted)
     assert fewer > 20
 
 
 def test_a_step_that_ends_the_loop_waits_for_those_that_look_at_its_flag():
     last = Step("", "loop_advance", (), [Use(3), Use(5)], (1,), (1,))
     last.writes = frozenset({5})
-    assert resident.turns([last], 5) == [(True, None)]
+    assert resident.waits([last], 5) == [True]
 
 
 def test_arrival_counters_are_a_calls_own_until_all_wait(dev, staying_on):
@@ -437,8 +378,8 @@ def test_arrival_counters_are_a_calls_own_until_all_wait(dev, staying_on):
     assert step.used == {0, 1, 2, 9} and step.writes == {0, 1, 2, 9}
     words = [int(n) for n in re.findall(r"\] = (\d+)UL", before[0].source)]
     wait = 1 << 31
-    # of each call: its kind with where it begins and whether all wait, and its first counter
-    assert words == [0, 1, 0, 4, wait, 1, 0, 4, 1 | 1 << 16]
+    # of each call: its kind with whether all wait, and where its counters begin
+    assert words == [0, 1, 0, 4, wait, 1, 0, 4, 1]
 
 
 def test_what_products_read_whole_is_fetched_before_them(rng):

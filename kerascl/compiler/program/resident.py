@@ -229,32 +229,26 @@ def _part(step: Step, width: int, how: Team, info: DeviceInfo) -> tuple[Part, Sh
     return _text(step, shape, info), shape
 
 
-def turns(
+def waits(
     steps: Sequence[Step], flag: int, shapes: Sequence[Shape | None] | None = None
-) -> list[tuple[bool, int | None]]:
-    """Of each step whether all groups of the launch must have finished those before, and the
-    earlier step, if any, whose groups of the same numbers must have run where its own do.
+) -> list[bool]:
+    """Before which steps all groups of their launch must have finished those before.
 
     Args:
         flag: a slot that all groups read when the launch begins.
         shapes: how the groups of each step stand in the launch.
     """
-    found: list[tuple[bool, int | None]] = []
+    found: list[bool] = []
     shapes = shapes or [None] * len(steps)
     since: list[int] = []  # what has run since all waited
     looks = True  # at the flag
     for k, step in enumerate(steps):
         writes = step.used if step.writes is None else step.writes
-        needs = [j for j in since if step.conflicts(steps[j], alike=False)]
         after = looks and flag in step.used & writes
-        after = after or any(step.conflicts(steps[j], shapes[j] == shapes[k]) for j in needs)
-        # each stands where it would alone, or as one that does
-        like = {j if found[j][1] is None else found[j][1] for j in needs}
-        if after or len(like) > 1:
+        after = after or any(step.conflicts(steps[j], shapes[j] == shapes[k]) for j in since)
+        if after:
             since, looks = [], False
-            found.append((True, None))
-        else:
-            found.append((False, next(iter(like), None)))
+        found.append(after)
         since.append(k)
     return found
 
@@ -346,8 +340,8 @@ def _launch(
     calls: list[Call] = []
     most = counters = 0  # arrival counters: each call has its own until all groups have waited
     shapes = [shape for _, shape in run.parts]
-    for step, (part, shape), (after, like) in zip(
-        steps, run.parts, turns(steps, flag, shapes), strict=True
+    for step, (part, shape), after in zip(
+        steps, run.parts, waits(steps, flag, shapes), strict=True
     ):
         counters = 0 if after else counters
         args: list[Address | Value | Arrivals] = []
@@ -361,7 +355,7 @@ def _launch(
             elif type(arg) is not LocalMemory:
                 own = counters if args and isinstance(args[-1], Arrivals) else 0
                 args.append(_value(type(arg)(arg + own) if own else arg))
-        calls.append(Call(part, shape, tuple(args), after, like))
+        calls.append(Call(part, shape, tuple(args), after))
         counters += count
         most = max(most, counters)
     made = Launch(calls, how, run.width, ahead(steps, lasting, how.ahead))

@@ -20,9 +20,7 @@ N = 14 * 512 * 3 * 7  # elements: whole groups of each size
 # leave is computed once by the host, which takes longer than all of them.
 ROUNDS, REPLAYS = 20, 15
 CALLS = 40  # of a launch
-# Slots; 0 and 1 are the elements before and after a call.
-_SPIN, _FLAG, _SUM, _SIDE = 2, 3, 4, 5
-FEW = 77  # groups of calls beside others
+_SPIN, _FLAG, _SUM = 2, 3, 4  # slots; 0 and 1 are the elements before and after a call
 
 # A group needs what others wrote, and its own local memory; elements are integers modulo 2**32.
 _MIX = """
@@ -61,17 +59,6 @@ __kernel void add_up(__global const uint* restrict from, volatile __global uint*
     for (uint k = 0; k < groups; ++k) sum += sums[1 + k];
     sums[0] = sum;
   }
-}
-"""
-_BESIDE = """
-__kernel void turn(__global const uint* restrict from, __global uint* restrict to) {
-  __local uint part[3 * ITEMS];
-  const uint i = get_global_id(0), lane = get_local_id(0);
-  for (uint k = 0; k < 3; ++k) part[k * ITEMS + lane] = from[i] + k;
-  barrier(CLK_LOCAL_MEM_FENCE);
-  uint sum = 0;
-  for (uint k = 0; k < 3; ++k) sum = sum * 3u + part[(k + 1) * ITEMS - 1u - lane];
-  to[i] = sum;
 }
 """
 _COUNT = """
@@ -116,12 +103,9 @@ def made(info: DeviceInfo, team: Team) -> tuple[Launch, list[tuple[str, int, int
         if helper and k % 8 == 5:
             # what it reads the next one only reads too, by groups of another size
             waits = False
-            add(helper + _LAST, "add_up", items, FEW, Address(1 - k % 2), Address(_SUM), Arrivals(),
+            add(helper + _LAST, "add_up", items, 77, Address(1 - k % 2), Address(_SUM), Arrivals(),
                 Value(0, "0"))  # fmt: skip
             done.append(("add_up", items, 0))
-            # nor do teams of the same size wait, each with its own local memory
-            add(_BESIDE, "turn", items, FEW, Address(1 - k % 2), Address(_SIDE), waits=False)
-            done.append(("turn", items, 0))
     add(_COUNT, "count_down", 1, 1, Address(_SPIN), Address(_FLAG))
     # half of them have memory fetched ahead, which changes nothing
     ahead = [[Address(k % 2, 64 * k, 40 * k)] * (k % 3) for k in range(len(calls))]
@@ -129,9 +113,9 @@ def made(info: DeviceInfo, team: Team) -> tuple[Launch, list[tuple[str, int, int
 
 
 def _expected(
-    x: np.ndarray, total: int, side: np.ndarray, done: list[tuple[str, int, int]]
-) -> tuple[np.ndarray, int, np.ndarray]:
-    """The elements, the sum and what is written beside them after a launch."""
+    x: np.ndarray, total: int, done: list[tuple[str, int, int]]
+) -> tuple[np.ndarray, int]:
+    """The elements and the sum after a launch."""
     for name, items, shift in done:
         moved = np.roll(x, -shift)
         if name == "mix":
@@ -141,13 +125,10 @@ def _expected(
         elif name == "plain":
             groups = (np.arange(N, dtype=np.uint64) // items).astype(np.uint32)
             x = moved ^ (groups * np.uint32(2654435761))
-        elif name == "add_up":
-            sums = int(x[: FEW * items].astype(np.uint64).sum())
-            total = (total * 5 + sums) % 2**32
         else:
-            turned = x[: FEW * items].reshape(FEW, items)[:, ::-1].reshape(-1)
-            side = np.concatenate([turned * np.uint32(13) + np.uint32(5), side[FEW * items :]])
-    return x, total, side
+            sums = int(x[: 77 * items].astype(np.uint64).sum())
+            total = (total * 5 + sums) % 2**32
+    return x, total
 
 
 def exercise(
@@ -161,12 +142,11 @@ def exercise(
     info = chosen.info
     launch, done = made(info, team)
     first = np.random.default_rng().integers(0, 2**32, N, dtype=np.uint32)
-    wanted = [(first, 0, np.zeros(FEW * 512, np.uint32))]
+    wanted = [(first, 0)]
     for _ in range(rounds):
         wanted.append(_expected(*wanted[-1], done))
     allocate, queue = chosen.buffers.allocate, chosen.queue
-    memory = [allocate(4 * N), allocate(4 * N), allocate(4), allocate(4)]
-    memory += [allocate(4 * (1 + FEW)), allocate(4 * FEW * 512)]
+    memory = [allocate(4 * N), allocate(4 * N), allocate(4), allocate(4), allocate(4 * 78)]
     table = allocate(8 * (staying.HEAD + len(launch.table)))
     text = staying.table_text(launch.table, range(len(memory)), True)
     queue.launch(chosen.programs.kernel(text, "resident_table"), (1,), (1,), (*memory, table))
@@ -181,22 +161,19 @@ def exercise(
         queue.write(memory[1], first)
         queue.write(memory[_SPIN], np.array([rounds], np.int32))
         queue.write(memory[_FLAG], np.array([1], np.int32))
-        queue.write(memory[_SUM], np.zeros(1 + FEW, np.uint32))
-        queue.write(memory[_SIDE], np.zeros(FEW * 512, np.uint32))
+        queue.write(memory[_SUM], np.zeros(78, np.uint32))
         for turn in range(rounds + 3):
             queue.launch(kernel, (team.groups * width,), (width,), args)
             if turn not in (0, rounds // 2, rounds - 1, rounds + 2):
                 continue
-            x, total, side = wanted[min(turn + 1, rounds)]
+            x, total = wanted[min(turn + 1, rounds)]
             found = queue.read(memory[CALLS % 2], np.empty_like(x))
-            sums = queue.read(memory[_SUM], np.zeros(1 + FEW, np.uint32))
-            beside = queue.read(memory[_SIDE], np.empty_like(side))
-            wrong = np.flatnonzero(found != x)
-            apart = np.flatnonzero(beside != side)
-            if len(wrong) or len(apart) or (launch.arrives and sums[0] != total):
+            sums = queue.read(memory[_SUM], np.zeros(78, np.uint32))
+            if not np.array_equal(found, x) or (launch.arrives and sums[0] != total):
+                wrong = np.flatnonzero(found != x)
                 raise device.DeviceError(
                     f"{info.name} computed a wrong result in round {turn}: {len(wrong)} of {N} "
-                    f"elements from {wrong[:1]} on, {len(apart)} beside, and {sums[0]} for {total}"
+                    f"elements from {wrong[:1]} on, and {sums[0]} for {total}"
                 )
 
 

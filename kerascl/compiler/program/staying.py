@@ -23,10 +23,7 @@ WIDTH = 512  # work-items of a group: half the registers that a work-item may ha
 AHEAD = 8 << 20
 LINE = 128  # bytes that are fetched at once
 _LINES_AT = 48  # the bit from which on a word says how many lines, behind the first one's number
-# A call's first word, from its low bits: the number of its kernel, the place of its first group,
-# how it begins, and how many words follow that are fetched.
-_PLACE_AT, _PLACES = 16, 1 << 14
-_MET, _WAITS, _FETCHED_AT = 1 << 30, 1 << 31, 32
+_WAITS = 1 << 31  # in a call's first word
 
 
 @dataclass(frozen=True)
@@ -78,24 +75,17 @@ class Call:
     Attributes:
         args: of each parameter that does not point to local memory: an Address, Value or Arrivals.
         waits: whether all groups wait for each other first.
-        like: an earlier call, whose group of the same number must have run in the same team.
     """
 
     part: Part
     shape: Shape
     args: tuple[Address | Value | Arrivals, ...]
     waits: bool = False
-    like: int | None = None
 
     @property
     def count(self) -> int:
         """Groups that it has."""
         return math.prod(self.shape.groups)
-
-    @property
-    def meets(self) -> bool:
-        """Whether a team's work-items meet after each group: the next has the same local memory."""
-        return self.part.meets or self.part.local_bytes > 0
 
 
 def known(info: DeviceInfo) -> Team | None:
@@ -160,18 +150,10 @@ class Launch:
         number = {key: k for k, key in enumerate(kinds)}
         # arguments that are the same in all calls of a kind stand in the text
         varies = {key: _varying(same) for key, same in kinds.items()}
-        # of teams of a kind, so that those that have met can go on to another kernel alone
-        self._room: dict[tuple[int, int], int] = {}
-        for part, shape in ((call.part, call.shape) for call in calls):
-            kind = shape.stride, shape.teams
-            self._room[kind] = max(self._room.get(kind, 0), part.local_bytes)
         self.table: list[Address | int] = []
-        firsts = _firsts(calls, team)
-        for k, (call, fetched) in enumerate(zip(calls, ahead or [()] * len(calls), strict=True)):
+        for call, fetched in zip(calls, ahead or [()] * len(calls), strict=True):
             key = call.part.name, call.shape
-            begins = _WAITS if call.waits else _MET if k and _met(calls[k - 1], call) else 0
-            word = number[key] | firsts[k] << _PLACE_AT | begins | len(fetched) << _FETCHED_AT
-            self.table.append(word)
+            self.table.append(number[key] | (_WAITS if call.waits else 0) | len(fetched) << 32)
             self.table += fetched
             for k in varies[key]:
                 arg = call.args[k]
@@ -184,13 +166,12 @@ class Launch:
     def _case(self, number: int, call: Call, varies: Sequence[int]) -> str:
         """Runs one kind of call."""
         part, shape = call.part, call.shape
-        room = f"pool + team * {self._room[shape.stride, shape.teams]}u"
-        args = [GROUP, room]
+        args = [GROUP, f"pool + team * {part.local_bytes}u"]
         given = iter(enumerate(call.args))
         places = iter(part.local_args)
         for param in part.params:
             if param.is_local:
-                args.append(f"({param.ctype})({room} + {next(places)})")
+                args.append(f"({param.ctype})(pool + team * {part.local_bytes}u + {next(places)})")
                 continue
             k, arg = next(given)
             if isinstance(arg, Arrivals):
@@ -202,12 +183,12 @@ class Launch:
                 word = f"given[{list(varies).index(k)}]"
                 args.append(_from_word(param.ctype, param.is_pointer, word))
         run = f"{part.name}({', '.join(args)});"
-        if call.meets:
-            run += f" {shape.meeting()};"
-        all_ = f"{_team_places(call, self._team)}u"
+        if part.meets or part.local_bytes:
+            run += f" {shape.meeting()};"  # the next group takes the same local memory
         loop = (
-            f"for (uint {GROUP} = place < first ? place + {all_} - first : place - first; "
-            f"{GROUP} < {call.count}u; {GROUP} += {all_}) {{ {run} }}"
+            f"for (uint {GROUP} = team * (uint)get_num_groups(0) + (uint)get_group_id(0); "
+            f"{GROUP} < {call.count}u; {GROUP} += {shape.teams}u * (uint)get_num_groups(0)) "
+            f"{{ {run} }}"
         )
         team = "0u" if shape.stride == self._width else f"item / {shape.stride}u"
         if shape.teams * shape.stride < self._width:
@@ -215,9 +196,7 @@ class Launch:
         if shape.items < shape.stride:
             loop = f"if (item % {shape.stride}u < {shape.items}u) {loop}"
         return (
-            f"      case {number}: {{\n        const uint team = {team};\n"
-            f"        const uint place = team * {self._team.groups}u + (uint)get_group_id(0);\n"
-            f"        {loop}\n"
+            f"      case {number}: {{\n        const uint team = {team};\n        {loop}\n"
             f"        at += {len(varies)};\n        {self._whole}\n        break;\n      }}\n"
         )
 
@@ -231,7 +210,7 @@ class Launch:
             for name, text in part.items:
                 if items.setdefault(name, text) != text:
                     raise AssertionError(f"two texts are called {name}")
-            pool = max(pool, shape.teams * self._room[shape.stride, shape.teams])
+            pool = max(pool, shape.teams * part.local_bytes)
         words = len(self.table)
         near = words * 8 <= TABLE_BYTES
         arrivals = ", volatile __global uint* arrivals" if self.arrives else ""
@@ -258,15 +237,14 @@ class Launch:
             if near else f"  __global const ulong* words = table + {HEAD};",
             "  barrier(CLK_LOCAL_MEM_FENCE);",
             f"  for (uint at = 0; at < {words}u;) {{",
-            f"    const uint kind = (uint)words[at], first = kind >> {_PLACE_AT} & {_PLACES - 1}u;",
-            f"    const uint fetched = (uint)(words[at++] >> {_FETCHED_AT});",
+            "    const uint kind = (uint)words[at], fetched = (uint)(words[at++] >> 32);",
             "    for (uint k = 0; k < fetched; ++k) kr_fetch(words[at++]);",
             f"    {self._whole}",
             f"    {source} const ulong* given = words + at;",
             f"    if (kind & {_WAITS}u) kr_wait((volatile __global uint*)table, &turn);",
             # other teams use the same local memory, and barriers of the same numbers
-            f"    else if (!(kind & {_MET}u)) barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
-            f"    switch (kind & {(1 << _PLACE_AT) - 1}u) {{",
+            "    else barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
+            f"    switch (kind & {_WAITS - 1}u) {{",
             *cases,
             "      default: return;",
             "    }",
@@ -310,34 +288,6 @@ def table_text(table: Sequence[Address | int], slots: Sequence[int], first: bool
         f"__kernel void resident_table({', '.join(params)}, __global ulong* table) {{\n"
         + "\n".join(lines) + "\n}\n"
     )  # fmt: skip
-
-
-def _team_places(call: Call, team: Team) -> int:
-    """Of a kernel's groups that run at once, one in each team."""
-    return call.shape.teams * team.groups
-
-
-def _firsts(calls: Sequence[Call], team: Team) -> list[int]:
-    """The place of each call's first group.  Until all wait, calls begin where the one before
-    ended: teams that have nothing to do in one find work in the next."""
-    firsts: list[int] = []
-    at = 0
-    for call in calls:
-        at = 0 if call.waits else at
-        if call.like is None:
-            firsts.append(at % min(_team_places(call, team), _PLACES))
-        else:
-            firsts.append(firsts[call.like])
-        at = firsts[-1] + call.count
-    return firsts
-
-
-def _met(before: Call, call: Call) -> bool:
-    """Whether each team may begin a call when it has done its own of the one before: its work-items
-    see what it wrote, and no other team takes its local memory."""
-    one, other = before.shape, call.shape
-    alike = (one.stride, one.teams, one.items) == (other.stride, other.teams, other.items)
-    return alike and before.meets
 
 
 def _varying(calls: Sequence[Call]) -> list[int]:
