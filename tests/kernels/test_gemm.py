@@ -1,5 +1,6 @@
 """GEMM solvers against NumPy in float64."""
 
+import contextlib
 import dataclasses
 import re
 
@@ -10,6 +11,8 @@ import kerascl as kc
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import Epilogue, VectorLoad, VectorStore, store_epilogue
 from kerascl.kernels.contract.plan import Ref
+from kerascl.kernels.contract.solver import joining
+from kerascl.kernels.hopper import probe
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.cpu import Micro
 from kerascl.kernels.matmul.panels import PanelMatmul
@@ -17,6 +20,7 @@ from kerascl.kernels.matmul.portable import TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from kerascl.kernels.matmul.tiles import LONG, TILES
+from kerascl.kernels.selftests import asked
 from kerascl.kernels.units.matmul import FragmentMatmul
 from kerascl.kernels.units.skinny import SkinnyMma
 from tests import profiles
@@ -336,3 +340,31 @@ def test_products_of_a_few_rows_share_a_launch(depth, widths, rng, monkeypatch):
     assert sum("multi_gemm_skinny" in name for name in products) == 1
     # Where work-groups have no atomics for each other, what adds slices is shared as well.
     assert all("multi_gemm_reduce" in name for name in names if name not in products)
+
+
+@pytest.mark.parametrize(
+    "card", ["rtx4090", "h100", "rx7900xtx", "rx9070xt", "mi300x", "a770", "b580"]
+)
+def test_who_applies_has_a_plan(card, rng, monkeypatch):
+    """Whatever the sizes are, and whoever is taken."""
+    monkeypatch.setattr(asked, "passed", lambda *_: True)
+    monkeypatch.setattr(probe, "available", lambda *_: True)
+    info = profiles.load()[card.replace("h100", "rtx4090")].info
+    if card == "h100":
+        info = dataclasses.replace(info, matrix="wgmma90", nvidia_capability=(9, 0))
+    planned = set()
+    for _ in range(150):
+        m, n, k = (int(rng.choice([1, 2, 3, 5, 8, 24, 63, 64, 130, 1000])) for _ in range(3))
+        name = str(rng.choice(["float32", "bfloat16", "float16", "int8"]))
+        dtype, acc = dtypes.as_dtype(name), dtypes.int32 if name == "int8" else dtypes.float32
+        turned = (1, k) if rng.random() < 0.5 else (n, 1)
+        precision = str(rng.choice(["high", "highest"]))
+        problem = normalise_matmul(
+            MatmulProblem(m, n, k, (), (k, 1), turned, dtype, dtype, acc, precision=precision)
+        )
+        for solver in matmul.SOLVERS:
+            with joining() if rng.random() < 0.5 else contextlib.nullcontext():
+                if solver.applies(problem, info):
+                    assert solver.plan(problem, info, store_epilogue(acc)).launches
+                    planned.add(solver.name)
+    assert len(planned) > 8

@@ -118,6 +118,7 @@ def test_where_it_does_not_apply(info):
     assert applies(8, 64, 128) and applies(2, 64, 128) and applies(8, 64, 128, "float32", "float32")
     assert not applies(1, 64, 128) and not applies(9, 64, 128)  # rows
     assert not applies(8, 63, 128) and not applies(8, 64, 120)  # what a load, or a warp, takes
+    assert not applies(8, 63, 128, "float32", "float32")  # which one float32 is not enough for
     assert not applies(8, 64, 128, "float32", "bfloat16")
     assert not applies(8, 64, 128, "float32", "float32", "highest")
     assert not applies(8, 64, 128, "float64", "float64")

@@ -61,7 +61,7 @@ class SkinnyMma(SkinnyMatmul):
             (long.depth, long.row, k) if along_k else (long.row, long.depth, rows)
         )  # fmt: skip
         for width in (nbytes // size for nbytes in LOAD_BYTES):
-            pairs = along_k or k % (4 * _gather(long.dtype)) == 0
+            pairs = along_k or (width > 1 and k % (4 * _gather(long.dtype)) == 0)
             whole = not any(n % width for n in (other, long.offset, count, *long.batch))
             warps = not along_k or (k % (4 * width) == 0 and width * size == max(LOAD_BYTES))
             if unit == 1 and whole and pairs and warps:
