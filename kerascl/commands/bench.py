@@ -16,6 +16,7 @@ from rich.table import Table
 
 import kerascl as kc
 from kerascl.dtypes import BY_NAME, DTypeName, as_dtype
+from kerascl.kernels.tuning import machine
 from kerascl.runtime import device as devices
 from kerascl.runtime import peaks as rates
 from kerascl.runtime.device import Device
@@ -60,7 +61,7 @@ def known_peaks(device: Device, console: Console) -> Peaks:
     peaks = rates.load(device)
     if peaks is None or not peaks.whole:
         with console.status("measuring the device's best rates"):
-            peaks = rates.measure(device)
+            peaks = rates.measure(device, machine.expected(device.info))
         rates.save(device, peaks)
     return peaks
 
@@ -73,7 +74,7 @@ def run(options: argparse.Namespace, console: Console) -> int:
         return 2
     device = devices.default()
     with console.status("measuring the device's best rates"):
-        peaks = rates.measure(device)
+        peaks = rates.measure(device, machine.expected(device.info))
     rates.save(device, peaks)
     _print_peaks(device, peaks, console)
     report: dict[str, Any] = {"device": device.info.name, "driver": device.info.driver_version}

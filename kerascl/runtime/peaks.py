@@ -81,7 +81,14 @@ _TYPES = {
 }
 _REPEATS = 10
 _SETTLED = 0.1  # seconds without a better rate
+# The share of what its driver's facts suggest that a GPU which is awake reaches, and the seconds
+# that are waited for that.
+_AWAKE, _LONGEST = 0.6, 2.0
+# Seconds without a better one for each rate of a GPU: other processes of ours, which check its
+# driver, use it, too.
+_QUIET = 0.04
 _LOCAL_ITEMS = 128
+KEY = "peaks of a device that is awake"  # those that were kept before might be of one that slept
 
 
 @dataclass(frozen=True)
@@ -127,7 +134,7 @@ class Peaks:
 def load(device: Device) -> Peaks | None:
     """What was measured on this device before, or None."""
     cache = DiskCache.open("peaks", device.info.cache_key)
-    return None if cache is None else cache.load(cache.key("peaks"), _parse)
+    return None if cache is None else cache.load(cache.key(KEY), _parse)
 
 
 def _parse(data: bytes) -> Peaks:
@@ -141,12 +148,16 @@ def save(device: Device, peaks: Peaks) -> None:
     """Keep what was measured, where caching is on."""
     cache = DiskCache.open("peaks", device.info.cache_key)
     if cache is not None:
-        cache.put(cache.key("peaks"), json.dumps(dataclasses.asdict(peaks)).encode())
+        cache.put(cache.key(KEY), json.dumps(dataclasses.asdict(peaks)).encode())
 
 
-def measure(device: Device) -> Peaks:
-    """Measure everything; takes some seconds."""
-    wake(device)
+def measure(device: Device, expected: float = 0.0) -> Peaks:
+    """Measure everything; takes some seconds.
+
+    Args:
+        expected: see `wake`.
+    """
+    wake(device, expected)
     flops = {name: rate for name in _TYPES if (rate := arithmetic(device, name))}
     to_device, from_device = host_copies(device)
     return Peaks(
@@ -155,12 +166,16 @@ def measure(device: Device) -> Peaks:
     )  # fmt: skip
 
 
-def measure_rates(device: Device) -> Peaks:
+def measure_rates(device: Device, expected: float = 0.0) -> Peaks:
     """Measure what solvers' costs need (float32 of the ordinary units, memory, launches), in some
-    tenths of a second."""
-    wake(device)
+    tenths of a second.
+
+    Args:
+        expected: see `wake`.
+    """
+    best = wake(device, expected)
     return Peaks(
-        {"float32": arithmetic(device, "float32", 0.001)},
+        {"float32": max(best, arithmetic(device, "float32", 0.001))},
         bandwidth(device, 1 << 26 if device.info.kind == "cpu" else 1 << 28),
         launch_cost(device, 100),
         local_bandwidth=local_bandwidth(device),
@@ -168,7 +183,7 @@ def measure_rates(device: Device) -> Peaks:
     )
 
 
-def known(device: Device) -> Peaks:
+def known(device: Device, expected: float = 0.0) -> Peaks:
     """What was measured on this device before, else `measure_rates`, which is kept."""
     with device.lock:
         found = load(device)
@@ -177,7 +192,7 @@ def known(device: Device) -> Peaks:
         queue = device.queue
         recorder, queue.recorder = queue.recorder, None  # no profile is of this
         try:
-            found = measure_rates(device)
+            found = measure_rates(device, expected)
         finally:
             queue.recorder = recorder
         device.buffers.trim()  # buffers of that size are not asked for again
@@ -185,29 +200,44 @@ def known(device: Device) -> Peaks:
         return found
 
 
-def wake(device: Device) -> None:
+def wake(device: Device, expected: float = 0.0) -> float:
     """Keep a GPU busy until its clock rises no more: one that idles runs at a fraction of it (an
-    H100 at 345 of 1980 MHz), and every rate of its first milliseconds would be that of a poorer
-    card."""
+    H100 at 345 of 1980 MHz, sometimes for some tenths of a second), and every rate would be that of
+    a poorer card.
+
+    Args:
+        expected: float32 operations a second that its driver's facts suggest, 0 if they do not.
+
+    Returns:
+        The best rate of such operations, 0 of other devices than GPUs.
+    """
     if device.info.kind != "gpu":
-        return
-    best, risen = 0.0, time.perf_counter()
-    while time.perf_counter() - risen < _SETTLED:
+        return 0.0
+    best = 0.0
+    begun = risen = now = time.perf_counter()
+    while now - risen < _SETTLED or (best < _AWAKE * expected and now - begun < _LONGEST):
         rate = arithmetic(device, "float32", 0.001)
+        now = time.perf_counter()
         if rate > best * 1.02:
-            best, risen = rate, time.perf_counter()
+            best, risen = rate, now
+    return best
 
 
-def _fastest(device: Device, run: Callable[[], None]) -> float:
-    """Seconds of the fastest of some runs, launch and wait counted."""
+def _fastest(device: Device, run: Callable[[], None], quiet: float = 0.0) -> float:
+    """Seconds of the fastest of some runs, launch and wait counted; on a GPU until none was faster
+    for so many seconds."""
     run()
-    best = float("inf")
-    for _ in range(_REPEATS):
+    best, runs = float("inf"), 0
+    found = now = time.perf_counter()
+    while runs < _REPEATS or (now - found < quiet and device.info.kind == "gpu"):
         device.queue.finish()
         start = time.perf_counter()
         run()
         device.queue.finish()
-        best = min(best, time.perf_counter() - start)
+        now, runs = time.perf_counter(), runs + 1
+        if now - start < 0.98 * best:
+            found = now
+        best = min(best, now - start)
     return best
 
 
@@ -279,7 +309,7 @@ def bandwidth(device: Device, most: int = 1 << 30) -> float:
     def run() -> None:
         device.queue.launch(kernel, (nbytes // 16,), (256,), (a, b))
 
-    return 2 * nbytes / _fastest(device, run)
+    return 2 * nbytes / _fastest(device, run, _QUIET)
 
 
 def local_bandwidth(device: Device) -> float:
@@ -295,7 +325,7 @@ def local_bandwidth(device: Device) -> float:
         device.queue.launch(kernel, (items,), (group,), (out, np.int32(n)))
 
     n = int(np.clip(n * 0.001 / max(_fastest(device, run), 1e-7), 16, 1 << 16))
-    return 4 * 16 * items * n / _fastest(device, run)
+    return 4 * 16 * items * n / _fastest(device, run, _QUIET)
 
 
 def latency(device: Device) -> float:
@@ -312,7 +342,7 @@ def latency(device: Device) -> float:
     def run() -> None:
         device.queue.launch(kernel, (1,), (1,), (links, out, np.int32(steps)))
 
-    return _fastest(device, run) / steps
+    return _fastest(device, run, _QUIET) / steps
 
 
 def launch_cost(device: Device, count: int = 500) -> float:
@@ -324,7 +354,7 @@ def launch_cost(device: Device, count: int = 500) -> float:
         for _ in range(count):
             device.queue.launch(kernel, (32,), (32,), (a,))
 
-    return _fastest(device, run) / count
+    return _fastest(device, run, _QUIET) / count
 
 
 def host_copies(device: Device) -> tuple[float, float]:

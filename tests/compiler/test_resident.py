@@ -408,7 +408,7 @@ def test_what_products_read_whole_is_fetched_before_them(rng):
     steps = [Step("", "k", (), [Use(k)], (1,), (1,), flops=3 * mega) for k in range(4)]
     found = resident.ahead(steps, dict.fromkeys(range(4), 6 * mega), 12 * mega)
     for k, places in enumerate(found):  # the one after the next, as it begins anew
-        assert [p.slot for p in places] == [(k + 1) % 4] * 2
+        assert [p.slot for p in places] == [(k + 1) % 4] * (6 * mega // resident.PIECE)
         assert sum(p.lines for p in places) * staying.LINE == 6 * mega
 
 
@@ -584,6 +584,77 @@ def test_what_a_team_cannot_do_is_left_alone(text):
     source = f"__kernel void k(__global int* x) {{ {text} *x = 0; }}"
     with pytest.raises(Unsupported):
         parts.part(source, "k", (), Shape((1,), (64,), 64, 64))
+
+
+def test_weights_are_read_before_others_have_written(device_of, rng):
+    """A product's function waits by itself, behind its loads of what the loop only reads."""
+    width = 640
+    x, w = rng.standard_normal((1, width)), rng.standard_normal((width, width)) / width**0.5
+
+    def function(x, w, n):
+        def body(k, x):
+            return k + 1, kc.tanh(x @ w) + 0.5 * x
+
+        return kc.while_loop(lambda k, _: k < n, body, (kc.array(0), x))[1]
+
+    run = kc.jit(function)
+    args = kc.array(x.astype(np.float32)), kc.array(w.astype(np.float32)), kc.array(np.int32(7))
+    for _ in range(7):
+        x = np.tanh(x @ w) + 0.5 * x
+    close(run(*args).numpy(), x)
+    (text,) = {
+        leaf.source for step in run.captured(*args).program.steps if step.label == "loop"
+        for leaf in step.leaves if leaf.name == "resident"
+    }  # fmt: skip
+    waits = text.count("if (kr_due) kr_wait(kr_call, kr_word, kr_turn)")
+    assert waits == (device_of == "rtx4090")  # processors' products have no loads under way
+
+
+EARLY = """
+__kernel __attribute__((reqd_work_group_size(32, 1, 1))) void k(
+    __global const int* fixed_0, __global const int* fixed_1, __global const int* other,
+    __global int* to) {
+  __global const int* fixed;
+  switch (get_group_id(0)) {
+    case 0: fixed = fixed_0; break;
+    default: fixed = fixed_1; break;
+  }
+  const int x = fixed[get_global_id(0)];
+#ifdef KCL_EARLY
+  KCL_EARLY(fixed);
+#endif
+  to[get_global_id(0)] = x + other[get_global_id(0)];
+}
+"""
+
+
+def early_steps(written):
+    """Two steps of EARLY; slots 0 and 1 are read early, `written` are those that a step writes."""
+    steps = []
+    for _ in range(2):
+        step = Step(EARLY, "k", (), [Use(k) for k in range(4)], (64,), (32,))
+        step.writes = frozenset(written)
+        steps.append(step)
+    return steps
+
+
+def test_what_a_kernel_reads_early_must_never_be_written():
+    info = profiles.load()["rtx4090"].info
+    shape = Shape((2,), (32,), 512, 32, 16)
+    part = parts.part(EARLY, "k", (), shape, (), staying.WAIT)
+    assert part.early == (0, 1)
+    assert parts.part(EARLY, "k", (), shape).early == ()
+    with pytest.raises(AssertionError, match="other is read before KCL_EARLY"):
+        parts.part(EARLY.replace("x = fixed[", "x = other["), "k", (), shape, (), staying.WAIT)
+    for written, early in (({3}, True), ({1, 3}, False), ({2, 3}, True)):
+        steps = early_steps(written)
+        lasting = resident._lasting(steps, [Slot("temporary", 256, -1)] * 4)
+        found, _ = resident._part(steps[0], 512, HOPPER, lasting, info)
+        assert bool(found.early) == early
+        # without barriers of their own teams only whole work-groups wait in the middle
+        alone = dataclasses.replace(HOPPER, named=False)
+        assert not resident._part(steps[0], 512, alone, lasting, info)[0].early
+        assert bool(resident._part(steps[0], 32, alone, lasting, info)[0].early) == early
 
 
 # -- the self-test

@@ -125,7 +125,7 @@ def kinds(dev: device.Device) -> list[Kind]:
         Kind("program", run_program, program_file),
         Kind("note", note, note_file),
         Kind("result", result, result_file),
-        Kind("rates", rates, lambda n: cache("peaks").path(cache("peaks").key("peaks"))),
+        Kind("rates", rates, lambda n: cache("peaks").path(cache("peaks").key(peaks.KEY))),
         Kind("records", records, lambda n: cache("tuned").path(cache("tuned").key("records"))),
         Kind("statuses", statuses, lambda n: cache("checks").path(first._key(cache("checks")))),
         Kind("driver", folder, folder_file),

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -326,7 +327,7 @@ def test_where_memory_is_short_the_facts_serve(monkeypatch):
     dev = devices.default()
     assert dev.context
 
-    def full(device):
+    def full(*_):
         raise MemoryError
 
     monkeypatch.setattr(peaks, "known", full)
@@ -440,3 +441,22 @@ def test_rates_are_measured_once_a_gpu_s_clock_has_risen(dev, monkeypatch):
     monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, kind="gpu"))
     peaks.wake(dev)
     assert found[:4] == [20.0, 35.0, 60.0, 60.5] and len(found) > 4
+
+
+def test_a_gpu_that_sleeps_on_is_kept_busy(dev, monkeypatch):
+    """Its rate does not rise for longer than others take, but is far from what the driver says."""
+    asked = []
+
+    def arithmetic(*_):
+        time.sleep(0.002)
+        asked.append(10.0 if len(asked) < 30 else 60.0)
+        return asked[-1]
+
+    monkeypatch.setattr(peaks, "arithmetic", arithmetic)
+    monkeypatch.setattr(peaks, "_SETTLED", 0.01)
+    monkeypatch.setattr(peaks, "_LONGEST", 30.0)
+    monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, kind="gpu"))
+    assert peaks.wake(dev, 90.0) == 60.0 and len(asked) > 30
+    asked.clear()
+    monkeypatch.setattr(peaks, "_LONGEST", 0.02)  # a card may be slower than its driver says
+    assert peaks.wake(dev, 90.0) == 10.0 and len(asked) < 30

@@ -14,10 +14,14 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from kerascl.compiler.program.expand import Unsupported, constant, expanded, is_word
 
 GROUP, POOL = "kr_group", "kr_pool"  # parameters of such functions
+# A macro that is defined for parts alone: a kernel's body calls it, with the names of what it has
+# read so far, before it reads what other kernels may have written.
+EARLY = "KCL_EARLY"
 ALIGNMENT = 128  # bytes, of a team's local memory
 WARP = 32  # a named barrier counts whole warps
 MOST_TEAMS = 15  # larger ones that meet alone: one of sixteen barriers is the work-group's
@@ -29,6 +33,7 @@ SIZES = _SIZES | {
     f"{base}{n}": size * (4 if n == 3 else n)
     for base, size in _SIZES.items() if base != "size_t" for n in (2, 3, 4, 8, 16)
 }  # fmt: skip
+_EARLY = "kr_early"
 _LOCAL = ("__local", "local")
 _KERNEL = ("__kernel", "kernel")
 # What a declaration begins with that is no function, and nothing that launches could change.
@@ -71,6 +76,7 @@ class Part:
         local_bytes: of a team's memory that it uses itself.
         local_args: where there its pointers to local memory point.
         meets: whether it has barriers.
+        early: the parameters that it reads before it waits by itself; empty where it does not.
     """
 
     name: str
@@ -80,6 +86,14 @@ class Part:
     local_bytes: int
     local_args: tuple[int, ...]
     meets: bool
+    early: tuple[int, ...] = ()
+
+
+class Wait(NamedTuple):
+    """How a kernel's function waits by itself: its last parameters, and the statement."""
+
+    params: str
+    statement: str
 
 
 @dataclass(frozen=True)
@@ -168,6 +182,7 @@ def part(
     options: tuple[str, ...],
     shape: Shape,
     local_args: tuple[int, ...] = (),
+    wait: Wait | None = None,
 ) -> Part:
     """The function of a kernel.
 
@@ -175,10 +190,13 @@ def part(
         source: its translation unit.
         options: of its build, with the macros that every build of the device defines.
         local_args: bytes behind its pointers to local memory, in order.
+        wait: what takes the place of EARLY.
 
     Raises:
         Unsupported: a team cannot run it.
     """
+    if wait is not None:
+        options = (*options, f"-D{EARLY}={_EARLY}")
     items = _unit(source, options)
     entry = next((item for item in items if item.is_kernel and item.name == kernel), None)
     if entry is None:
@@ -223,6 +241,10 @@ def part(
     body = _placed(body, shape)
     listed = [f"const uint {GROUP}", f"__local uchar* {POOL}"]
     listed += [" ".join(_reachable(words)) for words in parameters]
+    early: tuple[int, ...] = ()
+    if wait is not None and _EARLY in body:
+        body, early = _waiting(body, parameters, wait.statement)
+        listed.append(wait.params)
     text = f"({', '.join(listed)}) {_text(body)}"
     mark = hashlib.sha256(text.encode()).hexdigest()[:8]
     name = f"{kernel}_{mark}"
@@ -230,7 +252,7 @@ def part(
     pragmas = tuple(item.words[0] for item in items if item.words[0].startswith("#"))
     if not all(line.startswith("#pragma OPENCL EXTENSION") for line in pragmas):
         raise Unsupported("a pragma that holds for all that follows")
-    return Part(name, tuple(texts.items()), pragmas, params, nbytes, tuple(places), meets)
+    return Part(name, tuple(texts.items()), pragmas, params, nbytes, tuple(places), meets, early)
 
 
 @functools.lru_cache(maxsize=256)
@@ -421,6 +443,26 @@ def _closing(words: Sequence[str], start: int) -> int:
         if depth == 0:
             return at
     raise Unsupported("a parenthesis has no end")
+
+
+def _waiting(
+    body: list[str], parameters: Sequence[Sequence[str]], statement: str
+) -> tuple[list[str], tuple[int, ...]]:
+    """A body that waits where it calls EARLY, and which of its parameters it has read by then."""
+    at = body.index(_EARLY)
+    names = [words[-1] for words in parameters]
+    close = _closing(body, at + 1)
+    read = {word for word in body[at + 2 : close] if is_word(word)}
+    # where kernels share a launch, each has its own, which is then given the name
+    for target, equals, value in zip(body, body[1:at], body[2:at], strict=False):
+        if target in read and equals == "=" and value in names:
+            read.add(value)
+    others = {words[-1] for words in parameters if "*" in words}.difference(read)
+    for before, word, after in zip(body, body[1:at], body[2:], strict=False):
+        if word in others and (before, after) != ("=", ";"):
+            raise AssertionError(f"{word} is read before {EARLY}, which does not name it")
+    early = tuple(k for k, name in enumerate(names) if name in read)
+    return [*body[:at], statement, *body[close + 1 :]], early
 
 
 def _with_group(words: Sequence[str], name: str) -> list[str]:

@@ -44,7 +44,7 @@ LEAST = 3  # launches that are worth a table
 MOST_ITEMS, MOST_FLOPS = 1 << 21, 2 * 10**9
 LABEL = "resident"
 LEAST_AHEAD = 64 << 10  # bytes of memory that is worth to be fetched ahead
-PIECE = 4 << 20
+PIECE = 1 << 20
 # Of what a product reads for each of its floating point operations: more than four bytes are not
 # read whole, as where rows are looked up.
 MOST_BYTES_A_FLOP = 4
@@ -168,7 +168,7 @@ def _runs(
             at += 1
             continue
         width = width or least
-        own = [_part(step, width, how, info) for step in steps[at:end]]
+        own = [_part(step, width, how, lasting, info) for step in steps[at:end]]
         runs.append(_Run(at, own, width))
         at = end
     return runs
@@ -214,18 +214,28 @@ def _alone(step: Step) -> Shape | None:
     return Shape(groups, tuple(local), items, items)
 
 
-def _text(step: Step, shape: Shape, info: DeviceInfo) -> Part:
+def _text(
+    step: Step, shape: Shape, info: DeviceInfo, wait: parts.Wait | None = None
+) -> Part:
     options = (*step.options, *programs.always(info))
     own = tuple(arg.nbytes for arg in step.args if type(arg) is LocalMemory)
-    return parts.part(step.source, step.name, options, shape, own)
+    return parts.part(step.source, step.name, options, shape, own, wait)
 
 
-def _part(step: Step, width: int, how: Team, info: DeviceInfo) -> tuple[Part, Shape]:
-    """A step's part in a launch of groups of `width` work-items."""
+def _part(
+    step: Step, width: int, how: Team, lasting: Mapping[int, int], info: DeviceInfo
+) -> tuple[Part, Shape]:
+    """A step's part in a launch of groups of `width` work-items: one that waits by itself where all
+    that it reads before that is never written."""
     alone = _alone(step)
     assert alone is not None
     shape = staying.shape(_text(step, alone, info), alone, how, width, info)
     assert shape is not None
+    if staying.may_wait(shape, how):
+        found = _text(step, shape, info, staying.WAIT)
+        read = [step.args[k] for k in found.early]
+        if read and all(type(arg) is Use and arg.index in lasting for arg in read):
+            return found, shape
     return _text(step, shape, info), shape
 
 

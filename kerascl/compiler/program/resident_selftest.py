@@ -20,7 +20,8 @@ N = 14 * 512 * 3 * 7  # elements: whole groups of each size
 # leave is computed once by the host, which takes longer than all of them.
 ROUNDS, REPLAYS = 20, 15
 CALLS = 40  # of a launch
-_SPIN, _FLAG, _SUM = 2, 3, 4  # slots; 0 and 1 are the elements before and after a call
+# Slots; 0 and 1 are the elements before and after a call, and _FIXED is what nobody writes.
+_SPIN, _FLAG, _SUM, _FIXED = 2, 3, 4, 5
 
 # A group needs what others wrote, and its own local memory; elements are integers modulo 2**32.
 _MIX = """
@@ -32,6 +33,22 @@ __kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void mix(
   part[lane] = from[(i + shift) % n] * 3u + lane;
   barrier(CLK_LOCAL_MEM_FENCE);
   to[i] = part[ITEMS - 1u - lane] + from[i];
+}
+"""
+# It reads what nobody writes while others still write the rest.
+_EARLY = """
+__kernel __attribute__((reqd_work_group_size(ITEMS, 1, 1))) void early(
+    __global const uint* restrict from, __global uint* restrict to, __global const uint* fixed,
+    const uint shift, const uint n) {
+  __local uint part[ITEMS];
+  const uint i = get_global_id(0), lane = get_local_id(0);
+  const uint own = fixed[i], other = fixed[n - 1u - i];
+#ifdef KCL_EARLY
+  KCL_EARLY(fixed);
+#endif
+  part[lane] = from[(i + shift) % n] ^ own;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  to[i] = part[ITEMS - 1u - lane] * 5u + other;
 }
 """
 _PLAIN = """
@@ -88,16 +105,20 @@ def made(info: DeviceInfo, team: Team) -> tuple[Launch, list[tuple[str, int, int
         alone = Shape((count,), (items,), items, items)
         shape = staying.shape(parts.part(text, name, options, alone), alone, team, width, info)
         assert shape is not None
-        calls.append(Call(parts.part(text, name, options, shape), shape, args, waits))
+        wait = staying.WAIT if staying.may_wait(shape, team) else None
+        part = parts.part(text, name, options, shape, (), wait)
+        calls.append(Call(part, shape, args, waits))
 
     helper = arrival.helper(info) if arrival.supported(info) else ""
     waits = True
     for k in range(CALLS):
         items, shift = sizes[k % len(sizes)], 7919 * k + 1
         source, name = (_PLAIN, "plain") if k % 7 == 3 else (_MIX, "mix")
-        count = N // items
-        add(source, name, items, count, Address(k % 2), Address(1 - k % 2), _value(shift),
-            _value(N), waits=waits)  # fmt: skip
+        if k % 4 in (1, 2):
+            source, name = _EARLY, "early"
+        fixed = [Address(_FIXED)] if name == "early" else []
+        add(source, name, items, N // items, Address(k % 2), Address(1 - k % 2), *fixed,
+            _value(shift), _value(N), waits=waits)  # fmt: skip
         waits = True
         done.append((name, items, shift))
         if helper and k % 8 == 5:
@@ -113,7 +134,7 @@ def made(info: DeviceInfo, team: Team) -> tuple[Launch, list[tuple[str, int, int
 
 
 def _expected(
-    x: np.ndarray, total: int, done: list[tuple[str, int, int]]
+    x: np.ndarray, total: int, fixed: np.ndarray, done: list[tuple[str, int, int]]
 ) -> tuple[np.ndarray, int]:
     """The elements and the sum after a launch."""
     for name, items, shift in done:
@@ -122,6 +143,8 @@ def _expected(
             lanes = np.arange(N, dtype=np.uint32) % np.uint32(items)
             mixed = (moved * np.uint32(3) + lanes).reshape(-1, items)[:, ::-1].reshape(-1)
             x = mixed + x
+        elif name == "early":
+            x = (moved ^ fixed).reshape(-1, items)[:, ::-1].reshape(-1) * np.uint32(5) + fixed[::-1]
         elif name == "plain":
             groups = (np.arange(N, dtype=np.uint64) // items).astype(np.uint32)
             x = moved ^ (groups * np.uint32(2654435761))
@@ -142,11 +165,13 @@ def exercise(
     info = chosen.info
     launch, done = made(info, team)
     first = np.random.default_rng().integers(0, 2**32, N, dtype=np.uint32)
+    fixed = np.random.default_rng().integers(0, 2**32, N, dtype=np.uint32)
     wanted = [(first, 0)]
     for _ in range(rounds):
-        wanted.append(_expected(*wanted[-1], done))
+        wanted.append(_expected(*wanted[-1], fixed, done))
     allocate, queue = chosen.buffers.allocate, chosen.queue
-    memory = [allocate(4 * N), allocate(4 * N), allocate(4), allocate(4), allocate(4 * 78)]
+    memory = [allocate(n) for n in (4 * N, 4 * N, 4, 4, 4 * 78, 4 * N)]
+    queue.write(memory[_FIXED], fixed)
     table = allocate(8 * (staying.HEAD + len(launch.table)))
     text = staying.table_text(launch.table, range(len(memory)), True)
     queue.launch(chosen.programs.kernel(text, "resident_table"), (1,), (1,), (*memory, table))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kerascl.compiler.program.parts import ALIGNMENT, GROUP, MOST_TEAMS, WARP, Part, Shape
+from kerascl.compiler.program.parts import ALIGNMENT, GROUP, MOST_TEAMS, WARP, Part, Shape, Wait
 from kerascl.runtime.device import DeviceInfo
 
 HEAD = 16  # words in front of a table: the first counts groups that wait
@@ -18,12 +18,19 @@ LOCAL_BYTES = 48 << 10  # that a kernel may declare everywhere
 TABLE_BYTES = 16 << 10  # of a table that each group copies to its local memory
 SPARE_BYTES = 512  # of local memory, for what compilers add
 WIDTH = 512  # work-items of a group: half the registers that a work-item may have, and two teams
-# What is fetched must be in the last level's cache when it is read: of 0, 8, 20 and 32 MiB the
-# fastest on an H200, which has 50.
-AHEAD = 8 << 20
+# What is fetched must be in the last cache when it is read, and comes before what is read at once:
+# of 0, 2, 4, 8, 16 and 32 MiB the fastest on an H100, which has 50.
+AHEAD = 4 << 20
 LINE = 128  # bytes that are fetched at once
 _LINES_AT = 48  # the bit from which on a word says how many lines, behind the first one's number
-_WAITS = 1 << 31  # in a call's first word
+# In a call's first word: whether all wait, and whether its kernel waits by itself.
+_WAITS, _ITSELF = 1 << 31, 1 << 30
+# How a kernel's function waits by itself: a work-item's first group does, `kr_due`.
+WAIT = Wait(
+    "const bool kr_due, kr_words* kr_call, volatile __global uint* kr_word, uint* kr_turn",
+    "if (kr_due) kr_wait(kr_call, kr_word, kr_turn)",
+)
+_WAIT = "kr_wait(call, (volatile __global uint*)table, &turn);"
 
 
 @dataclass(frozen=True)
@@ -124,6 +131,12 @@ def shape(
     return Shape(alone.groups, alone.local, width, stride, most) if most else None
 
 
+def may_wait(shape: Shape, team: Team) -> bool:
+    """Whether kernels may wait by themselves: all work-items do so in one, or whole warps, of which
+    those without a group do elsewhere."""
+    return shape.items == shape.width or (team.named and shape.items % WARP == 0)
+
+
 class Launch:
     """A launch of some calls.
 
@@ -153,7 +166,9 @@ class Launch:
         self.table: list[Address | int] = []
         for call, fetched in zip(calls, ahead or [()] * len(calls), strict=True):
             key = call.part.name, call.shape
-            self.table.append(number[key] | (_WAITS if call.waits else 0) | len(fetched) << 32)
+            word = number[key] | (_WAITS if call.waits else 0)
+            word |= _ITSELF if call.part.early else 0
+            self.table.append(word | len(fetched) << 32)
             self.table += fetched
             for k in varies[key]:
                 arg = call.args[k]
@@ -182,7 +197,11 @@ class Launch:
             else:
                 word = f"given[{list(varies).index(k)}]"
                 args.append(_from_word(param.ctype, param.is_pointer, word))
+        if part.early:
+            args += ["due", "call", "(volatile __global uint*)table", "&turn"]
         run = f"{part.name}({', '.join(args)});"
+        if part.early:
+            run += " due = false;"
         if part.meets or part.local_bytes:
             run += f" {shape.meeting()};"  # the next group takes the same local memory
         loop = (
@@ -195,6 +214,8 @@ class Launch:
             loop = f"if (team < {shape.teams}u) {loop}"
         if shape.items < shape.stride:
             loop = f"if (item % {shape.stride}u < {shape.items}u) {loop}"
+        if part.early:
+            loop = f"bool due = true;\n        {loop}\n        if (due) {_WAIT}"
         return (
             f"      case {number}: {{\n        const uint team = {team};\n        {loop}\n"
             f"        at += {len(varies)};\n        {self._whole}\n        break;\n      }}\n"
@@ -217,12 +238,14 @@ class Launch:
         source = "__local" if near else "__global"
         lines = [
             *pragmas,
-            *items.values(),
-            _WAIT_HEAD + _HOW[self._how] + _WAIT_TAIL.format(whole=self._whole),
+            f"typedef {source} const ulong kr_words;",
             _FETCH.format(
                 line=LINE, width=self._width, at=_LINES_AT, place=f"{2**_LINES_AT - 1}UL",
                 one=_PTX_FETCH if self._team.named else _FETCH_ONE,
             ),
+            _ARRIVING.format(how=_ARRIVE[self._how]),
+            _WAITING.format(how=_LOOK[self._how].format(waits=_WAITS), whole=self._whole),
+            *items.values(),
             f"__kernel __attribute__((reqd_work_group_size({self._width}, 1, 1))) void "
             f"{self.NAME}(__global int* loop_flag, __global ulong* table{arrivals}) {{",
             f"  __local uchar pool[{max(pool, ALIGNMENT)}] __attribute__((aligned({ALIGNMENT})));",
@@ -237,14 +260,14 @@ class Launch:
             if near else f"  __global const ulong* words = table + {HEAD};",
             "  barrier(CLK_LOCAL_MEM_FENCE);",
             f"  for (uint at = 0; at < {words}u;) {{",
-            "    const uint kind = (uint)words[at], fetched = (uint)(words[at++] >> 32);",
-            "    for (uint k = 0; k < fetched; ++k) kr_fetch(words[at++]);",
+            "    kr_words* call = words + at;",
+            "    const uint kind = (uint)call[0];",
+            "    at += 1 + (uint)(call[0] >> 32);",
+            "    kr_words* given = words + at;",
             f"    {self._whole}",
-            f"    {source} const ulong* given = words + at;",
-            f"    if (kind & {_WAITS}u) kr_wait((volatile __global uint*)table, &turn);",
-            # other teams use the same local memory, and barriers of the same numbers
-            "    else barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);",
-            f"    switch (kind & {_WAITS - 1}u) {{",
+            f"    if (kind & {_WAITS}u) kr_arrive((volatile __global uint*)table);",
+            f"    if (!(kind & {_ITSELF}u)) {_WAIT}",
+            f"    switch (kind & {_ITSELF - 1}u) {{",
             *cases,
             "      default: return;",
             "    }",
@@ -326,16 +349,22 @@ _PTX_FETCH = 'asm volatile("prefetch.global.L2 [%0];" :: "l"(at));'
 # All work-groups wait for each other: each adds its share, and those of all flip the highest bit,
 # as CUDA's cooperative groups do, so that the word needs no setting back.  What a group wrote
 # before is seen by all after it: its work-items met, the first released and acquires, then they
-# meet again.
+# meet again.  Between arriving and waiting it may read what nobody writes.
 # NVIDIA's barrier counts a warp when the first of its lanes come: those that had no group to run,
 # or fewer, wait for the others first.
 _WHOLE = 'asm volatile("bar.warp.sync -1;" ::: "memory");'
-_WAIT_HEAD = """\
-inline void kr_wait(volatile __global uint* word, uint* turn) {
+_ARRIVING = """\
+inline void kr_arrive(volatile __global uint* word) {{
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
+{how}}}
 """
-_WAIT_TAIL = """\
+_WAITING = """\
+inline void kr_wait(kr_words* call, volatile __global uint* word, uint* turn) {{
+  const uint kind = (uint)call[0], fetched = (uint)(call[0] >> 32);
+  for (uint k = 0; k < fetched; ++k) kr_fetch(call[k + 1]);
   {whole}
+{how}  {whole}
+  // other teams use the same local memory, and barriers of the same numbers
   barrier(CLK_LOCAL_MEM_FENCE | CLK_GLOBAL_MEM_FENCE);
 }}
 """
@@ -343,26 +372,39 @@ _SHARE = """\
   if (get_local_id(0) == 0) {
     const uint share = get_group_id(0) ? 1u : 0x80000001u - (uint)get_num_groups(0);
 """
-_HOW = {
+# NVIDIA's OpenCL 3.0 has none of the optional atomics; its instructions exist from Volta on.
+_ARRIVE = {
     "standard": _SHARE + """\
-    volatile __global atomic_uint* count = (volatile __global atomic_uint*)word;
-    const uint before = atomic_fetch_add_explicit(
-        count, share, memory_order_acq_rel, memory_scope_device);
-    while (!((before ^ atomic_load_explicit(
-        count, memory_order_acquire, memory_scope_device)) & 0x80000000u)) {}
+    atomic_fetch_add_explicit((volatile __global atomic_uint*)word, share, memory_order_release,
+                              memory_scope_device);
   }
 """,
-    # NVIDIA's OpenCL 3.0 has none of the optional atomics; these instructions exist from Volta on.
-    # Nobody waits for what an addition returns: the first look comes right behind it.
     "ptx": _SHARE + """\
     asm volatile("red.release.gpu.global.add.u32 [%0], %1;"
                  :: "l"((ulong)word), "r"(share) : "memory");
-    uint now;
-    do {
-      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"((ulong)word) : "memory");
-    } while (!((*turn ^ now) & 0x80000000u));
-    *turn = now;
   }
 """,
     "alone": "",  # a single group
 }  # fmt: skip
+_LOOK = {
+    "standard": """\
+  if (get_local_id(0) == 0 && (kind & {waits}u)) {{
+    uint now;
+    do {{
+      now = atomic_load_explicit((volatile __global atomic_uint*)word, memory_order_acquire,
+                                 memory_scope_device);
+    }} while (!((*turn ^ now) & 0x80000000u));
+    *turn = now;
+  }}
+""",
+    "ptx": """\
+  if (get_local_id(0) == 0 && (kind & {waits}u)) {{
+    uint now;
+    do {{
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"((ulong)word) : "memory");
+    }} while (!((*turn ^ now) & 0x80000000u));
+    *turn = now;
+  }}
+""",
+    "alone": "",
+}

@@ -16,7 +16,7 @@
 // have to be made or is copied to local memory (STAGE elements a row, those of SPAN blocks, PITCH apart):
 // compilers put a load right before its use, so that each would wait for the one before, but not across a
 // barrier.  Where a slice has more, BLOCKS of as many, each half of them is read anew as soon as it is used,
-// before the other half is.
+// before the other half is.  L_NAMES: the parameters that l is read from.
 // This is the body of a kernel whose parameters the planner lists, so that several may share a launch.
 #define BATCH_ENTRY(p, Off, s0, s1, s2) \
   ((p) + (Off) + (batch / B2 / B1) * (s0) + (batch / B2 % B1) * (s1) + (batch % B2) * (s2))
@@ -68,7 +68,9 @@
     const int k = LOAD_AT(own + DEPTH(e));
     BEGIN_LOAD(e, k)
   }
-#if defined(INNER_MADE) && defined(KCL_PTX)
+#ifdef KCL_EARLY
+  KCL_EARLY(L_NAMES);
+#elif defined(INNER_MADE) && defined(KCL_PTX)
   // NVIDIA's assembler moves loads down to their use; what has an effect it leaves in its place.
   asm volatile("bar.warp.sync -1;" ::: "memory");
 #endif

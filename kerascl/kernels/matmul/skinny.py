@@ -6,6 +6,7 @@ a subclass's.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from kerascl.dtypes import DType
@@ -200,6 +201,7 @@ class SkinnyMatmul(Solver):
             ARRIVES=int(arrives), TOGETHER=together, EARLY=early, BLOCKS=blocks,
             WHOLE=int(splits * blocks * deep == p.k),
             L_WORD=_word(long.dtype), S_WORD=_word(short.dtype),
+            L_NAMES=_names(reading.params if reading else ("pL",)),
             UNROLL=_unroll(short_rows, width, p.acc, info), TOTAL=f"((INDEX_T){p.total})",
         )  # fmt: skip
         body = within(
@@ -379,6 +381,10 @@ def sides(p: MatmulProblem) -> tuple[Side, Side, int, int, tuple[int, int]]:
     a = Side("a", p.a, p.a_offset, p.a_strides[-2], p.a_strides[-1], p.a_strides[:3])
     b = Side("b", p.b, p.b_offset, p.b_strides[-1], p.b_strides[-2], p.b_strides[:3])
     return (a, b, p.m, p.n, (p.n, 1)) if p.n <= p.m else (b, a, p.n, p.m, (1, p.n))
+
+
+def _names(params: tuple[str, ...]) -> str:
+    return ", ".join(re.findall(r"\w+$", param)[0] for param in params)
 
 
 def _word(dtype: DType) -> str:
