@@ -271,21 +271,24 @@ class Programs:
         return held + [future.result() for future in futures]
 
     @contextlib.contextmanager
-    def compiler_processes(self, many: bool = True, graph: object = None) -> Iterator[_Build]:
+    def compiler_processes(
+        self, problems: int = out_of_process.MANY, graph: object = None
+    ) -> Iterator[_Build]:
         """Start the processes that `build` uses inside the block, so that they are ready by then.
 
         None is started where threads serve as well, or if everything that was built for this graph
         before is on disk.
 
         Args:
-            many: whether enough programs are expected to be worth starting processes for.
+            problems: how many different ones have kernels from a library, each of which takes a
+                program and more; 0: too few to be worth starting processes for.
             graph: what the programs are for, with the same repr in every process; None: `build` is
                 called several times, with programs that are probably new.
 
         Yields:
             `build`; for a graph it is to be called once, and keeps a manifest of the programs.
         """
-        if not (many and self._compiles_serially) or self._processes:
+        if not (problems and self._compiles_serially) or self._processes:
             yield self.build
             return
         known = None if graph is None else manifest.Manifest(self._disk, graph)
@@ -303,7 +306,10 @@ class Programs:
         if known is not None and known.complete():
             yield build
             return
-        made = self._processes = self._begin(self._most_processes(), graph is not None)
+        count = self._most_processes()
+        if problems < out_of_process.MANY:
+            count = min(count, out_of_process.FEW)
+        made = self._processes = self._begin(count, graph is not None)
         try:
             yield build
         finally:

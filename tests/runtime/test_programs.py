@@ -283,7 +283,7 @@ def different(count):
 def test_other_processes_build_what_is_not_on_disk(in_turn, begun, ahead):
     store = Programs(in_turn)
     wanted = different(out_of_process.FEWEST)
-    with store.compiler_processes(many=ahead) as build:
+    with store.compiler_processes(9 * ahead) as build:
         assert len(begun) == 3 * ahead
         with pytest.raises(CompileError, match="undeclared_name"):
             build([*wanted, (BROKEN, ())])
@@ -324,6 +324,30 @@ def test_processes_go_on_while_a_program_loads(in_turn):
         processes.close()
     assert sorted(program for program, _ in seen) == wanted
     assert all(all(there) for _, there in seen)
+
+
+@pytest.mark.parametrize("problems, count", [(1, 2), (31, 2), (32, 3), (99, 3)])
+def test_few_processes_serve_few_problems(in_turn, begun, monkeypatch, problems, count):
+    """Their contexts are made one after the other."""
+    monkeypatch.setattr(out_of_process, "FEW", 2)
+    with Programs(in_turn).compiler_processes(problems):
+        assert len(begun) == count
+
+
+def test_long_programs_are_begun_first_then_what_somebody_waits_for(in_turn, monkeypatch):
+    order = []
+    monkeypatch.setattr(
+        out_of_process.CompilerProcesses, "_feed",
+        lambda self, process, work, tell: order.extend(len(text) for text, _ in work),
+    )  # fmt: skip
+    processes = out_of_process.CompilerProcesses(in_turn.index, 1, ["kerascl.runtime.addresses"])
+    try:
+        lengths = 7, 30, out_of_process.LONG, 5, 20, out_of_process.LONG + 9
+        waited = {("x" * n, ()) for n in (5, 7)}
+        processes.build([("x" * n, ()) for n in lengths], lambda *_: None, waited)
+    finally:
+        processes.close()
+    assert order == [out_of_process.LONG + 9, out_of_process.LONG, 7, 5, 30, 20]
 
 
 @pytest.mark.parametrize("graph", [None, "graph"])
@@ -417,7 +441,7 @@ def test_few_programs_are_built_here(in_turn, begun):
     Programs(in_turn).build(few[1:])
     store = Programs(in_turn)
     store.build(few)  # all but one are on disk
-    with store.compiler_processes(many=False, graph="few"):
+    with store.compiler_processes(0, graph="few"):
         pass
     assert not begun
 

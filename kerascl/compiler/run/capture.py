@@ -188,9 +188,7 @@ class Captured:
         key = (structure(nodes, wanted), self.device, "captured")
         program = self.engine.programs.get(key)
         if program is None:
-            with self.device.programs.compiler_processes(
-                len(nodes) >= LARGE_GRAPH, key[0]
-            ) as build:
+            with self.device.programs.compiler_processes(_problems(nodes), key[0]) as build:
                 built: list[Any] = []
 
                 def start(program: Program, beside: Any, done: Any) -> None:
@@ -444,6 +442,15 @@ class Captured:
             self.argument_buffers[k] = None  # should an interrupt leave it half bound
             self._rebind(self.arguments[k], buffer)
             self.argument_buffers[k] = buffer
+
+
+def _problems(nodes: list[Node]) -> int:
+    """How many different ones of a graph have kernels from a library; 0 of a small graph."""
+    if len(nodes) < LARGE_GRAPH:
+        return 0
+    library = (n for n in nodes if n.op.kind is Kind.LIBRARY)
+    found = {(n.op.name, n.dtype, n.shape, *(x.shape for x in n.inputs)) for n in library}
+    return max(1, len(found))
 
 
 def _place(step: Step, index_of: dict[int, int], buffers: list[Any]) -> int | Round:
