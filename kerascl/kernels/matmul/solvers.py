@@ -19,6 +19,7 @@ from kerascl.kernels.matmul.portable import DirectMatmul, TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.skinny import SkinnyMatmul
 from kerascl.kernels.matmul.split_k import zero_plan
+from kerascl.kernels.matmul.streamed import StreamedMatmul
 from kerascl.kernels.matmul.tiles import SHALLOW, TILES
 from kerascl.kernels.selftests import asked
 from kerascl.kernels.tuning import database, machine
@@ -31,6 +32,7 @@ SOLVERS: tuple[Solver, ...] = (
     SkinnyMatmul(),
     SkinnyMma(),
     PanelMatmul(),
+    StreamedMatmul(),
     hopper_matmul.HopperMatmul(),
     transposed.TransposedMatmul(),
     left.LeftMatmul(),
