@@ -399,7 +399,10 @@ def test_processors_convert_narrow_weights_for_their_panels(width, dtype, panels
     narrow = kc.array(w).astype(dtype)
     function = kc.jit(lambda x, w: kc.nn.relu(x @ (w.astype("float32") * 0.25) - 1))
     wanted = x.astype(np.float64) @ (narrow.astype("float32").numpy() * 0.25) - 1
-    check(function(kc.array(x), narrow), np.maximum(wanted, 0), 5e-6)
+    found = function(kc.array(x), narrow).numpy()
+    # of what relu leaves, little may be left of large sums
+    error = np.linalg.norm(found - np.maximum(wanted, 0))
+    assert found.shape == wanted.shape and error <= 5e-6 * np.linalg.norm(wanted)
     assert program(function, kc.array(x), narrow).intermediate_bytes < 4 * max(w.size, 1 << 16)
 
 

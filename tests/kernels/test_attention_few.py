@@ -39,9 +39,13 @@ class Sliced(FewQueries):
         return plan
 
 
-def check(sizes, rng, dev, way="whole", kind=None, **more):
+def needs(way, dev):
     if way == "arrives" and not arrival.supported(dev.info):
         pytest.skip("work-groups of one launch cannot hand memory to each other here")
+
+
+def check(sizes, rng, dev, way="whole", kind=None, **more):
+    needs(way, dev)
     Case(sizes, rng, **more).check((Sliced(way, kind), TiledAttentionGradient()), dev)
 
 
@@ -124,8 +128,7 @@ class Lanewise(Sliced):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_work_items_share_keys(dtype, width, depth, lanes, way, dev, rng, monkeypatch):
     """Whether or not keys fill the work-items, a chunk, or a slice."""
-    if way == "arrives" and not arrival.supported(dev.info):
-        pytest.skip("work-groups of one launch cannot hand memory to each other here")
+    needs(way, dev)
     monkeypatch.setattr(few, "lanes_of", lambda info: Lanes(32, EMULATION) if lanes else None)
     if not lanes and depth > 64:
         monkeypatch.setattr(few, "SHARING", 32)
