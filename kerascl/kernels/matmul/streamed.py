@@ -27,7 +27,7 @@ class StreamedMatmul(Solver):
 
     name = "streamed"
     MOST = 4
-    MOST_WHOLE = 2  # of float32 whose rows lie apart, which panels read as fast for more
+    MOST_WHOLE = 1  # of float32 whose rows lie apart, which panels read as fast for more
     LEAST = 32  # rows and depth
     DEPTH = 16  # multiplied at once: of one row of the short side
     SUMS = 256  # of a work-item, that stay near
