@@ -27,8 +27,8 @@ from tests.solvers.emulated import card
 
 # Beginnings of the names of kernels that do not lay out, add up or transform.
 ARITHMETIC = (
-    "gemm_direct", "gemm_tile", "gemm_skinny", "gemm_cpu", "gemm_zero", "conv_cpu", "depthwise",
-    "mma_tile", "wgmma", "attention",
+    "gemm_direct", "gemm_tile", "gemm_skinny", "gemm_cpu", "gemm_streamed", "gemm_zero",
+    "conv_cpu", "depthwise", "mma_tile", "wgmma", "attention",
 )  # fmt: skip
 
 
@@ -41,7 +41,7 @@ def gpu(info, matrix: str):
 
 def problems():
     rng = np.random.default_rng(0)
-    sizes = ((300, 200, 500), (8, 64, 4096), (3, 5, 7))
+    sizes = ((300, 200, 500), (8, 64, 4096), (1, 64, 256), (3, 5, 7))
     found = []
     for name in ("float32", "bfloat16"):
         t, acc = dtypes.as_dtype(name), dtypes.float32
