@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels.contract.epilogue import store_epilogue
+from kerascl.kernels.contract.epilogue import Epilogue, store_epilogue
+from kerascl.kernels.contract.plan import Ref
 from kerascl.kernels.matmul import solvers
 from kerascl.kernels.matmul.problem import normalise_matmul
 from kerascl.kernels.matmul.streamed import StreamedMatmul
 from tests import profiles
 from tests.kernels.harness import assert_close, poisoned, run_plan
-from tests.kernels.test_gemm import adding, check, force, make
+from tests.kernels.test_gemm import check, force, make
 
 # Rows of the long side that fill no vector, and depths that fill no block, among others.
 SIZES = [(32, 32), (257, 45), (131, 600), (1000, 33), (48, 1031)]
@@ -72,11 +73,12 @@ def test_of_two_dtypes(processor, along_k, rng):
 
 @pytest.mark.parametrize("along_k", [False, True], ids=["rows", "depth"])
 def test_each_result_is_stored_once(processor, along_k, rng):
-    """Where the result replaces what its epilogue reads."""
+    """Where the result replaces what its epilogue reads, a second time would add it again."""
     problem, inputs, product = case(rng, 1, 203, 64, "short left", along_k)
     more = rng.standard_normal(product.shape, np.float32)
-    plan = force(StreamedMatmul())(problem, processor.info, adding(1))
-    found = run_plan(plan, inputs | {"c": more}, poisoned(product.shape, dtypes.float32), processor)
+    adding = Epilogue(", __global float* out", (Ref("out"),), "out[i] += acc;")
+    plan = force(StreamedMatmul())(problem, processor.info, adding)
+    found = run_plan(plan, inputs, more.copy(), processor)
     assert_close(found, product + more.astype(np.float64), problem.acc, problem.k)
 
 

@@ -21,7 +21,7 @@ from kerascl.compiler.program.expand import Unsupported, constant, expanded, is_
 GROUP, POOL = "kr_group", "kr_pool"  # parameters of such functions
 # A macro that is defined for parts alone: a kernel's body calls it, with the names of what it has
 # read so far, before it reads what other kernels may have written.
-EARLY = "KCL_EARLY"
+EARLY, _EARLY = "KCL_EARLY", "kr_early"  # and what it is defined as
 ALIGNMENT = 128  # bytes, of a team's local memory
 WARP = 32  # a named barrier counts whole warps
 MOST_TEAMS = 15  # larger ones that meet alone: one of sixteen barriers is the work-group's
@@ -33,7 +33,6 @@ SIZES = _SIZES | {
     f"{base}{n}": size * (4 if n == 3 else n)
     for base, size in _SIZES.items() if base != "size_t" for n in (2, 3, 4, 8, 16)
 }  # fmt: skip
-_EARLY = "kr_early"
 _LOCAL = ("__local", "local")
 _KERNEL = ("__kernel", "kernel")
 # What a declaration begins with that is no function, and nothing that launches could change.

@@ -214,9 +214,7 @@ def _alone(step: Step) -> Shape | None:
     return Shape(groups, tuple(local), items, items)
 
 
-def _text(
-    step: Step, shape: Shape, info: DeviceInfo, wait: parts.Wait | None = None
-) -> Part:
+def _text(step: Step, shape: Shape, info: DeviceInfo, wait: parts.Wait | None = None) -> Part:
     options = (*step.options, *programs.always(info))
     own = tuple(arg.nbytes for arg in step.args if type(arg) is LocalMemory)
     return parts.part(step.source, step.name, options, shape, own, wait)

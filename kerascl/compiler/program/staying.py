@@ -197,11 +197,11 @@ class Launch:
             else:
                 word = f"given[{list(varies).index(k)}]"
                 args.append(_from_word(param.ctype, param.is_pointer, word))
+        after = ""
         if part.early:
             args += ["due", "call", "(volatile __global uint*)table", "&turn"]
-        run = f"{part.name}({', '.join(args)});"
-        if part.early:
-            run += " due = false;"
+            after = " due = false;"
+        run = f"{part.name}({', '.join(args)});{after}"
         if part.meets or part.local_bytes:
             run += f" {shape.meeting()};"  # the next group takes the same local memory
         loop = (
@@ -244,7 +244,7 @@ class Launch:
                 one=_PTX_FETCH if self._team.named else _FETCH_ONE,
             ),
             _ARRIVING.format(how=_ARRIVE[self._how]),
-            _WAITING.format(how=_LOOK[self._how].format(waits=_WAITS), whole=self._whole),
+            _WAITING.format(how=_poll(self._how), whole=self._whole),
             *items.values(),
             f"__kernel __attribute__((reqd_work_group_size({self._width}, 1, 1))) void "
             f"{self.NAME}(__global int* loop_flag, __global ulong* table{arrivals}) {{",
@@ -388,23 +388,20 @@ _ARRIVE = {
 }  # fmt: skip
 _LOOK = {
     "standard": """\
-  if (get_local_id(0) == 0 && (kind & {waits}u)) {{
-    uint now;
-    do {{
       now = atomic_load_explicit((volatile __global atomic_uint*)word, memory_order_acquire,
                                  memory_scope_device);
-    }} while (!((*turn ^ now) & 0x80000000u));
-    *turn = now;
-  }}
 """,
     "ptx": """\
-  if (get_local_id(0) == 0 && (kind & {waits}u)) {{
-    uint now;
-    do {{
       asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(now) : "l"((ulong)word) : "memory");
-    }} while (!((*turn ^ now) & 0x80000000u));
-    *turn = now;
-  }}
 """,
-    "alone": "",
 }
+
+
+def _poll(how: str) -> str:
+    """Looks until all groups have arrived; nothing of a single group."""
+    if how not in _LOOK:
+        return ""
+    return (
+        f"  if (get_local_id(0) == 0 && (kind & {_WAITS}u)) {{\n    uint now;\n    do {{\n"
+        f"{_LOOK[how]}    }} while (!((*turn ^ now) & 0x80000000u));\n    *turn = now;\n  }}\n"
+    )

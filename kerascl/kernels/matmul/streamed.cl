@@ -4,13 +4,13 @@
 // before the next do: as many streams as processors foresee, each of which uses what it brings from a page.
 // R_STEP: elements of the result between rows of l.
 // ALONG_K 1: neighbours along k lie side by side, of s, too.
-#define VECTOR float16
-#define V 16
+#define VECTOR L_CV
+#define V LANES
 #define EACH(i, n) _Pragma("unroll") for (int i = 0; i < (n); ++i)
-#ifdef NO_FMA
-#define ADD_PRODUCT(sum, x, y) sum += (x) * (y)
-#else
+#if defined(FP_FAST_FMAF) && !defined(NO_FMA)
 #define ADD_PRODUCT(sum, x, y) sum = fma(x, y, sum)
+#else
+#define ADD_PRODUCT(sum, x, y) sum += (x) * (y)
 #endif
 inline float add_up(const VECTOR v) {
   const float8 a = v.lo + v.hi;
@@ -28,7 +28,7 @@ inline float add_up(const VECTOR v) {
     VECTOR part[SHORT]; \
     EACH(j, SHORT) part[j] = 0; \
     EACH(d, depth) { \
-      const VECTOR x = L_VECTOR(from, d * lK + v * V); \
+      const VECTOR x = L_LOADV(from, d * lK + v * V); \
       EACH(j, SHORT) ADD_PRODUCT(part[j], x, (VECTOR)each[j][d]); \
     } \
     EACH(j, SHORT) sum[j][v] += part[j]; \
@@ -50,10 +50,10 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_streamed(
     EACH(j, SHORT) sum[j] = other[j] = 0;
     INDEX_T k = 0;
     for (; k + 2 * V <= K; k += 2 * V) {
-      const VECTOR x = L_VECTOR(l, k), y = L_VECTOR(l, k + V);
+      const VECTOR x = L_LOADV(l, k), y = L_LOADV(l, k + V);
       EACH(j, SHORT) {
-        ADD_PRODUCT(sum[j], x, S_VECTOR(s, j * sJ + k));
-        ADD_PRODUCT(other[j], y, S_VECTOR(s, j * sJ + k + V));
+        ADD_PRODUCT(sum[j], x, S_LOADV(s, j * sJ + k));
+        ADD_PRODUCT(other[j], y, S_LOADV(s, j * sJ + k + V));
       }
     }
     float total[SHORT];

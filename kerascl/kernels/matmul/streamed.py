@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
+from kerascl.kernels.contract.vectors import vector_macros
 from kerascl.kernels.matmul.problem import MatmulProblem, problem_index
 from kerascl.kernels.matmul.skinny import Side, sides
 from kerascl.kernels.tuning import machine
 
-VECTOR = 16
-# How 16 neighbours are read.
-_VECTORS = {
-    "float32": "vload16(0, (p) + (i))",
-    "float16": "vload_half16(0, (p) + (i))",
-    "bfloat16": "as_float16(convert_uint16(vload16(0, (p) + (i))) << 16)",
-}
+VECTOR = 16  # neighbours that are read at once
 
 
 class StreamedMatmul(Solver):
@@ -39,7 +33,7 @@ class StreamedMatmul(Solver):
         if info.kind != "cpu" or p.batches != 1 or p.acc.name != "float32":
             return False
         long, short, rows, count, _ = sides(p)
-        if not {long.dtype.name, short.dtype.name} <= _VECTORS.keys():
+        if any(t.compute != "float" or t.is_float8 for t in (p.a, p.b)):
             return False
         whole = long.row == 1 and long.dtype.itemsize == 4
         if count > (self.MOST_WHOLE if whole else self.MOST) or min(rows, p.k) < self.LEAST:
@@ -65,8 +59,7 @@ class StreamedMatmul(Solver):
             + epilogue.defines
             + defines(**names)
             + lacks
-            + _vector("L", long.dtype)
-            + _vector("S", short.dtype)
+            + vector_macros(VECTOR, L=long.dtype, S=short.dtype)
             + cl_source("matmul/streamed.cl")
         )
         longs = (
@@ -86,7 +79,3 @@ class StreamedMatmul(Solver):
         if not along_k:
             items *= ceil_div(count, items * self.SUMS)
         return round_up(ceil_div(count, items), VECTOR)
-
-
-def _vector(name: str, dtype: DType) -> str:
-    return f"#define {name}_VECTOR(p, i) {_VECTORS[dtype.name]}\n"
