@@ -25,7 +25,7 @@ from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.hopper import tiles
 from kerascl.kernels.hopper.ptx import REWRITE
 from kerascl.runtime.device import Device
-from tests.kernels import emulator_attention, emulator_shared
+from tests.kernels import emulator_attention, emulator_left, emulator_shared
 from tests.kernels.harness import run_outputs
 
 #: What the hardware would punish, or what this file does not know.
@@ -91,7 +91,7 @@ typedef struct {
   ulong acquired, maps, maps_end;
   uint generations, tid, committed, done, fenced;
   uint came;  // of wgmma_halo.cl's boxes: those that have come for certain, as they do so in order
-  uint owed[4];  // groups of wgmma that give results, where those are of several kinds
+  uint owed[5];  // groups of wgmma that give results, where those are of several kinds
   uint depth, used;  // where teams take turns: stages of a tile; those that this team waited for
   // By stage: the last group of wgmma that reads it; the generation waited for and one, or 0.  By
   // barrier: the waits so far; the phases that have ended for certain.
@@ -111,6 +111,9 @@ inline uint emu_part(uint at) {
 #else
 #if EMU_PARTS
   if (in >= STAGES * STAGE) return STAGES + (in - STAGES * STAGE) / PART_BYTES;
+#elif EMU_BESIDE
+  if (in >= STAGES * STAGE)
+    return STAGES + min((in - STAGES * STAGE) / SLOPE_BYTES, (uint)EMU_BESIDE - 1);
 #endif
   return in / STAGE;
 #endif
@@ -308,7 +311,7 @@ inline void emu_row(emu_t* emu, ulong desc, int mn, int row, float* out) {
   const int known = (desc & 0x3fffc000c000c000UL) == 0 && (mode == 1 || (mode == 0 && !mn));
   EMU_MUST(known, DESCRIPTOR)
   const uint part = emu_part(start);
-  if (part < STAGES) emu->last[part] = emu->committed + 1;
+  if (part < EMU_PLACES) emu->last[part] = emu->committed + 1;
   for (int k = 0; k < EMU_K; ++k) {
     uint at = start;
     if (mn) at += row / 64 * leading + row % 64 * EMU_SIZE + k / 8 * stride + k % 8 * 128;
@@ -343,12 +346,17 @@ inline void emu_product(emu_t* emu, float* d, const float* row0, const float* ro
     }
 }
 
-inline void emu_wgmma(emu_t* emu, float* d, ulong a, ulong b, int add) {
+inline void emu_wgmma_of(emu_t* emu, float* d, ulong a, ulong b, int add, int columns, int a_mn,
+                         int b_mn) {
   const int row = emu->tid / 32 % 4 * 16 + emu->tid % 32 / 4;
   float row0[EMU_K], row1[EMU_K];
-  emu_row(emu, a, EMU_A_MN, row, row0);
-  emu_row(emu, a, EMU_A_MN, row + 8, row1);
-  emu_product(emu, d, row0, row1, b, add, EMU_N, EMU_B_MN);
+  emu_row(emu, a, a_mn, row, row0);
+  emu_row(emu, a, a_mn, row + 8, row1);
+  emu_product(emu, d, row0, row1, b, add, columns, b_mn);
+}
+
+inline void emu_wgmma(emu_t* emu, float* d, ulong a, ulong b, int add) {
+  emu_wgmma_of(emu, d, a, b, add, EMU_N, EMU_A_MN, EMU_B_MN);
 }
 
 #undef TMA2
@@ -400,50 +408,6 @@ inline uint emu_side(emu_t* emu, uint at) {
 // These are good to three digits on some CPUs.
 #define native_divide(a, b) ((a) / (b))
 #define native_recip(a) (1 / (a))
-
-// wgmma_register_blocked.cl and wgmma_transposed.cl: the left operand comes from registers.
-#define REGISTERS(change, n)
-#define PREFETCH(p)
-#define WARP_SYNC
-#if EMU_SIZE == 4
-// Registers 0 to 3 of lane t: rows g and g + 8 at k = t, then at k = t + 4.
-#define EMU_LEFT(d, x0, x1, b, add, columns, b_mn) { \
-    float rows_[2][EMU_K]; \
-    emu_hold(emu, x0); \
-    emu_hold(emu, x1); \
-    for (int i_ = 0; i_ < 4; ++i_) \
-      emu->lanes[4 * emu->tid + i_] = EMU_CUT(i_ < 2 ? (x0)[i_] : (x1)[i_ - 2]); \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    for (int i_ = 0; i_ < 2 * EMU_K; ++i_) \
-      rows_[i_ & 1][i_ >> 1] = as_float( \
-          emu->lanes[(emu->tid / 4 * 4 + i_ / 2 % 4) * 4 + i_ / 8 * 2 + i_ % 2]); \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    emu_product(emu, d, rows_[0], rows_[1], b, add, columns, b_mn); }
-#else
-inline float emu_half(uint pair, int high) {
-  const ushort v = pair >> 16 * high;
-#if EMU_BF16
-  return as_float((uint)v << 16);
-#else
-  return vload_half(0, (const half*)&v);
-#endif
-}
-// Registers 0 to 3 of lane t: rows g and g + 8 at k = 2 t and 2 t + 1, then both at k + 8.
-#define EMU_LEFT(d, x0, x1, b, add, columns, b_mn) { \
-    float rows_[2][EMU_K]; \
-    emu_hold(emu, x0); \
-    emu_hold(emu, x1); \
-    for (int i_ = 0; i_ < 4; ++i_) \
-      emu->lanes[4 * emu->tid + i_] = i_ < 2 ? (x0)[i_] : (x1)[i_ - 2]; \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    for (int k_ = 0; k_ < EMU_K; ++k_) \
-      for (int h_ = 0; h_ < 2; ++h_) \
-        rows_[h_][k_] = emu_half( \
-            emu->lanes[(emu->tid / 4 * 4 + k_ % 8 / 2) * 4 + k_ / 8 * 2 + h_], k_ & 1); \
-    barrier(CLK_LOCAL_MEM_FENCE); \
-    emu_product(emu, d, rows_[0], rows_[1], b, add, columns, b_mn); }
-#endif
-#define WGMMA_A(d, x0, x1, b, add) EMU_LEFT(d, x0, x1, b, add, EMU_N, EMU_B_MN)
 """
 
 # At the beginning of the kernel.
@@ -464,8 +428,9 @@ _BEGIN = """
   emu->maps = (ulong)pMaps;
   emu->maps_end = emu->maps + emu_n.s6;
   emu->acquired = emu->committed = emu->done = emu->fenced = emu->reads = emu->used = emu->came = 0;
-  for (int i_ = 0; i_ < 4; ++i_) emu->owed[i_] = 0;
+  for (int i_ = 0; i_ < 5; ++i_) emu->owed[i_] = 0;
   for (int i_ = 0; i_ < EMU_PLACES; ++i_) emu->last[i_] = emu->open[i_] = 0;
+  for (int i_ = STAGES; i_ < STAGES + EMU_BESIDE; ++i_) emu->open[i_] = 1;
   for (int i_ = 0; i_ < EMU_BARRIERS; ++i_) emu->waits[i_] = emu->ended[i_] = 0;
 """
 
@@ -572,6 +537,7 @@ def emulate(
     bringers, parts, of_tile = emulator_shared.parts(launch, turns)
     source, pointers = _source(launch.source, kinds, consumers, exact, turns, parts)
     facts = launch.name == "wgmma_attention_gradient" and numbers["KEYS"]
+    whole = numbers.get("WHOLE", 0)  # each group has all tiles of its heads
     # First work-item and number of them: who loads; who turns pixels or brings operands or rows'
     # numbers; who multiplies.
     roles = (
@@ -581,6 +547,8 @@ def emulate(
         *((first, together) for first in range(0, consumers, together)),
     )  # fmt: skip
     stages, tiles = numbers["STAGES"], ceil_div(numbers["TILES"], groups)
+    if whole:
+        tiles = ceil_div(numbers["PLANES"], groups) * numbers["BLOCKS"]
     if launch.name == "wgmma_halo":
         boxes = numbers["CHUNKS"] * tiles
         taps = 1 if numbers["RESIDENT"] else boxes * numbers["TAPS1"] * numbers["TAPS2"]
@@ -624,6 +592,9 @@ def _source(
     shapes = re.findall(
         r"#define WGMMA_A(_\w)\(d, .*?m64n(\d+)k.*?p, 1, 1, (\d);", source
     )  # of a kernel with several
+    turned = re.findall(
+        r"#define WGMMA(_[KQ])\(d, .*?m64n(\d+)k.*?p, 1, 1, (\d), (\d);", source
+    )  # both operands in local memory, in an order of their own
     attention = emulator_attention.DEVICE if shapes else ""
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
@@ -632,6 +603,10 @@ def _source(
         GENERATION=_GENERATION, LIMIT=tiles.SHARED_LIMIT,
         **{f"N{of}": columns for of, columns, _ in shapes},
         **{f"B_MN{of}": mn for of, _, mn in shapes},
+        **{f"N{of}": columns for of, columns, _, _ in turned},
+        **{f"A_MN{of}": mn for of, _, mn, _ in turned},
+        **{f"B_MN{of}": mn for of, _, _, mn in turned},
+        BESIDE=3 * bool(turned),
         **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())
@@ -661,7 +636,8 @@ def _source(
     ):  # fmt: skip
         assert old in kernel, old
         kernel = kernel.replace(old, new)
-    device = emulator_shared.BARRIERS + _DEVICE + emulator_shared.DEVICE + attention
+    device = emulator_shared.BARRIERS + _DEVICE + emulator_left.DEVICE
+    device += emulator_shared.DEVICE + attention
     return f"{head}{defines}{device}__kernel {kernel}", len(pointers)
 
 

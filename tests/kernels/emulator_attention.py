@@ -24,6 +24,26 @@ inline void emu_put(emu_t* emu, uint at, uint word) {
     EMU_LEFT(d, x0, x1, b, add, EMU_N_V, EMU_B_MN_V) emu->owed[3] = emu->committed + 1; }
 #define WGMMA_S(d, a, b, add) { emu_wgmma(emu, d, a, b, add); emu->owed[0] = emu->committed + 1; }
 #define WGMMA_P(d, a, b, add) { emu_wgmma(emu, d, a, b, add); emu->owed[1] = emu->committed + 1; }
+#if EMU_BESIDE  // where local memory is that consumers write, of one generation
+#define WGMMA_K(d, a, b, add) { \
+    emu_wgmma_of(emu, d, a, b, add, EMU_N_K, 0, EMU_B_MN_K); emu->owed[2] = emu->committed + 1; }
+#define WGMMA_Q(d, a, b, add) { \
+    emu_wgmma_of(emu, d, a, b, add, EMU_N_Q, EMU_A_MN_Q, EMU_B_MN_Q); \
+    emu->owed[4] = emu->committed + 1; }
+#endif
+#define WGMMA_KEEP_Q(d) EMU_MUST(emu->owed[4] <= emu->done, PENDING)
+inline __global uint* emu_beside(emu_t* emu, uint at) {
+  const uint part = emu_part(at);
+  EMU_MUST(part >= STAGES && at - EMU_BASE < EMU_RING && at % 4 == 0, OPERAND)
+  EMU_MUST(part < EMU_PLACES && emu->last[part] <= emu->done, HELD)
+  return (__global uint*)(emu->ring + (at - EMU_BASE));
+}
+#define PUT_SLOPE(at, word) *emu_beside(emu, at) = (word)
+#define SEE_SLOPES
+#define KEEP4(at, v) \
+    for (int i_ = 0; i_ < 4; ++i_) *emu_beside(emu, (at) + 4 * i_) = as_uint((v)[i_])
+#define KEPT4(v, at) \
+    for (int i_ = 0; i_ < 4; ++i_) (v)[i_] = as_float(*emu_beside(emu, (at) + 4 * i_))
 #define WGMMA_KEEP_P(d) EMU_MUST(emu->owed[1] <= emu->done, PENDING)
 #define WGMMA_KEEP_K(d) EMU_MUST(emu->owed[2] <= emu->done, PENDING)
 #define WGMMA_KEEP_V(d) EMU_MUST(emu->owed[3] <= emu->done, PENDING)

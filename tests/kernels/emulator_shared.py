@@ -15,7 +15,7 @@ BARRIERS = r"""
 // the others.
 #define EMU_FIRST_PART (EMU_KINDS * STAGES + EMU_TURNS)
 #define EMU_BARRIERS (EMU_FIRST_PART + 2 * EMU_PARTS)
-#define EMU_PLACES (STAGES + EMU_PARTS)
+#define EMU_PLACES (STAGES + EMU_PARTS + EMU_BESIDE)
 #if EMU_PARTS
 #define EMU_PART(b) ((b) - EMU_FIRST_PART)
 #define EMU_OF_PART(b, part, stage) ((b) < EMU_FIRST_PART ? (stage) : (part))

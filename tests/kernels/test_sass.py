@@ -7,7 +7,13 @@ import pytest
 from kerascl import dtypes
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.conv.problem import FILTER_GRAD
-from kerascl.kernels.hopper import attention, attention_gradient, register_blocked, transposed
+from kerascl.kernels.hopper import (
+    attention,
+    attention_gradient,
+    attention_gradient_whole,
+    register_blocked,
+    transposed,
+)
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper.ptx import sm_90a
 from kerascl.kernels.hopper.selftests import convolutions, products
@@ -107,6 +113,19 @@ def test_gradients_of_attention(keys, most, tile, causal, keep, hopper_info):
         return
     solver = attention_gradient.HopperAttentionGradient(*((None, tile) if keys else (tile, None)))
     check(solver.plan(p, hopper_info, store_epilogue(BF16)).launches[keys :][:1])
+
+
+@needs_compilers
+@pytest.mark.every(2)
+@pytest.mark.parametrize("keep", [1.0, 0.75])
+@pytest.mark.parametrize("causal", [False, True], ids=["all", "causal"])
+def test_gradients_of_whole_heads(causal, keep, hopper_info):
+    _, p = case(64, causal, keep)
+    p = dataclasses.replace(p, length=197, source=197)
+    plan = attention_gradient_whole.WholeAttentionGradient().plan(
+        p, hopper_info, store_epilogue(BF16)
+    )
+    check(plan.launches)
 
 
 @needs_compilers

@@ -138,8 +138,10 @@ def product(dtype, precision="high", m=4096, n=4096, k=4096, turned=False):
     )
 
 
-def attention_of(dtype, features=64, causal=True, dropout=None, backward=False):
-    batch, rows, heads = 16, 512, 12
+def attention_of(
+    dtype, features=64, causal=True, dropout=None, backward=False, rows=512
+):  # fmt: skip
+    batch, heads = 16, 12
     x = Tensor(dtype, (rows * heads * features, heads * features, features, 1), 0)
     return AttentionProblem(
         batch, rows, rows, heads, heads, features, features, features**-0.5, causal, dtype,
@@ -215,6 +217,10 @@ FAILING = {
     ),
     "wgmma_attention_gradient (bfloat16 64 causal)": (
         attention_of(BF16, backward=True), [attention_of(BF16), attention_of(F16, backward=True)],
+    ),
+    "wgmma_attention_whole (bfloat16 64 causal)": (
+        attention_of(BF16, backward=True, rows=200),
+        [attention_of(BF16, backward=True), attention_of(F16, backward=True, rows=200)],
     ),
 }  # fmt: skip
 ROOMS = {MatmulProblem: matmul, AttentionProblem: attention, ConvProblem: conv}
@@ -317,6 +323,9 @@ PROBLEMS = [
       for dtype in (F32, BF16, F16) for features in (40, 64, 128) for causal in (False, True)
       for dropout in (None, Dropout(2**31, 2.0), Dropout(2**31 + 1, 2.0))
       for backward in (False, True)),
+    *(attention_of(dtype, 64, causal, dropout, True, rows=200)
+      for dtype in (BF16, F16) for causal in (False, True)
+      for dropout in (None, Dropout(2**31, 2.0))),
     *(conv_of(kind, dtype, precision, taps, channels, stride)
       for kind in (FORWARD, DATA_GRAD, FILTER_GRAD)
       for dtype, precision in ((F32, "high"), (F32, "highest"), (BF16, "high"), (F16, "high"))

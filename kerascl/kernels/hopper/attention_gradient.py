@@ -7,6 +7,7 @@ run.  Both compute the probabilities again, so there are seven products instead 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass, replace
 
 from kerascl.kernels.attention import tiled as attention_tiled
@@ -54,15 +55,15 @@ class Tile:
 
     Attributes:
         stages: blocks of columns in the ring.
-        local: whether own rows are in local memory, in as much of it as two more stages; else they
-            are in registers.
+        local: tiles whose own rows are in local memory at a time, in as much of it as two more
+            stages each; 0 where they are in registers.
         drops: whether there are registers for dropout, too.
     """
 
     consumers: int
     bc: int
     stages: int
-    local: bool = False
+    local: int = 0
     drops: bool = True
 
     @property
@@ -80,12 +81,25 @@ class Tile:
         """Stages of the ring, and those beside it."""
         return self.stages + 2 * self.local
 
+    def handed(self, p: AttentionProblem) -> int:
+        """Bytes of dropout's bits that one kernel leaves for the other."""
+        return handed_bytes(p)
+
+    def waiting(self, p: AttentionProblem) -> int:
+        """Blocks of queries whose sums wait in local memory between tiles of keys."""
+        return 0
+
+    def beside(self, p: AttentionProblem) -> int:
+        """Bytes of local memory behind the stages."""
+        return 0
+
     def local_bytes(self, p: AttentionProblem, keys: bool) -> int:
         """Bytes of local memory: of RING and barriers in wgmma_attention_gradient.cl."""
         panels = ceil_div(p.width, 64), ceil_div(p.depth, 64)
-        facts = 8 + (self.br // 8 if handed_bytes(p) else 0)
+        facts = 8 + (self.br // 8 if self.handed(p) else 0)
         block = round_up(128 * self.bc * sum(panels) + keys * facts * self.bc, 1024)
-        return self.areas * (max(block, self.local * 128 * self.br * max(panels)) + 16)
+        own = 128 * self.br * max(panels) if self.local else 0
+        return self.areas * (max(block, own) + 16) + self.beside(p)
 
     def blocks(self, p: AttentionProblem, keys: bool) -> list[int]:
         """Blocks of columns of each tile of one owner."""
@@ -104,7 +118,7 @@ class Tile:
     def multiplying(self, p: AttentionProblem, keys: bool, rate: float) -> float:
         """Clocks for all products of a block, at `rate` multiply-adds a clock: 16 deep each."""
         width, depth = ceil_div(p.width, 16), ceil_div(p.depth, 16)
-        read = 32 * self.bc + self.local * 32 * ROWS
+        read = 32 * self.bc + (32 * ROWS if self.local else 0)
         logits = (width + depth) * max(16 * ROWS * self.bc / rate, read / SHARED)
         sums = (width + keys * depth) * ROWS * self.bc * 16 / rate
         return self.consumers * (logits + sums)
@@ -118,7 +132,7 @@ class Tile:
         multiply = self.multiplying(p, keys, rate)
         # Warps without rows weigh nothing.
         rows = round_up(p.source if keys else p.length, 16) / len(blocks)
-        draws = attention16.DRAW if p.dropout and not (keys and handed_bytes(p)) else 0.0
+        draws = attention16.DRAW if p.dropout and not (keys and self.handed(p)) else 0.0
         weigh = rows * self.bc * max(1 / EXPONENTIALS, 1 / OTHERS + draws)
         block = max(multiply, weigh) + (1 - HIDDEN) * min(multiply, weigh)
         rounds = ceil_div(len(blocks) * owners, info.compute_units)
@@ -141,13 +155,13 @@ Table = tuple[tuple[int, Tile], ...]
 # (most features, tile) of queries' gradients and of keys'.  Those of 64 features are each the best
 # of an H200 for some problem; blocks of 112 waste less of lengths such as 197.
 QUERIES: Table = (
-    (64, Tile(2, 112, 3, local=True)), (64, Tile(2, 128, 3, local=True, drops=False)),
-    (64, Tile(2, 80, 4, local=True)), (64, Tile(2, 64, 4, local=True)),
-    (128, Tile(2, 80, 3, local=True, drops=False)), (128, Tile(2, 48, 4, local=True)),
+    (64, Tile(2, 112, 3, local=1)), (64, Tile(2, 128, 3, local=1, drops=False)),
+    (64, Tile(2, 80, 4, local=1)), (64, Tile(2, 64, 4, local=1)),
+    (128, Tile(2, 80, 3, local=1, drops=False)), (128, Tile(2, 48, 4, local=1)),
 )  # fmt: skip
 KEYS: Table = (
     (64, Tile(2, 64, 4)),
-    (128, Tile(2, 48, 4, local=True, drops=False)), (128, Tile(2, 32, 4, local=True)),
+    (128, Tile(2, 48, 4, local=1, drops=False)), (128, Tile(2, 32, 4, local=1)),
 )  # fmt: skip
 
 
@@ -219,17 +233,20 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         p = problem
         tiles = self.block(p, info)
         made = [
-            self._launch(p, info, tile, bool(keys), Epilogue("", (), "") if keys else epilogue)
+            self._launch(p, info, tile, keys, Epilogue("", (), "") if keys else epilogue)
             for keys, tile in enumerate(tiles)
         ]
         shared = [handed_bytes(p)] if handed_bytes(p) else []
         return Plan([launch for launch, _ in made], [nbytes for _, nbytes in made] + shared)
 
+    whole = False  # whether a work-group has all tiles of its heads
+
     def _launch(
-        self, p: AttentionProblem, info: DeviceInfo, tile: Tile, keys: bool, epilogue: Epilogue
+        self, p: AttentionProblem, info: DeviceInfo, tile: Tile, nth: int, epilogue: Epilogue
     ) -> tuple[Launch, int]:
-        """A kernel, and the bytes of its workspace."""
+        """The `nth` kernel, and the bytes of its workspace."""
         assert p.grad is not None
+        keys = bool(nth or self.whole)
         assert tile.local_bytes(p, keys) <= SHARED_LIMIT
         queries = ((p.q, p.width), (p.grad, p.depth))
         values = ((p.k, p.width), (p.v, p.depth))
@@ -238,10 +255,10 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         owners = p.groups if keys else p.heads
         blocks, planes = tile.blocks(p, keys), p.batch * owners
         total = len(blocks) * planes
-        groups = min(total, self.most or info.compute_units)
+        groups = min(planes if self.whole else total, self.most or info.compute_units)
         rows, heads = counts[not keys]
         nbytes = rows * heads // owners * (p.width + p.depth) * p.q.dtype.itemsize
-        band = min(planes, max(1, CACHED // max(nbytes, 1))) if p.causal else 1
+        band = min(planes, max(1, CACHED // max(nbytes, 1))) if p.causal and not self.whole else 1
         params = Params().add(
             "int", T=p.length, S=p.source, HEAD_COUNT=p.heads, REPEAT=p.heads // p.groups,
             OWNERS=owners, TILES=total, BLOCKS=len(blocks), PLANES=planes, BAND=band,
@@ -264,8 +281,8 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         ]
         results: tuple[Arg, ...] = (Ref("dk"), Ref("dv")) if keys else ()
         args = (
-            *map(Ref, "abcd"), Ref(f"ws{int(keys)}"), *maps, *extra_refs(p, "g"), Ref("e"),
-            Ref("f"), *([Ref("ws2")] if handed_bytes(p) else []), *results, *params.args,
+            *map(Ref, "abcd"), Ref(f"ws{nth}"), *maps, *extra_refs(p, "g"), Ref("e"),
+            Ref("f"), *([Ref("ws2")] if tile.handed(p) else []), *results, *params.args,
             Scalar("float", p.scale), Scalar("float", p.scale * LOG2_E), *extra_scalars(p),
             *epilogue.args,
         )  # fmt: skip
@@ -282,8 +299,9 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         kind = KINDS[p.q.dtype.name]
         names = dict(
             KEYS=int(keys), NWG=tile.consumers, BC=tile.bc, STAGES=tile.areas,
-            OWN_LOCAL=int(tile.local), HANDED=int(handed_bytes(p) > 0), THREADS=tile.threads,
+            OWN_LOCAL=int(tile.local), HANDED=int(tile.handed(p) > 0), THREADS=tile.threads,
             MANY_REGISTERS=1, LARGE=1, SHORT_RESULTS=int(p.dtype is p.q.dtype),
+            WHOLE=int(self.whole), WAITING=tile.waiting(p),
         )  # fmt: skip
         text = PRODUCT + attention_tiled.head(p, epilogue, "", **names)
         if keys:
@@ -294,9 +312,12 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
                 text += instruction(tile.bc, kind, False, False, of)
             else:
                 text += register_instruction(tile.bc, kind, False, of)
-        text += register_instruction(round_up(p.width, 16), kind, True, "_K")
+        made = functools.partial(instruction, a_mn=False) if self.whole else register_instruction
+        text += made(round_up(p.width, 16), kind, b_mn=True, of="_K")
         if keys:
             text += register_instruction(round_up(p.depth, 16), kind, True, "_V")
+        if self.whole:
+            text += instruction(round_up(p.width, 16) // 2, kind, True, True, "_Q")
         return (
             text
             + params.source

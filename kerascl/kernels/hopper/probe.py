@@ -25,6 +25,7 @@ MODULES = {
         "wgmma_register_blocked16": "register_blocked16", "wgmma_halo": "halo",
         "wgmma_pingpong": "pingpong", "wgmma_attention": "attention",
         "wgmma_attention_gradient": "attention_gradient",
+        "wgmma_attention_whole": "attention_gradient_whole",
     }.items()
 }  # fmt: skip
 

@@ -9,12 +9,18 @@
 // A stage of the ring holds both parts of a block: queries and gradients of results, or keys and
 // values; and of queries the statistic and delta (FACTS), which a warp of the producers brings, as
 // their rows are of no whole 16 bytes.  With OWN_LOCAL the last two stages are no part of the ring but
-// hold a tile's own rows; else those are in registers.
+// hold a tile's own rows, or the last four those of two tiles; else they are in registers.
 //
 // Products of a block are issued while those before are under way: x and y of the next one behind the
 // sums of this one.  Draws of dropout need neither, and are made before any product is waited for, by
 // the queries' kernel alone where it hands what they decide to the other (HANDED): a bit for each
 // probability, rows of queries of HALVES 16-bit words, which come to keys with the facts of their block.
+//
+// With WHOLE one kernel computes all three: a work-group meets all tiles of keys of a head, one after
+// the other, so sums for queries have an order.  The gradients of a block's logits go through local
+// memory (two blocks in turn), from where each warpgroup multiplies its own rows by the queries, and
+// all of them, turned, by its share of the keys' features.  What the tiles before have summed for a
+// block of queries waits in local memory, each lane's own, as WAITING says for how many blocks.
 #define WP ((WIDTH + 15) / 16 * 16)
 #define DP ((DEPTH + 15) / 16 * 16)
 #define NC (BC / 8)
@@ -24,13 +30,24 @@
 #define PANELS(features) (((features) + 63) / 64)
 #define OTHER_Y (PANELS(WIDTH) * PANEL)  // where the block's second part lies
 #define FACTS (OTHER_Y + PANELS(DEPTH) * PANEL)
-#define OWN_PART (OWN_LOCAL * PANELS(WIDTH > DEPTH ? WIDTH : DEPTH) * OWN_PANEL)
+#define OWN_PART ((OWN_LOCAL > 0) * PANELS(WIDTH > DEPTH ? WIDTH : DEPTH) * OWN_PANEL)
 #define BLOCK ((FACTS + KEYS * (8 + HANDED * BR / 8) * BC + 1023) / 1024 * 1024)
 #define STAGE (BLOCK > OWN_PART ? BLOCK : OWN_PART)
-#define RING (STAGES * STAGE)
+#define SLOPE_BYTES (BR * 128)
+#define WAITING_BYTES (64 * WP * 4)
+#if WHOLE
+#define BESIDE (2 * SLOPE_BYTES + WAITING * WAITING_BYTES)
+#else
+#define BESIDE 0
+#endif
+#define SLOPES_AT (base + STAGES * STAGE)
+#define WAITING_AT (SLOPES_AT + 2 * SLOPE_BYTES)
+#define RING (STAGES * STAGE + BESIDE)
 #define RINGED (STAGES - 2 * OWN_LOCAL)
-#define OWN_X RINGED
-#define OWN_Y (RINGED + 1)
+// Where the rows of the `turn`th tile are, and the parity of their barriers.
+#define OWN_X(turn) (RINGED + 2 * ((turn) % OWN_LOCAL))
+#define OWN_Y(turn) (OWN_X(turn) + 1)
+#define OWN_PHASE(turn) ((turn) / OWN_LOCAL & 1)
 #define HEADS HEAD_COUNT
 #undef SWAP_LANES  // which clang takes out of registers
 #define SWAP_LANES(first, second, bit) EXCHANGE(first, second, t4 & bit, bit)
@@ -60,13 +77,20 @@
 #define NEXT_BLOCK c0 += BC;
 #define OTHER (h / REPEAT)
 #endif
+#if WHOLE  // all tiles of a head are of one group: BAND is 1
+#define FIRST_TILE (get_group_id(0) * BLOCKS)
+#define NEXT_TILE(tile) ((tile) + ((tile) % BLOCKS == BLOCKS - 1 ? (groups - 1) * BLOCKS : 0) + 1)
+#else
+#define FIRST_TILE get_group_id(0)
+#define NEXT_TILE(tile) ((tile) + groups)
+#endif
 #define NEXT_STAGE if (++stage == RINGED) { stage = 0; phase ^= 1; }
 
 #if OWN_LOCAL
 #define LEFT_X(k, b, add) \
-    WGMMA_S(x, own_x + (ulong)((k) / 4 * (OWN_PANEL >> 4) + (k) % 4 * 2), b, add)
+    WGMMA_S(x, own_x + own_at + (ulong)((k) / 4 * (OWN_PANEL >> 4) + (k) % 4 * 2), b, add)
 #define LEFT_Y(k, b, add) \
-    WGMMA_P(y, own_y + (ulong)((k) / 4 * (OWN_PANEL >> 4) + (k) % 4 * 2), b, add)
+    WGMMA_P(y, own_y + own_at + (ulong)((k) / 4 * (OWN_PANEL >> 4) + (k) % 4 * 2), b, add)
 #define HOLD(tile)
 #else
 #define LEFT_X(k, b, add) WGMMA_A_S(x, own_x[k], own_x[k] + 2, b, add)
@@ -112,6 +136,54 @@
     WG_FENCE; \
     EACH(k_, BC / 16) add(sums, left + 4 * k_, left + 4 * k_ + 2, at_ + (ulong)(k_ * 128), 1); \
     WG_COMMIT; }
+#if WHOLE
+// The gradients of logits of this lane's rows, pairs of queries: of rows g and g + 8, swizzled.  Keys
+// behind the last have anything, which meets zeros.
+#define BEGIN_SLOPES const uint to_ = SLOPES_AT + area * SLOPE_BYTES + mine * 128 + 4 * t4;
+#define LEAVE_PAIR(n, r, pair) \
+    PUT_SLOPE(to_ + 1024 * (r) + (((n) ^ g) << 4), row0 + 8 * (r) < S ? (pair) : 0u);
+#define PUT_SLOPE(at, word) \
+    asm volatile("st.shared.u32 [%0], %1;" :: "r"(at), "r"(word) : "memory")
+#define SEE_SLOPES asm volatile("fence.proxy.async.shared::cta;" ::: "memory")
+#define SLOPE_PRODUCTS(stage) { \
+    const ulong left_ = ROW_WISE(SLOPES_AT + area * SLOPE_BYTES); \
+    const ulong at_ = other_columns + (ulong)((stage) * (STAGE >> 4)); \
+    WG_FENCE; \
+    EACH(k_, BR / 16) \
+      WGMMA_Q(part, left_ + (ulong)(k_ * 128), own_columns + own_at + (ulong)(k_ * 128), k_ != 0); \
+    WG_COMMIT; \
+    WG_FENCE; \
+    EACH(k_, BC / 16) \
+      WGMMA_K(sum, left_ + (ulong)(consumer * 512 + k_ * 2), at_ + (ulong)(k_ * 128), 1); \
+    WG_COMMIT; }
+#define KEEP4(at, v) \
+    asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" \
+                 :: "r"(at), "f"((v)[0]), "f"((v)[1]), "f"((v)[2]), "f"((v)[3]) : "memory")
+#define KEPT4(v, at) \
+    asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];" \
+                 : "=f"((v)[0]), "=f"((v)[1]), "=f"((v)[2]), "=f"((v)[3]) : "r"(at) : "memory")
+// What a block's queries have from this tile of keys is added to what they have from those before; it
+// waits for the next one, or leaves where this was the last that they meet.
+#define END_QUERIES(at) { \
+    const int block_ = (at) / BC, nth_tile_ = first / BR; \
+    const uint kept_ = WAITING_AT + block_ * WAITING_BYTES + 16 * tid; \
+    if (WAITING && nth_tile_ > 0) \
+      EACH(n_, WP / 16) { \
+        float before_[4]; \
+        KEPT4(before_, kept_ + n_ * (16 * 128 * NWG)); \
+        EACH(e_, 4) part[4 * n_ + e_] += before_[e_]; \
+      } \
+    if (WAITING && nth_tile_ < (CAUSAL ? min(BLOCKS - 1, ((at) + BC - 1) / BR) : BLOCKS - 1)) { \
+      EACH(n_, WP / 16) KEEP4(kept_ + n_ * (16 * 128 * NWG), part + 4 * n_); \
+    } else { \
+      float (*parts_)[4] = (float (*)[4])part; \
+      EACH(r_, 2) { \
+        const int t_ = (at) + mine - 64 * consumer + 8 * r_, from_ = consumer * (WP / 2); \
+        const INDEX_T to_ = (((INDEX_T)b * T + t_) * OWNERS + owner) * WIDTH + from_; \
+        STORE_ROW(parts_, r_, scale, t_ < T, to_, min(WIDTH - from_, WP / 2), WP / 2, PUT_RESULTS) \
+      } \
+    } }
+#endif
 
 // Of results n and e of a block: which query and key they are of.
 #if KEYS
@@ -255,8 +327,16 @@
       GET_KEPT(n_) \
       EACH(e_, 4) \
         y[4 * n_ + e_] = x[4 * n_ + e_] * SLOPE(LEFT_OF(y[4 * n_ + e_], n_, e_), LESS(e_)); \
-      EACH(r_, 2) PACK(slopes[2 * n_ + r_], y[4 * n_ + 2 * r_], y[4 * n_ + 2 * r_ + 1]); \
+      EACH(r_, 2) PUT_PAIR(n_, r_, y[4 * n_ + 2 * r_], y[4 * n_ + 2 * r_ + 1]) \
     }
+#if WHOLE
+#define PUT_PAIR(n, r, first, second) { \
+    uint pair_; \
+    PACK(pair_, first, second); \
+    LEAVE_PAIR(n, r, pair_) }
+#else
+#define PUT_PAIR(n, r, first, second) PACK(slopes[2 * (n) + (r)], first, second);
+#endif
 // STORE_ROW of attention_quads.cl for results in 16 bits as the operands: pairs go from lane to lane.
 #define STORE_PAIRS(x, r, factor, there, to, features, padded) \
     EACH(n_, ((padded) / 8 + 3) / 4) { \
@@ -293,7 +373,7 @@
     write_map((maps) + 32, (ulong)pQ + 2 * (ulong)qOff, mapOwnX); \
     write_map((maps) + 48, (ulong)pG + 2 * (ulong)gOff, mapOwnY);
 #endif
-#define MAPS (2 + 2 * OWN_LOCAL)
+#define MAPS (2 + 2 * (OWN_LOCAL > 0))
 
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attention_gradient(
     __global const uchar* restrict pQ, __global const uchar* restrict pK,
@@ -330,22 +410,25 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
       MAP_RELEASE;
       EACH(m, MAPS) { MAP_ACQUIRE(maps + 16 * m); }
       uint turn = 0;
-      for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+      for (int tile = FIRST_TILE; tile < TILES; tile = NEXT_TILE(tile)) {
         DECODE_TILE(tile)
         const int count = COUNT_BLOCKS;
-        if (OWN_LOCAL && count > 0) {
-          BAR_WAIT(empty + 8 * OWN_X, turn ^ 1);
-          BAR_EXPECT(full + 8 * OWN_X, PANELS(WIDTH) * OWN_PANEL);
+#if OWN_LOCAL
+        if (count > 0) {
+          const uint x = OWN_X(turn), y = OWN_Y(turn), phase_ = OWN_PHASE(turn) ^ 1;
+          BAR_WAIT(empty + 8 * x, phase_);
+          BAR_EXPECT(full + 8 * x, PANELS(WIDTH) * OWN_PANEL);
           EACH(p, PANELS(WIDTH))
-            TMA4(base + OWN_X * STAGE + p * OWN_PANEL, maps + 32, full + 8 * OWN_X, 64 * p, first,
+            TMA4(base + x * STAGE + p * OWN_PANEL, maps + 32, full + 8 * x, 64 * p, first,
                  owner * OWN_X_HEADS, b * OWN_X_BATCH);
-          BAR_WAIT(empty + 8 * OWN_Y, turn ^ 1);
-          BAR_EXPECT(full + 8 * OWN_Y, PANELS(DEPTH) * OWN_PANEL);
+          BAR_WAIT(empty + 8 * y, phase_);
+          BAR_EXPECT(full + 8 * y, PANELS(DEPTH) * OWN_PANEL);
           EACH(p, PANELS(DEPTH))
-            TMA4(base + OWN_Y * STAGE + p * OWN_PANEL, maps + 48, full + 8 * OWN_Y, 64 * p, first,
+            TMA4(base + y * STAGE + p * OWN_PANEL, maps + 48, full + 8 * y, 64 * p, first,
                  owner * OWN_Y_HEADS, b * OWN_Y_BATCH);
-          turn ^= 1;
+          ++turn;
         }
+#endif
         FIRST_BLOCK
         for (int i = 0; i < count; ++i) {
           BAR_WAIT(empty + 8 * stage, phase ^ 1);
@@ -363,7 +446,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
 #if KEYS
     // Another warp: the statistic and delta of a block's queries, zeros beyond the last.
     if (tid / 32 == NWG * 4 + 1) {
-      for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+      for (int tile = FIRST_TILE; tile < TILES; tile = NEXT_TILE(tile)) {
         DECODE_TILE(tile)
         const int count = COUNT_BLOCKS;
         FIRST_BLOCK
@@ -411,17 +494,25 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
   const ulong other_columns =
       (1UL << 62) | (64UL << 32) | ((ulong)(PANEL >> 4) << 16) | (ulong)(base >> 4);
 #if OWN_LOCAL
-  const ulong own_x = ROW_WISE(base + OWN_X * STAGE + consumer * 64 * 128);
-  const ulong own_y = ROW_WISE(base + OWN_Y * STAGE + consumer * 64 * 128);
+  const ulong own_x = ROW_WISE(base + OWN_X(0) * STAGE + consumer * 64 * 128);
+  const ulong own_y = ROW_WISE(base + OWN_Y(0) * STAGE + consumer * 64 * 128);
   uint turn = 0;
 #else
   uint own_x[WP / 16][4], own_y[DP / 16][4];
 #endif
   float x[BC / 2], y[BC / 2], sum[WP / 2];
+#if !WHOLE
   uint slopes[BC / 4];
+#endif
 #if KEYS
   float sumV[DP / 2];
   uint weights[BC / 4];
+#endif
+#if WHOLE
+  float part[WP / 4];
+  const ulong own_columns = ROW_WISE(base + OWN_X(0) * STAGE + consumer * WP);
+  uint area = 0;
+  EACH(n, WP / 4) part[n] = 0;
 #endif
 #if HANDED && KEYS  // where bits of this warp's rows are, and which is of this lane's first
   const int own_bits = 4 * BC * (2 + tid / 64);
@@ -430,8 +521,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
   uint bits[(NC + 7) / 8];
 #endif
   EACH(n, BC / 2) x[n] = y[n] = 0;
-  HOLD(get_group_id(0))
-  for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+  HOLD(FIRST_TILE)
+  for (int tile = FIRST_TILE; tile < TILES; tile = NEXT_TILE(tile)) {
     DECODE_TILE(tile)
     const int count = COUNT_BLOCKS, row0 = first + mine;
     EACH(n, WP / 2) sum[n] = 0;
@@ -448,10 +539,13 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
     if (!KEYS || count > 0) {  // keys behind the last query meet none
       FIRST_BLOCK
       int before = -1;
+#if WHOLE
+      DRAW_BLOCK
+#endif
 #if OWN_LOCAL
-      BAR_WAIT(full + 8 * OWN_X, turn);
-      BAR_WAIT(full + 8 * OWN_Y, turn);
-      turn ^= 1;
+      const ulong own_at = (ulong)((turn % OWN_LOCAL) * (2 * STAGE >> 4));
+      BAR_WAIT(full + 8 * OWN_X(turn), OWN_PHASE(turn));
+      BAR_WAIT(full + 8 * OWN_Y(turn), OWN_PHASE(turn));
 #endif
       // Only sums are under way from one turn to the next: of x and y ptxas would take moves for uses.
       // And no branch stands between products with left operands in registers and the wait for them:
@@ -460,7 +554,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
         BAR_WAIT(full + 8 * stage, phase);
         PRODUCTS(stage)
         const uint facts = base + stage * STAGE + FACTS;
+#if !WHOLE
         DRAW_BLOCK
+#endif
         WG_WAIT(1);  // for x, and so for the sums of the block before
         WGMMA_KEEP_S(x);
         if (before >= 0) HAND_BACK(before);
@@ -472,26 +568,52 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
         WG_WAIT(0);
 #endif
         WGMMA_KEEP_P(y);
+#if WHOLE
+        BEGIN_SLOPES
+        SLOPES
+        SEE_SLOPES;
+        TEAMS_SYNC;
+        SLOPE_PRODUCTS(stage)
+        area ^= 1;
+        const int ended = c0;
+        if (left > 1) {
+          NEXT_BLOCK
+          DRAW_BLOCK
+        }
+        WG_WAIT(1);
+        WGMMA_KEEP_Q(part);
+        END_QUERIES(ended)
+#else
         SLOPES
         ADD_PRODUCT(WGMMA_A_K, sum, slopes, 0, stage)
+#endif
         before = stage;
         NEXT_STAGE
         if (--left == 0) break;
+#if !WHOLE
         NEXT_BLOCK
-      }
-#if OWN_LOCAL
-      HAND_BACK(OWN_X);
-      HAND_BACK(OWN_Y);
 #endif
-      if (tile + groups < TILES) { HOLD(tile + groups) }  // they come while this tile ends
+      }
+#if OWN_LOCAL && !WHOLE
+      HAND_BACK(OWN_X(turn));
+      HAND_BACK(OWN_Y(turn));
+#endif
+      if (NEXT_TILE(tile) < TILES) { HOLD(NEXT_TILE(tile)) }  // they come while this tile ends
       WG_WAIT(0);
       WGMMA_KEEP_K(sum);
 #if KEYS
       WGMMA_KEEP_V(sumV);
 #endif
       HAND_BACK(before);
-    } else if (tile + groups < TILES) {
-      HOLD(tile + groups)
+#if WHOLE
+      HAND_BACK(OWN_X(turn));
+      HAND_BACK(OWN_Y(turn));
+#endif
+#if OWN_LOCAL
+      ++turn;
+#endif
+    } else if (NEXT_TILE(tile) < TILES) {
+      HOLD(NEXT_TILE(tile))
     }
     EACH(r, 2) {
       const int row = row0 + 8 * r;
