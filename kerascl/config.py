@@ -7,7 +7,7 @@
 | KERASCL_PRECISION | high | float32 matrix work: "high" (matrix units allowed) or "highest" (true float32) |
 | KERASCL_MEMORY_LIMIT | none | most device memory in MiB that kerascl may take |
 | KERASCL_DEBUG | 0 | 1 prints each program built; 2 also its source; 3 waits after each launch; from 1 on, indices out of range raise IndexError, those of captured functions after the run; bodies of loops are not looked into |
-| KERASCL_CHECK | 1 | 0 skips the check of a driver at its first use |
+| KERASCL_CHECK | 1 | 0 skips the check of a driver at its first use; so does 2, which also measures none of the device's rates (for processes that test a driver beside others) |
 | KERASCL_CAPTURE | 1 | 0 runs train, test and predict steps eagerly |
 | KERASCL_MATRIX | 1 | 0 leaves all matrix units aside, as if the device had none |
 | KERASCL_WGMMA | 1 | 0 disables the kernels for NVIDIA's warpgroup matrix instructions |
@@ -72,7 +72,12 @@ def capture() -> bool:
 
 def check() -> bool:
     """Whether a driver is checked at its first use."""
-    return _integer("KERASCL_CHECK", 1) != 0
+    return _integer("KERASCL_CHECK", 1) == 1
+
+
+def measures() -> bool:
+    """Whether the rates of a device are measured at its first use."""
+    return _integer("KERASCL_CHECK", 1) != 2
 
 
 def matrix() -> bool:

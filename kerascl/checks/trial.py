@@ -79,7 +79,7 @@ def _child(arguments: list[str], found: list[Result], told) -> bool:
     try:
         process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            env=children.environment(KERASCL_CHECK="0", **more),
+            env=children.testing(**more),
         )  # fmt: skip
     except OSError:
         return False

@@ -31,3 +31,11 @@ def environment(**more: str) -> dict[str, str]:
     """
     path = os.pathsep.join(map(os.path.abspath, sys.path))
     return os.environ | {"PYTHONSAFEPATH": "1", "PYTHONPATH": path} | more
+
+
+def testing(**more: str) -> dict[str, str]:
+    """The environment of a child that tests a driver, with variables besides.
+
+    It checks nothing at its own first use, and measures no rates: others use the device beside it.
+    """
+    return environment(KERASCL_CHECK="2", **more)

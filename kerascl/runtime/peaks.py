@@ -4,6 +4,7 @@ solvers' costs are counted with (`kernels/tuning/machine.py`)."""
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from kerascl import config
 from kerascl.runtime.diskcache import DiskCache
 
 if TYPE_CHECKING:
@@ -88,7 +90,10 @@ _AWAKE, _LONGEST = 0.6, 2.0
 # driver, use it, too.
 _QUIET = 0.04
 _LOCAL_ITEMS = 128
-KEY = "peaks of a device that is awake"  # those that were kept before might be of one that slept
+_SHORTEST = 0.5  # of the seconds that a run is meant to take
+_PROPORTIONAL = 0.7  # of a round's seconds in a run of fewer
+# Those that were kept before might be of a device that slept, or that children measured, too.
+KEY = "peaks of a device that is awake, by one process"
 
 
 @dataclass(frozen=True)
@@ -183,12 +188,15 @@ def measure_rates(device: Device, expected: float = 0.0) -> Peaks:
     )
 
 
-def known(device: Device, expected: float = 0.0) -> Peaks:
-    """What was measured on this device before, else `measure_rates`, which is kept."""
+def known(device: Device, expected: float = 0.0) -> Peaks | None:
+    """What was measured on this device before, else `measure_rates`, which is kept; None in a child
+    that tests the driver, where others use the device at the same time."""
     with device.lock:
         found = load(device)
         if found is not None and found.local_bandwidth and found.latency:
             return found
+        if not config.measures():
+            return None
         queue = device.queue
         recorder, queue.recorder = queue.recorder, None  # no profile is of this
         try:
@@ -241,6 +249,25 @@ def _fastest(device: Device, run: Callable[[], None], quiet: float = 0.0) -> flo
     return best
 
 
+def _of_rounds(
+    device: Device, run: Callable[[int], None], seconds: float, most: int, quiet: float = 0.0
+) -> tuple[int, float]:
+    """So many rounds of a loop in a kernel that a run takes about so many seconds, and the seconds
+    of the fastest such run.
+
+    In shorter runs the launch counts.  And where runs of fewer rounds take as long, others who use
+    the device take the time.
+    """
+    n, before, fewer = 4, 0.0, 0
+    while True:
+        taken = _fastest(device, functools.partial(run, n), quiet)
+        by_rounds = fewer and taken / n >= _PROPORTIONAL * before / fewer
+        if n == most or (by_rounds and taken >= _SHORTEST * seconds):
+            return n, taken
+        before, fewer = taken, n
+        n = int(np.clip(n * seconds / max(taken, 1e-7), 2 * n, most))
+
+
 def _widths(device: Device, dtype: str) -> tuple[int, ...]:
     """Numbers of the vectors that may suit the device.  Some CPU drivers make vectors of
     neighbouring work-items, others take those that they are given."""
@@ -288,14 +315,13 @@ def _arithmetic(device: Device, dtype: str, width: int, seconds: float) -> float
     group = min(256, info.max_work_group_size)
     items = info.compute_units * group * (8 if info.kind == "cpu" else 64)
     out = device.buffers.allocate(items * np.dtype(dtype).itemsize * width)
-    n = 4
 
-    def run() -> None:
+    def run(n: int) -> None:
         args = (out, np.float32(0.999), np.float32(0.001), np.int32(n))
         device.queue.launch(kernel, (items,), (group,), args)
 
-    n = int(np.clip(n * seconds / max(_fastest(device, run), 1e-7), 4, 1 << 20))
-    return items * width * n * 8 * 4 * 2 / _fastest(device, run)
+    n, taken = _of_rounds(device, run, seconds, 1 << 20)
+    return items * width * n * 8 * 4 * 2 / taken
 
 
 def bandwidth(device: Device, most: int = 1 << 30) -> float:
@@ -319,13 +345,12 @@ def local_bandwidth(device: Device) -> float:
     items = group * info.compute_units * 16
     out = device.buffers.allocate(16 * items)
     kernel = _kernel(device, "peak_local")
-    n = 16
 
-    def run() -> None:
+    def run(n: int) -> None:
         device.queue.launch(kernel, (items,), (group,), (out, np.int32(n)))
 
-    n = int(np.clip(n * 0.001 / max(_fastest(device, run), 1e-7), 16, 1 << 16))
-    return 4 * 16 * items * n / _fastest(device, run, _QUIET)
+    n, taken = _of_rounds(device, run, 0.001, 1 << 16, _QUIET)
+    return 4 * 16 * items * n / taken
 
 
 def latency(device: Device) -> float:

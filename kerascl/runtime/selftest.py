@@ -78,7 +78,7 @@ def in_child(
     try:
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=seconds,
-            env=children.environment(KERASCL_CHECK="0", **environment),
+            env=children.testing(**environment),
         )  # fmt: skip
     except (OSError, subprocess.TimeoutExpired) as failure:
         return f"the self-test did not end: {type(failure).__name__}", False

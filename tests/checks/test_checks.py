@@ -301,7 +301,7 @@ def test_a_first_use_waits_for_no_self_tests_of_matrix_units(cases, units, monke
     monkeypatch.setattr(trial.subprocess, "Popen", popen)
     assert trial.run(0, cases) == []
     assert [env.get("KERASCL_MATRIX") for env in given] == [units]
-    assert given[0]["KERASCL_CHECK"] == "0"
+    assert given[0]["KERASCL_CHECK"] == "2"
 
 
 @pytest.mark.parametrize("wrong", ["", "product"])

@@ -1,9 +1,11 @@
 """What is known of a device's rates, and the costs that are counted with them."""
 
 import dataclasses
+import importlib
 import json
 import math
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -28,8 +30,8 @@ from kerascl.kernels.pool.solvers import CellPool, PlacePool
 from kerascl.kernels.tuning import database, machine, nearest, shipped
 from kerascl.kernels.units.matmul import FragmentMatmul
 from kerascl.kernels.units.tile import FragmentTile
+from kerascl.runtime import children, peaks
 from kerascl.runtime import device as devices
-from kerascl.runtime import peaks
 
 F32, BF16 = dtypes.float32, dtypes.bfloat16
 # A device of round rates: 10 units, 1000 multiply-adds a microsecond each, 500 bytes a microsecond.
@@ -321,6 +323,44 @@ def test_rates_are_measured_once_and_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(peaks, "measure_rates", None)  # never again
     monkeypatch.setattr(machine, "_known", {})
     assert machine.of(dev.info) == found
+
+
+def test_children_that_test_a_driver_measure_nothing(tmp_path, monkeypatch):
+    """Others use the device beside them, and what they kept would be everybody's."""
+    dev = devices.default()
+    assert dev.context
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("KERASCL_CHECK", children.testing()["KERASCL_CHECK"])
+    monkeypatch.setattr(machine, "_known", {})
+    assert machine.of(dev.info) == machine.of_facts(dev.info) and peaks.load(dev) is None
+    kept = peaks.Peaks({"float32": 4e12}, 3e11, 5e-6, 0.0, 0.0, 2e11, 1e-7)
+    peaks.save(dev, kept)  # as the process that began them does
+    monkeypatch.setattr(machine, "_known", {})
+    assert machine.of(dev.info) == machine.of_peaks(dev.info, kept)
+
+
+@pytest.mark.parametrize("module", ["kerascl.checks.trial", "kerascl.runtime.selftest",
+                                    "kerascl.kernels.selftests.asked"])  # fmt: skip
+def test_who_begins_children_that_test_says_so(module):
+    """All that say that the child itself checks nothing."""
+    text = Path(importlib.import_module(module).__file__).read_text()
+    assert "children.testing(" in text and "KERASCL_CHECK" not in text
+
+
+@pytest.mark.parametrize("waited", [0, 1, 3])
+def test_runs_are_long_enough_where_others_were_first(waited, monkeypatch):
+    """A round takes 1 us; the first runs wait 7 ms for others."""
+    taken = []
+
+    def fastest(device, run, quiet):
+        run()
+        return taken[-1] * 1e-6 + (7e-3 if len(taken) <= waited else 0)
+
+    monkeypatch.setattr(peaks, "_fastest", fastest)
+    rounds, seconds = peaks._of_rounds(None, taken.append, 0.01, 1 << 20)
+    assert rounds == taken[-1] and 0.005 <= seconds < 0.03
+    assert rounds / seconds == pytest.approx(1e6, rel=0.15)
+    assert peaks._of_rounds(None, taken.append, 10.0, 1000) == (1000, pytest.approx(1e-3))
 
 
 def test_where_memory_is_short_the_facts_serve(monkeypatch):

@@ -286,7 +286,7 @@ def _begin(index: int, alone: bool) -> subprocess.Popen[str]:
     return subprocess.Popen(
         children.light("kerascl.kernels.selftests.child", str(index), str(int(alone))),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        env=children.environment(KERASCL_CHECK="0"),
+        env=children.testing(),
     )  # fmt: skip
 
 

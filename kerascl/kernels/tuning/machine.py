@@ -213,7 +213,8 @@ def _measured(info: DeviceInfo) -> Machine | None:
     if device is None:
         return None
     try:
-        return of_peaks(info, peaks.known(device, expected(info)))
+        found = peaks.known(device, expected(info))
+        return of_facts(info) if found is None else of_peaks(info, found)
     except (CompileError, DeviceError, MemoryError):
         return of_facts(info)
 
