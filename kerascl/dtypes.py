@@ -206,12 +206,19 @@ _BY_NUMPY = {dtype.numpy: dtype for dtype in ALL}
 # these are instructions (KCL_HALF_MEMORY), else by whole numbers.  KCL_CVT_BF16 stands for an
 # instruction of PTX.  float8 (arXiv:2209.05433): e4m3fn has no infinities, too large becomes NaN;
 # values below the smallest normal number are found by adding one whose last place is theirs.
-# KCL_ZERO hides a constant NaN from compilers that take built-in functions of it for undefined.
+# KCL_ZERO hides a constant NaN from compilers that take built-in functions of it for undefined,
+# KCL_SIGN_OF what an integer is made of from those that take a negation's sign from what was
+# negated, which is wrong of the least number.
 PRELUDE = """\
 #ifdef KCL_HIDE_NAN
 #define KCL_ZERO ((uint)(get_global_id(0) >> (8 * sizeof(size_t) - 1)))
 #else
 #define KCL_ZERO 0u
+#endif
+#ifdef KCL_HIDE_NEGATION
+#define KCL_SIGN_OF(T, x) ((T)((x) ^ (T)get_global_offset(0)))
+#else
+#define KCL_SIGN_OF(T, x) (x)
 #endif
 inline float kcl_from_bf16(ushort x) { return as_float((uint)x << 16); }
 #ifdef KCL_CVT_BF16

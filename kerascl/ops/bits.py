@@ -43,8 +43,10 @@ left_shift = pointwise(
     "left_shift", f"({_IN_WORD} ? ({{T}})(({{U}}){{0}} << {{1}}) : ({{T}})0)", _shifts,
     doc="Bits moved left; 0 when all are moved out.",
 )  # fmt: skip
+_SIGNED = "KCL_SIGN_OF({T}, {0})"
 right_shift = pointwise(
-    "right_shift", f"({_IN_WORD} ? ({{T}})({{0}} >> {{1}}) : ({{T}})({{0}} < 0 ? -1 : 0))", _shifts,
+    "right_shift", f"({_IN_WORD} ? ({{T}})({_SIGNED} >> {{1}}) : ({{T}})({_SIGNED} < 0 ? -1 : 0))",
+    _shifts,
     doc="Bits moved right, filled with the sign.",
 )  # fmt: skip
 

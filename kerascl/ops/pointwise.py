@@ -364,7 +364,7 @@ digamma: Elementwise = pointwise(
 # -- signs, rounding, remainders ----------------------------------------------
 sign = pointwise(
     "sign", "({0} != {0} ? {0} : ({T})(({0} > 0) - ({0} < 0)))", numeric,
-    lambda g, y, x: (None,), integer="(({0} > 0) - ({0} < 0))",
+    lambda g, y, x: (None,), integer="((KCL_SIGN_OF({T}, {0}) > 0) - (KCL_SIGN_OF({T}, {0}) < 0))",
     complex="kcl_csign_{T}({0})", exact=True,
     doc="-1, 0 or 1 by the sign of each element; NaN stays NaN; x / |x| for complex x.",
 )  # fmt: skip

@@ -147,6 +147,8 @@ def _preferences(info: DeviceInfo) -> tuple[str, ...]:
         options.append("-DKCL_PTX")
     if "undefined_constant_nan" in info.quirks:
         options.append("-DKCL_HIDE_NAN")
+    if "negates_wrongly" in info.quirks:
+        options.append("-DKCL_HIDE_NEGATION")
     return tuple(options)
 
 

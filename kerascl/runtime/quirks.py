@@ -219,6 +219,12 @@ TABLE = (
         _intel_cpu,
     ),
     Quirk(
+        "negates_wrongly",
+        "its compiler takes the sign of a negated integer from what was negated where it makes -1 "
+        "or 0 of it (a shift by all bits, or (x > 0) - (x < 0)): wrong of the least number",
+        _intel_cpu,
+    ),
+    Quirk(
         "fails_at_many_stages",
         "its compiler ends the process (signal 11) where it computes a long value again in several "
         "loops behind barriers; its option against that makes it keep others wrongly",

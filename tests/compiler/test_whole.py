@@ -154,6 +154,28 @@ def test_random_programs_of_small_numbers(half, rng):
         same(program, *host)
 
 
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("made", ["negative", "subtract", "multiply", "of a sum"])
+def test_the_sign_of_a_negated_least_number(made, dtype):
+    """Which is the least number again: one compiler takes the sign from what was negated."""
+    kind, info = np.dtype(dtype).type, np.iinfo(dtype)
+    least, bits = info.min, info.bits
+    negated = {
+        "negative": lambda m, x: m.negative(x), "subtract": lambda m, x: m.subtract(kind(0), x),
+        "multiply": lambda m, x: m.multiply(x, kind(-1)),
+        "of a sum": lambda m, x: m.negative(m.add(x, x)),
+    }[made]  # fmt: skip
+    host = np.array([least, least // 2, -1, 0, 1, 5, least + 1, -5] * 5, dtype)
+    many = np.array([bits - 1, bits, bits + 9, 0, 1, 3, bits - 1, bits - 2] * 5, dtype)
+    for function in (
+        lambda m, y, s: m.sign(y), lambda m, y, s: m.right_shift(y, kind(bits - 1)),
+        lambda m, y, s: m.right_shift(y, s),
+    ):  # fmt: skip
+        wanted = function(np, negated(np, host), np.minimum(many, bits - 1))
+        fused = kc.jit(lambda x, s, f=function: f(kc, negated(kc, x), s))
+        np.testing.assert_array_equal(np.asarray(fused(kc.array(host), kc.array(many))), wanted)
+
+
 def test_a_zero_keeps_its_sign():
     """-0.0 comes from products and negations of whole numbers, which ints do not have."""
     a, b = SMALL["int8"][:, None], SMALL["int8"][None]
