@@ -59,6 +59,9 @@ def _matmul_batch(
 
 
 MATMUL = library_operation("matmul", _matmul_vjp, batch=_matmul_batch)
+# The sum of a @ b^T over pairs of inputs a (m, k) and b (n, k): what the compiler makes of products
+# that are added.  Attribute: that of MATMUL.
+MATMUL_SUM = library_operation("matmul_sum")
 
 
 def _batched(a: Array, b: Array, dtype: DType, precision: str | None = None) -> Array:

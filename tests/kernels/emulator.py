@@ -87,7 +87,7 @@ typedef struct {
   volatile __global int* state;
   __local uint* lanes;
   __local float* side;
-  ulong from[4], to[4];  // the operands
+  ulong from[EMU_OPERANDS], to[EMU_OPERANDS];  // the operands
   ulong acquired, maps, maps_end;
   uint generations, tid, committed, done, fenced;
   uint came;  // of wgmma_halo.cl's boxes: those that have come for certain, as they do so in order
@@ -256,7 +256,8 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
     from += (long)x0 * nbytes;
     const ulong first = from + low * nbytes, last = from + high * nbytes;
     int known = !inside;
-    for (int i = 0; i < 4; ++i) known = known || (first >= emu->from[i] && last <= emu->to[i]);
+    for (int i = 0; i < EMU_OPERANDS; ++i)
+      known = known || (first >= emu->from[i] && last <= emu->to[i]);
     EMU_MUST(known, SOURCE)
     for (int i = 0; i < box[0]; ++i) {
       const int live = inside && known && i >= low && i < high;
@@ -424,7 +425,7 @@ _BEGIN = """
   emu->side = emu_sides;
   emu->tid = get_local_id(0) + emu_n.s4;
   emu->generations = emu_n.s5;
-  for (int i_ = 0; i_ < 4; ++i_) emu->from[i_] = emu->to[i_] = 0;
+  for (int i_ = 0; i_ < EMU_OPERANDS; ++i_) emu->from[i_] = emu->to[i_] = 0;
   emu->maps = (ulong)pMaps;
   emu->maps_end = emu->maps + emu_n.s6;
   emu->acquired = emu->committed = emu->done = emu->fenced = emu->reads = emu->used = emu->came = 0;
@@ -606,7 +607,7 @@ def _source(
         **{f"N{of}": columns for of, columns, _, _ in turned},
         **{f"A_MN{of}": mn for of, _, mn, _ in turned},
         **{f"B_MN{of}": mn for of, _, _, mn in turned},
-        BESIDE=3 * bool(turned),
+        BESIDE=3 * bool(turned), OPERANDS=4 + len(emulator_shared.terms(source)),
         **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())

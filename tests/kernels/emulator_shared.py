@@ -107,9 +107,16 @@ def with_brought(launch: Launch, sizes: dict[str, int], operands: list[int]) -> 
     return [*operands[:2], *found, 0][:4]
 
 
+def terms(source: str) -> list[str]:
+    """The operands of further products that are added, left and right ones in turn."""
+    return re.findall(r"\bpTerm[AB]\d+", next(iter(re.findall("TERM_PARAMS .*", source)), ""))
+
+
 def begin(source: str) -> str:
     """Statements that say where these operands lie."""
+    places = [(i, i, p) for i, p in enumerate(_brought(source), 2)]
+    places += [(4 + i, i % 2, p) for i, p in enumerate(terms(source))]  # of one size each
     return "".join(
-        f"  emu->from[{i}] = (ulong){p}; emu->to[{i}] = (ulong){p} + emu_n.s{i};\n"
-        for i, p in enumerate(_brought(source), 2)
+        f"  emu->from[{i}] = (ulong){p}; emu->to[{i}] = (ulong){p} + emu_n.s{size};\n"
+        for i, size, p in places
     )

@@ -17,7 +17,9 @@ from kerascl.kernels.contract.plan import Role
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, normalise_conv
 from kerascl.kernels.hopper import probe as hopper_probe
+from kerascl.kernels.hopper.selftests.sums import problem as sum_of_products
 from kerascl.kernels.matmul import solvers as matmul
+from kerascl.kernels.matmul import sums
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.tuning import database
 from kerascl.kernels.units import attention as unit_attention
@@ -48,6 +50,7 @@ def problems():
         for m, n, k in sizes:
             problem = MatmulProblem(m, n, k, (1,), (m * k, k, 1), (k * n, n, 1), t, t, acc)
             found.append(("gemm", normalise_matmul(problem)))
+        found.append(("gemm_sum", sum_of_products(300, 200, 504, 3, t, "high")))
         turned = MatmulProblem(300, 200, 500, (1,), (150000, 1, 300), (100000, 200, 1), t, t, acc)
         found.append(("gemm", normalise_matmul(turned)))
         for kind in (FORWARD, DATA_GRAD, FILTER_GRAD):
@@ -91,14 +94,15 @@ def test_one_kernel_of_each_solver_is_the_main_one(dev, units):
     infos += [dataclasses.replace(infos[1], registers=count) for count in (64, 96, 144)]
     in_order = infos[1].quirks | {"schedules_for_registers"}
     infos.append(dataclasses.replace(infos[1], quirks=in_order))
+    rooms = {"gemm": matmul, "gemm_sum": sums, "conv": conv}
     for kind, problem in problems():
-        module = {"gemm": matmul, "conv": conv}[kind]
+        module = rooms[kind]
         for info in infos:
-            for solver in (*module.SOLVERS, *module.VARIANTS):
+            for solver in (*module.SOLVERS, *getattr(module, "VARIANTS", ())):
                 if solver.applies(problem, info):
                     check(solver.plan(problem, info, store_epilogue(dtypes.float32)))
                     seen.add((kind, solver.name))
-    names = {(kind, s.name) for kind, m in (("gemm", matmul), ("conv", conv)) for s in m.SOLVERS}
+    names = {(kind, s.name) for kind, room in rooms.items() for s in room.SOLVERS}
     missing = names - seen
     assert not missing
     winograd = {name for _, name in seen if "winograd" in name}

@@ -1,5 +1,6 @@
 """Simplify a graph before compiling it: equal values once, fewer views, padding in convolutions,
-attention that is written out by its kernels, large products with aligned rows.
+attention that is written out by its kernels, sums of products as one, large products with aligned
+rows.
 
 The graph that users hold is never changed: new nodes are made where something
 differs.  Leaves are kept, so that a compiled program finds its inputs.
@@ -15,6 +16,7 @@ from kerascl.compiler import library
 from kerascl.compiler.graph.chains import Replacement, chains
 from kerascl.compiler.graph.formula import Formula, formula_of
 from kerascl.compiler.graph.pitch import with_longer_rows
+from kerascl.compiler.graph.products import summed_products
 from kerascl.compiler.graph.symbolic import strides_of
 from kerascl.compiler.graph.views import storage
 from kerascl.core.node import Node, const, identity, topological
@@ -50,14 +52,15 @@ def rewrite(
         graph.add(node)
     found = [graph.new[id(root)] for root in roots]
     simpler = topological(found)
-    instead = chains(simpler, found, info)
-    if instead:
-        serials = graph.origin
-        graph = _Rewriter(simpler, info, instead)
-        for node in simpler:
-            graph.add(node, serials.get(id(node)))
-        found = [graph.new[id(new)] for new in found]
-        simpler = topological(found)
+    for replacements in (chains, summed_products):
+        instead = replacements(simpler, found, info)
+        if instead:
+            serials = graph.origin
+            graph = _Rewriter(simpler, info, instead)
+            for node in simpler:
+                graph.add(node, serials.get(id(node)))
+            found = [graph.new[id(new)] for new in found]
+            simpler = topological(found)
     longer = with_longer_rows(simpler, found, info)
     if longer is not None:
         serials = graph.origin

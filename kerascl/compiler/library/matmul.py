@@ -8,8 +8,9 @@ from kerascl.core.node import Node
 from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.matmul import solvers as matmul
-from kerascl.kernels.matmul.problem import MatmulProblem
-from kerascl.ops.contraction import MATMUL
+from kerascl.kernels.matmul import sums
+from kerascl.kernels.matmul.problem import MatmulProblem, SumProblem
+from kerascl.ops.contraction import MATMUL, MATMUL_SUM
 from kerascl.runtime.device import DeviceInfo
 
 
@@ -58,9 +59,41 @@ def _computes_well(
     return matmul.computes_well(_problem(node, reads), info, computed)
 
 
+def sum_problem(node: Node) -> SumProblem:
+    """What a node of `MATMUL_SUM` computes from inputs that lie contiguous."""
+    a, b = node.inputs[:2]
+    m, n = node.shape
+    k = a.shape[-1]
+    return SumProblem(
+        m=m,
+        n=n,
+        k=k,
+        batch=(1, 1, 1),
+        a_strides=(0, 0, 0, k, 1),
+        b_strides=(0, 0, 0, 1, k),
+        a=a.dtype,
+        b=b.dtype,
+        acc=node.dtype.accumulator,
+        precision=node.attrs[0],
+        terms=len(node.inputs) // 2,
+    )
+
+
+def _plan_sum(call: Call) -> Plan:
+    return sums.plan(sum_problem(call.node), call.info, call.epilogue)
+
+
+def _flops_of_sum(node: Node) -> int:
+    return len(node.inputs) // 2 * _flops(node)
+
+
 OPERATIONS = (
     LibraryOperation(
         MATMUL, _plan, strided=frozenset((0, 1)), takes_moments=_takes_moments,
         computes=_computes, computes_well=_computes_well, flops=_flops,
+    ),
+    LibraryOperation(
+        MATMUL_SUM, _plan_sum, flops=_flops_of_sum,
+        preferred=lambda node, info: sums.in_one(sum_problem(node), info),
     ),
 )  # fmt: skip

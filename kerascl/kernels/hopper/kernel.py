@@ -29,7 +29,7 @@ class Run:
 
     `a`, `b` (and `a_low`, `b_low` for 3xTF32) are slots; `a_mn`, `b_mn` say that the operand is
     contiguous along rows or columns instead of k.  `brought`: the loads of the epilogue that TMA
-    brings, if it does.
+    brings, if it does.  `terms`: the slots of both operands of each further product that is added.
     """
 
     shape: Shape
@@ -47,6 +47,7 @@ class Run:
     columns: int = 0
     flags: tuple[tuple[str, int], ...] = ()
     brought: Brought | None = None
+    terms: tuple[tuple[str, str], ...] = ()
 
     kernel: ClassVar[str] = "wgmma"  # its name and its file's
     turns: ClassVar[str] = ""  # the file that says how its teams take turns, if they do
@@ -60,7 +61,7 @@ class Run:
     @property
     def maps(self) -> int:
         """Tensor maps that the kernel takes: of both operands, and of what TF32 loses of them."""
-        return (self.a_maps + 1) * (2 if self.a_low else 1)
+        return (self.a_maps + 1) * (2 if self.a_low else 1) + 2 * len(self.terms)
 
     @property
     def wide(self) -> bool:
@@ -91,6 +92,26 @@ class Run:
     def operands(self) -> Args:
         """The kernel's first arguments."""
         return Ref(self.a), Ref(self.b), Ref(self.a_low or self.a), Ref(self.b_low or self.b)
+
+    @property
+    def terms_source(self) -> str:
+        """What wgmma.cl wants in front where several products are added."""
+        if not self.terms:
+            return ""
+        names = [(n, f"pTermA{n}", f"pTermB{n}") for n in range(1, len(self.terms) + 1)]
+        params = "".join(
+            f", __global const uchar* restrict {a}, __global const uchar* restrict {b}"
+            for _, a, b in names
+        )
+        maps = " ".join(
+            f"write_map(maps + {32 * n}, (ulong){a} + A_OFFSET, mapA); "
+            f"write_map(maps + {32 * n + 16}, (ulong){b} + B_OFFSET, mapB);"
+            for n, a, b in names
+        )
+        return (
+            f"#define TERMS {len(names) + 1}\n#define TERM_PARAMS {params}\n"
+            f"#define WRITE_TERM_MAPS {maps}\n"
+        )
 
     @property
     def instruction(self) -> str:
@@ -136,11 +157,13 @@ class Run:
             + (self.brought.source(shape) if self.brought else "")
             + cl_source("hopper/wgmma_store.cl")
             + (cl_source(f"hopper/{self.turns}.cl") if self.turns else "")
+            + self.terms_source
             + cl_source(f"hopper/{self.kernel}.cl")
         )
         args = (
             *self.operands, Ref(slot), Scalar("ulong8", self.a_words),
-            Scalar("ulong8", self.b_words), *(self.brought.args if self.brought else ()),
+            Scalar("ulong8", self.b_words), *(Ref(slot) for pair in self.terms for slot in pair),
+            *(self.brought.args if self.brought else ()),
             *params.args, *moments, *epilogue.args,
         )  # fmt: skip
         groups = self.groups(tiles, info, self._one_column(epilogue))

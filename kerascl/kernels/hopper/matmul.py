@@ -28,6 +28,7 @@ from kerascl.kernels.hopper.tiles import (
 )
 from kerascl.kernels.hopper.tma import depth_of, map_words
 from kerascl.kernels.matmul.problem import MatmulProblem
+from kerascl.kernels.matmul.problem import slots as slots_of
 from kerascl.kernels.matmul.split_k import reduction_time
 from kerascl.kernels.selftests import asked, part
 from kerascl.kernels.tuning import machine
@@ -125,6 +126,9 @@ def layouts(p: MatmulProblem, turnable: tuple[bool, bool]) -> tuple[str, str]:
     return a.layout(p.a.itemsize, turnable[0]), b.layout(p.b.itemsize, turnable[1])
 
 
+SUMS = "wgmma_sum"  # the self-test of sums of products
+
+
 class NoTile(LookupError):
     """All tiles of a solver have failed, one after the other, since it was taken to apply."""
 
@@ -150,18 +154,21 @@ class HopperMatmul(MomentsSolver):
             and len(p.batch) == 3
             and p.batches < 65536
             and not (self.tile and _low(p) and self.tile not in PROMOTED)
+            and not (p.count > 1 and (_low(p) or "pack" in self.layouts(p)))
             and not (self._alternates and self.splits not in (None, 1))
         )
 
     def applies(self, p: MatmulProblem, info) -> bool:
-        own = self.tile is None or self.proven(self.tile, p, info)
+        if self.tile is not None:
+            own = self.proven(self.tile, p, info)
+        else:
+            own = p.count == 1 or hopper_probe.available(info, SUMS, part.named(p.a))
         return own and super().applies(p, info)
 
     def proven(self, shape: Shape, p: MatmulProblem, info) -> bool:
-        """Whether the self-test passes that a tile needs besides this solver's own."""
-        if shape.pingpong == 1:
-            return True
-        return hopper_probe.available(info, pingpong.SELF_TEST, part.named(p.a))
+        """Whether the self-tests pass that a tile needs besides this solver's own."""
+        own = [pingpong.SELF_TEST] * (shape.pingpong > 1) + [SUMS] * (p.count > 1)
+        return all(hopper_probe.available(info, name, part.named(p.a)) for name in own)
 
     @property
     def _alternates(self) -> bool:
@@ -204,7 +211,8 @@ class HopperMatmul(MomentsSolver):
             tiles = ceil_div(p.m, rows) * ceil_div(p.n, columns) * p.batches
             fetch = sum(side.fetch_clocks(how, n, p.a) for (side, how), n in zip(sides, cut))
             wanted = 1 if shape.pingpong > 1 else self.splits
-            chunks = ceil_div(p.k, deep)
+            chunks = p.count * ceil_div(p.k, deep)
+            depth = p.k if p.count == 1 else chunks * deep
             counts = set(slice_counts(wanted, p.total, chunks))
             filling = info.compute_units * shape.groups // tiles  # all compute units, once
             if wanted is None and 4 <= 4 * filling <= chunks:
@@ -212,14 +220,16 @@ class HopperMatmul(MomentsSolver):
             for splits in sorted(counts):
                 if shape.pingpong > 1:
                     more = self.more - READ * len(self.brought)
-                    time = pingpong.time(shape, KINDS[p.a.name], tiles, p.k, info, store, more)
+                    time = pingpong.time(
+                        shape, KINDS[p.a.name], tiles, depth, info, store, more
+                    )
                     time += rates.moving(p.total * sum(self.brought))
                 else:
                     time = tiles_time(
-                        shape, KINDS[p.a.name], tiles * splits, ceil_div(p.k, splits), passes, info,
-                        store, self.more, self.reads,
+                        shape, KINDS[p.a.name], tiles * splits, ceil_div(depth, splits), passes,
+                        info, store, self.more, self.reads,
                     )  # fmt: skip
-                stages = ceil_div(ceil_div(p.k, splits), deep)
+                stages = ceil_div(ceil_div(depth, splits), deep)
                 fetching = rates.clocks(tiles * splits * stages * fetch / info.compute_units)
                 time = max(time, fetching, rates.moving(read))
                 time += reduction_time(p.total, splits, info) + packing
@@ -285,7 +295,8 @@ class HopperMatmul(MomentsSolver):
         a, b = sides
         batched = p.batches > 1
         deep = depth_of(p.a)
-        chunks = ceil_div(p.k, deep)
+        term = ceil_div(p.k, deep)
+        chunks = p.count * term
         slice_ = ceil_div(chunks, splits)
         splits = ceil_div(chunks, slice_)
         rows, columns = self.cut(shape)
@@ -301,11 +312,14 @@ class HopperMatmul(MomentsSolver):
             transposed[0], transposed[1], lows[0], lows[1], columns=p.n,
             flags=(("BATCHED", int(batched)),),
             brought=brought.Brought(loads, p.batches * p.m, p.n) if loads else None,
+            terms=tuple(slots_of(p)[1:]),
         )  # fmt: skip
         params = Params().add(
             "int", M=p.m, N=p.n, TILES=tiles, TILES_M=tiles_m, TILES_N=tiles_n, SPLITS=splits,
             CHUNKS=chunks, SLICE=slice_, BATCH1=p.batch[1], BATCH2=p.batch[2],
         )  # fmt: skip
+        if p.count > 1:
+            params.add("int", TERM_CHUNKS=term)
         for name, side in (("A", a), ("B", b)):
             flags = {f"{name}_BATCH{n}": int(s != 0) for n, s in enumerate(side.steps)}
             params.add("int", **flags)

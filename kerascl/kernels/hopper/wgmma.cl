@@ -37,10 +37,26 @@
 #define END_TURN
 #endif
 
+// A sum of products walks through the depth of one after that of the other (kernel.py says how
+// many TERMS there are, of TERM_CHUNKS stages each).  Two maps each lie behind those of the first.
+#ifdef TERMS
+#define NEXT_CHUNK \
+    const int term = at / TERM_CHUNKS, k0 = (at - term * TERM_CHUNKS) * BK; \
+    ++at; \
+    __global ulong* const map_a = maps + 32 * term; \
+    __global ulong* const map_b = map_a + 16;
+#else
+#define TERM_PARAMS
+#define WRITE_TERM_MAPS
+#define NEXT_CHUNK \
+    const int k0 = at++ * BK; \
+    __global ulong* const map_a = maps;
+#endif
+
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
     __global const uchar* restrict pA2, __global const uchar* restrict pB2,
-    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB BROUGHT_PARAMS PARAMS
+    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB TERM_PARAMS BROUGHT_PARAMS PARAMS
     MOMENTS_PARAMS EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
@@ -136,6 +152,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #endif
       write_map(map_b, b, mapB);
       if (LOW) write_map(map_b + LOW_MAPS, (ulong)pB2, mapB);
+      WRITE_TERM_MAPS
       MAP_RELEASE;
       for (int c = 0; c < MAPS; ++c) MAP_ACQUIRE(maps + 16 * c);
 
@@ -237,13 +254,13 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
           TMA2(to + A_BYTES, map_b, bar, k0, n0);
           if (LOW) TMA2(to + PAIR + A_BYTES, map_b + LOW_MAPS, bar, k0, n0);
 #else
-          const int k0 = at++ * BK;
+          NEXT_CHUNK
 #if A_MN
           UNROLL for (int p = 0; p < BM / 64; ++p)
-            TMA_MATRIX(to + p * (BK * 128), maps, bar, m0 + 64 * p, k0, a2, a1, a0);
+            TMA_MATRIX(to + p * (BK * 128), map_a, bar, m0 + 64 * p, k0, a2, a1, a0);
 #else
-          TMA_MATRIX(to, maps, bar, k0, m0, a2, a1, a0);
-          if (LOW) TMA_MATRIX(to + PAIR, maps + LOW_MAPS, bar, k0, m0, a2, a1, a0);
+          TMA_MATRIX(to, map_a, bar, k0, m0, a2, a1, a0);
+          if (LOW) TMA_MATRIX(to + PAIR, map_a + LOW_MAPS, bar, k0, m0, a2, a1, a0);
 #endif
 #if B_MN
           UNROLL for (int p = 0; p < B_ROWS / 64; ++p)

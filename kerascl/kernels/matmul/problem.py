@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import string
 from dataclasses import dataclass
 
 from kerascl.dtypes import DType
@@ -54,14 +55,45 @@ class MatmulProblem:
         return self.batches * self.m * self.n
 
     @property
+    def count(self) -> int:
+        """How many products are added: of the operands of as many pairs of slots."""
+        return 1
+
+    @property
     def nbytes(self) -> int:
-        """Of both operands and the result, each moved once, also where batches share an operand."""
+        """Of all operands and the result, each moved once, also where batches share an operand."""
         a, b = (
             math.prod(n for n, step in zip(self.batch, strides[:-2], strict=True) if step)
             for strides in (self.a_strides, self.b_strides)
         )
         operands = a * self.m * self.k * self.a.itemsize + b * self.k * self.n * self.b.itemsize
-        return operands + self.total * self.a.itemsize
+        return self.count * operands + self.total * self.a.itemsize
+
+
+@dataclass(frozen=True)
+class SumProblem(MatmulProblem):
+    """The sum of `terms` products of the same sizes and strides.
+
+    The operands of the n-th are slots 2 n and 2 n + 1 of "a", "b", "c", …
+    """
+
+    terms: int = 2
+
+    @property
+    def count(self) -> int:
+        return self.terms
+
+    @property
+    def term(self) -> MatmulProblem:
+        """One of the products."""
+        fields = dataclasses.fields(MatmulProblem)
+        return MatmulProblem(*(getattr(self, field.name) for field in fields))
+
+
+def slots(p: MatmulProblem) -> list[tuple[str, str]]:
+    """The slots of both operands of each product."""
+    names = string.ascii_lowercase
+    return [(names[2 * n], names[2 * n + 1]) for n in range(p.count)]
 
 
 def normalise_matmul(p: MatmulProblem) -> MatmulProblem:
