@@ -39,11 +39,13 @@
 #undef HEADS
 #define HEADS HEAD_COUNT
 
-// Tiles in bands of BAND heads, of a band the last rows first: those of a causal problem take longest.
+// Tiles in bands of BAND heads, of a band the last rows first, which take longest in a causal problem,
+// and of every second band the first rows, which go well with the short tiles that are under way.
 #define DECODE_TILE(tile) \
     const int band_ = (tile) / (BAND * BLOCKS), head_ = band_ * BAND; \
     const int high_ = min(PLANES - head_, BAND), in_ = (tile) - band_ * (BAND * BLOCKS); \
-    const int plane_ = head_ + in_ % high_, first = (BLOCKS - 1 - in_ / high_) * BR; \
+    const int plane_ = head_ + in_ % high_, nth_ = in_ / high_; \
+    const int first = (band_ & 1 ? nth_ : BLOCKS - 1 - nth_) * BR; \
     const int b = plane_ / HEADS, h = plane_ - b * HEADS;
 #define COUNT_OF(first) (((CAUSAL ? min(S, (first) + BR) : S) + BC - 1) / BC)
 #define NEXT_STAGE if (++stage == STAGES) { stage = 0; phase ^= 1; }
@@ -138,7 +140,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
       MAP_RELEASE;
       MAP_ACQUIRE(maps);
       MAP_ACQUIRE(maps + 16);
-      for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+      for (int tile = get_group_id(0); tile < TILES; tile = NEXT_IN_TURN(tile)) {
         DECODE_TILE(tile)
         const int last = 2 * COUNT_OF(first) - 1;
         for (int i = 0; i <= last; ++i) {
@@ -173,7 +175,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
   EACH(n, BC / 2) x[n] = 0;
   LOAD_QUERIES(get_group_id(0))
   BEGIN_TURNS;
-  for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+  for (int tile = get_group_id(0); tile < TILES; tile = NEXT_IN_TURN(tile)) {
     DECODE_TILE(tile)
     const int count = COUNT_OF(first), row0 = first + place;
     EACH(r, 2) { top[r] = LOWEST; sum[r] = 0; }
@@ -209,7 +211,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
     }
     BAR_WAIT(full + 8 * stage, phase);
     ADD_VALUES(stage)
-    if (tile + groups < TILES) LOAD_QUERIES(tile + groups)  // they come while this tile ends
+    const int next = NEXT_IN_TURN(tile);
+    if (next < TILES) LOAD_QUERIES(next)  // they come while this tile ends
     WG_WAIT(0);
     WGMMA_KEEP_O(o);
     HAND_BACK(stage);

@@ -54,12 +54,13 @@
 #define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 
 // Tiles in bands of BAND owners (heads, or those that keys are shared by), of a band those first that
-// take longest where it is causal.
+// take longest where it is causal; of every second band those that take least, which go well with the
+// short tiles that are under way.
 #define DECODE_TILE(tile) \
     const int band_ = (tile) / (BAND * BLOCKS), owner_ = band_ * BAND; \
     const int high_ = min(PLANES - owner_, BAND), in_ = (tile) - band_ * (BAND * BLOCKS); \
     const int plane_ = owner_ + in_ % high_, nth_ = in_ / high_; \
-    const int first = (KEYS ? nth_ : BLOCKS - 1 - nth_) * BR; \
+    const int first = (KEYS ^ (!WHOLE && band_ & 1) ? nth_ : BLOCKS - 1 - nth_) * BR; \
     const int b = plane_ / OWNERS, owner = plane_ - b * OWNERS;
 // The blocks that a tile's rows meet: those of all heads that share its keys, or of keys up to the
 // diagonal.
@@ -82,7 +83,7 @@
 #define NEXT_TILE(tile) ((tile) + ((tile) % BLOCKS == BLOCKS - 1 ? (groups - 1) * BLOCKS : 0) + 1)
 #else
 #define FIRST_TILE get_group_id(0)
-#define NEXT_TILE(tile) ((tile) + groups)
+#define NEXT_TILE(tile) NEXT_IN_TURN(tile)
 #endif
 #define NEXT_STAGE if (++stage == RINGED) { stage = 0; phase ^= 1; }
 

@@ -52,6 +52,12 @@
     pn = in / high; \
     pm = first + in - pn * high; }
 
+// The tile that a work-group takes after another, of `groups` work-groups: in every second turn they
+// come in the reverse order, so that who had a long tile gets a short one.
+#define NEXT_IN_TURN(tile) \
+    (((tile) / groups + 1) * groups + \
+     ((tile) / groups & 1 ? (int)get_group_id(0) : groups - 1 - (int)get_group_id(0)))
+
 // A hint: to bring a line of memory into the second cache.
 #define PREFETCH(p) asm volatile("prefetch.global.L2 [%0];" :: "l"((ulong)(p)))
 
