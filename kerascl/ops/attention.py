@@ -211,6 +211,11 @@ ATTENTION = library_operation("attention", _vjp, outputs=2, batch=_batch)
 # each row (batch, length, heads), then bias, mask and dropout's key.  Results: gradients of query,
 # key, value.
 ATTENTION_GRAD = library_operation("attention_grad", outputs=3, batch=_batch)
+# The same where there is dropout, made by the compiler: a third result says which weights are kept,
+# uint32 (batch, heads, length, words), as `kernels.attention.problem.KeptProblem` has it; it is the
+# last input of the gradients.
+ATTENTION_KEPT = library_operation("attention_kept", outputs=3)
+ATTENTION_KEPT_GRAD = library_operation("attention_kept_grad", outputs=3)
 
 
 def _heads(x: Array, heads: int) -> Array:

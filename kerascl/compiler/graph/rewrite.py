@@ -15,6 +15,7 @@ from typing import Any
 from kerascl.compiler import library
 from kerascl.compiler.graph.chains import Replacement, chains
 from kerascl.compiler.graph.formula import Formula, formula_of
+from kerascl.compiler.graph.kept import kept_dropout
 from kerascl.compiler.graph.pitch import with_longer_rows
 from kerascl.compiler.graph.products import summed_products
 from kerascl.compiler.graph.symbolic import strides_of
@@ -52,7 +53,7 @@ def rewrite(
         graph.add(node)
     found = [graph.new[id(root)] for root in roots]
     simpler = topological(found)
-    for replacements in (chains, summed_products):
+    for replacements in (chains, kept_dropout, summed_products):
         instead = replacements(simpler, found, info)
         if instead:
             serials = graph.origin

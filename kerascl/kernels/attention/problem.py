@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from kerascl import philox
 from kerascl.dtypes import DType, bfloat16, float16, float32
 from kerascl.kernels.contract.plan import Arg, Ref, Scalar
-from kerascl.kernels.contract.sizes import index_type
+from kerascl.kernels.contract.sizes import ceil_div, index_type
 
 MOST_FEATURES = 256
 DTYPES: tuple[DType, ...] = (float16, bfloat16, float32)
@@ -87,6 +87,11 @@ class AttentionProblem:
     dropout: Dropout | None = None
 
     @property
+    def kept(self) -> bool:
+        """Whether what dropout keeps lies in memory, a bit for each probability: `KeptProblem`."""
+        return False
+
+    @property
     def far(self) -> bool:
         """Whether counters of dropout's numbers need more than 32 bits."""
         if (drop := self.dropout) is None:
@@ -150,6 +155,30 @@ class AttentionProblem:
         rows = self.batch * self.heads * self.length * (self.width + self.depth)
         keys = self.batch * self.groups * self.source * (self.width + self.depth)
         return self.dtype.itemsize * (rows + keys) * (1 if self.grad is None else 2)
+
+
+@dataclass(frozen=True)
+class KeptProblem(AttentionProblem):
+    """One with dropout whose forward pass also leaves in "kept" which probabilities are kept, and
+    whose backward pass finds that in the slot behind its other inputs.
+
+    It is uint32 (batch, heads, length, `kept_words`), key s at bit s % 32 of word s // 32.  Bits of
+    keys behind the last, and of those that are hidden from a query, are of no meaning.
+    """
+
+    @property
+    def kept(self) -> bool:
+        return True
+
+
+def kept_words(source: int) -> int:
+    """Words of a row of what dropout keeps: those of whole tiles of keys, of 64 or 128."""
+    return ceil_div(source, 128) * 4
+
+
+def kept_bytes(p: AttentionProblem) -> int:
+    """Bytes of what dropout keeps."""
+    return 4 * p.batch * p.heads * p.length * kept_words(p.source)
 
 
 def shared_defines(p: AttentionProblem) -> str:

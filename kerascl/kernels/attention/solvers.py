@@ -119,5 +119,13 @@ def plan(problem: AttentionProblem, info, epilogue: Epilogue) -> Plan:
     Raises:
         NotImplementedError: for other dtypes, or more than MOST_FEATURES features.
     """
-    solver = database.choose("attention", SOLVERS, (), problem, info)
-    return solver.plan(problem, info, epilogue)
+    return chosen(problem, info).plan(problem, info, epilogue)
+
+
+def chosen(problem: AttentionProblem, info) -> Solver:
+    """The solver that `plan` takes.
+
+    Raises:
+        NotImplementedError: as `plan`.
+    """
+    return database.choose("attention", SOLVERS, (), problem, info)

@@ -143,6 +143,7 @@ def head(p: AttentionProblem, epilogue: Epilogue, units: str = "", **names: int)
         + "".join(f"#define {k} {v}\n" for k, v in names.items())
         + epilogue.defines
         + units
+        + cl_source("attention/attention_dropout.cl")
         + cl_source("attention/attention_common.cl")
     )
 

@@ -16,6 +16,7 @@ from kerascl.kernels.attention.problem import (
     Tensor,
     extra_refs,
     extra_scalars,
+    kept_words,
 )
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.parameters import Params
@@ -181,6 +182,7 @@ class HopperAttention(attention_tiled.TiledSolver):
             K_BATCH=int(not repeated(p.k, 0, p.batch)),
             V_HEADS=int(not repeated(p.v, 2, p.groups)),
             V_BATCH=int(not repeated(p.v, 0, p.batch)),
+            HALVES=2 * kept_words(p.source),
         ).add(
             p.index, kOff=p.k.offset, vOff=p.v.offset, qOff=p.q.offset, q0=p.q.strides[0],
             q1=p.q.strides[1], q2=p.q.strides[2],
@@ -189,7 +191,8 @@ class HopperAttention(attention_tiled.TiledSolver):
             Ref("a"), Ref("b"), Ref("c"), Ref("ws0"),
             Scalar("ulong8", _words(p.k, p.width, p, tile)),
             Scalar("ulong8", _words(p.v, p.depth, p, tile)),
-            *extra_refs(p, "d"), Ref("stat"), *params.args, Scalar("float", p.scale * LOG2_E),
+            *extra_refs(p, "d"), Ref("stat"), *([Ref("kept")] if p.kept else []), *params.args,
+            Scalar("float", p.scale * LOG2_E),
             *extra_scalars(p), *epilogue.args,
         )  # fmt: skip
         source = self.text(p, tile, params, epilogue)
@@ -204,7 +207,7 @@ class HopperAttention(attention_tiled.TiledSolver):
         kind = KINDS[p.q.dtype.name]
         names = dict(
             FORWARD=1, NWG=tile.consumers, BC=tile.bc, STAGES=tile.stages, THREADS=tile.threads,
-            MANY_REGISTERS=1, LARGE=1, TURNS=int(tile.turns),
+            MANY_REGISTERS=1, LARGE=1, TURNS=int(tile.turns), KEEPS=int(p.kept),
         )  # fmt: skip
         return (
             attention_tiled.head(p, epilogue, "", **names)
@@ -216,6 +219,7 @@ class HopperAttention(attention_tiled.TiledSolver):
             + cl_source("units/mma16_units.cl")
             + "#define SHUFFLE_XOR(to, from, bits) SHUFFLE(to, from, bits)\n"
             + cl_source("units/attention_quads.cl")
+            + cl_source("hopper/wgmma_attention_bits.cl")
             + cl_source("hopper/wgmma_attention.cl")
         )
 

@@ -17,6 +17,8 @@ from kerascl.kernels.attention.problem import (
     Tensor,
     extra_refs,
     extra_scalars,
+    kept_bytes,
+    kept_words,
 )
 from kerascl.kernels.contract.epilogue import STORE_VECTOR, Epilogue
 from kerascl.kernels.contract.parameters import Params
@@ -96,7 +98,7 @@ class Tile:
     def local_bytes(self, p: AttentionProblem, keys: bool) -> int:
         """Bytes of local memory: of RING and barriers in wgmma_attention_gradient.cl."""
         panels = ceil_div(p.width, 64), ceil_div(p.depth, 64)
-        facts = 8 + (self.br // 8 if self.handed(p) else 0)
+        facts = 8 + (self.br // 8 if self.handed(p) or p.kept else 0)
         block = round_up(128 * self.bc * sum(panels) + keys * facts * self.bc, 1024)
         own = 128 * self.br * max(panels) if self.local else 0
         return self.areas * (max(block, own) + 16) + self.beside(p)
@@ -132,7 +134,8 @@ class Tile:
         multiply = self.multiplying(p, keys, rate)
         # Warps without rows weigh nothing.
         rows = round_up(p.source if keys else p.length, 16) / len(blocks)
-        draws = attention16.DRAW if p.dropout and not (keys and self.handed(p)) else 0.0
+        found = p.kept or (keys and self.handed(p))
+        draws = attention16.DRAW if p.dropout and not found else 0.0
         weigh = rows * self.bc * max(1 / EXPONENTIALS, 1 / OTHERS + draws)
         block = max(multiply, weigh) + (1 - HIDDEN) * min(multiply, weigh)
         rounds = ceil_div(len(blocks) * owners, info.compute_units)
@@ -140,14 +143,10 @@ class Tile:
         return rounds * (begin + (BLOCK + block) * sum(blocks) / len(blocks))
 
 
-def halves(p: AttentionProblem) -> int:
-    """Words of 16 bits of dropout's bits of a query: whole tiles of keys, of 64 or 128."""
-    return ceil_div(p.source, 128) * 8
-
-
 def handed_bytes(p: AttentionProblem) -> int:
-    """Bytes of dropout's bits, 0 where there are none or too many: then both kernels draw."""
-    nbytes = 2 * p.batch * p.heads * p.length * halves(p) if p.dropout else 0
+    """Bytes of dropout's bits that the queries' kernel leaves for that of keys; 0 where there are
+    none, they are there already, or they are too many: then both kernels draw."""
+    nbytes = kept_bytes(p) if p.dropout and not p.kept else 0
     return nbytes if nbytes <= MOST_BITS else 0
 
 
@@ -262,7 +261,7 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         params = Params().add(
             "int", T=p.length, S=p.source, HEAD_COUNT=p.heads, REPEAT=p.heads // p.groups,
             OWNERS=owners, TILES=total, BLOCKS=len(blocks), PLANES=planes, BAND=band,
-            SLICE=max(blocks), HALVES=halves(p),
+            SLICE=max(blocks), HALVES=2 * kept_words(p.source),
         )  # fmt: skip
         for name, tensors, of in (("", other, not keys), ("OWN_", own, keys)):
             for part, (x, _) in zip("XY", tensors, strict=True):
@@ -280,9 +279,10 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
             for x, features in tensors
         ]
         results: tuple[Arg, ...] = (Ref("dk"), Ref("dv")) if keys else ()
+        bits = [Ref("h")] if p.kept else [Ref("ws2")] if tile.handed(p) else []
         args = (
             *map(Ref, "abcd"), Ref(f"ws{nth}"), *maps, *extra_refs(p, "g"), Ref("e"),
-            Ref("f"), *([Ref("ws2")] if tile.handed(p) else []), *results, *params.args,
+            Ref("f"), *bits, *results, *params.args,
             Scalar("float", p.scale), Scalar("float", p.scale * LOG2_E), *extra_scalars(p),
             *epilogue.args,
         )  # fmt: skip
@@ -299,7 +299,8 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         kind = KINDS[p.q.dtype.name]
         names = dict(
             KEYS=int(keys), NWG=tile.consumers, BC=tile.bc, STAGES=tile.areas,
-            OWN_LOCAL=int(tile.local), HANDED=int(tile.handed(p) > 0), THREADS=tile.threads,
+            OWN_LOCAL=int(tile.local), HANDED=int(tile.handed(p) > 0 or p.kept),
+            KEPT_BITS=int(p.kept), THREADS=tile.threads,
             MANY_REGISTERS=1, LARGE=1, SHORT_RESULTS=int(p.dtype is p.q.dtype),
             WHOLE=int(self.whole), WAITING=tile.waiting(p),
         )  # fmt: skip
@@ -325,6 +326,7 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
             + cl_source("units/mma16_units.cl")
             + "#define SHUFFLE_XOR(to, from, bits) SHUFFLE(to, from, bits)\n"
             + cl_source("units/attention_quads.cl")
+            + cl_source("hopper/wgmma_attention_bits.cl")
             + cl_source("hopper/wgmma_attention_gradient.cl")
         )
 

@@ -60,7 +60,7 @@ class WholeTile(Tile):
         blocks = self.blocks(p, True)
         queries = self.consumers * ceil_div(p.width, 16) * ROWS * self.bc * 16 / rate
         multiply = self.multiplying(p, True, rate) + queries
-        draws = attention16.DRAW if p.dropout else 0.0
+        draws = attention16.DRAW if p.dropout and not p.kept else 0.0
         weigh = self.br * self.bc * max(1 / EXPONENTIALS, 1 / OTHERS + draws)
         rounds = ceil_div(p.batch * p.groups, info.compute_units)
         return rounds * (START * len(blocks) + (BLOCK + multiply + weigh) * sum(blocks))

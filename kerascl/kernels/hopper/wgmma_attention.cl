@@ -105,13 +105,32 @@
     DROP(s0) \
   }
 #if HAS_DROPOUT
-#define DROP(s0) \
+#define DROP(s0) { \
+    BEGIN_BITS(s0) \
     EACH(n_, NC) { \
       DRAWS_ALONG(words_, row0, (s0) + 8 * n_) \
-      EACH(e_, 4) x[4 * n_ + e_] = KEPT(x[4 * n_ + e_], words_[e_]); \
-    }
+      EACH(e_, 4) { \
+        KEEP_BIT(n_, e_, words_[e_]) \
+        x[4 * n_ + e_] = KEPT(x[4 * n_ + e_], words_[e_]); \
+      } \
+    } \
+    END_BITS }
 #else
 #define DROP(s0)
+#endif
+#if KEEPS
+#define BITS_PARAM , __global ushort* restrict pBits
+#define BEGIN_BITS(s0) \
+    const int c0 = s0; \
+    uint bits[(NC + 7) / 8]; \
+    EACH(n_, (NC + 7) / 8) bits[n_] = 0;
+#define KEEP_BIT(n, e, word) if ((word) < keepLimit) bits[(n) / 8] |= 1u << BIT_OF(n, e);
+#define END_BITS LEAVE_BITS
+#else
+#define BITS_PARAM
+#define BEGIN_BITS(s0)
+#define KEEP_BIT(n, e, word)
+#define END_BITS
 #endif
 #define TO_OPERAND EACH(k_, BC / 4) PACK(w[k_], x[2 * k_], x[2 * k_ + 1]);
 #define HAND_BACK(stage) if (lane == 0) BAR_ARRIVE(empty + 8 * (stage))
@@ -119,7 +138,7 @@
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attention(
     __global const uchar* restrict pQ, __global const uchar* restrict pK,
     __global const uchar* restrict pV, __global uchar* restrict pMaps, const ulong8 mapK,
-    const ulong8 mapV KEY_PARAM, __global float* restrict pStat PARAMS, const float logScale
+    const ulong8 mapV KEY_PARAM, __global float* restrict pStat BITS_PARAM PARAMS, const float logScale
     KEY_SIZES EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31, g = lane >> 2, t4 = lane & 3;

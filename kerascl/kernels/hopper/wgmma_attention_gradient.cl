@@ -15,6 +15,7 @@
 // sums of this one.  Draws of dropout need neither, and are made before any product is waited for, by
 // the queries' kernel alone where it hands what they decide to the other (HANDED): a bit for each
 // probability, rows of queries of HALVES 16-bit words, which come to keys with the facts of their block.
+// With KEPT_BITS the forward pass has left them, and nobody draws.
 //
 // With WHOLE one kernel computes all three: a work-group meets all tiles of keys of a head, one after
 // the other, so sums for queries have an order.  The gradients of a block's logits go through local
@@ -229,7 +230,9 @@
 #define SLOPE(v, less) ((v) * keepFactor - (less))
 #define FACTOR_V keepFactor
 #elif HAS_DROPOUT
-#if COARSE && !KEYS  // four keys of a row at a time, whose bits a quad's lanes then exchange
+#if KEPT_BITS
+#define DRAW_BLOCK FIND_BITS
+#elif COARSE && !KEYS  // four keys of a row at a time, whose bits a quad's lanes then exchange
 #define DRAW_BLOCK \
     EACH(n_, (NC + 7) / 8) bits[n_] = 0; \
     EACH(n_, (NC + 3) / 4) { \
@@ -259,7 +262,6 @@
     } \
     HAND_BLOCK
 #endif
-#define BIT_OF(n, e) (8 * ((n) % 4) + 4 * ((n) / 4 % 2) + (e))
 #define GET_KEPT(n)
 #define LEFT_OF(v, n, e) (bits[(n) / 8] >> BIT_OF(n, e) & 1u ? (v) : 0.0f)
 #define SLOPE(v, less) ((v) * keepFactor - (less))
@@ -271,35 +273,14 @@
 #define SLOPE(v, less) ((v) - (less))
 #define FACTOR_V 1.0f
 #endif
-#define EXCHANGE_BITS(to, from, distance) { \
-    float got_; \
-    SHUFFLE_XOR(got_, as_float(from), distance); \
-    to = as_uint(got_); }
-#define OR_OF(x, distance) { \
-    uint more_; \
-    EXCHANGE_BITS(more_, x, distance) \
-    x |= more_; }
-#if HANDED && !KEYS
-#define BITS_PARAM , __global ushort* restrict pBits
-// 16 keys of query t, in the lower or upper half of a word: the block's words of 16 bits are counted.
-#define HAND_BITS(word, t, nth, upper) { \
-    const int at_ = c0 / 16 + (nth); \
-    if ((t) < T && (nth) < NC / 2 && at_ < HALVES) \
-      pBits[((b * HEADS + h) * T + (t)) * HALVES + at_] = (word) >> 16 * (upper); }
-// Of 32 keys a lane has a pair in each group of eight; a quad's lanes together have all of two rows.
-#define HAND_BLOCK \
-    EACH(n_, (NC + 3) / 4) { \
-      uint row_[2]; \
-      EACH(r_, 2) { \
-        row_[r_] = (bits[n_ / 2] >> (4 * (n_ % 2) + 2 * r_) & 0x03030303u) << 2 * t4; \
-        OR_OF(row_[r_], 1) \
-        OR_OF(row_[r_], 2) \
-      } \
-      const uint own_ = t4 & 1 ? row_[1] : row_[0]; \
-      HAND_BITS(own_, row0 + 8 * (t4 & 1), 2 * n_ + (t4 >> 1), t4 >> 1) \
-    }
+#if KEPT_BITS || (HANDED && KEYS)
+#define BITS_PARAM , __global const ushort* restrict pBits
+#define HAND_BITS(word, t, nth, upper)
+#define HAND_BLOCK
 #elif HANDED
-#define BITS_PARAM , __global const uint* restrict pBits
+#define BITS_PARAM , __global ushort* restrict pBits
+#define HAND_BITS(word, t, nth, upper) LEAVE_HALF(word, t, nth, upper)
+#define HAND_BLOCK LEAVE_BITS
 #else
 #define BITS_PARAM
 #define HAND_BITS(word, t, nth, upper)
@@ -462,7 +443,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
             less[n] = there ? pDelta[((INDEX_T)b * T + t_) * HEADS + h] : 0.0f;
 #if HANDED
             EACH(w, BR / 32)
-              kept[n][w] = pBits[((b * HEADS + h) * T + t_) * (HALVES / 2) + first / 32 + w];
+              kept[n][w] = ((__global const uint*)pBits)[((b * HEADS + h) * T + t_) * (HALVES / 2)
+                                                         + first / 32 + w];
 #endif
           }
           BAR_WAIT(empty + 8 * stage, phase ^ 1);

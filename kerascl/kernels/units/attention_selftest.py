@@ -11,7 +11,14 @@ import numpy as np
 
 from kerascl import dtypes, philox
 from kerascl.dtypes import DType
-from kerascl.kernels.attention.problem import LOG2_E, AttentionProblem, Dropout, Tensor
+from kerascl.kernels.attention.problem import (
+    LOG2_E,
+    AttentionProblem,
+    Dropout,
+    KeptProblem,
+    Tensor,
+    kept_words,
+)
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.selftests import part
 from kerascl.kernels.selftests.trial import Data, Trial, check
@@ -78,15 +85,26 @@ def problems(case: tuple, dtype: DType) -> tuple[AttentionProblem, AttentionProb
     return p, dataclasses.replace(p, grad=tensor(length, depth))
 
 
-def attentions(info: DeviceInfo, cases: Iterable[Case]) -> Iterator[Trial]:
-    """Results and statistics of some cases, and their gradients."""
+def attentions(
+    info: DeviceInfo, cases: Iterable[Case], kept: Sequence[bool] = (False,)
+) -> Iterator[Trial]:
+    """Results and statistics of some cases, and their gradients.
+
+    Args:
+        kept: where there is dropout, whether what it keeps lies in memory: each in turn.
+    """
     for case, dtype, bound, solvers in cases:
         known = functools.partial(_values, case, dtype)
         makes = _forward, _backward
         for solver, p, make in zip(solvers, problems(case, dtype), makes, strict=True):
-            if solver is not None:
+            for keeps in kept if p.dropout else (False,):
+                if solver is None:
+                    continue
+                if keeps:
+                    fields = {f.name: getattr(p, f.name) for f in dataclasses.fields(p)}
+                    p = KeptProblem(**fields)
                 plan = solver.plan(p, info, store_epilogue(dtype))
-                yield Trial(plan, functools.partial(make, known, bound))
+                yield Trial(plan, functools.partial(make, known, bound, keeps))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,6 +115,7 @@ class _Values:
         inputs: queries, keys, values and the result's gradient.
         key: of dropout's generator, where there is any.
         out, statistic: the result, and the logarithm of the sums to base 2.
+        kept: what dropout keeps, see `KeptProblem`; `seen` has the bits that queries see.
         back: gives the sums of the result's gradient times the result, for each row, and the
             slopes of the queries, keys and values, with heads before rows.
     """
@@ -105,6 +124,8 @@ class _Values:
     key: dict[str, np.ndarray]
     out: np.ndarray
     statistic: np.ndarray
+    kept: np.ndarray
+    seen: np.ndarray
     back: Callable[[], tuple[np.ndarray, dict[str, np.ndarray]]]
 
 
@@ -130,6 +151,7 @@ def _values(case: tuple, dtype: DType) -> _Values:
     sums = weights.sum(-1, keepdims=True)
     weights /= sums
     dropped = weights * factors
+    kept, seen = _packed(factors > 0), _packed(np.broadcast_to(np.isfinite(logits), factors.shape))
 
     def back() -> tuple[np.ndarray, dict[str, np.ndarray]]:
         through = (g @ v.swapaxes(2, 3)) * factors
@@ -141,24 +163,36 @@ def _values(case: tuple, dtype: DType) -> _Values:
 
     return _Values(
         inputs, {"key": key} if keep < 1 else {}, (dropped @ v).transpose(0, 2, 1, 3),
-        ((top + np.log(sums)) * LOG2_E)[..., 0], back,
+        ((top + np.log(sums)) * LOG2_E)[..., 0], kept, seen, back,
     )  # fmt: skip
 
 
-def _forward(known, bound: float) -> Data:
+def _packed(x: np.ndarray) -> np.ndarray:
+    """A bit for each element, rows of `kept_words`."""
+    whole = np.zeros((*x.shape[:-1], 32 * kept_words(x.shape[-1])), np.uint8)
+    whole[..., : x.shape[-1]] = x
+    return np.packbits(whole, -1, bitorder="little").view("<u4")
+
+
+def _forward(known, bound: float, keeps: bool) -> Data:
     x = known()
+    kept = np.empty_like(x.kept)
     y = np.empty(x.out.shape, x.inputs[0].dtype)
     statistic = np.empty(x.statistic.shape, np.float32)
 
     def verdict() -> None:
         check("attention", y.astype(np.float64), x.out, bound)
         check("attention's statistic", statistic, x.statistic, bound)
+        if keeps:
+            got, want = ((bits & x.seen).astype(np.int64) for bits in (kept, x.kept))
+            check("what attention's dropout keeps", got, want, 0.0)
 
     inputs = dict(zip("abcd", (*x.inputs[:3], *x.key.values())))
-    return Data(inputs, {"out": y, "stat": statistic}, verdict)
+    more = {"kept": kept} if keeps else {}
+    return Data(inputs, {"out": y, "stat": statistic} | more, verdict)
 
 
-def _backward(known, bound: float) -> Data:
+def _backward(known, bound: float, keeps: bool) -> Data:
     x = known()
     sums, slopes = x.back()
     outs = {name: np.empty_like(y) for name, y in zip(slopes, x.inputs[:3], strict=True)}
@@ -169,7 +203,8 @@ def _backward(known, bound: float) -> Data:
             check(f"attention's gradient {name}", got, want.transpose(0, 2, 1, 3), bound)
 
     given = (*x.inputs, x.statistic.astype(np.float32), sums, *x.key.values())
-    return Data(dict(zip("abcdefg", given)), outs, verdict)
+    more = {"h": x.kept} if keeps else {}
+    return Data(dict(zip("abcdefg", given)) | more, outs, verdict)
 
 
 def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:

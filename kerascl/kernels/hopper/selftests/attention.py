@@ -27,10 +27,9 @@ PARTS = tuple(f"{dtype.name} {case}" for dtype in attention16_selftest.BOUNDS fo
 
 
 def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
-    """A case, and the statistic that its gradients need: they are attention16's."""
+    """A case, and what its gradients need of it: the statistic, and what dropout keeps."""
     dtype, _, words = part.parsed(of)
     case, number = CASES[" ".join(words)]
     solvers = attention.HopperAttention(attention.TILES[number]), None
-    return attention_selftest.attentions(
-        info, [(case, dtype, attention16_selftest.BOUNDS[dtype], solvers)]
-    )
+    cases = [(case, dtype, attention16_selftest.BOUNDS[dtype], solvers)]
+    return attention_selftest.attentions(info, cases, kept=(False, True))

@@ -27,10 +27,9 @@ PARTS = tuple(f"{dtype.name} {case}" for dtype in attention16_selftest.BOUNDS fo
 
 
 def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
-    """A case, from a statistic that the host computed."""
+    """A case, from a statistic that the host computed, and what dropout keeps drawn and read."""
     dtype, _, words = part.parsed(of)
     case, (n, m) = CASES[" ".join(words)]
     solver = gradient.HopperAttentionGradient(gradient.QUERIES[n][1], gradient.KEYS[m][1])
-    return attention_selftest.attentions(
-        info, [(case, dtype, attention16_selftest.BOUNDS[dtype], (None, solver))]
-    )
+    cases = [(case, dtype, attention16_selftest.BOUNDS[dtype], (None, solver))]
+    return attention_selftest.attentions(info, cases, kept=(False, True))

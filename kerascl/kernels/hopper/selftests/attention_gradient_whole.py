@@ -23,8 +23,9 @@ PARTS = tuple(f"{dtype.name} {case}" for dtype in attention16_selftest.BOUNDS fo
 
 
 def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
-    """A case, from a statistic that the host computed."""
+    """A case, from a statistic that the host computed, and what dropout keeps drawn and read."""
     dtype, _, words = part.parsed(of)
     solvers = None, WholeAttentionGradient(groups=GROUPS)
     bound = attention16_selftest.BOUNDS[dtype]
-    return attention_selftest.attentions(info, [(CASES[" ".join(words)], dtype, bound, solvers)])
+    cases = [(CASES[" ".join(words)], dtype, bound, solvers)]
+    return attention_selftest.attentions(info, cases, kept=(False, True))
