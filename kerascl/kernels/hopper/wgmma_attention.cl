@@ -104,33 +104,37 @@
     } \
     DROP(s0) \
   }
-#if HAS_DROPOUT
+#if KEEPS
+#define BITS_PARAM , __global ushort* restrict pBits
+#if COARSE
+#define DRAW_BITS DRAW_COARSE(LEAVE_HALF)
+#else
+#define DRAW_BITS \
+    EACH(n_, (NC + 7) / 8) bits[n_] = 0; \
+    EACH(n_, NC) { \
+      DRAWS_ALONG(words_, row0, c0 + 8 * n_) \
+      EACH(e_, 4) if (words_[e_] < keepLimit) bits[n_ / 8] |= 1u << BIT_OF(n_, e_); \
+    } \
+    LEAVE_BITS
+#endif
 #define DROP(s0) { \
-    BEGIN_BITS(s0) \
+    const int c0 = s0; \
+    uint bits[(NC + 7) / 8]; \
+    DRAW_BITS \
+    EACH(n_, NC) EACH(e_, 4) \
+      x[4 * n_ + e_] = bits[n_ / 8] >> BIT_OF(n_, e_) & 1u ? x[4 * n_ + e_] : 0.0f; \
+  }
+#elif HAS_DROPOUT
+#define DROP(s0) \
     EACH(n_, NC) { \
       DRAWS_ALONG(words_, row0, (s0) + 8 * n_) \
-      EACH(e_, 4) { \
-        KEEP_BIT(n_, e_, words_[e_]) \
-        x[4 * n_ + e_] = KEPT(x[4 * n_ + e_], words_[e_]); \
-      } \
-    } \
-    END_BITS }
+      EACH(e_, 4) x[4 * n_ + e_] = KEPT(x[4 * n_ + e_], words_[e_]); \
+    }
 #else
 #define DROP(s0)
 #endif
-#if KEEPS
-#define BITS_PARAM , __global ushort* restrict pBits
-#define BEGIN_BITS(s0) \
-    const int c0 = s0; \
-    uint bits[(NC + 7) / 8]; \
-    EACH(n_, (NC + 7) / 8) bits[n_] = 0;
-#define KEEP_BIT(n, e, word) if ((word) < keepLimit) bits[(n) / 8] |= 1u << BIT_OF(n, e);
-#define END_BITS LEAVE_BITS
-#else
+#if !KEEPS
 #define BITS_PARAM
-#define BEGIN_BITS(s0)
-#define KEEP_BIT(n, e, word)
-#define END_BITS
 #endif
 #define TO_OPERAND EACH(k_, BC / 4) PACK(w[k_], x[2 * k_], x[2 * k_ + 1]);
 #define HAND_BACK(stage) if (lane == 0) BAR_ARRIVE(empty + 8 * (stage))

@@ -35,3 +35,25 @@
       const uint half_ = pBits[HALF_AT(t_, at_)]; \
       bits[n_ / 4] |= (half_ >> 2 * t4 & 0x0303u) << (16 * (n_ % 2) + 4 * (n_ / 2 % 2) + 2 * r_); \
     }
+
+// Words of 16 bits decide: a lane draws for four keys of a row at a time, and a quad exchanges bits.
+#define DRAW_COARSE(leave) \
+    EACH(n_, (NC + 7) / 8) bits[n_] = 0; \
+    EACH(n_, (NC + 3) / 4) { \
+      const int row_ = row0 + 8 * (t4 & 1); \
+      uint own_ = 0, other_; \
+      EACH(m_, 4) if (4 * n_ + m_ < NC) { \
+        const uint2 block_ = DRAW(FOUR_OF(row_, c0 + 32 * n_ + 8 * m_ + 2 * (t4 & 2))); \
+        if (block_.x << 16 < keepLimit) own_ |= 1u << 8 * m_; \
+        if (block_.x < keepLimit) own_ |= 2u << 8 * m_; \
+        if (block_.y << 16 < keepLimit) own_ |= 4u << 8 * m_; \
+        if (block_.y < keepLimit) own_ |= 8u << 8 * m_; \
+      } \
+      own_ <<= 2 * (t4 & 2); \
+      OR_OF(own_, 2) \
+      leave(own_, row_, 2 * n_ + (t4 >> 1), t4 >> 1) \
+      EXCHANGE_BITS(other_, own_, 1) \
+      const uint upper_ = t4 & 1 ? other_ : own_, lower_ = t4 & 1 ? own_ : other_; \
+      bits[n_ / 2] |= ((upper_ >> 2 * t4 & 0x03030303u) | (lower_ >> 2 * t4 & 0x03030303u) << 2) \
+          << 4 * (n_ % 2); \
+    }

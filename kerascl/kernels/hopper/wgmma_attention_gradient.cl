@@ -232,27 +232,8 @@
 #elif HAS_DROPOUT
 #if KEPT_BITS
 #define DRAW_BLOCK FIND_BITS
-#elif COARSE && !KEYS  // four keys of a row at a time, whose bits a quad's lanes then exchange
-#define DRAW_BLOCK \
-    EACH(n_, (NC + 7) / 8) bits[n_] = 0; \
-    EACH(n_, (NC + 3) / 4) { \
-      const int row_ = row0 + 8 * (t4 & 1); \
-      uint own_ = 0, other_; \
-      EACH(m_, 4) if (4 * n_ + m_ < NC) { \
-        const uint2 block_ = DRAW(FOUR_OF(row_, c0 + 32 * n_ + 8 * m_ + 2 * (t4 & 2))); \
-        if (block_.x << 16 < keepLimit) own_ |= 1u << 8 * m_; \
-        if (block_.x < keepLimit) own_ |= 2u << 8 * m_; \
-        if (block_.y << 16 < keepLimit) own_ |= 4u << 8 * m_; \
-        if (block_.y < keepLimit) own_ |= 8u << 8 * m_; \
-      } \
-      own_ <<= 2 * (t4 & 2); \
-      OR_OF(own_, 2) \
-      HAND_BITS(own_, row_, 2 * n_ + (t4 >> 1), t4 >> 1) \
-      EXCHANGE_BITS(other_, own_, 1) \
-      const uint upper_ = t4 & 1 ? other_ : own_, lower_ = t4 & 1 ? own_ : other_; \
-      bits[n_ / 2] |= ((upper_ >> 2 * t4 & 0x03030303u) | (lower_ >> 2 * t4 & 0x03030303u) << 2) \
-          << 4 * (n_ % 2); \
-    }
+#elif COARSE && !KEYS
+#define DRAW_BLOCK DRAW_COARSE(HAND_BITS)
 #else
 #define DRAW_BLOCK \
     EACH(n_, (NC + 7) / 8) bits[n_] = 0; \
