@@ -214,8 +214,8 @@ ATTENTION_GRAD = library_operation("attention_grad", outputs=3, batch=_batch)
 # The same where there is dropout, made by the compiler: a third result says which weights are kept,
 # uint32 (batch, heads, length, words), as `kernels.attention.problem.KeptProblem` has it; it is the
 # last input of the gradients.
-ATTENTION_KEPT = library_operation("attention_kept", outputs=3)
-ATTENTION_KEPT_GRAD = library_operation("attention_kept_grad", outputs=3)
+ATTENTION_KEPT = library_operation("attention_kept", outputs=3, batch=_batch)
+ATTENTION_KEPT_GRAD = library_operation("attention_kept_grad", outputs=3, batch=_batch)
 
 
 def _heads(x: Array, heads: int) -> Array:

@@ -13,7 +13,7 @@ from kerascl.core.op import Op
 from kerascl.core.types import Attrs, Gradients, Results
 from kerascl.dtypes import DType, DTypeLike, int32
 from kerascl.ops import reduction
-from kerascl.ops.batched import as_batches, merge
+from kerascl.ops.batched import as_batches, element_by_element, merge
 from kerascl.ops.declare import SUM as total
 from kerascl.ops.declare import as_array, cast_to, convert, library_operation, numeric, scalar
 from kerascl.ops.gather import take
@@ -61,7 +61,7 @@ def _matmul_batch(
 MATMUL = library_operation("matmul", _matmul_vjp, batch=_matmul_batch)
 # The sum of a @ b^T over pairs of inputs a (m, k) and b (n, k): what the compiler makes of products
 # that are added.  Attribute: that of MATMUL.
-MATMUL_SUM = library_operation("matmul_sum")
+MATMUL_SUM = library_operation("matmul_sum", batch=element_by_element)
 
 
 def _batched(a: Array, b: Array, dtype: DType, precision: str | None = None) -> Array:
