@@ -431,15 +431,15 @@ def test_filter_gradients_of_stems(cpu_dev, cpu_info, name, rng):
 WRONG = "relative error"
 FAULTS = {  # the kernel's text, what takes its place, and what is found
     "no swizzle": ("((1UL << 62)", "(((mn) ? 1UL << 62 : 0UL)", WRONG),
-    "start of a box": ("(to, maps, bar, k0,", "(to, maps, bar, k0 + 4,", "START"),
+    "start of a box": ("(to, map_a, bar, k0,", "(to, map_a, bar, k0 + 4,", "START"),
     "other swizzle": ("(1UL << 62)", "(2UL << 62)", "DESCRIPTOR"),
     "step of rows": ("(64UL << 32)", "(32UL << 32)", WRONG),
     "step of k": ("DEPTH * 8 : 2)", "DEPTH * 8 : 1)", WRONG),
     "step of panels": ("(ulong)(BK * 8) << 16", "(ulong)(BK * 4) << 16", WRONG),
     "transposed": ("p, 1, 1, 0, 1;", "p, 1, 1, 0, 0;", "OPERAND"),
     "row of a tile": ("const int m0 = pm * BM;", "const int m0 = pm * BM + 1;", WRONG),
-    "beyond a stage": ("TMA_MATRIX(to, maps,", "TMA_MATRIX(to + STAGE - 128, maps,", "TARGET"),
-    "odd place": ("TMA_MATRIX(to, maps,", "TMA_MATRIX(to + 16, maps,", "TARGET"),
+    "beyond a stage": ("TMA_MATRIX(to, map_a,", "TMA_MATRIX(to + STAGE - 128, map_a,", "TARGET"),
+    "odd place": ("TMA_MATRIX(to, map_a,", "TMA_MATRIX(to + 16, map_a,", "TARGET"),
     "stage loaded": ("const uint to = base + stage *", "const uint to = base + 0 *", "TARGET"),
     "stage read": ("desc_a + (ulong)(stage *", "desc_a + (ulong)(0 *", "CLOSED"),
     "bytes": ("A_BOX_BYTES + B_BYTES)", "A_BOX_BYTES)", "BYTES"),
