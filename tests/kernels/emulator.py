@@ -547,7 +547,8 @@ def emulate(
         *((consumers + 32 * n, 1) for n in range(1, bringers + 1)),
         *((first, together) for first in range(0, consumers, together)),
     )  # fmt: skip
-    stages, tiles = numbers["STAGES"], ceil_div(numbers["TILES"], groups)
+    tiles = ceil_div(numbers["TILES"] * emulator_shared.several(launch.source), groups)
+    stages = numbers["STAGES"]
     if whole:
         tiles = ceil_div(numbers["PLANES"], groups) * numbers["BLOCKS"]
     if launch.name == "wgmma_halo":
@@ -631,12 +632,13 @@ def _source(
         ("__attribute__((reqd_work_group_size(THREADS, 1, 1))) ", ""),
         ("get_local_id(0)", "(int)emu->tid"),
         ("  __local uint ring[1024] __attribute__((aligned(1024)));\n", begin),
-        ("EPILOGUE_PARAMS)", "EPILOGUE_PARAMS, __global uchar* emu_ring, "
-         "volatile __global int* emu_state, const ulong8 emu_n)"),
+        (") {", ", __global uchar* emu_ring, volatile __global int* emu_state, "
+         "const ulong8 emu_n) {"),
         (" restrict", ""),  # the maps' memory is reached by several ways
     ):  # fmt: skip
         assert old in kernel, old
-        kernel = kernel.replace(old, new)
+        # The kernel's own parameters end where the first brace opens.
+        kernel = kernel.replace(old, new, 1 if old == ") {" else -1)
     device = emulator_shared.BARRIERS + _DEVICE + emulator_left.DEVICE
     device += emulator_shared.DEVICE + attention
     return f"{head}{defines}{device}__kernel {kernel}", len(pointers)

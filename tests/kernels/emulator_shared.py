@@ -107,9 +107,15 @@ def with_brought(launch: Launch, sizes: dict[str, int], operands: list[int]) -> 
     return [*operands[:2], *found, 0][:4]
 
 
+def several(source: str) -> int:
+    """The products of a launch."""
+    return int(next(iter(re.findall(r"#define SEVERAL (\d+)\n", source)), 1))
+
+
 def terms(source: str) -> list[str]:
-    """The operands of further products that are added, left and right ones in turn."""
-    return re.findall(r"\bpTerm[AB]\d+", next(iter(re.findall("TERM_PARAMS .*", source)), ""))
+    """The operands of further products, left and right ones in turn."""
+    lines = re.findall("(?:TERM|SEVERAL)_PARAMS .*", source)
+    return re.findall(r"\bp(?:Term[AB]\d+|[AB]_\d+)", "".join(lines))
 
 
 def begin(source: str) -> str:

@@ -17,9 +17,12 @@ MODULES = [
 PROGRAMS = {
     **{
         module: [f"{name}.cl"] for name, module in hopper_probe.MODULES.items()
-        if name not in (hopper_probe.CONVOLUTIONS, "wgmma_attention_whole", "wgmma_sum")
+        if name not in (
+            hopper_probe.CONVOLUTIONS, "wgmma_attention_whole", "wgmma_sum", "wgmma_several",
+        )
     },
     hopper_probe.MODULES["wgmma_sum"]: ["wgmma.cl"],
+    hopper_probe.MODULES["wgmma_several"]: ["wgmma.cl", "wgmma_transposed.cl"],
     hopper_probe.MODULES["wgmma_attention_whole"]: ["wgmma_attention_gradient.cl"],
     hopper_probe.MODULES[hopper_probe.CONVOLUTIONS]: [
         "wgmma.cl", "wgmma_register_blocked.cl",

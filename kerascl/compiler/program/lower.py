@@ -356,6 +356,7 @@ class _Lowering:
             )
             step.writes = writes
             step.tiles = self._tiles(cluster)
+            step.several = launch.several
             if launch.division is not None:
                 step.division = launch.division.of
                 step.aligned = frozenset(
@@ -543,6 +544,8 @@ class _Lowering:
             self.steps, self.generated = multi.merge(
                 self.steps, self.generated, self.slots, self.aliases, self.info
             )
+            for step in self.steps:
+                step.several = None  # nobody asks any more
             self.generated = offsets.share(self.generated)
             self._share_units()
             self.steps = schedule.early(self.steps, self.slots)

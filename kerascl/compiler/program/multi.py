@@ -2,7 +2,8 @@
 
 A train step has hundreds of them: the second stage of every bias gradient,
 the update of every scale.  A launch costs several microseconds on the host
-whatever it does.  What becomes of a product's results may differ (`epilogues`).
+whatever it does.  What becomes of a product's results may differ (`epilogues`).  Large products
+take others in themselves (`several`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from kerascl.compiler.program import epilogues, schedule
+from kerascl.compiler.program import epilogues, schedule, several
 from kerascl.compiler.program.program import Slot, Step, Use
 from kerascl.kernels.contract.plan import Counters
 from kerascl.kernels.contract.source import Source
@@ -23,7 +24,7 @@ from kerascl.runtime.device import DeviceInfo
 
 MOST_SEGMENTS = 48
 MOST_ITEMS = 1 << 21  # larger launches gain nothing from company
-SMALL = 1 << 12  # bytes of temporaries that a step may hold longer even where memory is tight
+SMALL = 1 << 16  # bytes of temporaries that a step may hold longer even where memory is tight
 # More that waits for the last part of a launch is no longer in any cache by then.
 MOST_BYTES = 128 << 20
 
@@ -54,19 +55,27 @@ def merge(
     kinds: dict[tuple[Any, ...], list[int]] = {}
     for k, step in enumerate(steps):
         source = source_of.get(id(step))
-        if source is None or seen[id(step)] > 1 or not _can_join(step):
+        if seen[id(step)] > 1:
             continue
-        key = (*_apart(source), step.global_size[1:], step.local_size)
-        kinds.setdefault(key, []).append(k)
+        if step.several is not None:
+            kinds.setdefault(several.key(step), []).append(k)
+        elif source is not None and _can_join(step):
+            key = (*_apart(source), step.global_size[1:], step.local_size)
+            kinds.setdefault(key, []).append(k)
     kinds = {key: members for key, members in kinds.items() if len(members) > 1}
+    kinds = {key: members for key, members in kinds.items() if _proven(steps[members[0]])}
     if not kinds:
         return steps, generated
     before = schedule.dependencies(steps)
     memory = _Memory(steps, slots)
     groups: list[list[int]] = []
     for members in kinds.values():
-        capacity = _capacity([steps[k] for k in members], info)
-        texts = {k: _text(source_of[id(steps[k])]) for k in members}
+        found = [steps[k] for k in members]
+        if found[0].several is not None:
+            capacity, texts = several.capacity(found[0], info), dict.fromkeys(members, ())
+        else:
+            capacity = _capacity(found, info)
+            texts = {k: _text(source_of[id(steps[k])]) for k in members}
         groups.extend(_independent(members, before, capacity, memory, texts))
     return _rebuild(steps, groups, before, source_of, aliases)
 
@@ -79,6 +88,10 @@ def _apart(source: Source) -> tuple[Any, ...]:
 def _text(source: Source) -> tuple[Any, ...]:
     """What is equal for equal kernels, whatever they are called."""
     return source.params, source.body, source.helpers
+
+
+def _proven(step: Step) -> bool:
+    return step.several is None or step.several.proven()
 
 
 def _can_join(step: Step) -> bool:
@@ -179,14 +192,15 @@ def _rebuild(
         done |= sum(1 << m for m in unit)
     new_steps, new_generated = [], []
     for entry in order:
-        if len(entry) > 1:
-            step, source = _joined(
-                [steps[m] for m in entry], [source_of[id(steps[m])] for m in entry]
-            )
-            _drop_unsafe(step, [steps[m] for m in entry], aliases)
+        parts = [steps[m] for m in entry]
+        if len(parts) > 1 and parts[0].several is not None:
+            step, source = several.joined(parts), None
+        elif len(parts) > 1:
+            step, source = _joined(parts, [source_of[id(part)] for part in parts])
         else:
-            step = steps[entry[0]]
-            source = source_of.get(id(step))
+            step, source = parts[0], source_of.get(id(parts[0]))
+        if len(parts) > 1:
+            _drop_unsafe(step, parts, aliases)
         new_steps.append(step)
         if source is not None:
             new_generated.append((step, source))

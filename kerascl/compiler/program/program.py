@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from kerascl.compiler.generate.emit import LoopStep
-from kerascl.kernels.contract.plan import Counters, Local, Scalar
+from kerascl.kernels.contract.plan import Counters, Local, Scalar, Several
 from kerascl.runtime.launch import LocalMemory
 
 
@@ -47,7 +47,7 @@ class Step:
     the step is part of has ended.  `tiles` are (slot, number): of what it writes in the slot, which
     does not overlap tiles of other numbers; a slot without is written anywhere.  `reached` are
     slots that it uses by addresses it finds in memory.  `division` and `aligned` are those of
-    `contract.plan.Division`, of slots.
+    `contract.plan.Division`, of slots.  `several` is that of `contract.plan.Launch`.
     """
 
     source: str
@@ -66,6 +66,7 @@ class Step:
     reached: frozenset[int] = frozenset()
     division: Hashable = None
     aligned: frozenset[tuple[int, int]] = frozenset()
+    several: Several | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         self.source = sys.intern(self.source)

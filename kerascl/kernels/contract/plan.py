@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -88,12 +88,32 @@ class Division:
 
 
 @dataclass(frozen=True)
+class Several:
+    """How one launch does what several of the same text would, over buffers of their own.
+
+    Its arguments are those of the first, then the buffers of each other, in their order there.
+
+    Attributes:
+        most: launches that one stands for.
+        source: the text for so many.
+        groups: work-groups for so many.
+        proven: whether the text's self-test passes.
+    """
+
+    most: int
+    source: Callable[[int], str]
+    groups: Callable[[int], int]
+    proven: Callable[[], bool]
+
+
+@dataclass(frozen=True)
 class Launch:
     """One kernel launch; sizes are in work-items, at most three dimensions.
 
     `text` is the kernel alone, where it may share a translation unit and its work-groups may share
     a launch with others of the same text: it then asks for its place by get_global_id(0) or
-    get_group_id(0) only.  `division` is None where nothing is known of it.
+    get_group_id(0) only.  `division` is None where nothing is known of it, `several` where one launch
+    is no better than two, or nobody has written it.
     """
 
     source: str
@@ -105,6 +125,7 @@ class Launch:
     text: Source | None = None
     role: Role = Role.MAIN
     division: Division | None = None
+    several: Several | None = field(default=None, compare=False)
 
 
 class Workspace(list[int]):

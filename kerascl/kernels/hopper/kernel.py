@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kerascl import dtypes
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue, VectorStore
 from kerascl.kernels.contract.parameters import Params
-from kerascl.kernels.contract.plan import Arg, Counters, Launch, Ref, Scalar, Workspace
+from kerascl.kernels.contract.plan import (
+    Arg,
+    Counters,
+    Launch,
+    Ref,
+    Scalar,
+    Several,
+    Workspace,
+)
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, prelude
 from kerascl.kernels.hopper.brought import Brought
@@ -19,8 +28,13 @@ from kerascl.kernels.hopper.tma import depth_of
 from kerascl.kernels.matmul.split_k import vector_reduction_launch
 
 Args = tuple[Arg, ...]
+OPERANDS = "pA", "pB", "pA2", "pB2"  # the kernels' parameters
 COMPUTING = 32  # registers of a work-item for addresses, and for what an epilogue computes
 BROUGHT = 16  # for one operand of it that is brought
+# Products of equal shapes that a launch takes at most: of more maps and pointers are many.  Where
+# one alone has work-groups busy for so many tiles there is nothing to gain.
+SEVERAL = 4
+SEVERAL_TILES = 8
 
 
 @dataclass(frozen=True)
@@ -62,6 +76,11 @@ class Run:
     def maps(self) -> int:
         """Tensor maps that the kernel takes: of both operands, and of what TF32 loses of them."""
         return (self.a_maps + 1) * (2 if self.a_low else 1) + 2 * len(self.terms)
+
+    @property
+    def lone(self) -> bool:
+        """Whether a launch has one product only, whatever becomes of it."""
+        return bool(self.a_low or self.terms or self.brought or self.a_maps > 1)
 
     @property
     def wide(self) -> bool:
@@ -127,11 +146,61 @@ class Run:
         self, tiles: int, params: Params, epilogue: Epilogue, slot: str, info, moments: Args = ()
     ) -> Launch:
         """The launch over `tiles` tiles with tensor maps in `slot`."""
+        source, epilogue = self._source(params, epilogue)
+        args = (
+            *self.operands, Ref(slot), Scalar("ulong8", self.a_words),
+            Scalar("ulong8", self.b_words), *(Ref(slot) for pair in self.terms for slot in pair),
+            *(self.brought.args if self.brought else ()),
+            *params.args, *moments, *epilogue.args,
+        )  # fmt: skip
+        groups = self.groups(tiles, info, self._one_column(epilogue))
+        return Launch(
+            source, self.kernel, args, (groups * self.threads,), (self.threads,),
+            (f"--rewrite={REWRITE}",),
+        )  # fmt: skip
+
+    def several(
+        self, tiles: int, params: Params, epilogue: Epilogue, info, proven: Callable[[], bool]
+    ) -> Several | None:
+        """How a launch takes several such products; None where it takes one, or need not."""
+        known = all(isinstance(arg, Ref | Scalar) for arg in epilogue.args)
+        enough = tiles >= SEVERAL_TILES * info.compute_units * self.shape.groups
+        if self.lone or epilogue.moments or enough or not known:
+            return None
+        return Several(
+            SEVERAL, lambda count: self._source(params, epilogue, count)[0],
+            lambda count: self.groups(tiles * count, info), proven,
+        )  # fmt: skip
+
+    def _several_source(self, epilogue: Epilogue, count: int) -> str:
+        """What wgmma_common.cl wants in front for several products."""
+        own = [f"__global const uchar* restrict {name}" for name in OPERANDS[: len(self.operands)]]
+        own.append("__global uchar* restrict pMaps")
+        args = zip(epilogue.param_list, epilogue.args, strict=True)
+        used = [param for param, arg in args if isinstance(arg, Ref)]
+        params, maps, buffers = "", "", ""
+        for n in range(1, count):
+            params += "".join(f", {param}_{n}" for param in (*own, *used))
+            maps += (
+                f"write_map(maps + {32 * n}, (ulong)pA_{n} + A_OFFSET, mapA); "
+                f"write_map(maps + {32 * n + 16}, (ulong)pB_{n} + B_OFFSET, mapB); "
+            )
+            names = [param.rsplit(" ", 1)[1] for param in used]
+            buffers += f"if (nth_ == {n}) {{ {' '.join(f'{x} = {x}_{n};' for x in names)} }} "
+        return (
+            f"#define SEVERAL {count}\n#define SEVERAL_PARAMS {params}\n"
+            f"#define WRITE_SEVERAL_MAPS {maps}\n#define TAKE_BUFFERS {buffers}\n"
+        )
+
+    def _source(
+        self, params: Params, epilogue: Epilogue, count: int = 1
+    ) -> tuple[str, Epilogue]:
+        """The text for `count` products, and what is left of their epilogue."""
         shape, kind = self.shape, KINDS[self.dtype.name]
         names = dict(
             BM=shape.bm, BN=shape.bn, BK=depth_of(self.dtype), MI=shape.blocks, NWG=shape.consumers,
             STAGES=shape.stages, GROUPS=shape.groups, DEPTH=kind.depth, ITEM=self.dtype.itemsize,
-            A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps,
+            A_MN=int(self.a_mn), B_MN=int(self.b_mn), MAPS=self.maps * count,
             LOW=int(self.a_low is not None), VECTOR=self._vector(epilogue),
             VECTORS=self._vectors(epilogue), READS=len(epilogue.reads), RESIDENT=self.resident,
             ONE_COLUMN=int(self._one_column(epilogue)), PINGPONG=shape.pingpong,
@@ -152,6 +221,7 @@ class Run:
             + self.instruction
             + params.source
             + epilogue.defines
+            + (self._several_source(epilogue, count) if count > 1 else "")
             + cl_source("hopper/wgmma_common.cl")
             + (cl_source("hopper/wgmma_moments.cl") if epilogue.moments else "")
             + (self.brought.source(shape) if self.brought else "")
@@ -160,32 +230,29 @@ class Run:
             + self.terms_source
             + cl_source(f"hopper/{self.kernel}.cl")
         )
-        args = (
-            *self.operands, Ref(slot), Scalar("ulong8", self.a_words),
-            Scalar("ulong8", self.b_words), *(Ref(slot) for pair in self.terms for slot in pair),
-            *(self.brought.args if self.brought else ()),
-            *params.args, *moments, *epilogue.args,
-        )  # fmt: skip
-        groups = self.groups(tiles, info, self._one_column(epilogue))
-        return Launch(
-            source, self.kernel, args, (groups * self.threads,), (self.threads,),
-            (f"--rewrite={REWRITE}",),
-        )  # fmt: skip
+        return source, epilogue
 
     def launches(
         self, tiles: int, splits: int, total: int, params: Params, epilogue: Epilogue,
-        workspace: Workspace, info,
+        workspace: Workspace, info, several: Callable[[], bool] | None = None,
     ) -> list[Launch]:  # fmt: skip
         """The launch over `tiles` tiles of `splits` slices of the depth, and the one that sums
-        the slices of all `total` results."""
+        the slices of all `total` results.
+
+        Args:
+            several: whether launches of several products pass their self-test; None where there is
+                none.
+        """
         inner, part = epilogue, ""
         if splits > 1:
             part = workspace.room(4 * splits * total)
             inner = partial(total, self.index, part)
         groups = self.groups(tiles, info, self._one_column(inner))
-        maps = workspace.room(self.workspace(groups))
+        more = self.several(tiles, params, inner, info, several) if several else None
+        room = more.most * self.workspace(more.groups(more.most)) if more else 0
+        maps = workspace.room(room or self.workspace(groups))
         moments = self._moments(groups, workspace) if inner.moments else ()
-        made = [self.launch(tiles, params, inner, maps, info, moments)]
+        made = [replace(self.launch(tiles, params, inner, maps, info, moments), several=more)]
         if part:
             acc = dtypes.float32
             made.append(vector_reduction_launch(total, splits, acc, self.index, epilogue, part))

@@ -48,6 +48,7 @@ class LeftMatmul(transposed.RegisterMatmul):
     prefix = "wgmma_left"
     run = LeftRun
     words = ("left",)
+    several_words = ("left",)
 
     def takes(self, p: MatmulProblem) -> bool:
         if not super().takes(p):

@@ -127,6 +127,7 @@ def layouts(p: MatmulProblem, turnable: tuple[bool, bool]) -> tuple[str, str]:
 
 
 SUMS = "wgmma_sum"  # the self-test of sums of products
+SEVERAL = "wgmma_several"  # of several products in a launch
 
 
 class NoTile(LookupError):
@@ -144,6 +145,7 @@ class HopperMatmul(MomentsSolver):
     shapes: tuple[Shape, ...] = SHAPES
     alternating: tuple[Shape, ...] = pingpong.SHAPES  # considered without moments
     store_clocks = STORE_CLOCKS
+    several_words: tuple[str, ...] = ()  # of the part that proves several in a launch
 
     def takes(self, p: MatmulProblem) -> bool:
         return (
@@ -324,8 +326,13 @@ class HopperMatmul(MomentsSolver):
             flags = {f"{name}_BATCH{n}": int(s != 0) for n, s in enumerate(side.steps)}
             params.add("int", **flags)
         params.add("long", A_OFFSET=a.offset * p.a.itemsize, B_OFFSET=b.offset * p.a.itemsize)
-        launches += run.launches(tiles, splits, p.total, params, epilogue, workspace, info)
+        proof = functools.partial(hopper_probe.available, info, SEVERAL, self.several_proof(p))
+        launches += run.launches(tiles, splits, p.total, params, epilogue, workspace, info, proof)
         return Plan(launches, workspace)
+
+    def several_proof(self, p: MatmulProblem) -> str:
+        """The part of the self-test of launches of several products."""
+        return part.named(p.a, "high", *self.several_words)
 
 
 def _low(p: MatmulProblem) -> bool:

@@ -23,7 +23,8 @@ MODULES = {
         BASE: "products", CONVOLUTIONS: "convolutions", "wgmma_channel_major": "channel_major",
         "wgmma_stem": "stem", MOMENTS: "moments", "wgmma_transposed": "transposed",
         "wgmma_register_blocked16": "register_blocked16", "wgmma_halo": "halo",
-        "wgmma_pingpong": "pingpong", "wgmma_sum": "sums", "wgmma_attention": "attention",
+        "wgmma_pingpong": "pingpong", "wgmma_sum": "sums", "wgmma_several": "several",
+        "wgmma_attention": "attention",
         "wgmma_attention_gradient": "attention_gradient",
         "wgmma_attention_whole": "attention_gradient_whole",
     }.items()

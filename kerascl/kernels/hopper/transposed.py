@@ -74,6 +74,7 @@ class RegisterMatmul(hopper_matmul.HopperMatmul):
     shapes = SHAPES
     alternating: tuple[Shape, ...] = ()
     words: ClassVar[tuple[str, ...]] = ()
+    several_words = ("transposed",)
 
     @classmethod
     def proof(cls, shape: Shape) -> str:

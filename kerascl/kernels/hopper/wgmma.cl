@@ -50,14 +50,15 @@
 #define WRITE_TERM_MAPS
 #define NEXT_CHUNK \
     const int k0 = at++ * BK; \
-    __global ulong* const map_a = maps;
+    __global ulong* const map_a = maps + 32 * nth_; \
+    __global ulong* const map_b = map_a + 16;
 #endif
 
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
     __global const uchar* restrict pA2, __global const uchar* restrict pB2,
     __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB TERM_PARAMS BROUGHT_PARAMS PARAMS
-    MOMENTS_PARAMS EPILOGUE_PARAMS) {
+    MOMENTS_PARAMS EPILOGUE_PARAMS SEVERAL_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
   SAME_IN_WARP(consumer, tid >> 7);
@@ -76,7 +77,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   // Which part of the output: SPLITS * PLANES * TILES_N * TILES_M tiles.  With moments a group keeps
   // to its column of tiles, as there are a multiple of TILES_N groups.
 #define DECODE_TILE \
-    int tile_ = tile, pm, pn; \
+    NTH_PRODUCT(tile) \
+    int tile_ = tile - nth_ * TILES, pm, pn; \
     const int plane_ = TILES_M * TILES_N; \
     const int z = tile_ / plane_; \
     tile_ -= z * plane_; \
@@ -153,10 +155,11 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
       write_map(map_b, b, mapB);
       if (LOW) write_map(map_b + LOW_MAPS, (ulong)pB2, mapB);
       WRITE_TERM_MAPS
+      WRITE_SEVERAL_MAPS
       MAP_RELEASE;
       for (int c = 0; c < MAPS; ++c) MAP_ACQUIRE(maps + 16 * c);
 
-      for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+      for (int tile = get_group_id(0); tile < ALL_TILES; tile += groups) {
         DECODE_TILE
         DECODE_DEPTH
         DECODE_SLICE
@@ -304,8 +307,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
   const ulong desc_b = DESCRIPTOR(B_MN) + (ulong)((base + A_BYTES) >> 4);
   BEGIN_TURNS
   BEGIN_MOMENTS
-  for (int tile = get_group_id(0) + team * groups; tile < TILES; tile += PINGPONG * groups) {
+  for (int tile = get_group_id(0) + team * groups; tile < ALL_TILES; tile += PINGPONG * groups) {
     DECODE_TILE
+    TAKE_BUFFERS
     DECODE_DEPTH
     DECODE_SLICE
     READ_ROW

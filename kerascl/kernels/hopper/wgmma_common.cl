@@ -44,6 +44,18 @@
     const int a2 = i2 * A_BATCH2, a1 = i1 * A_BATCH1, a0 = i0 * A_BATCH0; \
     const int b2 = i2 * B_BATCH2, b1 = i1 * B_BATCH1, b0 = i0 * B_BATCH0;
 
+// Launches of SEVERAL products of equal shapes (kernel.py): the tiles of one behind those of the other,
+// each with two tensor maps and buffers of its own.  Tiles are taken in ascending order, so that a
+// buffer that was replaced is not asked for again.
+#ifndef SEVERAL
+#define SEVERAL 1
+#define SEVERAL_PARAMS
+#define WRITE_SEVERAL_MAPS
+#define TAKE_BUFFERS
+#endif
+#define ALL_TILES (SEVERAL * TILES)
+#define NTH_PRODUCT(tile) const int nth_ = SEVERAL > 1 ? (tile) / TILES : 0;
+
 // Place (pm, pn) of tile `at` of a plane of TILES_M rows and TILES_N columns of them, in bands of
 // eight rows so that the tiles under way share operands in the cache.
 #define DECODE_BAND(at, pm, pn) { \

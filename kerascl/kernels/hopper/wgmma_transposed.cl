@@ -25,17 +25,18 @@
 
 #if A_IN_REGISTERS
 #define DECODE_PLACE const int m0 = pm * BM, n0 = pn * BN;
-#define TMA_ROWS(to, k0) TMA_MATRIX(to, maps + 16, bar, k0, n0, b2, b1, b0);
-#define TMA_PANEL(to, p, k0) TMA_MATRIX(to, maps, bar, m0 + 32 * p, k0, a2, a1, a0);
+#define TMA_ROWS(to, k0) TMA_MATRIX(to, map_a + 16, bar, k0, n0, b2, b1, b0);
+#define TMA_PANEL(to, p, k0) TMA_MATRIX(to, map_a, bar, m0 + 32 * p, k0, a2, a1, a0);
 #else
 #define DECODE_PLACE const int m0 = pm * BN, n0 = pn * BM;
-#define TMA_ROWS(to, k0) TMA_MATRIX(to, maps, bar, k0, m0, a2, a1, a0);
-#define TMA_PANEL(to, p, k0) TMA_MATRIX(to, maps + 16, bar, n0 + 32 * p, k0, b2, b1, b0);
+#define TMA_ROWS(to, k0) TMA_MATRIX(to, map_a, bar, k0, m0, a2, a1, a0);
+#define TMA_PANEL(to, p, k0) TMA_MATRIX(to, map_a + 16, bar, n0 + 32 * p, k0, b2, b1, b0);
 #endif
 
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transposed(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
-    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS EPILOGUE_PARAMS) {
+    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS EPILOGUE_PARAMS
+    SEVERAL_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31;
   SAME_IN_WARP(warp, tid >> 5);
@@ -49,8 +50,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
 
 #define DECODE_TILE \
     int pm, pn; \
-    const int z = tile / (TILES_M * TILES_N), split = z % SPLITS, plane = z / SPLITS; \
-    DECODE_BAND(tile - z * (TILES_M * TILES_N), pm, pn) \
+    NTH_PRODUCT(tile) \
+    const int tile_ = tile - nth_ * TILES; \
+    const int z = tile_ / (TILES_M * TILES_N), split = z % SPLITS, plane = z / SPLITS; \
+    DECODE_BAND(tile_ - z * (TILES_M * TILES_N), pm, pn) \
     DECODE_PLACE \
     const int k_begin = split * SLICE, k_end = min(CHUNKS, k_begin + SLICE);
 
@@ -58,14 +61,15 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
     GIVE_REGISTERS;
     if (tid == NWG * 128) {
       __global ulong* maps = (__global ulong*)(((ulong)pMaps + 127) & ~127UL)
-          + get_group_id(0) * 32;
+          + get_group_id(0) * (16 * MAPS);
       write_map(maps, (ulong)pA + A_OFFSET, mapA);
       write_map(maps + 16, (ulong)pB + B_OFFSET, mapB);
+      WRITE_SEVERAL_MAPS
       MAP_RELEASE;
-      MAP_ACQUIRE(maps);
-      MAP_ACQUIRE(maps + 16);
-      for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+      for (int c = 0; c < MAPS; ++c) MAP_ACQUIRE(maps + 16 * c);
+      for (int tile = get_group_id(0); tile < ALL_TILES; tile += groups) {
         DECODE_TILE
+        __global ulong* const map_a = maps + 32 * nth_;
         DECODE_BATCH
         for (int kt = k_begin; kt < k_end; ++kt) {
           BAR_WAIT(empty + 8 * stage, phase ^ 1);
@@ -115,8 +119,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
 #endif
   float products[1][BN / 2];
   UNROLL for (int j = 0; j < BN / 2; ++j) products[0][j] = 0;
-  for (int tile = get_group_id(0); tile < TILES; tile += groups) {
+  for (int tile = get_group_id(0); tile < ALL_TILES; tile += groups) {
     DECODE_TILE
+    TAKE_BUFFERS
     const int k_count = k_end - k_begin;
 #if A_IN_REGISTERS
     READ_ROW
