@@ -278,8 +278,8 @@ def _attention(
     macros, kernel = whole.split("// Tiles and operands")
     assert not re.search(r"\basm\b", re.sub("//.*", "", kernel)), "PTX not emulated"
     if fault:
-        assert fault[0] in kernel
-        kernel = kernel.replace(*fault)
+        assert fault[0] in macros + kernel
+        macros, kernel = macros.replace(*fault), kernel.replace(*fault)
     modes += f"#define EMU_LATE {int(late)}\n"
     head = head.replace(fragment.macro, "")
     text = head + macros + modes + ATTENTION16 + _TILE + _MMA + "//" + kernel

@@ -9,7 +9,7 @@ from kerascl import dtypes, philox
 from kerascl.kernels.attention import cpu as attention_cpu
 from kerascl.kernels.attention import solvers as attention
 from kerascl.kernels.attention import tiled as attention_tiled
-from kerascl.kernels.attention.problem import AttentionProblem, Dropout, Tensor
+from kerascl.kernels.attention.problem import AttentionProblem, Dropout, KeptProblem, Tensor
 from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.selftests import trial
@@ -425,13 +425,14 @@ def test_faults_of_matrix_units_are_seen(fault, cpu_dev, rng):
 
 @pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
 @pytest.mark.parametrize("rows, columns", [(197, 40), (512, 32)])
-@pytest.mark.parametrize("drop", [None, Dropout(59 * 2**26, 64 / 59)], ids=["all", "drop"])
-def test_registers_of_matrix_units_hold_everything(card, rows, columns, drop):
+@pytest.mark.parametrize("kind, drop", [
+    (AttentionProblem, None), (AttentionProblem, Dropout(59 * 2**26, 64 / 59)),
+    (KeptProblem, Dropout(59 * 2**26, 64 / 59)),
+], ids=["all", "drop", "kept"])  # fmt: skip
+def test_registers_of_matrix_units_hold_everything(card, rows, columns, kind, drop):
     """Of the larger blocks, those that leave fewer columns idle."""
     x = tensor((64, rows, 12, 64), dtypes.float32)
-    p = AttentionProblem(
-        64, rows, rows, 12, 12, 64, 64, 0.125, False, x.dtype, x, x, x, dropout=drop
-    )
+    p = kind(64, rows, rows, 12, 12, 64, 64, 0.125, False, x.dtype, x, x, x, dropout=drop)
     for solver in (unit_attention.FragmentAttention(), unit_attention.FragmentAttentionGradient()):
         problem = p if solver.name == "mma" else dataclasses.replace(p, grad=x)
         block = solver.block(problem, card)

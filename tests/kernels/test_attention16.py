@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from kerascl import dtypes
-from kerascl.kernels.attention.problem import Dropout, Tensor
+from kerascl.kernels.attention.problem import Dropout, KeptProblem, Tensor
 from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.hopper.ptx import sm_90a
 from kerascl.kernels.selftests import trial
@@ -232,12 +232,14 @@ SPILLS, DROPPING_SPILLS = 56, 44
 
 @pytest.mark.every(3)
 @pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
-@pytest.mark.parametrize("drop", [False, True], ids=["all", "drop"])
+@pytest.mark.parametrize("drop", ["", "drop", "kept"])
 @pytest.mark.parametrize("features", [64, 128])
 @pytest.mark.parametrize("where", ["card", "hopper"])
 def test_registers_hold_everything(where, features, drop, request):
     info = request.getfixturevalue(where)
     for solver, p in pair(features, dropout=Dropout(2**31, 2.0) if drop else None):
+        if drop == "kept":
+            p = KeptProblem(**{f.name: getattr(p, f.name) for f in dataclasses.fields(p)})
         for launch in solver.plan(p, info, store_epilogue(BF16)).launches:
             arch, rewrite = ("sm_90", sm_90a) if launch.options else ("sm_80", None)
             used = ptx.resources(launch.source, arch, launch.local_size[0], rewrite)

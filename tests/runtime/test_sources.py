@@ -28,15 +28,15 @@ PROGRAMS = {
         "wgmma.cl", "wgmma_register_blocked.cl",
     ],
     "kerascl.kernels.units.attention_selftest": [
-        "attention_mma.cl", "attention_mma_tiles32.cl", "attention_quads.cl", "mma_units.cl",
-        "nv_sm80.cl",
+        "attention_mma.cl", "attention_mma_tiles32.cl", "attention_quads.cl", "attention_bits.cl",
+        "mma_units.cl", "nv_sm80.cl",
     ],
     "kerascl.kernels.units.attention_fragment_selftest": [
         "attention_fragment.cl", "attention_fragment_tiles.cl", "attention_common.cl", "pairs.cl",
     ],
     **{f"kerascl.kernels.units.attention16{large}_selftest": [
-        "attention_mma.cl", "attention_mma_tiles16.cl", "attention_quads.cl", "mma16_units.cl",
-        "mma_units.cl", "nv_sm80.cl",
+        "attention_mma.cl", "attention_mma_tiles16.cl", "attention_quads.cl", "attention_bits.cl",
+        "mma16_units.cl", "mma_units.cl", "nv_sm80.cl",
     ] for large in ("", "_large")},
 }
 
@@ -68,6 +68,7 @@ def digest_with(monkeypatch, module: str, changed: str) -> str:
         ("wgmma", "ops/nn.py", False),
         ("attention", "kernels/units/attention_mma.cl", True),
         ("attention", "kernels/units/mma_units.cl", True),
+        ("attention", "kernels/units/attention_bits.cl", True),
         ("attention", "kernels/sort/sort.cl", False),
     ],
 )

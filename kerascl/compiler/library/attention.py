@@ -123,7 +123,7 @@ OPERATIONS = (
         outputs=lambda node: ("out", "stat", "kept"), spare_bytes=_spare_kept, preferred=_keeps,
     ),
     LibraryOperation(
-        ATTENTION_KEPT_GRAD, _plan_kept, strided=frozenset((0, 1, 2, 3, 6)), flops=_flops,
+        ATTENTION_KEPT_GRAD, _plan_kept, strided=frozenset(range(8)) - _STATISTICS, flops=_flops,
         outputs=lambda node: ("out", "dk", "dv"),
         spare_bytes=lambda node: 4 * max(x.size for x in node.inputs[:3]), preferred=_keeps,
     ),

@@ -20,6 +20,19 @@
 #define MASK_SIZES
 #endif
 
+// With KEPT_BITS what dropout keeps lies in memory, as attention_bits.cl says.
+#if KEPT_BITS
+#ifdef FORWARD
+#define KEPT_PARAM , __global ushort* restrict pBits
+#else
+#define KEPT_PARAM , __global const ushort* restrict pBits
+#endif
+#define KEPT_SIZE , const int HALVES
+#else
+#define KEPT_PARAM
+#define KEPT_SIZE
+#endif
+
 // rows x features at `from` into a local tile; what lies outside is zero.
 #ifndef FEW_LOADS
 #define FEW_LOADS
@@ -69,9 +82,9 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
 #define FORWARD_PARAMS \
     __global const X_T* restrict pQ, __global const X_T* restrict pK, \
     __global const X_T* restrict pV BIAS_PARAM MASK_PARAM KEY_PARAM, \
-    __global float* restrict pStat, \
+    __global float* restrict pStat KEPT_PARAM, \
     const int T, const int S, const int REPEAT, const float logScale, TENSOR(q), TENSOR(k), \
-    TENSOR(v) BIAS_SIZES MASK_SIZES KEY_SIZES EPILOGUE_PARAMS
+    TENSOR(v) BIAS_SIZES MASK_SIZES KEY_SIZES KEPT_SIZE EPILOGUE_PARAMS
 #ifdef FORWARD
 #define HEADS get_num_groups(1)
 #endif
@@ -102,10 +115,11 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
 #define BACKWARD_PARAMS \
     __global const X_T* restrict pQ, __global const X_T* restrict pK, \
     __global const X_T* restrict pV, __global const X_T* restrict pG BIAS_PARAM MASK_PARAM \
-    KEY_PARAM, __global const float* restrict pStat, __global const float* restrict pDelta RESULTS, \
+    KEY_PARAM, __global const float* restrict pStat, __global const float* restrict pDelta KEPT_PARAM \
+    RESULTS, \
     const int T, const int S, const int REPEAT, const float scale, const float logScale, \
     const float weight, TENSOR(q), TENSOR(k), TENSOR(v), TENSOR(g) BIAS_SIZES MASK_SIZES \
-    KEY_SIZES MORE_PARAMS
+    KEY_SIZES KEPT_SIZE MORE_PARAMS
 
 // The blocks of the other side that a group's rows meet: queries of all its heads, or keys.  Within,
 // `other` and `otherV` hold the block, and `first` is the first query of those at hand.

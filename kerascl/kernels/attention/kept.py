@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 
-from kerascl.kernels.attention import solvers
+from kerascl.kernels.attention import solvers, tiled
 from kerascl.kernels.attention.problem import (
+    MOST_BITS,
     AttentionProblem,
     KeptProblem,
     Tensor,
@@ -21,9 +22,8 @@ from kerascl.kernels.attention.problem import (
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import round_up
+from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, prelude
-from kerascl.kernels.hopper.attention import HopperAttention
-from kerascl.kernels.hopper.attention_gradient import MOST_BITS, HopperAttentionGradient
 from kerascl.kernels.selftests import asked
 
 GROUP = 64
@@ -39,7 +39,11 @@ def serves(problem: AttentionProblem, info) -> bool:
     with asked.comparing():
         forward = solvers.chosen(dataclasses.replace(p, grad=None), info)
         backward = solvers.chosen(dataclasses.replace(p, grad=grad), info)
-    return isinstance(forward, HopperAttention) and isinstance(backward, HopperAttentionGradient)
+    return _keeps(forward) and _keeps(backward)
+
+
+def _keeps(solver: Solver) -> bool:
+    return isinstance(solver, tiled.TiledSolver) and solver.keeps
 
 
 def plan(problem: KeptProblem, info, epilogue: Epilogue) -> Plan:
@@ -51,7 +55,7 @@ def plan(problem: KeptProblem, info, epilogue: Epilogue) -> Plan:
     """
     solver = solvers.chosen(problem, info)
     made = solver.plan(problem, info, epilogue)
-    if problem.grad is None and not isinstance(solver, HopperAttention):
+    if problem.grad is None and not _keeps(solver):
         return Plan([*made.launches, drawn(problem)], made.workspace)
     return made
 

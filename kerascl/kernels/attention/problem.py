@@ -11,6 +11,7 @@ from kerascl.kernels.contract.plan import Arg, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, index_type
 
 MOST_FEATURES = 256
+MOST_BITS = 256 << 20  # bytes of what dropout keeps that one kernel may leave for others
 DTYPES: tuple[DType, ...] = (float16, bfloat16, float32)
 LOG2_E = math.log2(math.e)
 # The logit of a hidden key: finite, so that rows without any visible key become uniform.

@@ -13,6 +13,7 @@ from kerascl.kernels.attention.problem import (
     Tensor,
     extra_refs,
     extra_scalars,
+    kept_words,
     prelude_types,
     shared_defines,
 )
@@ -165,10 +166,12 @@ class TiledSolver(Solver):
     Attributes:
         backward: whether it computes gradients.
         kernel: what its kernels' names begin with.
+        keeps: whether it leaves what dropout keeps, or as gradients reads it: see `KeptProblem`.
     """
 
     backward: bool
     kernel = "attention_tile"
+    keeps = False
     ON_GPU, ON_CPU = 0.35, 0.015  # shares of the rate of multiply-adds
 
     def applies(self, problem: AttentionProblem, info) -> bool:
@@ -199,6 +202,12 @@ class TiledSolver(Solver):
         )  # fmt: skip
         return head(p, epilogue, "", **names) + cl_source("attention/attention_tile.cl")
 
+    def kept_args(self, p: AttentionProblem, slot: str) -> tuple[list[Arg], list[Arg]]:
+        """Of what lies in memory of dropout: its buffer, and the 16-bit words of its rows."""
+        if not (self.keeps and p.kept):
+            return [], []
+        return [Ref(slot)], [Scalar("int", 2 * kept_words(p.source))]
+
 
 class TiledAttention(TiledSolver):
     """A work-group owns a block of queries."""
@@ -210,11 +219,12 @@ class TiledAttention(TiledSolver):
         p = problem
         block = self.part(self.block(p, info), False)
         assert block is not None
+        bits, row = self.kept_args(p, "kept")
         args = (
-            Ref("a"), Ref("b"), Ref("c"), *extra_refs(p, "d"), Ref("stat"),
+            Ref("a"), Ref("b"), Ref("c"), *extra_refs(p, "d"), Ref("stat"), *bits,
             Scalar("int", p.length), Scalar("int", p.source), Scalar("int", p.heads // p.groups),
             Scalar("float", p.scale * LOG2_E), *strides(p, p.q, p.k, p.v), *extra_scalars(p),
-            *epilogue.args,
+            *row, *epilogue.args,
         )  # fmt: skip
         size = (ceil_div(p.length, block.br) * block.threads, p.heads, p.batch)
         source = _loops(p, block, info) + self.source(p, block, epilogue, FORWARD=1)
@@ -232,18 +242,19 @@ class TiledAttentionGradient(TiledSolver):
         p = problem
         whole = self.block(p, info)
         assert whole is not None
-        launches = []
+        launches, extra = [], extra_refs(p, "g")
+        bits, row = self.kept_args(p, chr(ord("g") + len(extra)))
         for keys in (False, True):
             block = self.part(whole, keys)
             rows, count = (p.source, p.groups) if keys else (p.length, p.heads)
             args = (
-                *(Ref(x) for x in "abcd"), *extra_refs(p, "g"), Ref("e"), Ref("f"),
+                *(Ref(x) for x in "abcd"), *extra, Ref("e"), Ref("f"), *bits,
                 *((Ref("dk"), Ref("dv")) if keys else ()),
                 Scalar("int", p.length), Scalar("int", p.source),
                 Scalar("int", p.heads // p.groups), Scalar("float", p.scale),
                 Scalar("float", p.scale * LOG2_E), Scalar("float", 1 / p.source),
                 *strides(p, p.q, p.k, p.v, *filter(None, (p.grad,))), *extra_scalars(p),
-                *(() if keys else epilogue.args),
+                *row, *(() if keys else epilogue.args),
             )  # fmt: skip
             size = (ceil_div(rows, block.br) * block.threads, count, p.batch)
             inner = Epilogue("", (), "") if keys else epilogue

@@ -146,6 +146,7 @@ class HopperAttention(attention_tiled.TiledSolver):
     name = "wgmma_attention"
     kernel = "wgmma_attention"
     backward = False
+    keeps = True
 
     def __init__(self, tile: Tile | None = None, groups: int | None = None):
         self.tile = tile
@@ -219,7 +220,7 @@ class HopperAttention(attention_tiled.TiledSolver):
             + cl_source("units/mma16_units.cl")
             + "#define SHUFFLE_XOR(to, from, bits) SHUFFLE(to, from, bits)\n"
             + cl_source("units/attention_quads.cl")
-            + cl_source("hopper/wgmma_attention_bits.cl")
+            + cl_source("units/attention_bits.cl")
             + cl_source("hopper/wgmma_attention.cl")
         )
 

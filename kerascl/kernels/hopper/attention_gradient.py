@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import (
     LOG2_E,
+    MOST_BITS,
     AttentionProblem,
     Tensor,
     extra_refs,
@@ -48,7 +49,6 @@ KERNEL = "wgmma_attention_gradient"
 START, BLOCK, OTHERS = 5400, 100, 16
 HOLD = 400  # clocks to bring a tile's own rows to registers
 SHARED = 128  # bytes of local memory that matrix units read in a clock
-MOST_BITS = 256 << 20  # bytes of dropout's bits that queries' kernel may leave for that of keys
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,7 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
     name = "wgmma_attention_grad"
     kernel = KERNEL
     backward = True
+    keeps = True
 
     def __init__(
         self, queries: Tile | None = None, keys: Tile | None = None, groups: int | None = None
@@ -326,7 +327,7 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
             + cl_source("units/mma16_units.cl")
             + "#define SHUFFLE_XOR(to, from, bits) SHUFFLE(to, from, bits)\n"
             + cl_source("units/attention_quads.cl")
-            + cl_source("hopper/wgmma_attention_bits.cl")
+            + cl_source("units/attention_bits.cl")
             + cl_source("hopper/wgmma_attention_gradient.cl")
         )
 

@@ -106,21 +106,10 @@
   }
 #if KEEPS
 #define BITS_PARAM , __global ushort* restrict pBits
-#if COARSE
-#define DRAW_BITS DRAW_COARSE(LEAVE_HALF)
-#else
-#define DRAW_BITS \
-    EACH(n_, (NC + 7) / 8) bits[n_] = 0; \
-    EACH(n_, NC) { \
-      DRAWS_ALONG(words_, row0, c0 + 8 * n_) \
-      EACH(e_, 4) if (words_[e_] < keepLimit) bits[n_ / 8] |= 1u << BIT_OF(n_, e_); \
-    } \
-    LEAVE_BITS
-#endif
 #define DROP(s0) { \
     const int c0 = s0; \
     uint bits[(NC + 7) / 8]; \
-    DRAW_BITS \
+    DRAW_BITS(bits, row0, LEAVE_HALF) \
     EACH(n_, NC) EACH(e_, 4) \
       x[4 * n_ + e_] = bits[n_ / 8] >> BIT_OF(n_, e_) & 1u ? x[4 * n_ + e_] : 0.0f; \
   }

@@ -231,9 +231,9 @@
 #define FACTOR_V keepFactor
 #elif HAS_DROPOUT
 #if KEPT_BITS
-#define DRAW_BLOCK FIND_BITS
+#define DRAW_BLOCK FIND_BITS(bits, row0)
 #elif COARSE && !KEYS
-#define DRAW_BLOCK DRAW_COARSE(HAND_BITS)
+#define DRAW_BLOCK DRAW_BITS(bits, row0, HAND_BITS)
 #else
 #define DRAW_BLOCK \
     EACH(n_, (NC + 7) / 8) bits[n_] = 0; \
@@ -261,7 +261,7 @@
 #elif HANDED
 #define BITS_PARAM , __global ushort* restrict pBits
 #define HAND_BITS(word, t, nth, upper) LEAVE_HALF(word, t, nth, upper)
-#define HAND_BLOCK LEAVE_BITS
+#define HAND_BLOCK LEAVE_BITS(bits, row0)
 #else
 #define BITS_PARAM
 #define HAND_BITS(word, t, nth, upper)

@@ -16,7 +16,7 @@ from kerascl.dtypes import float32
 from kerascl.kernels.attention import tiled as attention_tiled
 from kerascl.kernels.attention.problem import AttentionProblem
 from kerascl.kernels.contract.epilogue import STORE_VECTOR, Epilogue, VectorStore
-from kerascl.kernels.contract.sizes import round_up
+from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source
 from kerascl.kernels.selftests import asked, part
 from kerascl.kernels.selftests.asked import SelfTest
@@ -46,7 +46,7 @@ class FragmentBlock:
     def local_bytes(self, p: AttentionProblem) -> int:
         """Bytes of local memory of the hungriest kernel: LOCAL_BYTES of attention_mma.cl."""
         width, depth = (4 * round_up(n, 16) + 16 for n in (p.width, p.depth))
-        facts = 0 if p.grad is None else 8
+        facts = 0 if p.grad is None else 8 + p.kept * 4 * ceil_div(self.br, 32)
         return STAGES * self.bc * (width + depth + facts)
 
     def fits(self, p: AttentionProblem, info: DeviceInfo) -> bool:
@@ -60,6 +60,8 @@ class FragmentBlock:
 
 
 STAGES = 2  # blocks of columns in local memory
+# Clocks of a compute unit to draw dropout's numbers of a logit: fitted to an H200.
+DRAW = 0.25
 # (most features, block): larger ones first; registers bound the features.
 FORWARD = (
     (64, FragmentBlock(4, 2, 32)), (128, FragmentBlock(4, 1, 32)), (64, FragmentBlock(2, 1, 32)),
@@ -96,6 +98,7 @@ class _FragmentSolver(attention_tiled.TiledSolver):
     """
 
     kernel = "attention_mma"
+    keeps = True
     # Share of the instruction's rate: an H200's with dropout. Local memory, of which four bytes a
     # multiply-add of 16 rows must be read, bounds the gradients to twice that.
     EFFICIENCY = 0.19
@@ -112,7 +115,11 @@ class _FragmentSolver(attention_tiled.TiledSolver):
         p, rates, launches = problem, machine.of(info), 2 if self.backward else 1
         rate = rates.matrix_rate(float32) or rates.rate(float32)
         rate *= MATRIX.get(info.matrix, 1.0) * self.EFFICIENCY
-        return max(p.products / rate, rates.moving(p.nbytes)) + launches * rates.launch
+        time = p.products / rate
+        if self.backward and p.kept:
+            draws = rates.clocks(launches * p.logits * DRAW / info.compute_units)
+            time = max(time - draws, time / 2)
+        return max(time, rates.moving(p.nbytes)) + launches * rates.launch
 
     def block(self, p: AttentionProblem, info: DeviceInfo) -> Any:
         if self.given is not None:
@@ -126,7 +133,7 @@ class _FragmentSolver(attention_tiled.TiledSolver):
     def source(self, p: AttentionProblem, block: Any, epilogue: Epilogue, **names: int) -> str:
         names |= dict(
             BR=block.br, BC=block.bc, MI=block.blocks, THREADS=block.threads, EB=4,
-            X_BYTES=p.q.dtype.itemsize, STAGES=STAGES, OWN_LOCAL=0, LARGE=0,
+            X_BYTES=p.q.dtype.itemsize, STAGES=STAGES, OWN_LOCAL=0, LARGE=0, KEPT_BITS=int(p.kept),
             DOWNWARD=int(not p.scale > 0),
         )  # fmt: skip
         text = attention_tiled.head(p, epilogue, "", **names)
@@ -137,8 +144,8 @@ class _FragmentSolver(attention_tiled.TiledSolver):
 
 
 # What the text is made of behind the facts of a problem.
-PIECES = ("mma_units", "nv_sm80", "mma16_units", "attention_quads", "attention_mma_tiles32",
-          "attention_mma")  # fmt: skip
+PIECES = ("mma_units", "nv_sm80", "mma16_units", "attention_quads", "attention_bits",
+          "attention_mma_tiles32", "attention_mma")  # fmt: skip
 
 
 def stores(name: str, pointer: str, p: AttentionProblem) -> str:

@@ -25,7 +25,7 @@ from kerascl.kernels.selftests import asked
 from kerascl.kernels.selftests import part as parts
 from kerascl.kernels.selftests.asked import SelfTest
 from kerascl.kernels.tuning import machine
-from kerascl.kernels.units.attention import stores
+from kerascl.kernels.units.attention import DRAW, stores
 from kerascl.kernels.units.nv_sm80 import FRAGMENTS, MATRIX
 from kerascl.runtime.device import DeviceInfo
 
@@ -35,8 +35,6 @@ PLAIN = 49152 - 256  # bytes of local memory without a rewrite
 LARGE = SHARED_LIMIT // 2  # with one, where a compute unit is to hold two work-groups
 # What a work-group does but once takes as long as so many columns.
 START = 250
-# Clocks of a compute unit to draw dropout's numbers of a logit: fitted to an H200.
-DRAW = 0.25
 # The self-tests, by name: of tiles of up to PLAIN bytes, and of those beyond.
 BASE, BEYOND = "attention_mma16", "attention_mma16_large"
 MODULES = {
@@ -81,7 +79,7 @@ class Tile:
         """Bytes of local memory: LOCAL_BYTES of attention_mma.cl."""
         width, depth = (2 * round_up(n, 16) + 16 for n in (p.width, p.depth))
         own = width if p.grad is None else width + depth
-        facts = 8 if keys else 0
+        facts = 8 + 4 * p.kept * ceil_div(self.br, 32) if keys else 0
         ring = self.stages * self.bc * (width + depth + facts)
         return ring + (0 if self.held else self.br * own)
 
@@ -202,6 +200,7 @@ class _Solver16(attention_tiled.TiledSolver):
     """
 
     kernel = "attention_mma16"
+    keeps = True
     tables: tuple[Table, ...]
 
     def __init__(self, tables: tuple[Table, ...] | None = None, room: int | None = None):
@@ -230,7 +229,8 @@ class _Solver16(attention_tiled.TiledSolver):
         tiles = self.block(p, info)
         assert tiles is not None
         work = sum(tile.work(p, info, keys=k > 0) for k, tile in enumerate(tiles))
-        draws = len(tiles) * p.logits * DRAW / info.compute_units if p.dropout else 0.0
+        drawing = p.dropout and not (self.backward and p.kept)
+        draws = len(tiles) * p.logits * DRAW / info.compute_units if drawing else 0.0
         time = work / rate + rates.clocks(draws)
         return max(time, rates.moving(p.nbytes)) + len(tiles) * rates.launch
 
@@ -249,6 +249,7 @@ class _Solver16(attention_tiled.TiledSolver):
             BR=block.br, BC=block.bc, MI=block.blocks, THREADS=block.threads, EB=2,
             X_BYTES=dtype.itemsize, STAGES=block.stages, OWN_LOCAL=int(not block.held),
             LARGE=int(block.large(p, keys)), RESIDENT=block.resident, DOWNWARD=0,
+            KEPT_BITS=int(p.kept),
         )  # fmt: skip
         text = attention_tiled.head(p, epilogue, "", **names)
         if keys:
@@ -263,8 +264,8 @@ class _Solver16(attention_tiled.TiledSolver):
 
 
 # What the text is made of behind the facts of a problem.
-PIECES = ("mma_units", "nv_sm80", "mma16_units", "attention_quads", "attention_mma_tiles16",
-          "attention_mma")  # fmt: skip
+PIECES = ("mma_units", "nv_sm80", "mma16_units", "attention_quads", "attention_bits",
+          "attention_mma_tiles16", "attention_mma")  # fmt: skip
 
 
 class Attention16(_Solver16, attention_tiled.TiledAttention):

@@ -41,6 +41,6 @@ def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
         kind(tuple(_first(t, p, k > 0) for k, t in enumerate(kind.tables)), attention16.LARGE)
         for kind, p in zip(kinds, attention_selftest.problems(case, dtype), strict=True)
     ]
-    return attention_selftest.attentions(info, [
-        (case, dtype, attention16_selftest.BOUNDS[dtype], attention_selftest.one_way(way, solvers))
-    ])  # fmt: skip
+    bound, one = attention16_selftest.BOUNDS[dtype], attention_selftest.one_way(way, solvers)
+    cases = [(case, dtype, bound, one)]
+    return attention_selftest.attentions(info, cases, kept=(False, True))

@@ -35,4 +35,5 @@ def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
     dtype, _, (*words, way) = part.parsed(of)
     solvers = attention_selftest.one_way(way, [kind(room=attention16.PLAIN) for kind in kinds])
     case = CASES[" ".join(words)]
-    return attention_selftest.attentions(info, [(case, dtype, BOUNDS[dtype], solvers)])
+    cases = [(case, dtype, BOUNDS[dtype], solvers)]
+    return attention_selftest.attentions(info, cases, kept=(False, True))

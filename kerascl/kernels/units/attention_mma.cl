@@ -26,7 +26,8 @@
 #define FACTS 0
 #else
 #define OWN_V DS
-#define FACTS (KEYS ? 8 : 0)  // of a query in a stage: statistic and delta
+// Of a query in a stage: statistic, delta, bits.
+#define FACTS (KEYS ? 8 + 4 * KEPT_BITS * OWN_WORDS : 0)
 #endif
 #define OWN (OWN_LOCAL * BR * (WS + OWN_V))
 #define STAGE (BC * (WS + DS + FACTS))
@@ -137,7 +138,14 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION(
           x[i][j][2 * r + e] = w;
         }
       }
-#if HAS_DROPOUT
+#if KEPT_BITS
+      const int c0 = s0;
+      EACH(i, MI) EACH(n, WORDS) {
+        DRAW_FOUR(rows, row0 + ROW(i, 0), n, LEAVE_HALF)
+        EACH(m, 4) EACH(e, 4) if (4 * n + m < NC)
+          x[i][4 * n + m][e] = rows[e >> 1] & 1u << (8 * m + (e & 1)) ? x[i][4 * n + m][e] : 0.0f;
+      }
+#elif HAS_DROPOUT
       EACH(i, MI) EACH(j, NC) {
         DRAWS_ALONG(words, row0 + ROW(i, 0), s0 + 8 * j)
         EACH(e, 4) x[i][j][e] = KEPT(x[i][j][e], words[e]);
@@ -177,6 +185,35 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION(
 #endif
 
 #ifdef BACKWARD
+// What decides whether dropout keeps the results of a fragment: numbers, or bits that the forward
+// pass has left.  Queries fetch their rows' words.  To keys come with a query's facts the OWN_WORDS
+// that have bits of the group's keys, of which a warp has 16 or 32.
+#define OWN_WORDS ((BR + 31) / 32)
+#if KEPT_BITS
+#undef KEPT
+#define KEPT(x, bit) ((bit) ? (x) : 0.0f)
+#define DRAWS(words, i, j) \
+  uint words[4]; \
+  EACH(e_, 4) words[e_] = KEPT_BIT(i, j, e_);
+#elif KEYS
+#define DRAWS(words, i, j) DRAWS_ACROSS(words, c0 + COLUMN(j, 0), row0 + ROW(i, 0))
+#else
+#define DRAWS(words, i, j) DRAWS_ALONG(words, row0 + ROW(i, 0), c0 + 8 * (j))
+#endif
+#if KEPT_BITS && KEYS
+#define KEPT_BIT(i, j, e) (as_uint(kept_[(e) & 1]) & own_bit << (16 * (i) + 8 * ((e) >> 1)))
+#define GET_KEPT(j) \
+  float kept_[2]; \
+  GET_FLOATS(kept_[0], kept_[1], own_bits + otherV + BC * (DS + 8) + 4 * COLUMN(j, 0));
+#define COPY_KEPT(to, h, t, there) \
+  EACH(w_, OWN_WORDS) \
+    COPY_SOME(CP4, (to) + 4 * BC * w_, (__global const uint*)pBits \
+              + WORD_AT(h, t, min(r0 / 32 + w_, HALVES / 2 - 1)), there);
+#else
+#define KEPT_BIT(i, j, e) (kept[i][(e) >> 1][(j) / 4] & 1u << (8 * ((j) % 4) + ((e) & 1)))
+#define GET_KEPT(j)
+#define COPY_KEPT(to, h, t, there)
+#endif
 #if KEYS
 // Places (head, first query) of the blocks that the group's keys meet.
 #if CAUSAL && !HAS_MASK
@@ -218,6 +255,7 @@ inline bool sees(__global const float* stats, const int t0, const int T) {
     COPY_SOME(CP4, (at) + BC * (WS + DS) + 4 * i_, pStat + (INDEX_T)(b * HEADS + h_) * T + t_, n_); \
     COPY_SOME(CP4, (at) + BC * (WS + DS + 4) + 4 * i_, \
               pDelta + ((INDEX_T)b * T + t_) * HEADS + h_, n_); \
+    COPY_KEPT((at) + BC * (WS + DS + 8) + 4 * i_, h_, t_, n_) \
   }
 #else
 #define SETTLE(h, t)
@@ -248,6 +286,9 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION_GRA
   __global const X_T* v_ = pV + vOff + b * v0 + group * v2 + r0 * v1;
   KEEP(base, k_, k1, k3, S - r0, WIDTH, WP)
   KEEP(base + BR * WS, v_, v1, v3, S - r0, DEPTH, DP)
+#if KEPT_BITS
+  const uint own_bits = 4 * BC * (warp0 / 32 - r0 / 32), own_bit = 1u << (warp0 % 32 + g);
+#endif
   HOLD(own, base, k_, k1, k3, S - r0, WIDTH, WP)
   HOLD(ownV, base + BR * WS, v_, v1, v3, S - r0, DEPTH, DP)
 #else
@@ -296,6 +337,10 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION_GRA
     COMMIT;
     if (EB == 2 || WORKS(warp0 < ROWS && MEETS(KEYS ? c0 + BC > warp0 : warp0 + WARP_ROWS > c0))) {
       const uint other = ring + stage * STAGE, otherV = other + BC * WS;
+#if KEPT_BITS && !KEYS
+      uint kept[MI][2][WORDS];
+      EACH(i, MI) EACH(r, 2) FIND_WORDS(kept[i][r], row0 + ROW(i, 2 * r))
+#endif
       PRODUCTS(x, own, other, WP)
       PRODUCTS(y, ownV, otherV, DP)
       float factor = logScale;
@@ -313,18 +358,18 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void ATTENTION_GRA
           if (s >= S) x[i][j][e] = -INFINITY;
         }
       }
+#if KEPT_BITS && !KEYS
+      EACH(i, MI) EACH(r, 2) OWN_PAIRS(kept[i][r])
+#endif
       EACH(j, NC) {
 #if KEYS
+        GET_KEPT(j)
         float stat_[2], delta_[2];
         GET_FLOATS(stat_[0], stat_[1], otherV + BC * DS + 4 * COLUMN(j, 0));
         GET_FLOATS(delta_[0], delta_[1], otherV + BC * DS + 4 * BC + 4 * COLUMN(j, 0));
 #endif
         EACH(i, MI) {
-#if KEYS
-          DRAWS_ACROSS(words, c0 + COLUMN(j, 0), row0 + ROW(i, 0))
-#else
-          DRAWS_ALONG(words, row0 + ROW(i, 0), c0 + 8 * j)
-#endif
+          DRAWS(words, i, j)
           EACH(e, 4) {
 #if KEYS
             const float top = stat_[e & 1], less = delta_[e & 1];

@@ -213,4 +213,4 @@ def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
     return attentions(info, [
         (case, dtype, BOUNDS[dtype], one_way(way, _solvers(*blocks)))
         for case, blocks in CASES[" ".join(words)]
-    ])  # fmt: skip
+    ], kept=(False, True))  # fmt: skip
