@@ -68,6 +68,18 @@ def test_results_are_those_of_numbers_that_each_draws(more, serving, rng, monkey
         np.testing.assert_allclose(c, b, rtol=1e-5, atol=1e-5)  # sums in another order
 
 
+def test_masks_are_read_as_they_lie(serving, rng):
+    """Beside a bias, too, though its place is that of what is kept where there is neither."""
+    q, k, v = drawn(rng, groups=4)
+    mask = kc.array(rng.random((2, 1, 1, 20)) > 0.4)
+    bias = kc.array(rng.normal(size=(4, 12, 20)).astype(np.float32))
+    more = dict(mask=mask, bias=bias)
+    found = kc.jit(lambda *x: step(*x, **more))(q, k, v)
+    assert [p.mask.strides for p in serving] == [(20, 0, 0, 1)] * 2
+    for a, b in zip(found, step(q, k, v, **more), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-5)
+
+
 def test_both_passes_of_a_step(serving, rng):
     assert counts(*step(*drawn(rng))) == [0, 0, 1, 1]
     kc.jit(step)(*drawn(rng))

@@ -402,7 +402,10 @@ def test_every_solver_names_a_part_for_its_dtype_and_direction(matrix, answers):
 
 def _use(solver, p, info):
     assert solver.applies(p, info)
-    return solver.plan(p, info, STORE)
+    plan = solver.plan(p, info, STORE)
+    for launch in plan.launches:  # as a program asks that has several
+        assert launch.several is None or launch.several.proven()
+    return plan
 
 
 def relied_on(info, make):

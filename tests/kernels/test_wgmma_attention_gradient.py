@@ -188,7 +188,7 @@ FAULTS = {
     "other bits, dropped": (">> BIT_OF(n, e) & 1u", ">> BIT_OF(n, (e) ^ 1) & 1u"),
     "other fours, dropped, coarse": ("8 * m_ + 2 * (t4 & 2)", "8 * m_"),
     "fours' halves, dropped, coarse": ("if (block_.x << 16 < k", "if (block_.y << 16 < k"),
-    "fours' rows, dropped, coarse": ("t4 & 1 ? other_ : own_, l", "own_, l"),
+    "fours' rows, dropped, coarse": ("(t4 & 1 ? other_ : own_) >", "own_ >"),
     "bits of other fours, dropped, coarse": ("own_ <<= 2 * (t4 & 2);", ""),
     "bits of one half, dropped, coarse": ("t4 >> 1) \\\n      EXCHANGE", "0) \\\n      EXCHANGE"),
     "bits of other keys, dropped": ("first / 32 + w]", "w]"),

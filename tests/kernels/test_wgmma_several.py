@@ -9,7 +9,10 @@ from kerascl import dtypes
 from kerascl.kernels.hopper import left, pingpong, tiles, transposed
 from kerascl.kernels.hopper import matmul as hopper_matmul
 from kerascl.kernels.hopper.selftests import products
+from kerascl.kernels.hopper.selftests import several as selftest
 from kerascl.kernels.hopper.selftests.several import together
+from kerascl.kernels.selftests import trial
+from kerascl.runtime.device import DeviceError
 from tests.kernels import emulator, test_wgmma
 from tests.kernels.harness import poisoned, random_array
 from tests.kernels.test_wgmma_channel_major import tf32
@@ -24,7 +27,7 @@ SOLVERS = {
     "transposed, in slices": transposed.TransposedMatmul(TURNED, 2),
     "left": left.LeftMatmul(TURNED, 1),
 }
-SIZES = (72, 40, 136), (200, 136, 72), (300, 264, 200)
+SIZES = (400, 40, 136), (200, 136, 72), (300, 264, 200)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
@@ -54,3 +57,28 @@ def test_as_one_by_one(cpu_dev, cpu_info, how, size, count, dtype, rng):
     got = emulator.run_outputs_of(plan, found, outs, cpu_dev)
     for name, want in wants.items():
         assert test_wgmma.relative(got[name], want) < 1e-6, name
+
+
+@pytest.mark.parametrize("part", ["bfloat16", "float32 transposed", "float32 left"])
+def test_self_test(cpu_dev, cpu_info, part, monkeypatch):
+    """It passes where buffers are those of their products, and says what is wrong where not."""
+    fault = ()
+
+    def compute(plan, inputs, outs, dev):
+        if fault:
+            for n, launch in enumerate(plan.launches):
+                if fault[0] in launch.source:
+                    text = launch.source.replace(*fault)
+                    plan.launches[n] = dataclasses.replace(launch, source=text)
+        for name, got in emulator.run_outputs_of(plan, inputs, outs, cpu_dev).items():
+            outs[name][...] = got
+
+    monkeypatch.setattr(trial, "compute", compute)
+    monkeypatch.setattr(selftest, "SIZES", (500, 136, 72))
+    trial.run(cpu_dev, selftest.trials(cpu_info, part))
+    fault = ("bias = bias_2;", "bias = bias_1;")
+    with pytest.raises(DeviceError, match="several products"):
+        trial.run(cpu_dev, selftest.trials(cpu_info, part))
+    fault = ("(ulong)pB_1 +", "(ulong)pB +")
+    with pytest.raises(DeviceError, match="several products"):
+        trial.run(cpu_dev, selftest.trials(cpu_info, part))

@@ -15,7 +15,7 @@ from kerascl.runtime.device import DeviceInfo
 PARAMETERS = 64  # bytes of a launch's parameters that others than the arguments take, at most
 
 
-def key(step: Step) -> Hashable:
+def key(step: Step) -> tuple[Hashable, ...]:
     """What is equal for launches that one can do: all but their buffers."""
     plain = tuple(_plain(arg) for arg in step.args)
     return "several", step.program, step.name, step.local_size, plain

@@ -1,6 +1,6 @@
 """What dropout keeps, left by the forward pass for the gradients, which then draw no numbers.
 
-Drawing takes about as long as all else in a kernel on matrix units: see `KeptProblem`.
+Drawing is a good part of a kernel's work on matrix units: see `KeptProblem`.
 """
 
 from __future__ import annotations

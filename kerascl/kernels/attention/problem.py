@@ -33,7 +33,7 @@ class Dropout:
 
     Those that are kept, times `factor`, are those that kerascl/philox.py says of an array
     (batch, heads, length, source) and `limit`: what `kerascl.ops.random.dropout` draws for all
-    probabilities lying in memory.  Both passes draw the numbers again.
+    probabilities lying in memory.  Both passes draw the numbers, but see `KeptProblem`.
 
     Attributes:
         limit: of the word; limit / 2**32 is the chance of being kept.

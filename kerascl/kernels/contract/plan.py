@@ -112,8 +112,8 @@ class Launch:
 
     `text` is the kernel alone, where it may share a translation unit and its work-groups may share
     a launch with others of the same text: it then asks for its place by get_global_id(0) or
-    get_group_id(0) only.  `division` is None where nothing is known of it, `several` where one launch
-    is no better than two, or nobody has written it.
+    get_group_id(0) only.  `division` is None where nothing is known of it, `several` where a launch
+    takes on nobody else's work.
     """
 
     source: str

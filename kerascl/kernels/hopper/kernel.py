@@ -31,10 +31,11 @@ Args = tuple[Arg, ...]
 OPERANDS = "pA", "pB", "pA2", "pB2"  # the kernels' parameters
 COMPUTING = 32  # registers of a work-item for addresses, and for what an epilogue computes
 BROUGHT = 16  # for one operand of it that is brought
-# Products of equal shapes that a launch takes at most: of more maps and pointers are many.  Where
-# one alone has work-groups busy for so many tiles there is nothing to gain.
+# Products of equal shapes that a launch takes at most: of more, maps and pointers are many.  Those
+# with tiles for less than half of the compute units are not worth a text of their own, and those
+# with tiles for so many turns leave little idle.
 SEVERAL = 4
-SEVERAL_TILES = 8
+SEVERAL_TURNS = 8
 
 
 @dataclass(frozen=True)
@@ -164,8 +165,9 @@ class Run:
     ) -> Several | None:
         """How a launch takes several such products; None where it takes one, or need not."""
         known = all(isinstance(arg, Ref | Scalar) for arg in epilogue.args)
-        enough = tiles >= SEVERAL_TILES * info.compute_units * self.shape.groups
-        if self.lone or epilogue.moments or enough or not known:
+        units = info.compute_units
+        fitting = units // 2 <= tiles <= SEVERAL_TURNS * units * self.shape.groups
+        if self.lone or epilogue.moments or not (fitting and known):
             return None
         return Several(
             SEVERAL, lambda count: self._source(params, epilogue, count)[0],

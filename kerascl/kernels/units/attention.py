@@ -60,7 +60,7 @@ class FragmentBlock:
 
 
 STAGES = 2  # blocks of columns in local memory
-# Clocks of a compute unit to draw dropout's numbers of a logit: fitted to an H200.
+# Clocks of a compute unit to draw dropout's numbers of a logit: counted, not measured.
 DRAW = 0.25
 # (most features, block): larger ones first; registers bound the features.
 FORWARD = (

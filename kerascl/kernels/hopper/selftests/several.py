@@ -17,10 +17,11 @@ from kerascl.kernels.hopper.selftests import products
 from kerascl.kernels.hopper.tiles import SHAPES
 from kerascl.kernels.matmul.problem import MatmulProblem
 from kerascl.kernels.selftests import part
-from kerascl.kernels.selftests.trial import Data, Trial, check
+from kerascl.kernels.selftests.trial import Arrays, Data, Trial, check
 from kerascl.runtime.device import DeviceInfo
 
 COUNT = 3
+UNITS = 8  # so few that work-groups have several tiles, of more than one product
 SIZES = 700, 392, 424  # rows, columns and depth, which no tile divides
 BOUNDS = {"bfloat16": 2e-5, "float16": 2e-5, "float32": 1e-3}
 # Of a part the solvers, and whether a's m is contiguous.
@@ -66,6 +67,7 @@ def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
     dtype, (solvers, turned) = part.parsed(of)[0], KINDS[of]
     m, n, k = SIZES
     p = products.matmul(m, n, k, dtype, turned, False)
+    info = dataclasses.replace(info, compute_units=UNITS)
     for solver in solvers:
         plan = together(solver.plan(p, info, products.biased(dtypes.float32, n)), COUNT)
         what = f"several products ({solver.name}, {of})"
@@ -74,7 +76,9 @@ def trials(info: DeviceInfo, of: str) -> Iterator[Trial]:
 
 def _data(what: str, p: MatmulProblem, dtype: DType, turned: bool) -> Data:
     rng = np.random.default_rng()
-    inputs, outs, wants = {}, {}, {}
+    inputs: Arrays = {}
+    outs: Arrays = {}
+    wants: Arrays = {}
     for nth in ("", *map(str, range(1, COUNT))):
         a = rng.standard_normal((p.m, p.k), np.float32).astype(dtype.numpy)
         b = rng.standard_normal((p.k, p.n), np.float32).astype(dtype.numpy)
