@@ -130,7 +130,7 @@ FAULTS = {  # the kernel's text, what takes its place, and what is found
                       "32 + chunk * 4 + odd)\n#define PLACE", WRONG),
     "next row": ("#define NEXT_ROW 1", "#define NEXT_ROW 8", WRONG),
     "panel loaded": ("m0 + 32 * p, k0", "m0, k0", WRONG),
-    "maps": ("TMA_MATRIX(to, maps + 16, bar, k0, n0", "TMA_MATRIX(to, maps, bar, k0, n0", "BYTES"),
+    "maps": ("(to, map_a + 16, bar, k0, n0", "(to, map_a, bar, k0, n0", "BYTES"),
     "batch": ("k0, n0, b2, b1, b0", "k0, n0, b1, b2, b0", WRONG),
     "column of a tile": ("n0 = pn * BN;", "n0 = pn * BM;", WRONG),
     "row of a tile": ("m0 = pm * BM,", "m0 = pm * BN,", WRONG),

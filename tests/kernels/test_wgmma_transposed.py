@@ -151,7 +151,7 @@ FAULTS = {  # the kernel's text, what takes its place, and what is found
     "no fence": ("WG_FENCE;", "", "FENCE"),
     "arrivals": ("RING_BARRIERS(4 * NWG)", "RING_BARRIERS(NWG)", "a phase"),
     "local memory": ("RING + 16 * STAGES", "RING", "SHARED"),
-    "map not acquired": ("      MAP_ACQUIRE(maps + 16);\n", "", "ACQUIRED"),
+    "map not acquired": ("c < MAPS", "c < 1", "ACQUIRED"),
     "exchange": ("SHUFFLE(got0, give0, distance);", "SHUFFLE(got0, give0, 8);", WRONG),
     "row of a tile": ("m0 = pm * BN,", "m0 = pm * BN + 1,", WRONG),
 }
