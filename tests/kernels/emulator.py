@@ -565,7 +565,7 @@ def emulate(
         dataclasses.replace(
             launch, source=source, global_size=(groups * count,), local_size=(count,),
             options=("-cl-opt-disable",),  # building takes longer than running
-            args=(
+            several=None, args=(
                 *launch.args, *map(Ref, slots),
                 Scalar("ulong8", (*operands, first, generations, maps, 0)),
             ),
