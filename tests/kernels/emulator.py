@@ -23,7 +23,7 @@ import numpy as np
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.kernels.hopper import tiles
-from kerascl.kernels.hopper.ptx import REWRITE
+from kerascl.kernels.hopper.ptx import REWRITE, TO_TF32
 from kerascl.runtime.device import Device
 from tests.kernels import emulator_attention, emulator_left, emulator_shared
 from tests.kernels.harness import run_outputs
@@ -224,7 +224,8 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
                       (m[7] >> 16 & 255) + 1, (m[7] >> 24 & 255) + 1};
   const int x[5] = {x0, x1, x2, x3, x4};
   const uint rows = box[1] * box[2] * box[3] * box[4], bytes = rows * 128;
-  int ok = words || kind == (head | EMU_CODE);
+  const int whole = EMU_SIZE == 4 && kind == (head | EMU_WHOLE);  // the kernel rounds it
+  int ok = words || whole || kind == (head | EMU_CODE);
   ok = ok && m[3] >> 32 == 0 && (m[6] >> 32 & 0xffffff) == 0 && m[7] >> 32 == 0;
   ok = ok && m[8] == bytes && m[9] == 1024 && box[0] * nbytes == 128 && m[0] % 16 == 0;
   for (int i = 10; i < 16; ++i) ok = ok && m[i] == 0;
@@ -264,7 +265,7 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
       __global uchar* const at = ring + emu_swizzle(to + row * 128 + i * nbytes);
       if (nbytes == 4) {
         const uint v = live ? *(__global const uint*)(from + i * 4) : 0;
-        *(__global uint*)at = EMU_ROUNDED(v);
+        *(__global uint*)at = whole ? v : EMU_ROUNDED(v);
       } else {
         *(__global ushort*)at = live ? *(__global const ushort*)(from + i * 2) : 0;
       }
@@ -440,7 +441,7 @@ _ASM = (
     (r'asm\("cvt\.rn\.bf16\.f32.*?"=h"\((\w+)\) : "f"\((\w+)\)\);', r"\1 = kcl_to_bf16(\2);"),
     (r'asm volatile\("(?:fence\.|bar\.sync|//#entry).*?\);', ""),
 )
-_CODES = {"tf32": (7 << 7 | 1 << 16, 4), "bf16": (10 << 7, 2), "f16": (6 << 7, 2)}
+_CODES = {"tf32": (7 << 7 | TO_TF32, 4), "bf16": (10 << 7, 2), "f16": (6 << 7, 2)}
 
 
 def arguments(launch: Launch) -> dict[str, int]:
@@ -600,7 +601,7 @@ def _source(
     attention = emulator_attention.DEVICE if shapes else ""
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
-        CODE_16=_CODES["bf16"][0], KINDS=kinds, TURNS=turns, PARTS=parts, LANES=lanes,
+        CODE_16=_CODES["bf16"][0], WHOLE=code & ~TO_TF32, KINDS=kinds, TURNS=turns, PARTS=parts, LANES=lanes,
         EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
         GENERATION=_GENERATION, LIMIT=tiles.SHARED_LIMIT,
         **{f"N{of}": columns for of, columns, _ in shapes},

@@ -5,6 +5,7 @@ DEVICE = r"""
 #define REGISTERS(change, n)
 #define PREFETCH(p)
 #define WARP_SYNC
+#define ROUND_TF32(w) w = EMU_ROUNDED(w)
 #if EMU_SIZE == 4
 // Registers 0 to 3 of lane t: rows g and g + 8 at k = t, then at k = t + 4.
 #define EMU_LEFT(d, x0, x1, b, add, columns, b_mn) { \

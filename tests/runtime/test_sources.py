@@ -19,10 +19,14 @@ PROGRAMS = {
         module: [f"{name}.cl"] for name, module in hopper_probe.MODULES.items()
         if name not in (
             hopper_probe.CONVOLUTIONS, "wgmma_attention_whole", "wgmma_sum", "wgmma_several",
+            "wgmma_dense",
         )
     },
     hopper_probe.MODULES["wgmma_sum"]: ["wgmma.cl"],
     hopper_probe.MODULES["wgmma_several"]: ["wgmma.cl", "wgmma_transposed.cl"],
+    hopper_probe.MODULES["wgmma_dense"]: [
+        "wgmma.cl", "wgmma_dense.cl", "wgmma_transposed.cl",
+    ],
     hopper_probe.MODULES["wgmma_attention_whole"]: ["wgmma_attention_gradient.cl"],
     hopper_probe.MODULES[hopper_probe.CONVOLUTIONS]: [
         "wgmma.cl", "wgmma_register_blocked.cl",

@@ -1,6 +1,6 @@
 """Simplify a graph before compiling it: equal values once, fewer views, padding in convolutions,
-attention that is written out by its kernels, sums of products as one, large products with aligned
-rows.
+attention that is written out by its kernels, sums of products as one, gradients of dense layers
+together, large products with aligned rows.
 
 The graph that users hold is never changed: new nodes are made where something
 differs.  Leaves are kept, so that a compiled program finds its inputs.
@@ -14,6 +14,7 @@ from typing import Any
 
 from kerascl.compiler import library
 from kerascl.compiler.graph.chains import Replacement, chains
+from kerascl.compiler.graph.dense import dense_gradients
 from kerascl.compiler.graph.formula import Formula, formula_of
 from kerascl.compiler.graph.kept import kept_dropout
 from kerascl.compiler.graph.pitch import with_longer_rows
@@ -53,12 +54,12 @@ def rewrite(
         graph.add(node)
     found = [graph.new[id(root)] for root in roots]
     simpler = topological(found)
-    for replacements in (chains, kept_dropout, summed_products):
+    for replacements in (chains, kept_dropout, summed_products, dense_gradients):
         instead = replacements(simpler, found, info)
         if instead:
             serials = graph.origin
             graph = _Rewriter(simpler, info, instead)
-            for node in simpler:
+            for node in _in_order(found, instead):
                 graph.add(node, serials.get(id(node)))
             found = [graph.new[id(new)] for new in found]
             simpler = topological(found)
@@ -80,6 +81,23 @@ def rewrite(
         taken.add(id(place))
         new_roots.append(new)
     return topological(new_roots), new_roots, graph.origin
+
+
+def _in_order(roots: Sequence[Node], instead: Mapping[int, Replacement]) -> list[Node]:
+    """The nodes behind roots in topological order, where some wait for what stands for them."""
+    order: list[Node] = []
+    seen: set[int] = set()
+    stack = [(root, False) for root in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            order.append(node)
+        elif id(node) not in seen:
+            seen.add(id(node))
+            stack.append((node, True))
+            other = instead.get(id(node))
+            stack.extend((x, False) for x in reversed(other.values if other else node.inputs))
+    return order
 
 
 class _Rewriter:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from kerascl.compiler.graph.operands import Operand
+from typing import TypeVar
+
+from kerascl.compiler.graph.operands import Operand, operand
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
 from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.matmul import solvers as matmul
-from kerascl.kernels.matmul import sums
-from kerascl.kernels.matmul.problem import MatmulProblem, SumProblem
-from kerascl.ops.contraction import MATMUL, MATMUL_SUM
+from kerascl.kernels.matmul import dense, sums
+from kerascl.kernels.matmul.problem import (
+    DenseGradProblem,
+    MatmulProblem,
+    SumProblem,
+    normalise_matmul,
+)
+from kerascl.ops.contraction import DENSE_GRAD, MATMUL, MATMUL_SUM
 from kerascl.runtime.device import DeviceInfo
 
+Problem = TypeVar("Problem", bound=MatmulProblem)
 
-def _problem(node: Node, reads: list[Operand]) -> MatmulProblem:
+
+def _problem(
+    node: Node, reads: list[Operand], of: type[Problem] = MatmulProblem
+) -> Problem:
     a, b = reads
     *batch, m, n = node.shape
-    return MatmulProblem(
+    return of(
         m=m,
         n=n,
         k=node.inputs[0].shape[-1],
@@ -31,6 +42,21 @@ def _problem(node: Node, reads: list[Operand]) -> MatmulProblem:
         acc=node.dtype.accumulator,
         precision=node.attrs[0],
     )
+
+
+def dense_problem(node: Node, reads: list[Operand]) -> DenseGradProblem:
+    """What a node of `DENSE_GRAD` computes."""
+    found = normalise_matmul(_problem(node, reads, DenseGradProblem))
+    assert isinstance(found, DenseGradProblem)
+    return found
+
+
+def _plan_dense(call: Call) -> Plan:
+    return dense.plan(dense_problem(call.node, call.reads), call.info, call.epilogue)
+
+
+def _dense_in_one(node: Node, info: DeviceInfo) -> bool:
+    return dense.in_one(dense_problem(node, [operand(x, True) for x in node.inputs]), info)
 
 
 def _plan(call: Call) -> Plan:
@@ -88,6 +114,11 @@ def _flops_of_sum(node: Node) -> int:
 
 
 OPERATIONS = (
+    LibraryOperation(
+        DENSE_GRAD, _plan_dense, strided=frozenset((0, 1)), flops=_flops,
+        outputs=lambda node: ("out", "sums"), spare_bytes=lambda node: 8 * node.size,
+        preferred=_dense_in_one,
+    ),
     LibraryOperation(
         MATMUL, _plan, strided=frozenset((0, 1)), takes_moments=_takes_moments,
         computes=_computes, computes_well=_computes_well, flops=_flops,

@@ -22,7 +22,15 @@ from kerascl.kernels.contract.plan import (
 from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import cl_source, prelude
 from kerascl.kernels.hopper.brought import Brought
-from kerascl.kernels.hopper.ptx import CONVERSIONS, KINDS, PAIRS, REWRITE, instruction
+from kerascl.kernels.hopper.ptx import (
+    CONVERSIONS,
+    KINDS,
+    OF_PAIRS,
+    PAIRS,
+    REWRITE,
+    ROUND_TF32,
+    instruction,
+)
 from kerascl.kernels.hopper.tiles import PROMOTE_DEPTH, Shape
 from kerascl.kernels.hopper.tma import depth_of
 from kerascl.kernels.matmul.split_k import vector_reduction_launch
@@ -45,6 +53,7 @@ class Run:
     `a`, `b` (and `a_low`, `b_low` for 3xTF32) are slots; `a_mn`, `b_mn` say that the operand is
     contiguous along rows or columns instead of k.  `brought`: the loads of the epilogue that TMA
     brings, if it does.  `terms`: the slots of both operands of each further product that is added.
+    `sums`: where the sums of b's columns go, if they are wanted; see wgmma_dense.cl.
     """
 
     shape: Shape
@@ -63,6 +72,7 @@ class Run:
     flags: tuple[tuple[str, int], ...] = ()
     brought: Brought | None = None
     terms: tuple[tuple[str, str], ...] = ()
+    sums: str | None = None
 
     kernel: ClassVar[str] = "wgmma"  # its name and its file's
     turns: ClassVar[str] = ""  # the file that says how its teams take turns, if they do
@@ -108,6 +118,10 @@ class Run:
         """Registers of a work-item beside its results, of which 3xTF32 has two."""
         return self.registers - self.shape.results * (2 if self.a_low else 1)
 
+    def sum_parts(self, splits: int, tiles_m: int) -> int:
+        """Parts of the sums of b's columns, of which tiles of one column of tiles each leave one."""
+        return splits * tiles_m
+
     @property
     def operands(self) -> Args:
         """The kernel's first arguments."""
@@ -134,6 +148,11 @@ class Run:
         )
 
     @property
+    def sums_source(self) -> str:
+        """What sums of b's columns are made with."""
+        return OF_PAIRS.get(self.dtype.name, ROUND_TF32) + cl_source("hopper/wgmma_dense.cl")
+
+    @property
     def instruction(self) -> str:
         """The macros with which the kernel multiplies."""
         return instruction(self.shape.bn, KINDS[self.dtype.name], self.a_mn, self.b_mn)
@@ -152,7 +171,7 @@ class Run:
             *self.operands, Ref(slot), Scalar("ulong8", self.a_words),
             Scalar("ulong8", self.b_words), *(Ref(slot) for pair in self.terms for slot in pair),
             *(self.brought.args if self.brought else ()),
-            *params.args, *moments, *epilogue.args,
+            *params.args, *((Ref(self.sums),) if self.sums else ()), *moments, *epilogue.args,
         )  # fmt: skip
         groups = self.groups(tiles, info, self._one_column(epilogue))
         return Launch(
@@ -179,7 +198,8 @@ class Run:
         own = [f"__global const uchar* restrict {name}" for name in OPERANDS[: len(self.operands)]]
         own.append("__global uchar* restrict pMaps")
         args = zip(epilogue.param_list, epilogue.args, strict=True)
-        used = [param for param, arg in args if isinstance(arg, Ref)]
+        used = ["__global float* restrict sums"] if self.sums else []
+        used += [param for param, arg in args if isinstance(arg, Ref)]
         params, maps, buffers = "", "", ""
         for n in range(1, count):
             params += "".join(f", {param}_{n}" for param in (*own, *used))
@@ -213,6 +233,8 @@ class Run:
             kept, epilogue = PAIRS[epilogue.rounds.name], epilogue.after_rounding
         if self.wide:
             names["MANY_REGISTERS"] = 1
+        if self.sums:
+            names["SUMS"] = 1
         if self.a_low:
             names["PROMOTE"] = ceil_div(PROMOTE_DEPTH, 3 * depth_of(self.dtype))
         source = (
@@ -227,6 +249,7 @@ class Run:
             + cl_source("hopper/wgmma_common.cl")
             + (cl_source("hopper/wgmma_moments.cl") if epilogue.moments else "")
             + (self.brought.source(shape) if self.brought else "")
+            + (self.sums_source if self.sums else "")
             + cl_source("hopper/wgmma_store.cl")
             + (cl_source(f"hopper/{self.turns}.cl") if self.turns else "")
             + self.terms_source

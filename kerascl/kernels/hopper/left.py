@@ -48,13 +48,13 @@ class LeftMatmul(transposed.RegisterMatmul):
     prefix = "wgmma_left"
     run = LeftRun
     words = ("left",)
-    several_words = ("left",)
+    form = ("left",)
 
     def takes(self, p: MatmulProblem) -> bool:
         if not super().takes(p):
             return False
         a, b = self.layouts(p)
-        return a == "mn" and (b == "k" or p.n < p.m)
+        return not p.sums_columns and a == "mn" and (b == "k" or p.n < p.m)
 
     def layouts(self, p: MatmulProblem) -> tuple[str, str]:
         return hopper_matmul.layouts(p, (True, False))

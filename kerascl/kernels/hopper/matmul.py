@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kerascl.kernels.contract.epilogue import Epilogue
+from kerascl.kernels.contract.epilogue import Epilogue, store_epilogue
 from kerascl.kernels.contract.parameters import Params
 from kerascl.kernels.contract.plan import Launch, Plan, Workspace
 from kerascl.kernels.contract.sizes import ceil_div, index_type
@@ -29,7 +29,7 @@ from kerascl.kernels.hopper.tiles import (
 from kerascl.kernels.hopper.tma import depth_of, map_words
 from kerascl.kernels.matmul.problem import MatmulProblem
 from kerascl.kernels.matmul.problem import slots as slots_of
-from kerascl.kernels.matmul.split_k import reduction_time
+from kerascl.kernels.matmul.split_k import reduction_time, vector_reduction_launch
 from kerascl.kernels.selftests import asked, part
 from kerascl.kernels.tuning import machine
 
@@ -94,7 +94,9 @@ class _Side:
             return 0.0
         return min(rows, self.rows) * (21.8 if nbytes % 32 else 11.1)
 
-    def words(self, dtype, box_rows: int, mn: bool, batched: bool) -> tuple[int, ...]:
+    def words(
+        self, dtype, box_rows: int, mn: bool, batched: bool, rounded: bool = True
+    ) -> tuple[int, ...]:
         size, deep = dtype.itemsize, depth_of(dtype)
         sizes: tuple[int, ...]
         steps: tuple[int, ...]
@@ -108,7 +110,7 @@ class _Side:
             steps = (*steps, *reversed(self.steps))
         # A dimension of one element may have any step; TMA wants multiples of 16 bytes.
         steps = tuple(s * size if n > 1 else 16 for s, n in zip(steps, sizes[1:], strict=True))
-        return map_words(dtype, sizes, steps, box)
+        return map_words(dtype, sizes, steps, box, rounded)
 
 
 def _sides(p: MatmulProblem) -> tuple[_Side, _Side]:
@@ -128,6 +130,7 @@ def layouts(p: MatmulProblem, turnable: tuple[bool, bool]) -> tuple[str, str]:
 
 SUMS = "wgmma_sum"  # the self-test of sums of products
 SEVERAL = "wgmma_several"  # of several products in a launch
+DENSE = "wgmma_dense"  # of products with the sums of b's columns
 
 
 class NoTile(LookupError):
@@ -145,7 +148,7 @@ class HopperMatmul(MomentsSolver):
     shapes: tuple[Shape, ...] = SHAPES
     alternating: tuple[Shape, ...] = pingpong.SHAPES  # considered without moments
     store_clocks = STORE_CLOCKS
-    several_words: tuple[str, ...] = ()  # of the part that proves several in a launch
+    form: tuple[str, ...] = ()  # words that tell apart parts of self-tests that all kernels have
 
     def takes(self, p: MatmulProblem) -> bool:
         return (
@@ -158,14 +161,27 @@ class HopperMatmul(MomentsSolver):
             and not (self.tile and _low(p) and self.tile not in PROMOTED)
             and not (p.count > 1 and (_low(p) or "pack" in self.layouts(p)))
             and not (self._alternates and self.splits not in (None, 1))
+            and not (p.sums_columns and not self._takes_sums(p))
         )
+
+    def _takes_sums(self, p: MatmulProblem) -> bool:
+        """Whether this kernel reads b so that it can sum its columns."""
+        mine = p.batches == 1 and not _low(p) and not self._alternates
+        return mine and self.layouts(p)[1] == "mn"
 
     def applies(self, p: MatmulProblem, info) -> bool:
         if self.tile is not None:
             own = self.proven(self.tile, p, info)
         else:
             own = p.count == 1 or hopper_probe.available(info, SUMS, part.named(p.a))
+        own = own and not (
+            p.sums_columns and not hopper_probe.available(info, DENSE, self.form_part(p))
+        )
         return own and super().applies(p, info)
+
+    def cost(self, p: MatmulProblem, info) -> float:
+        adding = machine.of(info).launch if p.sums_columns else 0.0
+        return super().cost(p, info) + adding
 
     def proven(self, shape: Shape, p: MatmulProblem, info) -> bool:
         """Whether the self-tests pass that a tile needs besides this solver's own."""
@@ -246,7 +262,7 @@ class HopperMatmul(MomentsSolver):
             return (self.tile,)
         if _low(p):
             return PROMOTED
-        turns = self.turns and self.splits in (None, 1)
+        turns = self.turns and self.splits in (None, 1) and not p.sums_columns
         every = (*self.shapes, *self.alternating) if turns else self.shapes
         with asked.comparing():
             return tuple(shape for shape in every if self.proven(shape, p, info))
@@ -304,17 +320,18 @@ class HopperMatmul(MomentsSolver):
         rows, columns = self.cut(shape)
         tiles_m, tiles_n = ceil_div(p.m, rows), ceil_div(p.n, columns)
         tiles = tiles_m * tiles_n * p.batches * splits
+        exact = p.sums_columns and p.a.itemsize == 4
         made = self.run if shape.pingpong == 1 else pingpong.PingpongRun
         epilogue = brought.bring(epilogue, shape, p.n)
         loads = epilogue.brought
         run = made(
             brought.Brought.ring(shape) if loads else shape, p.a, index, slots[0], slots[1],
             a.words(p.a, rows, transposed[0], batched),
-            b.words(p.a, columns, transposed[1], batched),
+            b.words(p.a, columns, transposed[1], batched, not exact),
             transposed[0], transposed[1], lows[0], lows[1], columns=p.n,
             flags=(("BATCHED", int(batched)),),
             brought=brought.Brought(loads, p.batches * p.m, p.n) if loads else None,
-            terms=tuple(slots_of(p)[1:]),
+            terms=tuple(slots_of(p)[1:]), sums="sums" if p.sums_columns else None,
         )  # fmt: skip
         params = Params().add(
             "int", M=p.m, N=p.n, TILES=tiles, TILES_M=tiles_m, TILES_N=tiles_n, SPLITS=splits,
@@ -326,13 +343,19 @@ class HopperMatmul(MomentsSolver):
             flags = {f"{name}_BATCH{n}": int(s != 0) for n, s in enumerate(side.steps)}
             params.add("int", **flags)
         params.add("long", A_OFFSET=a.offset * p.a.itemsize, B_OFFSET=b.offset * p.a.itemsize)
-        proof = functools.partial(hopper_probe.available, info, SEVERAL, self.several_proof(p))
+        adding = []
+        if run.sums:
+            parts = run.sum_parts(splits, tiles_m)
+            run = replace(run, sums=room(4 * parts * p.n))
+            store = store_epilogue(p.b, "sums")
+            adding = [vector_reduction_launch(p.n, parts, p.acc, index, store, run.sums)]
+        proof = functools.partial(hopper_probe.available, info, SEVERAL, self.form_part(p))
         launches += run.launches(tiles, splits, p.total, params, epilogue, workspace, info, proof)
-        return Plan(launches, workspace)
+        return Plan(launches + adding, workspace)
 
-    def several_proof(self, p: MatmulProblem) -> str:
-        """The part of the self-test of launches of several products."""
-        return part.named(p.a, "high", *self.several_words)
+    def form_part(self, p: MatmulProblem) -> str:
+        """The part that proves this kernel, of self-tests that all have."""
+        return part.named(p.a, "high", *self.form)
 
 
 def _low(p: MatmulProblem) -> bool:

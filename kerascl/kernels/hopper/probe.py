@@ -24,6 +24,7 @@ MODULES = {
         "wgmma_stem": "stem", MOMENTS: "moments", "wgmma_transposed": "transposed",
         "wgmma_register_blocked16": "register_blocked16", "wgmma_halo": "halo",
         "wgmma_pingpong": "pingpong", "wgmma_sum": "sums", "wgmma_several": "several",
+        "wgmma_dense": "dense",
         "wgmma_attention": "attention",
         "wgmma_attention_gradient": "attention_gradient",
         "wgmma_attention_whole": "attention_gradient_whole",

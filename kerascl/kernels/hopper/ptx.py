@@ -70,7 +70,8 @@ class Kind:
     efficiency: float
 
 
-_TF32 = Kind(dtypes.float32, "tf32", 7 << 7 | 1 << 16, 8, 0.789)
+TO_TF32 = 1 << 16  # of a code: round
+_TF32 = Kind(dtypes.float32, "tf32", 7 << 7 | TO_TF32, 8, 0.789)
 KINDS = {
     "float32": _TF32,
     "bfloat16": Kind(dtypes.bfloat16, "bf16", 10 << 7, 16, 0.764),
@@ -154,3 +155,13 @@ inline float kcl_of_pair(float w, int k) { return vload_half(k, (half*)&w); }
 #define WORD_HIGH(w) kcl_of_pair(w, 1)
 """,
 }
+# OF_PAIR(word, k) is one of two neighbours in a word.
+OF_PAIRS = {
+    "bfloat16": "#define OF_PAIR(w, k) as_float((k) ? (w) & 0xffff0000u : (w) << 16)\n",
+    "float16": """\
+inline float kcl_of_word(uint w, int k) { return vload_half(k, (half*)&w); }
+#define OF_PAIR(w, k) kcl_of_word(w, k)
+""",
+}
+# To the nearest tf32, as TMA rounds; products would cut off what is beyond.
+ROUND_TF32 = '#define ROUND_TF32(w) asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(w) : "f"(as_float(w)))\n'

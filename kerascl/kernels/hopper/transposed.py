@@ -44,6 +44,9 @@ class TransposedRun(Run):
     def defines(self) -> dict[str, int]:
         return super().defines | {"A_IN_REGISTERS": self.left}
 
+    def sum_parts(self, splits: int, tiles_m: int) -> int:
+        return splits  # see wgmma_dense.cl
+
     @property
     def wide(self) -> bool:
         """Whether sums and fragments need registers of a whole producer warpgroup."""
@@ -74,7 +77,7 @@ class RegisterMatmul(hopper_matmul.HopperMatmul):
     shapes = SHAPES
     alternating: tuple[Shape, ...] = ()
     words: ClassVar[tuple[str, ...]] = ()
-    several_words = ("transposed",)
+    form = ("transposed",)
 
     @classmethod
     def proof(cls, shape: Shape) -> str:
@@ -96,6 +99,8 @@ class RegisterMatmul(hopper_matmul.HopperMatmul):
         return hopper_probe.available(info, TransposedRun.kernel, self.proof(shape))
 
     def plan(self, problem: MatmulProblem, info, epilogue: Epilogue) -> Plan:
+        if problem.sums_columns:  # which wgmma.cl cannot make of such operands
+            return super().plan(problem, info, epilogue)
         if not epilogue.moments:  # which come from rows of results as wgmma.cl has them
             with contextlib.suppress(hopper_matmul.NoTile):
                 return super().plan(problem, info, epilogue)

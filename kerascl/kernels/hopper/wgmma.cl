@@ -58,7 +58,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
     __global const uchar* restrict pA2, __global const uchar* restrict pB2,
     __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB TERM_PARAMS BROUGHT_PARAMS PARAMS
-    MOMENTS_PARAMS EPILOGUE_PARAMS SEVERAL_PARAMS) {
+    SUMS_PARAMS MOMENTS_PARAMS EPILOGUE_PARAMS SEVERAL_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0);
   SAME_IN_WARP(consumer, tid >> 7);
@@ -317,6 +317,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     BRING_NEAR
 #endif
     int before = 0;
+    BEGIN_SUMS
     TAKE_TURN
 #ifdef PROMOTE
     float sum[MI][BN / 2];
@@ -345,6 +346,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
 #endif
           }
         WG_COMMIT;
+        ADD_STAGE
         WG_WAIT(1);
         if (kt > 0 && lane == 0) BAR_ARRIVE(empty + 8 * before);
         before = stage;
@@ -367,6 +369,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma(
     DECODE_PIXELS
 #endif
     END_TURN
+    END_SUMS
     STORE_RESULT
     TILE_MOMENTS
   }

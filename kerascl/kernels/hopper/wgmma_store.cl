@@ -2,11 +2,20 @@
 // A lane has rows ROW(i) and NEXT_ROW further; PLACE(row, live, at) says where a row's column n0 lies.
 
 #ifndef MOMENTS  // else wgmma_moments.cl
-#define SIDE 0
+#define SIDE SUMS_BYTES
 #define MOMENTS_PARAMS
 #define BEGIN_MOMENTS
 #define TILE_MOMENTS
 #define END_MOMENTS
+#endif
+
+#ifndef SUMS  // else wgmma_dense.cl
+#define SUMS_BYTES 0
+#define SUMS_PARAMS
+#define BEGIN_SUMS
+#define ADD_STAGE
+#define ADD_FRAGMENT(f)
+#define END_SUMS
 #endif
 
 #ifndef BROUGHT_COUNT  // else wgmma_brought.cl

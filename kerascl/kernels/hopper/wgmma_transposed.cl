@@ -35,8 +35,8 @@
 
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transposed(
     __global const uchar* restrict pA, __global const uchar* restrict pB,
-    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS EPILOGUE_PARAMS
-    SEVERAL_PARAMS) {
+    __global uchar* restrict pMaps, const ulong8 mapA, const ulong8 mapB PARAMS SUMS_PARAMS
+    EPILOGUE_PARAMS SEVERAL_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31;
   SAME_IN_WARP(warp, tid >> 5);
@@ -140,6 +140,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
 #endif
 #endif
     int before = 0;
+    BEGIN_SUMS
     // Fragments of one half of a stage are loaded while products of the other are made.
     uint left[2][STEPS][4];
     _Pragma("unroll 1") for (int kt = 0; kt < k_count; ++kt) {
@@ -151,6 +152,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
           const uint at = from + (h * STEPS + s) * 1024;
           LDS2(left[h][s][0], left[h][s][1], near + at);
           LDS2(left[h][s][2], left[h][s][3], far + at);
+          ADD_FRAGMENT(left[h][s])
         }
         WG_FENCE;
         UNROLL for (int s = 0; s < STEPS; ++s)
@@ -166,6 +168,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_transpo
     WG_WAIT(0);
     WGMMA_KEEP(products[0]);
     if (lane == 0) BAR_ARRIVE(empty + 8 * before);
+    END_SUMS
 
     // Registers 4 j and 4 j + 2 are two neighbours of row 8 j + 2 t, the other two of the next row.
 #if A_IN_REGISTERS

@@ -60,6 +60,11 @@ class MatmulProblem:
         return 1
 
     @property
+    def sums_columns(self) -> bool:
+        """Whether the sums of b's columns are wanted as well, in slot "sums"."""
+        return False
+
+    @property
     def nbytes(self) -> int:
         """Of all operands and the result, each moved once, also where batches share an operand."""
         a, b = (
@@ -68,6 +73,11 @@ class MatmulProblem:
         )
         operands = a * self.m * self.k * self.a.itemsize + b * self.k * self.n * self.b.itemsize
         return self.count * operands + self.total * self.a.itemsize
+
+
+def _product(p: MatmulProblem) -> MatmulProblem:
+    fields = dataclasses.fields(MatmulProblem)
+    return MatmulProblem(*(getattr(p, field.name) for field in fields))
 
 
 @dataclass(frozen=True)
@@ -86,8 +96,22 @@ class SumProblem(MatmulProblem):
     @property
     def term(self) -> MatmulProblem:
         """One of the products."""
-        fields = dataclasses.fields(MatmulProblem)
-        return MatmulProblem(*(getattr(self, field.name) for field in fields))
+        return _product(self)
+
+
+@dataclass(frozen=True)
+class DenseGradProblem(MatmulProblem):
+    """The gradients of a dense layer: of its weights, a product with the layer's gradient b, and of
+    its bias, the sums of b's columns in b's dtype."""
+
+    @property
+    def sums_columns(self) -> bool:
+        return True
+
+    @property
+    def product(self) -> MatmulProblem:
+        """The product alone."""
+        return _product(self)
 
 
 def slots(p: MatmulProblem) -> list[tuple[str, str]]:
