@@ -62,8 +62,8 @@ MATMUL = library_operation("matmul", _matmul_vjp, batch=_matmul_batch)
 # The sum of a @ b^T over pairs of inputs a (m, k) and b (n, k): what the compiler makes of products
 # that are added.  Attribute: that of MATMUL.
 MATMUL_SUM = library_operation("matmul_sum", batch=element_by_element)
-# The product of a (m, k) and b (k, n), and the sums of b's columns (n,): gradients of a dense layer's
-# weights and bias, made by the compiler.  Attribute: that of MATMUL.
+# The product of a (m, k) and b (k, n), and the sums of b's columns (n,): gradients of a dense
+# layer's weights and bias, made by the compiler.  Attribute: that of MATMUL.
 DENSE_GRAD = library_operation("dense_grad", outputs=2, batch=element_by_element)
 
 

@@ -601,7 +601,8 @@ def _source(
     attention = emulator_attention.DEVICE if shapes else ""
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
-        CODE_16=_CODES["bf16"][0], WHOLE=code & ~TO_TF32, KINDS=kinds, TURNS=turns, PARTS=parts, LANES=lanes,
+        CODE_16=_CODES["bf16"][0], WHOLE=code & ~TO_TF32, KINDS=kinds,
+        TURNS=turns, PARTS=parts, LANES=lanes,
         EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
         GENERATION=_GENERATION, LIMIT=tiles.SHARED_LIMIT,
         **{f"N{of}": columns for of, columns, _ in shapes},

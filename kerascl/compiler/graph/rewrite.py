@@ -59,7 +59,7 @@ def rewrite(
         if instead:
             serials = graph.origin
             graph = _Rewriter(simpler, info, instead)
-            for node in _in_order(found, instead):
+            for node in _in_order(simpler, instead):
                 graph.add(node, serials.get(id(node)))
             found = [graph.new[id(new)] for new in found]
             simpler = topological(found)
@@ -83,11 +83,11 @@ def rewrite(
     return topological(new_roots), new_roots, graph.origin
 
 
-def _in_order(roots: Sequence[Node], instead: Mapping[int, Replacement]) -> list[Node]:
-    """The nodes behind roots in topological order, where some wait for what stands for them."""
+def _in_order(nodes: Sequence[Node], instead: Mapping[int, Replacement]) -> list[Node]:
+    """Nodes in their order, but behind those that what stands for them is made of."""
     order: list[Node] = []
     seen: set[int] = set()
-    stack = [(root, False) for root in reversed(roots)]
+    stack = [(node, False) for node in reversed(nodes)]
     while stack:
         node, ready = stack.pop()
         if ready:

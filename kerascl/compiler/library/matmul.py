@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
-
 from kerascl.compiler.graph.operands import Operand, operand
 from kerascl.compiler.library.operation import Call, LibraryOperation
 from kerascl.core.node import Node
 from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.plan import Plan
-from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul import dense, sums
+from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import (
     DenseGradProblem,
     MatmulProblem,
@@ -20,12 +18,10 @@ from kerascl.kernels.matmul.problem import (
 from kerascl.ops.contraction import DENSE_GRAD, MATMUL, MATMUL_SUM
 from kerascl.runtime.device import DeviceInfo
 
-Problem = TypeVar("Problem", bound=MatmulProblem)
-
 
 def _problem(
-    node: Node, reads: list[Operand], of: type[Problem] = MatmulProblem
-) -> Problem:
+    node: Node, reads: list[Operand], of: type[MatmulProblem] = MatmulProblem
+) -> MatmulProblem:
     a, b = reads
     *batch, m, n = node.shape
     return of(

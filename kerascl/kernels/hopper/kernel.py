@@ -119,7 +119,7 @@ class Run:
         return self.registers - self.shape.results * (2 if self.a_low else 1)
 
     def sum_parts(self, splits: int, tiles_m: int) -> int:
-        """Parts of the sums of b's columns, of which tiles of one column of tiles each leave one."""
+        """Parts of the sums of b's columns: each tile leaves one, of its columns."""
         return splits * tiles_m
 
     @property

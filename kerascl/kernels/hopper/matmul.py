@@ -346,9 +346,9 @@ class HopperMatmul(MomentsSolver):
         adding = []
         if run.sums:
             parts = run.sum_parts(splits, tiles_m)
-            run = replace(run, sums=room(4 * parts * p.n))
-            store = store_epilogue(p.b, "sums")
-            adding = [vector_reduction_launch(p.n, parts, p.acc, index, store, run.sums)]
+            slot, store = room(4 * parts * p.n), store_epilogue(p.b, "sums")
+            run = replace(run, sums=slot)
+            adding = [vector_reduction_launch(p.n, parts, p.acc, index, store, slot)]
         proof = functools.partial(hopper_probe.available, info, SEVERAL, self.form_part(p))
         launches += run.launches(tiles, splits, p.total, params, epilogue, workspace, info, proof)
         return Plan(launches + adding, workspace)
