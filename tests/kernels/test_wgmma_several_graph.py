@@ -10,9 +10,11 @@ import pytest
 import kerascl as kc
 from kerascl.compiler.program.lower import lower
 from kerascl.compiler.program.program import Use
-from kerascl.dtypes import bfloat16
+from kerascl.dtypes import bfloat16, float32
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Scalar
 from kerascl.kernels.hopper import matmul as hopper_matmul
+from kerascl.kernels.hopper import probe
+from kerascl.kernels.matmul import dense
 from kerascl.kernels.selftests import asked
 from tests import profiles
 from tests.compiler.graphs import argument, nodes_of
@@ -30,7 +32,12 @@ def hopper(cpu_dev, monkeypatch):
         given, name="NVIDIA H200", matrix="wgmma90", compute_units=6, nvidia_capability=(9, 0)
     )
     wrong = set()
-    monkeypatch.setattr(asked, "passed", lambda _, *tests: wrong.isdisjoint(x.name for x in tests))
+
+    def passed(_, *tests):
+        assert all(x.part in probe.parts(x.name) for x in tests), tests
+        return wrong.isdisjoint(x.name for x in tests)
+
+    monkeypatch.setattr(asked, "passed", passed)
     monkeypatch.setenv("KERASCL_SOLVERS", "wgmma")
     return info, wrong
 
@@ -123,3 +130,43 @@ def test_parameters_that_have_no_room(hopper, rng):
     made, *_ = graph(4, rng)
     program = lower(nodes_of(*made), [x._node for x in made], info, False)
     assert max(several(program)) < 4 and sum(several(program)) == 4
+
+
+def dense_gradients(dtype, rng, count):
+    """Arguments' values; of each layer the gradients of weights and bias; what they should be."""
+    values, made, wants = {}, [], []
+    x = argument(DEPTH, ROWS, dtype=dtype)
+    values[id(x._node)] = rng.normal(size=(DEPTH, ROWS)).astype(dtype.numpy)
+    for _ in range(count):
+        slope = argument(DEPTH, COLUMNS, dtype=dtype)
+        values[id(slope._node)] = rng.normal(size=(DEPTH, COLUMNS)).astype(dtype.numpy)
+        made += [kc.transpose(x) @ slope, kc.sum(slope, 0)]
+        left, right = (values[id(a._node)].astype(np.float64) for a in (x, slope))
+        wants += [left.T @ right, right.sum(0)]
+    return made, values, wants
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_gradients_of_dense_layers(cpu_dev, hopper, count, rng, monkeypatch):
+    monkeypatch.setattr(dense, "WORTH", 0)
+    made, values, wants = dense_gradients(bfloat16, rng, count)
+    roots, nodes = [x._node for x in made], nodes_of(*made)
+    program = lower(nodes, roots, hopper[0], False)
+    assert several(program) == [count]
+    assert {step.label for step in program.steps if step.name == "wgmma"} == {"dense_grad"}
+    for got, want in zip(run(program, nodes, values, roots, cpu_dev), wants, strict=True):
+        got = got.astype(np.float64).reshape(want.shape)
+        assert np.linalg.norm(got - want) < 6e-3 * np.linalg.norm(want)
+
+
+@pytest.mark.parametrize("dtype", [float32, bfloat16])
+def test_gradients_that_the_self_test_fails(hopper, dtype, rng, monkeypatch):
+    monkeypatch.setattr(dense, "WORTH", 0)
+    with kc.precision_scope("high"):
+        made, *_ = dense_gradients(dtype, rng, 2)
+    nodes, roots = nodes_of(*made), [x._node for x in made]
+    program = lower(nodes, roots, hopper[0], False)
+    assert "dense_grad" in [step.label for step in program.steps]
+    hopper[1].add(hopper_matmul.DENSE)
+    program = lower(nodes, roots, hopper[0], False)
+    assert "dense_grad" not in [step.label for step in program.steps]
