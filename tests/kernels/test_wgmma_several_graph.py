@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
+from kerascl.compiler.graph import views
 from kerascl.compiler.program.lower import lower
 from kerascl.compiler.program.program import Use
 from kerascl.dtypes import bfloat16, float32
@@ -81,7 +82,7 @@ def run(program, nodes, values, roots, dev):
         Plan(launches), inputs, {f"s{k}": x for k, x in outs.items()}, dev
     )
     by_node = {program.slots[k].node: got[f"s{k}"] for k in outs}
-    return [by_node[places[id(root)]] for root in roots]
+    return [by_node[places[id(views.storage(root))]] for root in roots]
 
 
 def graph(count, rng, last=None):
