@@ -47,10 +47,7 @@ def dense_gradients(
             continue
         slope = node.inputs[1]
         total = sums.get(id(views.storage(slope)))
-        alike = total is not None and (total.inputs[0].shape[-1], total.dtype) == (
-            slope.shape[1], slope.dtype
-        )
-        if total is None or not alike or id(total) in taken:
+        if total is None or id(total) in taken or not _same_columns(total, slope):
             continue
         # What is made together waits for x: no sum that x needs may be among them.
         if places[id(node.inputs[0].inputs[0])] > places[id(total)] or not _preferred(node, info):
@@ -61,9 +58,15 @@ def dense_gradients(
 
 
 def _adds_rows(node: Node) -> bool:
-    """Whether a sum is over all axes but the last."""
-    x, (axes,) = node.inputs[0], node.attrs
-    return x.shape != () and sorted(axes) == list(range(len(x.shape) - 1)) != []
+    """Whether a sum is over the first axes, and not all."""
+    (axes,) = node.attrs
+    count = len(axes)
+    return 0 < count < len(node.inputs[0].shape) and sorted(axes) == list(range(count))
+
+
+def _same_columns(total: Node, slope: Node) -> bool:
+    """Whether what a sum adds, in the same memory, are the rows of a matrix."""
+    return (total.size, total.dtype) == (slope.shape[1], slope.dtype)
 
 
 def _results(product: Node) -> Results:
