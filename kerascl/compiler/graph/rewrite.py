@@ -19,6 +19,7 @@ from kerascl.compiler.graph.formula import Formula, formula_of
 from kerascl.compiler.graph.kept import kept_dropout
 from kerascl.compiler.graph.pitch import with_longer_rows
 from kerascl.compiler.graph.products import summed_products
+from kerascl.compiler.graph.scaled import scaled_queries
 from kerascl.compiler.graph.symbolic import strides_of
 from kerascl.compiler.graph.views import storage
 from kerascl.core.node import Node, const, identity, topological
@@ -54,7 +55,9 @@ def rewrite(
         graph.add(node)
     found = [graph.new[id(root)] for root in roots]
     simpler = topological(found)
-    for replacements in (chains, kept_dropout, summed_products, dense_gradients):
+    for replacements in (
+        chains, scaled_queries, kept_dropout, summed_products, dense_gradients
+    ):  # fmt: skip
         instead = replacements(simpler, found, info)
         if instead:
             serials = graph.origin
