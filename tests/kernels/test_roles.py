@@ -17,9 +17,10 @@ from kerascl.kernels.contract.plan import Role
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, normalise_conv
 from kerascl.kernels.hopper import probe as hopper_probe
+from kerascl.kernels.hopper.selftests.dense import problem as dense_gradients
 from kerascl.kernels.hopper.selftests.sums import problem as sum_of_products
+from kerascl.kernels.matmul import dense, sums
 from kerascl.kernels.matmul import solvers as matmul
-from kerascl.kernels.matmul import sums
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.tuning import database
 from kerascl.kernels.units import attention as unit_attention
@@ -51,6 +52,7 @@ def problems():
             problem = MatmulProblem(m, n, k, (1,), (m * k, k, 1), (k * n, n, 1), t, t, acc)
             found.append(("gemm", normalise_matmul(problem)))
         found.append(("gemm_sum", sum_of_products(300, 200, 504, 3, t, "high")))
+        found.append(("dense_grad", dense_gradients(300, 200, 504, t)))
         turned = MatmulProblem(300, 200, 500, (1,), (150000, 1, 300), (100000, 200, 1), t, t, acc)
         found.append(("gemm", normalise_matmul(turned)))
         for kind in (FORWARD, DATA_GRAD, FILTER_GRAD):
@@ -94,7 +96,7 @@ def test_one_kernel_of_each_solver_is_the_main_one(dev, units):
     infos += [dataclasses.replace(infos[1], registers=count) for count in (64, 96, 144)]
     in_order = infos[1].quirks | {"schedules_for_registers"}
     infos.append(dataclasses.replace(infos[1], quirks=in_order))
-    rooms = {"gemm": matmul, "gemm_sum": sums, "conv": conv}
+    rooms = {"gemm": matmul, "gemm_sum": sums, "dense_grad": dense, "conv": conv}
     for kind, problem in problems():
         module = rooms[kind]
         for info in infos:

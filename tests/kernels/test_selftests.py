@@ -19,10 +19,16 @@ from kerascl.kernels.contract.epilogue import store_epilogue
 from kerascl.kernels.conv import solvers as conv
 from kerascl.kernels.conv.problem import DATA_GRAD, FILTER_GRAD, FORWARD, ConvProblem
 from kerascl.kernels.hopper.selftests.convolutions import problem as problem_of_conv
+from kerascl.kernels.hopper.selftests.dense import problem as dense_gradients
 from kerascl.kernels.hopper.selftests.sums import problem as sum_of_products
+from kerascl.kernels.matmul import dense, sums
 from kerascl.kernels.matmul import solvers as matmul
-from kerascl.kernels.matmul import sums
-from kerascl.kernels.matmul.problem import MatmulProblem, SumProblem, normalise_matmul
+from kerascl.kernels.matmul.problem import (
+    DenseGradProblem,
+    MatmulProblem,
+    SumProblem,
+    normalise_matmul,
+)
 from kerascl.kernels.selftests import asked, child, trial
 from kerascl.kernels.selftests.asked import SelfTest
 from kerascl.kernels.units import attention as unit_attention
@@ -214,6 +220,9 @@ FAILING = {
     "wgmma_sum (bfloat16)": (
         sum_of_products(4096, 768, 768, 3, BF16), [sum_of_products(4096, 768, 768, 3, F16)]
     ),
+    "wgmma_dense (bfloat16)": (
+        dense_gradients(768, 768, 4096, BF16), [dense_gradients(768, 768, 4096, F16)]
+    ),
     "attention_mma (float32 causal forward)": (
         attention_of(F32), [attention_of(F32, causal=False), attention_of(F32, backward=True)],
     ),
@@ -229,8 +238,11 @@ FAILING = {
         [attention_of(BF16, backward=True), attention_of(F16, backward=True, rows=200)],
     ),
 }  # fmt: skip
-PLANNING_PRODUCTS = conv.PointwiseConv, sums.SeparateProducts
-ROOMS = {MatmulProblem: matmul, SumProblem: sums, AttentionProblem: attention, ConvProblem: conv}
+PLANNING_PRODUCTS = conv.PointwiseConv, sums.SeparateProducts, dense.SeparateSums
+ROOMS = {
+    MatmulProblem: matmul, SumProblem: sums, DenseGradProblem: dense, AttentionProblem: attention,
+    ConvProblem: conv,
+}  # fmt: skip
 
 
 def plan_of(p, info):
@@ -327,6 +339,7 @@ PROBLEMS = [
       for dtype, precision in ((F32, "high"), (F32, "highest"), (BF16, "high"), (F16, "high"))
       for turned in (False, True) for m, k in ((128, 768), (4096, 4096), (20000, 64))),
     *(sum_of_products(4096, 768, 768, 3, dtype) for dtype in (F32, BF16, F16)),
+    *(dense_gradients(768, 768, 4096, dtype) for dtype in (F32, BF16, F16)),
     *(attention_of(dtype, features, causal, dropout, backward)
       for dtype in (F32, BF16, F16) for features in (40, 64, 128) for causal in (False, True)
       for dropout in (None, Dropout(2**31, 2.0), Dropout(2**31 + 1, 2.0))

@@ -60,7 +60,7 @@ def _rows_launch(p: DenseGradProblem, slices: int, index: str, slot: str) -> Lau
     )
     params = f"__global const {p.b.storage}* restrict b", f"__global {p.acc.compute}* restrict part"
     body = "".join(f"  {line}\n" for line in lines)
-    text = Source("dense_grad_rows", params, body, (), p.acc.is_double)
+    text = Source("reduce_rows", params, body, (), p.acc.is_double)
     size = round_up(slices * p.n, GROUP)
     return Launch(
         unit([text]), text.name, (Ref("b"), Ref(slot)), (size,), (GROUP,), text=text,
