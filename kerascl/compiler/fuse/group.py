@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 from kerascl.compiler import library
+from kerascl.compiler.fuse.crossed import Accepts, Crossing
 from kerascl.compiler.fuse.rules import Context, Join, Part, join
 from kerascl.compiler.fuse.targets import Computing, Reads, choose_targets, reads_of
 from kerascl.compiler.graph import views
@@ -31,7 +33,8 @@ class Grouping:
         self.replaced: dict[int, Node] = {}  # by id: what stores among the clusters do
         self.clusters: list[Cluster] = []
         self.of: dict[int, Cluster] = {}
-        self.reads: dict[int, set[int]] = {}
+        self.reads: dict[int, dict[int, set[Any]]] = {}  # by id: what each target reads, and how
+        self.seen: dict[int, Node] = {}  # what they read
         self._readers: dict[int, list[Cluster]] = {}
 
     def add(self, node: Node) -> None:
@@ -83,7 +86,8 @@ class Grouping:
         cluster.members.append(node)
         cluster.statements += self.now.length.get(id(node), 0)
         self.of[id(node)] = cluster
-        self.reads[id(node)] = set(reads.nodes)
+        self.reads[id(node)] = reads.patterns
+        self.seen.update(reads.nodes)
         if node.op is STORE:
             self.replaced[id(self.memory[id(node)])] = self.memory[id(node)]
         for key in reads.nodes:
@@ -158,6 +162,7 @@ def group(
     most_reductions: float = math.inf,
     computing: Computing | None = None,
     memory_bound: bool = False,
+    crosses: Callable[[Cluster, set[int], int], bool] | None = None,
 ) -> tuple[list[Cluster], set[int]]:
     """Clusters in an order that respects dependencies, and the ids of stored nodes.
 
@@ -168,6 +173,8 @@ def group(
             `rules.Context`.
         computing: see `targets.Computing`.
         memory_bound: see `targets.choose_targets`.
+        crosses: whether a kernel serves for a cluster that reduces rows and columns, made of two
+            that read so many bytes both; given the ids of stored nodes, too.
 
     Raises:
         ReadLater: what a store in place replaces is read afterwards.
@@ -182,9 +189,21 @@ def group(
     grouping = Grouping(stored, now, computed, memory)
     for node in targets:
         grouping.add(node)
+    if crosses is not None:
+        _cross(grouping, nodes, roots, lambda made, saved: crosses(made, stored, saved))
     order = _ordered(grouping.clusters)
     _choose_stores(order, grouping, roots)
     return order, stored
+
+
+def _cross(grouping: Grouping, nodes: list[Node], roots: list[Node], accepts: Accepts) -> None:
+    """Merge clusters that reduce the rows and the columns of the same values."""
+    position = {id(node): k for k, node in enumerate(nodes)}
+    wanted = {id(views.storage(node)) for node in roots}
+    crossing = Crossing(position, grouping.reads, wanted, grouping.now)
+    crossing.join(grouping.clusters, grouping.seen, accepts)
+    for cluster in grouping.clusters:
+        grouping.of.update((id(m), cluster) for m in cluster.members)
 
 
 def _ordered(clusters: list[Cluster]) -> list[Cluster]:

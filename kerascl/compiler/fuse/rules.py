@@ -197,7 +197,7 @@ def _reads_rows(cluster: Cluster, own: dict[int, set[Any]]) -> bool | None:
     rows = False
     for key, patterns in own.items():
         if key in cluster.row:
-            if not all(_is_row_read(cluster, p) for p in patterns):
+            if not all(is_row_read(cluster, p) for p in patterns):
                 return None
             rows = True
         elif patterns != {"same"}:
@@ -205,7 +205,7 @@ def _reads_rows(cluster: Cluster, own: dict[int, set[Any]]) -> bool | None:
     return rows
 
 
-def _is_row_read(cluster: Cluster, pattern: Any) -> bool:
+def is_row_read(cluster: Cluster, pattern: Any) -> bool:
     """Whether a row's result is read by the elements of that row."""
     if not isinstance(pattern, tuple):
         return False

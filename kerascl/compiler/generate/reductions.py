@@ -665,24 +665,31 @@ class _Reduction:
         outer.lines.extend(layout.header(writer, rows, first.splits))
         shapes = [m.shape for m in self.cluster.members if id(m) in self.cluster.row]
         dims = space.refine((rows,), shapes) or (1,)
-        for line in space.decode(
-            "o", dims, space.names(len(dims)), writer.number, writer.index_type
-        ):
-            outer.lines.append(line)
+        names, ctype = space.names(len(dims)), writer.index_type
+        outer.lines += space.decode("o", dims, names, writer.number, ctype)
         row = linear(space.axes(dims), dims)
         local_lines: list[str] = []
         pointers = [writer.workspace(k, ctype) for k, ctype in enumerate(kinds)]
         self._gather(outer, reductions, pointers, row, layout, first.splits, local_lines)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.group_rows * layout.row_threads
-        groups = -(-rows // layout.group_rows)
         source = writer.source(build.name + "_2", body, promised(size, self.info))
-        return Generated(source, writer.args, (groups * size, 1), (size, 1)), writer.indices
+        whole = layout.groups(rows) * size, 1
+        return Generated(source, writer.args, whole, (size, 1)), writer.indices
 
 
 def _suffix(copy: int) -> str:
     """Of the names of the element `copy` strides on."""
     return f"_{copy}" if copy else ""
+
+
+def parts_kernel(
+    cluster: Cluster, stored: set[int], info: DeviceInfo, kinds: list[str], splits: int
+) -> Generated:
+    """What combines the registers, of C types `kinds`, that `splits` groups left of each row."""
+    reductions = [m for m in cluster.members if m.op.kind is Kind.REDUCTION]
+    of, layout = _Reduction(cluster, stored, info, False), Layout(1, 1, splits, False)
+    return of._second(reductions, layout, kinds)[0]
 
 
 def reduction_kernels(

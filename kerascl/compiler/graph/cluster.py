@@ -19,6 +19,8 @@ class Cluster:
         axes: reduced axes of a reduction cluster, or of the reductions beside a product.
         members: targets in order of computation.
         row: ids of members that live on the kept axes only.
+        columns: ids of members that live on the reduced axes only: reductions over the kept axes,
+            and what follows from their results.
         patterns: the access patterns of each value from memory, over all members.
         streamed: ids of members stored at the place of the current loop step.
         staged: members that need the reductions' results over the full space exist.
@@ -32,6 +34,7 @@ class Cluster:
     axes: tuple[int, ...] = ()
     members: list[Node] = field(default_factory=list)
     row: set[int] = field(default_factory=set)
+    columns: set[int] = field(default_factory=set)
     patterns: dict[int, set[Any]] = field(default_factory=dict)
     streamed: set[int] = field(default_factory=set)
     staged: bool = False

@@ -15,8 +15,8 @@ import numpy as np
 from kerascl.compiler import library
 from kerascl.compiler.fuse.group import group
 from kerascl.compiler.fuse.rules import Part
-from kerascl.compiler.fuse.targets import Computing
-from kerascl.compiler.generate import maps, reductions
+from kerascl.compiler.fuse.targets import Computing, reads_of
+from kerascl.compiler.generate import crossed, maps, reductions
 from kerascl.compiler.generate.computed import Expression
 from kerascl.compiler.generate.emit import BufferArg, LoopStep, WorkArg
 from kerascl.compiler.graph import views
@@ -116,6 +116,7 @@ def _lower(
         most_reductions=info.most_reductions or math.inf,
         computing=None if generic else _Captured(info),
         memory_bound=info.kind == "gpu",
+        crosses=None if generic else functools.partial(crossed.pays, info),
     )  # fmt: skip
     program = _Lowering(position, roots, stored, info, generic, labels)
     for node in nodes:
@@ -223,14 +224,21 @@ class _Lowering:
 
     def _note_aliases(self, cluster: Cluster) -> None:
         """Which leaves each stored member may overwrite in place."""
-        if cluster.kind == "reduction" and (cluster.staged or cluster.rows == cluster.size):
+        read, row = cluster.patterns, cluster.row
+        if cluster.columns:  # these are stored by a second kernel, which reads nothing else
+            row, read = cluster.columns, {}
+            for member in cluster.members:
+                if id(member) in row and member.op.kind is not Kind.REDUCTION:
+                    for key, patterns in reads_of(member, self.stored).patterns.items():
+                        read.setdefault(key, set()).update(patterns)
+        elif cluster.kind == "reduction" and (cluster.staged or cluster.rows == cluster.size):
             return
         for member in cluster.stores:
-            if cluster.kind == "reduction" and id(member) not in cluster.row:
+            if cluster.kind == "reduction" and id(member) not in row:
                 continue
             if member.op is STORE:
                 continue
-            for key, patterns in cluster.patterns.items():
+            for key, patterns in read.items():
                 if patterns == {"same"} and key in self.slot_of:
                     leaf = self.slots[self.slot_of[key]]
                     if leaf.kind == "input" and leaf.nbytes == member.nbytes:
@@ -258,6 +266,7 @@ class _Lowering:
         if self._joined(cluster):
             return
         make = maps.map_kernel if cluster.kind == "map" else reductions.reduction_kernels
+        make = crossed.kernels if cluster.columns else make
         kernels = make(cluster, self.stored, self.info, self.generic)
         work = [self.work(nbytes) for nbytes in kernels.workspace]
         for launch in kernels.launches:
