@@ -14,7 +14,7 @@
 | KERASCL_ADDRESSES | 1 | 0 always passes memory objects to kernels, even where plain addresses are faster (NVIDIA) |
 | KERASCL_COPY_QUEUE | 1 | 0 copies the batches of captured steps in the order of all other commands, where they could travel beside the step before (GPUs with memory of their own) |
 | KERASCL_SOLVERS | none | comma-separated name prefixes: matching solvers are preferred where they apply, or avoided with a leading minus (for comparisons) |
-| KERASCL_RESIDENT | 1 | 0 never makes one launch of many in loops whose end depends on values (text generation), as is done where a self-test passes (NVIDIA); 2 does so on any device by a single work-group (for tests); 3 chooses kernels as 1 does and launches each by itself, as `kerascl profile` wants |
+| KERASCL_RESIDENT | 1 | 0 never makes one launch of many in loops whose end depends on values (text generation), as is done where a self-test passes (NVIDIA) and of small launches on CPUs; 2 does so on any device by a single work-group (for tests); 3 chooses kernels as 1 does and launches each by itself, as `kerascl profile` wants |
 | KERASCL_BUILD_THREADS | number of cores | threads that build OpenCL programs |
 """
 

@@ -12,6 +12,7 @@ from kerascl.compiler.generate.builder import power_of_two
 from kerascl.compiler.generate.emit import Scope, Writer
 from kerascl.kernels.contract.lanes import Lanes, lanes_of
 from kerascl.kernels.contract.sizes import ceil_div, last_power
+from kerascl.kernels.contract.solver import joined
 from kerascl.kernels.tuning.machine import of_facts
 from kerascl.runtime.device import DeviceInfo
 
@@ -31,6 +32,9 @@ HELD_GROUP = 128
 HELD_EACH = 32
 HELD_LANES = 32  # work-items of a row, where lanes do not give each other values
 HELD_PART = 0.375
+# Elements of all rows that a CPU's work-item reads alone where launches are joined, which take such
+# only: 16 would take a launch of their own.
+FEW = 512
 WORDS = ("float", "int", "uint")  # of 32 bits, which lanes exchange
 
 
@@ -258,8 +262,9 @@ def layout_of(
         if lanes > 1:
             group_rows = threads = 1
         elif cpu:
-            threads = 16 if length >= 32 else 1
-            group_rows = 1 if threads > 1 else min(64, power_of_two(rows))
+            few = joined() and rows * length <= FEW
+            threads = 16 if length >= 32 and not few else 1
+            group_rows = 1 if threads > 1 or few else min(64, power_of_two(rows))
         else:
             threads = min(most, max(1, power_of_two(length) // 4))
             group_rows = max(1, min(most // threads, power_of_two(rows)))

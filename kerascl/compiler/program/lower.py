@@ -30,6 +30,7 @@ from kerascl.compiler.graph.in_place import (
 )
 from kerascl.compiler.graph.rewrite import rewrite
 from kerascl.compiler.program import (
+    lone,
     memory,
     multi,
     offsets,
@@ -426,7 +427,9 @@ class _Lowering:
         flag = self.work(np.dtype(np.int32).itemsize)
         self.steps.append(start_step(wanted, flag))
         stay = not self.generic and resident.team(self.info) is not None
-        with joining() if stay else contextlib.nullcontext():
+        nbytes = sum(self.slots[slot].nbytes for slot in set(inputs))
+        alone = not self.generic and not stay and lone.joins(nbytes, self.info)
+        with joining() if stay or alone else contextlib.nullcontext():
             inner, nodes, roots = self._body(body, nodes, roots, streams=False)
         when = list(range(len(inner.steps)))
         if stay:
@@ -454,6 +457,8 @@ class _Lowering:
         if self.generic:
             repeated = [*predicated(steps[:-1], flag), steps[-1]]
         else:
+            if alone:
+                steps = lone.joined(steps, flag, self.slots, self.info)
             before, repeated = resident.repeated(
                 steps, flag, self.slots, self.info, self.work
             )

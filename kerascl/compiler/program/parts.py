@@ -44,6 +44,7 @@ _PLACES = frozenset({
     "get_local_size", "get_enqueued_local_size", "get_global_offset", "get_work_dim",
     "get_global_linear_id", "get_local_linear_id",
 })  # fmt: skip
+_OF_ALL = frozenset({"get_global_id", "get_global_size", "get_global_offset", "get_work_dim"})
 _OF_GROUP = frozenset({"get_group_id", "get_global_id", "get_global_linear_id"})
 # What a team cannot do for a work-group, and instructions that name a work-group's own barriers
 # (a warp's are its own: kernels that have them have whole warps).
@@ -75,6 +76,7 @@ class Part:
         local_bytes: of a team's memory that it uses itself.
         local_args: where there its pointers to local memory point.
         meets: whether it has barriers.
+        by_group: whether it asks for more than a work-item's number among all.
         early: the parameters that it reads before it waits by itself; empty where it does not.
     """
 
@@ -86,6 +88,7 @@ class Part:
     local_args: tuple[int, ...]
     meets: bool
     early: tuple[int, ...] = ()
+    by_group: bool = True
 
 
 class Wait(NamedTuple):
@@ -147,6 +150,8 @@ class Shape:
 
     def place(self, function: str, dimension: int) -> str:
         """What a function of a work-item's place gives."""
+        if function == "get_global_offset" and self.width == 1:
+            return f"get_global_offset({dimension}u)"  # CPUs' compilers must not know that it is 0
         at = dimension
         local = self.local[at] if at < len(self.local) else 1
         groups = self.groups[at] if at < len(self.groups) else 1
@@ -251,7 +256,10 @@ def part(
     pragmas = tuple(item.words[0] for item in items if item.words[0].startswith("#"))
     if not all(line.startswith("#pragma OPENCL EXTENSION") for line in pragmas):
         raise Unsupported("a pragma that holds for all that follows")
-    return Part(name, tuple(texts.items()), pragmas, params, nbytes, tuple(places), meets, early)
+    by_group = any(not item.used.isdisjoint(_PLACES - _OF_ALL) for item in needed)
+    return Part(
+        name, tuple(texts.items()), pragmas, params, nbytes, tuple(places), meets, early, by_group
+    )
 
 
 @functools.lru_cache(maxsize=256)

@@ -336,6 +336,12 @@ def _value(arg: np.generic) -> Value:
     return Value(bits, f"({ctype}){bits}UL")
 
 
+def literal(arg: Any) -> str | None:
+    """A by-value argument as text; None where it has none."""
+    known = isinstance(arg, np.generic) and arg.dtype.name in _CTYPES
+    return _value(arg).text if known else None
+
+
 def _launch(
     steps: Sequence[Step], run: _Run, how: Team, flag: int, lasting: Mapping[int, int],
     info: DeviceInfo, work: Callable[[int], int],

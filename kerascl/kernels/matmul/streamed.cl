@@ -71,6 +71,8 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void gemm_streamed(
   for (; k < K; ++k) ADD_ROWS(1)
   EACH(j, SHORT) {
     const float* total = (const float*)sum[j];
+    // results of their own: compilers that take vectors of them need not prove it
+    _Pragma("clang loop vectorize(assume_safety)")
     for (int r = 0; r < vectors * V; ++r) EPILOGUE(total[r], (first + r) * R_STEP + j * oJ)
   }
   for (int r = vectors * V; r < rows; ++r)  // those that fill no vector
