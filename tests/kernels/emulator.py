@@ -224,7 +224,7 @@ inline void emu_tma(emu_t* emu, int rank, uint to, __global const ulong* m, uint
                       (m[7] >> 16 & 255) + 1, (m[7] >> 24 & 255) + 1};
   const int x[5] = {x0, x1, x2, x3, x4};
   const uint rows = box[1] * box[2] * box[3] * box[4], bytes = rows * 128;
-  const int whole = EMU_SIZE == 4 && kind == (head | EMU_WHOLE);  // the kernel rounds it
+  const int whole = EMU_SIZE == 4 && kind == (head | EMU_WHOLE);  // the kernel rounds it itself
   int ok = words || whole || kind == (head | EMU_CODE);
   ok = ok && m[3] >> 32 == 0 && (m[6] >> 32 & 0xffffff) == 0 && m[7] >> 32 == 0;
   ok = ok && m[8] == bytes && m[9] == 1024 && box[0] * nbytes == 128 && m[0] % 16 == 0;
@@ -601,7 +601,8 @@ def _source(
     attention = emulator_attention.DEVICE if shapes else ""
     names = dict(
         N=n, K=k, A_MN=a_mn, B_MN=b_mn, CODE=code, SIZE=size, BF16=int(name == "bf16"),
-        CODE_16=_CODES["bf16"][0], WHOLE=code & ~TO_TF32, KINDS=kinds,
+        CODE_16=_CODES["bf16"][0], WHOLE=code & ~TO_TF32 if "#define SUMS 1\n" in source else 0,
+        KINDS=kinds,
         TURNS=turns, PARTS=parts, LANES=lanes,
         EXACT=int(exact), COUNTS=_COUNTS, READS=_READS,
         GENERATION=_GENERATION, LIMIT=tiles.SHARED_LIMIT,
