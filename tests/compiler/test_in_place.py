@@ -68,6 +68,12 @@ def stores(monkeypatch):
     return found
 
 
+@pytest.fixture
+def apart(monkeypatch):
+    """Each kernel has a launch of its own, also where processors would take small ones together."""
+    monkeypatch.setenv("KERASCL_RESIDENT", "3")
+
+
 def largest_launch(function, *values):
     """The most work-items of a launch of a captured function."""
     program = kerascl.jit(function).captured(*map(kerascl.array, values)).program
@@ -94,7 +100,7 @@ def test_a_box_at_a_moving_start(rng, run, stores, count):
     assert set(stores) == {1}
 
 
-def test_only_the_box_is_written(rng):
+def test_only_the_box_is_written(rng, apart):
     values = normal(rng, ROWS, WIDTH), normal(rng, 1, WIDTH), np.array(3, "int32")
     # the carry is copied once, 16 bytes a work-item
     assert largest_launch(fill, *values) <= ROWS * WIDTH // 4
@@ -125,7 +131,7 @@ def test_elements_assigned_from_those_before(rng, run, stores, length):
     assert set(stores) == {1}
 
 
-def test_stacks_of_stacks_of_updates(rng, run, stores):
+def test_stacks_of_stacks_of_updates(rng, run, stores, apart):
     """As caches of keys and values of several layers."""
     batch, layers, length, features = 2, 3, 32, 64
     cache = normal(rng, batch, layers, 2, length, features)
@@ -282,7 +288,7 @@ def launched(body, *values):
     return [step.name for step in program.launches]
 
 
-def test_stores_that_lie_apart_share_a_launch(rng):
+def test_stores_that_lie_apart_share_a_launch(rng, apart):
     def apart(i, c, v, w):
         halves = update(c[:20], v, [i, 0]), update(c[20:], w, [i, 0])
         return kerascl.concatenate(halves), v * 0.5, w * 0.5
@@ -353,7 +359,7 @@ def test_boxes_that_are_reduced_too(rng, run, stores):
     assert set(stores) == {2}
 
 
-def test_products_of_one_part_store_into_another(rng, run, stores):
+def test_products_of_one_part_store_into_another(rng, run, stores, apart):
     w = normal(rng, WIDTH, WIDTH) * np.float32(0.04)
 
     def products(i, c, x):
