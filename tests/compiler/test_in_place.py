@@ -70,7 +70,7 @@ def stores(monkeypatch):
 
 @pytest.fixture
 def apart(monkeypatch):
-    """Each kernel has a launch of its own, also where processors would take small ones together."""
+    """Each kernel has a launch of its own."""
     monkeypatch.setenv("KERASCL_RESIDENT", "3")
 
 
@@ -102,8 +102,7 @@ def test_a_box_at_a_moving_start(rng, run, stores, count):
 
 def test_only_the_box_is_written(rng, apart):
     values = normal(rng, ROWS, WIDTH), normal(rng, 1, WIDTH), np.array(3, "int32")
-    # the carry is copied once, 16 bytes a work-item
-    assert largest_launch(fill, *values) <= ROWS * WIDTH // 4
+    assert largest_launch(fill, *values) <= ROWS * WIDTH // 4  # one copy, 16 bytes a work-item
 
 
 def test_small_carries_are_computed_anew(rng, run, stores):

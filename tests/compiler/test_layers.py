@@ -14,8 +14,9 @@ def layers(function, *args):
 
 
 @pytest.mark.parametrize("known", [False, True])
-def test_of_loops(known, rng):
+def test_of_loops(known, rng, monkeypatch):
     """A cache that stays where it lies, too, whose body's graph is made anew."""
+    monkeypatch.setenv("KERASCL_RESIDENT", "3")  # as `kerascl profile` does
     x = rng.standard_normal((1, 40)).astype(np.float32)
     w = rng.standard_normal((2, 40, 40)).astype(np.float32)
 
