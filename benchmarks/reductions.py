@@ -8,8 +8,9 @@
 Shapes are those of a vision transformer (batch 64, 197 tokens of 768), of a language model (8 times
 512 tokens, 50257 words) and of convolutional networks.  A time is the median over calls, by the
 device's clock, of all launches of a call.  Arguments rotate through more memory than caches hold.
-Bytes are those of arguments and results, once each.  Results are checked against NumPy in float64:
-of rows the first, the last and a random choice.  Exits 1 where one is wrong.
+Bytes are those of arguments and results, once each.  Shares are of a large copy's bandwidth, and of
+a copy that moves as many bytes, which has a launch's fixed cost, too.  Results are checked against
+NumPy in float64: of rows the first, the last and a random choice.  Exits 1 where one is wrong.
 """
 
 from __future__ import annotations
@@ -334,10 +335,11 @@ def microseconds(function: Any, sets: list[list[Any]], calls: int) -> tuple[floa
     return float(np.median(times)), each
 
 
-def copy_rate(calls: int, small: int) -> float:
-    """Bytes a microsecond that a copy reads and writes."""
-    x = [kc.zeros((64_000_000 // small,), dtype="float32")]
-    return 2 * x[0].nbytes / microseconds(kc.jit(lambda x: -x), [x], calls)[0]
+def copy_time(moved: float, calls: int) -> float:
+    """Microseconds of a copy that reads and writes `moved` bytes together."""
+    arrays = 1 + min(40, int(ROTATED // moved))
+    sets = [[kc.array(drawn(max(1, int(moved / 8))))] for _ in range(arrays)]
+    return microseconds(kc.jit(lambda x: -x), sets, calls)[0]
 
 
 def main() -> int:
@@ -356,10 +358,11 @@ def main() -> int:
     small = 64 if args.small else 1
     before = json.loads(args.beside.read_text()) if args.beside else {}
     say(kc.__file__, device.default().info.name)
-    rate = copy_rate(args.calls, small)
+    large = 512e6 / small
+    rate = large / copy_time(large, args.calls)  # bytes a microsecond
     say(f"copy {rate * 1e-3:.0f} GB/s")
-    say(f"{'case':20} {'dtype':8} {'us':>9} {'GB/s':>6} {'copy':>5} {'before':>9} {'is':>5} "
-        "launches, errors")  # fmt: skip
+    say(f"{'case':20} {'dtype':8} {'us':>9} {'GB/s':>6} {'copy':>5} {'equal':>5} {'before':>9} "
+        f"{'is':>5} launches, errors")  # fmt: skip
     times, right = {}, True
     for name, make in CASES.items():
         for dtype in args.dtypes:
@@ -384,8 +387,9 @@ def main() -> int:
             times[label] = us
             old = before.get(label)
             beside = f"{old:9.2f} {us / old:5.2f}" if old else f"{'':9} {'':5}"
+            equal = copy_time(moved, args.calls) / us
             say(f"{name:20} {dtype:8} {us:9.2f} {moved / us * 1e-3:6.0f} {moved / us / rate:4.0%} "
-                f" {beside} {launches}  {found}")  # fmt: skip
+                f" {equal:4.0%}  {beside} {launches}  {found}")  # fmt: skip
             if args.save:
                 args.save.write_text(json.dumps(times, indent=1))
     say(f"{'all right' if right else 'WRONG'}, {time.time() - START:.0f} s")
