@@ -611,7 +611,7 @@ def _source(
         **{f"N{of}": columns for of, columns, _, _ in turned},
         **{f"A_MN{of}": mn for of, _, mn, _ in turned},
         **{f"B_MN{of}": mn for of, _, _, mn in turned},
-        BESIDE=3 * bool(turned), OPERANDS=4 + len(emulator_shared.terms(source)),
+        BESIDE=3 * ("#define WHOLE 1\n" in source), OPERANDS=4 + len(emulator_shared.terms(source)),
         **{fault: 1 << bit for bit, fault in enumerate(FAULTS)},
     )  # fmt: skip
     defines = "".join(f"#define EMU_{key} {value}\n" for key, value in names.items())

@@ -44,6 +44,11 @@ inline __global uint* emu_beside(emu_t* emu, uint at) {
     for (int i_ = 0; i_ < 4; ++i_) *emu_beside(emu, (at) + 4 * i_) = as_uint((v)[i_])
 #define KEPT4(v, at) \
     for (int i_ = 0; i_ < 4; ++i_) (v)[i_] = as_float(*emu_beside(emu, (at) + 4 * i_))
+#define ONLY_HERE(x)
+#define PUT_LOGITS(there, to, low, high) \
+    if (there) { \
+      ((__global float*)(to))[0] = low; \
+      ((__global float*)(to))[1] = high; }
 #define WGMMA_KEEP_P(d) EMU_MUST(emu->owed[1] <= emu->done, PENDING)
 #define WGMMA_KEEP_K(d) EMU_MUST(emu->owed[2] <= emu->done, PENDING)
 #define WGMMA_KEEP_V(d) EMU_MUST(emu->owed[3] <= emu->done, PENDING)

@@ -18,8 +18,8 @@ PROGRAMS = {
     **{
         module: [f"{name}.cl"] for name, module in hopper_probe.MODULES.items()
         if name not in (
-            hopper_probe.CONVOLUTIONS, "wgmma_attention_whole", "wgmma_sum", "wgmma_several",
-            "wgmma_dense",
+            hopper_probe.CONVOLUTIONS, "wgmma_attention_whole", "wgmma_attention_stored",
+            "wgmma_sum", "wgmma_several", "wgmma_dense",
         )
     },
     hopper_probe.MODULES["wgmma_sum"]: ["wgmma.cl"],
@@ -28,6 +28,9 @@ PROGRAMS = {
         "wgmma.cl", "wgmma_dense.cl", "wgmma_transposed.cl",
     ],
     hopper_probe.MODULES["wgmma_attention_whole"]: ["wgmma_attention_gradient.cl"],
+    hopper_probe.MODULES["wgmma_attention_stored"]: [
+        "wgmma_attention_gradient.cl", "wgmma_attention_queries.cl",
+    ],
     hopper_probe.MODULES[hopper_probe.CONVOLUTIONS]: [
         "wgmma.cl", "wgmma_register_blocked.cl",
     ],

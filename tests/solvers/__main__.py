@@ -68,7 +68,7 @@ def names(info) -> dict[str, tuple[str, ...]]:
 
 def problems():
     """Products and convolutions large and small, with few and many channels; attention of few and
-    many queries."""
+    many queries and features."""
     for name, precision in TYPES:
         t = dtypes.as_dtype(name)
         types = (t, t, t.accumulator, 0, 0, precision)
@@ -84,10 +84,10 @@ def problems():
                 kind, x_shape, (side, side, channels // groups, filters), y_shape, (1, 1),
                 pads, (1, 1), groups, False, t, t, t.accumulator, precision,
             )  # fmt: skip
-        for length, backward in itertools.product((4, 64), (False, True)):
-            x = Tensor(t, (length * 64, 32, 16, 1))
+        for length, n, backward in itertools.product((4, 64), (16, 80), (False, True)):
+            x = Tensor(t, (length * 4 * n, 2 * n, n, 1))
             yield AttentionProblem(
-                2, length, length, 2, 2, 16, 16, 0.25, False, t, x, x, x,
+                2, length, length, 2, 2, n, n, 0.25, False, t, x, x, x,
                 grad=x if backward else None, precision=precision,
             )  # fmt: skip
 

@@ -24,6 +24,7 @@ from kerascl.kernels.contract.plan import Plan
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.hopper import attention as hopper_attention
 from kerascl.kernels.hopper import attention_gradient as hopper_gradient
+from kerascl.kernels.hopper import attention_gradient_stored as hopper_stored
 from kerascl.kernels.hopper import attention_gradient_whole as hopper_whole
 from kerascl.kernels.selftests import asked
 from kerascl.kernels.tuning import database, machine
@@ -32,8 +33,9 @@ from kerascl.kernels.units import attention16, attention_fragment
 
 SOLVERS: tuple[Solver, ...] = (
     *attention_cpu.SOLVERS, *attention_few.SOLVERS, *hopper_attention.SOLVERS,
-    *hopper_gradient.SOLVERS, *hopper_whole.SOLVERS, *attention16.SOLVERS,
-    *unit_attention.SOLVERS, *attention_fragment.SOLVERS, *attention_tiled.SOLVERS,
+    *hopper_gradient.SOLVERS, *hopper_whole.SOLVERS, *hopper_stored.SOLVERS,
+    *attention16.SOLVERS, *unit_attention.SOLVERS, *attention_fragment.SOLVERS,
+    *attention_tiled.SOLVERS,
 )  # fmt: skip
 
 

@@ -44,6 +44,7 @@ from kerascl.runtime.device import DeviceInfo
 
 SELF_TEST = "wgmma_attention_gradient"
 KERNEL = "wgmma_attention_gradient"
+NO_EPILOGUE = Epilogue("", (), "")
 # Clocks to begin and end a tile, and what a block takes whatever its columns are; logits whose
 # instructions beside the exponential take a clock of a compute unit.  Fitted to an H200.
 START, BLOCK, OTHERS = 5400, 100, 16
@@ -125,12 +126,13 @@ class Tile:
         sums = (width + keys * depth) * ROWS * self.bc * 16 / rate
         return self.consumers * (logits + sums)
 
-    def clocks(self, p: AttentionProblem, info: DeviceInfo, keys: bool) -> float:
-        """Clocks of a compute unit for all its tiles."""
-        rates = machine.of(info)
-        rate = rates.matrix_rate(p.q.dtype) or rates.rate(p.q.dtype)
-        rate *= KINDS[p.q.dtype.name].efficiency / info.compute_units / rates.clock
-        blocks, owners = self.blocks(p, keys), p.batch * (p.groups if keys else p.heads)
+    def clocks(
+        self, p: AttentionProblem, info: DeviceInfo, keys: bool, owners: int | None = None
+    ) -> float:
+        """Clocks of a compute unit for all its tiles, of so many heads: by default of all."""
+        rate = products_a_clock(p, info)
+        blocks = self.blocks(p, keys)
+        owners = owners or p.batch * (p.groups if keys else p.heads)
         multiply = self.multiplying(p, keys, rate)
         # Warps without rows weigh nothing.
         rows = round_up(p.source if keys else p.length, 16) / len(blocks)
@@ -143,11 +145,23 @@ class Tile:
         return rounds * (begin + (BLOCK + block) * sum(blocks) / len(blocks))
 
 
+def products_a_clock(p: AttentionProblem, info: DeviceInfo) -> float:
+    """Multiply-adds of a compute unit in a clock, at what products reach at best."""
+    rates = machine.of(info)
+    rate = rates.matrix_rate(p.q.dtype) or rates.rate(p.q.dtype)
+    return rate * KINDS[p.q.dtype.name].efficiency / info.compute_units / rates.clock
+
+
 def handed_bytes(p: AttentionProblem) -> int:
     """Bytes of dropout's bits that the queries' kernel leaves for that of keys; 0 where there are
     none, they are there already, or they are too many: then both kernels draw."""
     nbytes = kept_bytes(p) if p.dropout and not p.kept else 0
     return nbytes if nbytes <= MOST_BITS else 0
+
+
+def pitch(p: AttentionProblem) -> int:
+    """Queries in a row of gradients of logits in memory: whole 16 bytes."""
+    return round_up(p.length, 8)
 
 
 Table = tuple[tuple[int, Tile], ...]
@@ -174,7 +188,7 @@ def takes(p: AttentionProblem) -> bool:
     )
 
 
-def _words(x: Tensor, rows: int, count: int, features: int, batch: int, box: int) -> Scalar:
+def words_of(x: Tensor, rows: int, count: int, features: int, batch: int, box: int) -> Scalar:
     """The tensor map of queries, keys, values or the result's gradient.
 
     Args:
@@ -233,18 +247,24 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         p = problem
         tiles = self.block(p, info)
         made = [
-            self._launch(p, info, tile, keys, Epilogue("", (), "") if keys else epilogue)
+            self._launch(p, info, tile, keys, NO_EPILOGUE if keys else epilogue)
             for keys, tile in enumerate(tiles)
         ]
         shared = [handed_bytes(p)] if handed_bytes(p) else []
         return Plan([launch for launch, _ in made], [nbytes for _, nbytes in made] + shared)
 
     whole = False  # whether a work-group has all tiles of its heads
+    stored = False  # whether gradients of logits go to memory, of some heads after the others
 
     def _launch(
-        self, p: AttentionProblem, info: DeviceInfo, tile: Tile, nth: int, epilogue: Epilogue
-    ) -> tuple[Launch, int]:
-        """The `nth` kernel, and the bytes of its workspace."""
+        self, p: AttentionProblem, info: DeviceInfo, tile: Tile, nth: int, epilogue: Epilogue,
+        some: tuple[int, int] | None = None,
+    ) -> tuple[Launch, int]:  # fmt: skip
+        """The `nth` kernel, and the bytes of its workspace.
+
+        Args:
+            some: the first of the heads (of keys, of all batch entries) that it has, and how many.
+        """
         assert p.grad is not None
         keys = bool(nth or self.whole)
         assert tile.local_bytes(p, keys) <= SHARED_LIMIT
@@ -253,7 +273,8 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
         own, other = (values, queries) if keys else (queries, values)
         counts = (p.length, p.heads), (p.source, p.groups)
         owners = p.groups if keys else p.heads
-        blocks, planes = tile.blocks(p, keys), p.batch * owners
+        before, planes = some or (0, p.batch * owners)
+        blocks = tile.blocks(p, keys)
         total = len(blocks) * planes
         groups = min(planes if self.whole else total, self.most or info.compute_units)
         rows, heads = counts[not keys]
@@ -264,6 +285,8 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
             OWNERS=owners, TILES=total, BLOCKS=len(blocks), PLANES=planes, BAND=band,
             SLICE=max(blocks), HALVES=2 * kept_words(p.source),
         )  # fmt: skip
+        if self.stored:
+            params.add("int", FIRST_PLANE=before, PITCH=pitch(p))
         for name, tensors, of in (("", other, not keys), ("OWN_", own, keys)):
             for part, (x, _) in zip("XY", tensors, strict=True):
                 params.add("int", **{
@@ -275,11 +298,12 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
             params.add(p.index, **{f"{name}Off": x.offset, f"{name}0": a, f"{name}1": b,
                                    f"{name}2": c})  # fmt: skip
         maps = [
-            _words(x, *counts[of], features, p.batch, box)
+            words_of(x, *counts[of], features, p.batch, box)
             for tensors, of, box in ((other, not keys, tile.bc), (own, keys, tile.br))
             for x, features in tensors
         ]
         results: tuple[Arg, ...] = (Ref("dk"), Ref("dv")) if keys else ()
+        results += (Ref("ws2"),) if self.stored else ()
         bits = [Ref("h")] if p.kept else [Ref("ws2")] if tile.handed(p) else []
         args = (
             *map(Ref, "abcd"), Ref(f"ws{nth}"), *maps, *extra_refs(p, "g"), Ref("e"),
@@ -303,7 +327,7 @@ class HopperAttentionGradient(attention_tiled.TiledSolver):
             OWN_LOCAL=int(tile.local), HANDED=int(tile.handed(p) > 0 or p.kept),
             KEPT_BITS=int(p.kept), THREADS=tile.threads,
             MANY_REGISTERS=1, LARGE=1, SHORT_RESULTS=int(p.dtype is p.q.dtype),
-            WHOLE=int(self.whole), WAITING=tile.waiting(p),
+            WHOLE=int(self.whole), STORED=int(self.stored), WAITING=tile.waiting(p),
         )  # fmt: skip
         text = PRODUCT + attention_tiled.head(p, epilogue, "", **names)
         if keys:

@@ -22,9 +22,9 @@ from kerascl.kernels.hopper.attention_gradient import (
     START,
     HopperAttentionGradient,
     Tile,
+    products_a_clock,
     takes,
 )
-from kerascl.kernels.hopper.ptx import KINDS
 from kerascl.kernels.hopper.tiles import SHARED_LIMIT
 from kerascl.kernels.tuning import machine
 from kerascl.kernels.units import attention16
@@ -53,16 +53,16 @@ class WholeTile(Tile):
         waiting = self.waiting(p) * self.bc * round_up(p.width, 16) * 4
         return 2 * 128 * self.br + waiting
 
-    def clocks(self, p: AttentionProblem, info: DeviceInfo, keys: bool) -> float:
-        rates = machine.of(info)
-        rate = rates.matrix_rate(p.q.dtype) or rates.rate(p.q.dtype)
-        rate *= KINDS[p.q.dtype.name].efficiency / info.compute_units / rates.clock
+    def clocks(
+        self, p: AttentionProblem, info: DeviceInfo, keys: bool, owners: int | None = None
+    ) -> float:
+        rate = products_a_clock(p, info)
         blocks = self.blocks(p, True)
         queries = self.consumers * ceil_div(p.width, 16) * ROWS * self.bc * 16 / rate
         multiply = self.multiplying(p, True, rate) + queries
         draws = attention16.DRAW if p.dropout and not p.kept else 0.0
         weigh = self.br * self.bc * max(1 / EXPONENTIALS, 1 / OTHERS + draws)
-        rounds = ceil_div(p.batch * p.groups, info.compute_units)
+        rounds = ceil_div(owners or p.batch * p.groups, info.compute_units)
         return rounds * (START * len(blocks) + (BLOCK + multiply + weigh) * sum(blocks))
 
 

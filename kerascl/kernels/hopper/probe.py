@@ -28,6 +28,7 @@ MODULES = {
         "wgmma_attention": "attention",
         "wgmma_attention_gradient": "attention_gradient",
         "wgmma_attention_whole": "attention_gradient_whole",
+        "wgmma_attention_stored": "attention_gradient_stored",
     }.items()
 }  # fmt: skip
 

@@ -22,6 +22,9 @@
 // memory (two blocks in turn), from where each warpgroup multiplies its own rows by the queries, and
 // all of them, turned, by its share of the keys' features.  What the tiles before have summed for a
 // block of queries waits in local memory, each lane's own, as WAITING says for how many blocks.
+//
+// With STORED the kernel of keys leaves the gradients of logits in memory, for the heads of a launch:
+// rows of keys, PITCH queries each, from which wgmma_attention_queries.cl makes those of queries.
 #define WP ((WIDTH + 15) / 16 * 16)
 #define DP ((DEPTH + 15) / 16 * 16)
 #define NC (BC / 8)
@@ -54,13 +57,16 @@
 #define SWAP_LANES(first, second, bit) EXCHANGE(first, second, t4 & bit, bit)
 #define WARP_SYNC asm volatile("bar.warp.sync -1;" ::: "memory")
 
+#if !STORED
+#define FIRST_PLANE 0  // of a launch that has not all
+#endif
 // Tiles in bands of BAND owners (heads, or those that keys are shared by), of a band those first that
 // take longest where it is causal; of every second band those that take least, which go well with the
 // short tiles that are under way.
 #define DECODE_TILE(tile) \
     const int band_ = (tile) / (BAND * BLOCKS), owner_ = band_ * BAND; \
     const int high_ = min(PLANES - owner_, BAND), in_ = (tile) - band_ * (BAND * BLOCKS); \
-    const int plane_ = owner_ + in_ % high_, nth_ = in_ / high_; \
+    const int plane_ = FIRST_PLANE + owner_ + in_ % high_, nth_ = in_ / high_; \
     const int first = (KEYS ^ (!WHOLE && band_ & 1) ? nth_ : BLOCKS - 1 - nth_) * BR; \
     const int b = plane_ / OWNERS, owner = plane_ - b * OWNERS;
 // The blocks that a tile's rows meet: those of all heads that share its keys, or of keys up to the
@@ -318,6 +324,31 @@
             (uint4)(as_uint(v_[0]), as_uint(v_[1]), as_uint(v_[2]), as_uint(v_[3])); \
     }
 #define HAND_BACK(stage) if (lane == 0) BAR_ARRIVE(empty + 8 * (stage))
+#if STORED
+#define LOGITS_PARAM , __global uchar* restrict pLogits
+// Neighbouring lanes exchange pairs of two fragments: each stores four queries of one of them, so that
+// four lanes fill 32 bytes.  Without a branch, as products with slopes are under way; and nothing is
+// computed before the loop (ONLY_HERE), as registers are few elsewhere.
+#define STORE_LOGITS { \
+    int own_ = row0, near_lane_ = t4, pitch_ = PITCH, entry_ = b; \
+    ONLY_HERE(own_); ONLY_HERE(near_lane_); ONLY_HERE(pitch_); ONLY_HERE(entry_); \
+    const long row_ = (long)(entry_ * HEADS + h - FIRST_PLANE * REPEAT) * S + own_; \
+    const int at_ = c0 + 8 * (near_lane_ & 1) + 2 * (near_lane_ & 2); \
+    __global uchar* to_ = pLogits + 2 * (row_ * pitch_ + at_); \
+    EACH(m_, NC / 2) EACH(r_, 2) { \
+      float near_ = as_float(slopes[4 * m_ + r_]), far_ = as_float(slopes[4 * m_ + 2 + r_]); \
+      EXCHANGE(near_, far_, near_lane_ & 1, 1) \
+      PUT_LOGITS(own_ + 8 * r_ < S && at_ + 16 * m_ < pitch_, to_ + 16 * r_ * (long)pitch_ + 32 * m_, \
+                 near_, far_); \
+    } }
+#define ONLY_HERE(x) asm volatile("" : "+r"(x))
+#define PUT_LOGITS(there, to, low, high) \
+    asm volatile("{ .reg .pred p; setp.ne.b32 p, %0, 0; @p st.global.v2.f32 [%1], {%2, %3}; }" \
+                 :: "r"((int)(there)), "l"(to), "f"(low), "f"(high) : "memory")
+#else
+#define LOGITS_PARAM
+#define STORE_LOGITS
+#endif
 
 #if KEYS
 #define RESULTS , __global OUT_T* restrict outK, __global OUT_T* restrict outV
@@ -343,8 +374,8 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
     __global const uchar* restrict pV, __global const uchar* restrict pG,
     __global uchar* restrict pMaps, const ulong8 mapX, const ulong8 mapY, const ulong8 mapOwnX,
     const ulong8 mapOwnY KEY_PARAM, __global const float* restrict pStat,
-    __global const float* restrict pDelta BITS_PARAM RESULTS PARAMS, const float scale, const float logScale
-    KEY_SIZES EPILOGUE_PARAMS) {
+    __global const float* restrict pDelta BITS_PARAM RESULTS LOGITS_PARAM PARAMS, const float scale,
+    const float logScale KEY_SIZES EPILOGUE_PARAMS) {
   __local uint ring[1024] __attribute__((aligned(1024)));
   const int tid = get_local_id(0), lane = tid & 31, g = lane >> 2, t4 = lane & 3;
   SAME_IN_WARP(consumer, tid >> 7);
@@ -550,6 +581,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void wgmma_attenti
 #else
         SLOPES
         ADD_PRODUCT(WGMMA_A_K, sum, slopes, 0, stage)
+        STORE_LOGITS
 #endif
         before = stage;
         NEXT_STAGE

@@ -20,6 +20,7 @@ SHOWN = {
     "wgmma_attention": (*_SIXTEEN, "bfloat16 128 causal", "float16 64 causal dropout"),
     "wgmma_attention_gradient": _SIXTEEN,
     "wgmma_attention_whole": ("bfloat16 64 dropout", "float16 64 causal"),
+    "wgmma_attention_stored": ("bfloat16 128 dropout", "float16 128 causal"),
     attention16.BASE: tuple(f"{of} {way}" for of in _SIXTEEN for way in _WAYS),
     attention16.BEYOND: tuple(f"{of} {way}" for of in _SIXTEEN for way in _WAYS),
     unit_attention.SELF_TEST: tuple(
