@@ -153,3 +153,27 @@ def test_what_is_no_number_stays_in_its_column(texts, rng):
     ).numpy()
     with np.errstate(invalid="ignore"):
         np.testing.assert_allclose(found, wide.sum(0), rtol=1e-5, atol=2e-3)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "int32", "uint8"])
+@pytest.mark.parametrize("shape", [(40, 49, 2048), (37, 49, 1000), (41, 5, 1999), (60, 300, 1032)])
+def test_many_short_columns(as_gpu, launches, rng, dtype, shape):
+    """A work-item has neighbouring columns, all elements of each."""
+    as_gpu(2, 256)
+    host = rng.integers(0, 9, shape).astype(np.float32)
+    places = rng.integers(0, shape[2], 3)
+    if dtype not in ("int32", "uint8"):
+        host[1, 2, places] = np.nan, np.inf, -np.inf
+    x = kc.array(host).astype(dtype)
+
+    @kc.jit
+    def function(x):
+        return kc.mean(x.astype("float32"), 1), kc.max(x, 1)
+
+    mean, most = (y.astype("float32").numpy() for y in function(x))
+    wide = host.astype(np.float64)
+    np.testing.assert_allclose(mean, wide.mean(1), rtol=1e-6)
+    np.testing.assert_array_equal(most, host.max(1))
+    bodies = [x.source.body for x in launches["reduction_kernels"]]
+    if dtype != "float16" and shape[2] % 8 == 0 and shape[0] * shape[2] >= 40 * 2048:
+        assert any("*(__global const " in body and "barrier" not in body for body in bodies)

@@ -75,16 +75,23 @@ def sizes(block: int, length: int, least: int) -> list[int]:
 
 
 def loop(
-    sums: list[Blocked], threads: int, together: int, body: list[str], hint: str, beyond: int = 0
+    sums: list[Blocked],
+    threads: int,
+    together: int,
+    body: list[str],
+    hint: str,
+    beyond: int = 0,
+    end: str = "r_end",
 ) -> list[str]:
     """The loop over whole blocks, of `body` for `together` elements, from r on; none if there are
-    no levels.  Less than a block is left.  Each element is a vector if it ends `beyond` r."""
+    no levels.  Less than a block is left before `end`.  Each element is a vector if it ends
+    `beyond` r."""
     steps = BLOCK // together
     levels = sorted({size for own in sums for size, _ in own.levels})
     if not levels:
         return []
     lines = [
-        f"for (int block = 1; r_end - r > {(BLOCK - 1) * threads + beyond}; ++block) {{",
+        f"for (int block = 1; {end} - r > {(BLOCK - 1) * threads + beyond}; ++block) {{",
         f"  {hint}for (int turn = 0; turn < {steps}; ++turn, r += {together * threads}) {{",
         *(f"    {line}" for line in body),
         "  }",

@@ -29,6 +29,9 @@ CROWDED = 1.1  # what more work-items than that cost: of some kernels registers 
 ACCUMULATORS = 32  # registers of a work-item that hold its columns' results
 LONG_STEPS = 4  # elements that a work-item reads at once where a step is many instructions
 BANKS = 32  # of local memory
+# Work-items of a group that have whole columns, and bytes that those of a compute unit ask for.
+ALONE_GROUP = 128
+ENOUGH = 48 << 10
 
 
 def sizeof(ctype: str) -> int:
@@ -62,6 +65,35 @@ def found(
         few = states * wide <= 4 * ACCUMULATORS and 2 * merging <= room >= all_local
         if alike and dims[-1] % wide == 0 and few and made.row_threads >= wide:
             return made if made.splits > 1 else None
+        wide //= 2
+    return None
+
+
+def many(
+    build: Builder, of: Reduced, dims: tuple[int, ...], marks: Any, layout: Layout
+) -> Layout | None:
+    """The layout in which a work-item has all elements of neighbouring columns, where there are so
+    many that memory is busy; None elsewhere.
+
+    Args:
+        layout: that of single columns.
+    """
+    read, members = [x.dtype for x in of.read_whole()], of.cluster.members
+    short = not marks[-1] and layout.splits == 1 and not of.cluster.staged
+    if build.info.kind != "gpu" or build.generic or not short or not read or of.length < LEAST:
+        return None
+    stored = any(id(m) not in of.cluster.row and id(m) in build.writes for m in members)
+    wide = min(MOST, VECTOR_BYTES // max(t.itemsize for t in read))
+    states = sum(map(sizeof, _registers(build, of)[1]))
+    while wide > 1 and not stored:
+        together = min(at_once(of, of.bytes_each(wide), wide), power_of_two(of.length) // 2)
+        under_way = of.rows // wide * together * of.bytes_each(wide)
+        alike = all(fits(t, min(wide, VECTOR_BYTES // t.itemsize)) for t in read)
+        few = states * wide <= 4 * ACCUMULATORS
+        busy = under_way >= ENOUGH * build.info.compute_units
+        if alike and few and busy and dims[-1] % wide == 0:
+            size = min(ALONE_GROUP, build.info.max_work_group_size)
+            return Layout(size, 1, 1, False, wide=wide, together=together)
         wide //= 2
     return None
 

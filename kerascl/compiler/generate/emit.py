@@ -27,6 +27,7 @@ from kerascl.kernels.contract.plan import Counters, Scalar
 from kerascl.kernels.contract.source import Source
 from kerascl.ops.declare import CAST
 from kerascl.ops.movement import IOTA
+from kerascl.ops.pointwise import less
 from kerascl.ops.random import KEEP_COARSE
 from kerascl.ops.views import CONCAT, PAD
 from kerascl.runtime.device import DeviceInfo
@@ -82,6 +83,7 @@ class Writer:
         self.uses_double = False
         self.whole: dict[str, whole.Span] = {}  # what is known of variables
         self.ints: dict[str, str] = {}  # the same numbers in C's int, of such variables
+        self.codes: dict[int, str] = {}  # by ids of nodes, C expressions instead of operations' own
         self.options: tuple[str, ...] = ()
         self._buffers: dict[int, str] = {}
         self._offsets: dict[int, str] = {}
@@ -262,6 +264,13 @@ def zero(dtype: DType) -> str:
 def rounded(value: str, dtype: DType) -> str:
     """A computed value as memory would hold it: what is fused must not change a result."""
     return dtype.round.format(v=value) if dtype.round else value
+
+
+def _is_before(node: Node, coords: tuple[Expr, ...]) -> bool:
+    """Whether a comparison finds every place along an axis, by its bounds, before a constant."""
+    place, end = node.inputs
+    plain = place.op is IOTA and end.op is CONST
+    return plain and coords[place.attrs[0]].hi < end.attrs[0]
 
 
 class Scope:
@@ -506,6 +515,8 @@ class Scope:
     ) -> str:
         writer = self.writer
         op = node.op
+        if op is less.op and _is_before(node, coords):
+            return literal(1, node.dtype)
         args = []
         for x in node.inputs:
             args.append(self.value(x, coords if x.shape else (), guards, stored))
@@ -534,7 +545,7 @@ class Scope:
             names["coordinate"] = writer.index(coords[node.attrs[0]])
         for k, attr in enumerate(node.attrs):
             names[f"a{k}"] = str(attr)
-        value = op.code.format(*args, **names)
+        value = writer.codes.get(id(node), op.code).format(*args, **names)
         if self.rounds and not op.exact and known is None:
             value = rounded(value, node.dtype)
         return self._note(self.define(ctype, value), known, text)

@@ -24,6 +24,7 @@ STATEMENTS = 2048  # of all elements that are written out one after the other
 # unit has at least.
 UNDER_WAY = 128
 SEVERAL_GROUPS = 8
+RAGGED_TURNS = 2  # vectors of a work-item, from which rows may begin and end beside them
 # Reads, in the text of a kernel, that only need to know their element's place; and that place.
 _READ = re.compile(r"const \w+ val\d+ = (\w+\()?buf\d+\[[x\d_ +*]+\]\)?;")
 _VECTOR = re.compile(r"const \w+ vec\d+ = \*\(__global const \w+\*\)\((buf\d+) \+ [()x\d_ +*]+;")
@@ -63,6 +64,24 @@ def together(
     if layout.held:  # the last vector of some is beyond the row's end
         each = neighbours.MOST
     return neighbours.most(streams(build, of), each, dims[-1])
+
+
+def ragged(build: Builder, of: Reduced, marks: Any, layout: Layout, each: int) -> int:
+    """As `together`, of long rows that begin or end anywhere: what lies beside whole vectors is
+    taken alone.  Elements then come in another order, which results that are places cannot have."""
+    along = marks[-1] and sum(marks) == 1 and layout.threads_first and layout.splits == 1
+    loops = layout.per_thread == 0 and not layout.held and layout.lanes == layout.wide == 1
+    gpu = build.info.kind == "gpu" and not build.generic
+    if not (along and loops and gpu) or few_rows(of.rows, build.info):
+        return 1
+    read = streams(build, of)
+    count = neighbours.most(read, each, each)
+    whole = all(neighbours.fits(dtype, count) for dtype in read)
+    specs = [m.op.reduction(m.inputs[0].dtype) for m in of.cluster.members if m.op.reduction]
+    places = any(kind == "index" for spec in specs for kind, _ in spec.states)
+    items = layout.row_threads
+    enough = 2 * count <= items and RAGGED_TURNS * count * items <= of.length
+    return count if whole and enough and not places else 1
 
 
 def several(build: Builder, of: Reduced, dims: tuple[int, ...], marks: Any, layout: Layout) -> int:

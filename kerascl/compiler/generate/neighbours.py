@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from kerascl.compiler.generate.emit import Scope
-from kerascl.compiler.graph.symbolic import Expr, Var
+from kerascl.compiler.graph.symbolic import ZERO, Expr, Var
 from kerascl.core.node import Node
 from kerascl.dtypes import DType
 
@@ -40,11 +40,13 @@ class Neighbours:
 
     Attributes:
         count: elements that are taken together.
-        first: the variable of the first element's place, a multiple of `count`.
+        phase: the place of a row's first element in memory.
+        first: the variable of the first element's place, which `phase` makes a multiple of `count`.
         lane: which of them is computed now.
     """
 
     count: int
+    phase: Expr = ZERO
     first: str = ""
     lane: int = 0
     _read: dict[tuple[int, Expr], str] = field(default_factory=dict)
@@ -69,7 +71,8 @@ class Neighbours:
         if own == 1 or not fits(node.dtype, own) or start.const % own:
             return None
         steps = {atom.name: k for atom, k in start.terms if isinstance(atom, Var)}
-        others = [k for atom, k in start.terms if getattr(atom, "name", "") != self.first]
+        rest = (start - self.phase).terms
+        others = [k for atom, k in rest if getattr(atom, "name", "") != self.first]
         whole = all(k % own == 0 for k in others)
         return start if whole and steps.get(self.first) == 1 else None
 

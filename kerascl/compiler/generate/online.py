@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from kerascl.compiler.generate.blocked import Blocked
 from kerascl.compiler.generate.builder import Builder
@@ -19,6 +20,20 @@ from kerascl.core.op import CONST, Kind
 from kerascl.dtypes import float32
 from kerascl.ops.pointwise import WHERE, exp, subtract
 from kerascl.ops.views import EXPAND, RESHAPE, SUM_OP
+
+# A term of such a sum, of x <= 0; what is less than the least normal number may be 0.  Rounding the
+# difference that x is has cost as many digits as rounding the product does.
+_TERM = """\
+inline float kcl_term(float x) {
+#ifdef KCL_PTX
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 1.44269504f));
+  return y;
+#else
+  return exp(x);
+#endif
+}
+"""
 
 
 @dataclass
@@ -43,15 +58,20 @@ class Online:
         self.greatest, self.running, self.own = outer.writer.name("top"), running, own
         outer.lines.append(f"float {self.greatest} = -INFINITY;")
         outer.hold(self.most, self.greatest)
+        node = self.total.inputs[0]
+        node = node.inputs[1] if node.op is WHERE else node
+        outer.writer.codes[id(node)] = "kcl_term({0})"
+        outer.writer.helper(_TERM)
 
     def turn(
-        self, outer: Scope, steps: list[str], scopes: list[Scope], value: Callable[..., str]
-    ) -> list[str]:
+        self, outer: Scope, steps: list[str], scopes: list[Scope], value: Callable[..., str],
+        **kind: Any,
+    ) -> list[str]:  # fmt: skip
         """The lines that take elements, known in `scopes`, into both.
 
         Args:
             steps: those that take them into the maximum.
-            value: of a scope and an element's number, the text of what is summed.
+            value: of a scope, an element's number and its `kind`, the text of what is summed.
         """
         assert self.own is not None
         before = outer.writer.name("before")
@@ -66,7 +86,7 @@ class Online:
         taken = []
         for number, around in enumerate(scopes):
             scope = Scope(outer.writer, around, around.own)
-            taken.append(self.own.step(value(scope, number)))
+            taken.append(self.own.step(value(scope, number, **kind)))
             lines += scope.lines
         return lines + taken
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from kerascl.compiler.generate import space
 from kerascl.compiler.generate.builder import Builder
 from kerascl.compiler.generate.emit import Writer
-from kerascl.compiler.graph.symbolic import strides_of
+from kerascl.compiler.graph.symbolic import ZERO, Expr, linear, strides_of
 from kerascl.core.node import Node
 from kerascl.core.op import Kind, ReductionSpec
 from kerascl.runtime.device import DeviceInfo
@@ -87,6 +87,11 @@ class Reduced:
         """The values in memory of which the loop reads every element."""
         size = self.cluster.size
         return [x for x in self.values() if id(x) in self.build.outside and x.size == size]
+
+    def phase(self, axes: tuple[Expr, ...], dims: tuple[int, ...], kept: list[int]) -> Expr:
+        """The place at which a row begins in what is read whole; 0 if nothing is."""
+        starts = tuple(x if d in kept else ZERO for d, x in enumerate(axes))
+        return linear(starts, dims) if self.read_whole() else ZERO
 
     def bytes_each(self, wide: int = 1) -> int:
         """Bytes that a work-item reads of an element, of `wide` neighbouring columns: of what is

@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from kerascl.compiler.generate import blocked, columns, held, online, space, vectors
+from kerascl.compiler.generate import blocked, columns, held, loops, online, space, vectors
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
 from kerascl.compiler.generate.emit import Scope, rounded
@@ -16,7 +16,7 @@ from kerascl.compiler.generate.online import Online
 from kerascl.compiler.generate.reduced import Reduced, ctypes, native
 from kerascl.compiler.generate.rows import Layout, layout_of
 from kerascl.compiler.graph.cluster import Cluster
-from kerascl.compiler.graph.symbolic import Expr, linear, unravel, variable
+from kerascl.compiler.graph.symbolic import ZERO, Expr, linear, unravel, variable
 from kerascl.core.node import Node
 from kerascl.core.op import Kind, ReductionSpec
 from kerascl.kernels.contract import arrival
@@ -29,10 +29,10 @@ TOGETHER = 4
 # Elements of a short row that a work-item keeps in registers (a power of two), and of all that it
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
-LARGE_GROUP = 512  # beyond it a vector at a time: two groups fit a unit if registers are few
+LARGE_GROUP = 512  # work-items; beyond it each reads fewer bytes at once:
+LARGE_BYTES = VECTOR_BYTES  # two groups fit a unit if registers are few
 PARTS = 4  # splits of which a work-item of a GPU reads registers at once
 STATEMENTS = 1024  # of all elements that are written out one after the other
-_CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kc[lu]_)")  # a comparison, in a kernel's text
 # A negation, a factor that compilers make one of, or a function that may have either.
 _NEGATION = re.compile(r"\bval\d+ = .*([^\w)\]\s]\s*-\s*[A-Za-z_(]|\(-[01](\.0*)?f?\)|kcu_)")
 
@@ -52,6 +52,7 @@ class _Reduction:
         self.read = 0  # lines up to where a row is read that stays in registers
         self.levels = of.levels()
         self.column = ""  # the variable of the last dimension
+        self.phase = ZERO  # see Neighbours
 
     def kernels(self) -> Kernels:
         if self.rows == 0:
@@ -67,7 +68,7 @@ class _Reduction:
         result = self._fitted(dims, marks, per_thread)
         wrong = per_thread > 0 and "keeps_choices_wrongly" in self.info.quirks
         body = result.launches[0].source.body
-        if wrong and (_CHOICE.search(body) or _NEGATION.search(body)):
+        if wrong and (loops.CHOICE.search(body) or _NEGATION.search(body)):
             return self._fitted(dims, marks, 0)
         return result
 
@@ -89,6 +90,9 @@ class _Reduction:
         if each == 1:  # in a loop, one vector after the other
             each = self._loop_length(layout)
         near = held.together(self.build, self.of, dims, marks, layout, each)
+        ragged = held.ragged(self.build, self.of, marks, layout, each)
+        if ragged > near:
+            return self._write(dims, marks, replace(layout, near=ragged, ragged=True))[0]
         if near > 1:
             if layout.held:
                 count = ceil_div(self.length, layout.row_threads * near) * near
@@ -97,6 +101,7 @@ class _Reduction:
                 layout = replace(layout, wide=wide)
             return self._write(dims, marks, replace(layout, near=near))[0]
         beside = columns.found(self.build, self.of, dims, marks, layout)
+        beside = beside or columns.many(self.build, self.of, dims, marks, layout)
         if beside is not None:
             return self._write(dims, marks, beside)[0]
         return self._in_vectors(dims, marks) or result
@@ -148,15 +153,22 @@ class _Reduction:
         outer.lines.extend(head + decoded)
         reduced_dims = tuple(dims[d] for d in reduced)
 
-        def place(copy: int, column: int = 0) -> tuple[str, Expr, list[str], list[str]]:
+        self.phase = self.of.phase(variables, dims, kept) if layout.ragged else ZERO
+        if layout.ragged:
+            outer.lines.append(loops.head(writer, self.phase, layout.near))
+
+        def place(
+            copy: int, column: int = 0, alone: bool = False, end: int = 0
+        ) -> tuple[str, Expr, list[str], list[str]]:
             """Of the element `copy` strides on, or neighbours, and `column` aside: the variable of
             its place along the reduction, its index over the full space, the variables it has and
-            the lines that set them."""
-            lane = copy % layout.near
+            the lines that set them.  One `alone` may be any of its row, others before `end`."""
+            near = 1 if alone else layout.near
+            lane = copy % near
             own = [names[d] + _suffix(copy - lane) for d in reduced]
             coords = list(variables)
             for d, name in zip(reduced, own, strict=True):
-                coords[d] = variable(name, dims[d] - layout.near + 1) + lane
+                coords[d] = variable(name, (end or dims[d]) - near + 1) + lane
             if layout.wide > 1:
                 own_row = variable(names[kept[-1]], dims[kept[-1]] - layout.wide + 1)
                 coords[kept[-1]] = own_row + column
@@ -171,8 +183,8 @@ class _Reduction:
         side_by_side: list[dict[int, tuple[ReductionSpec, list[tuple[str, str]]]]]
         side_by_side = [{} for _ in range(layout.wide)]
         registers = side_by_side[0]
-        loops = layout.per_thread == 0 and layout.lanes == layout.wide == layout.splits == 1
-        pair = online.found(self.build, self.of, self.levels) if loops and self.length else None
+        plain = layout.per_thread == 0 and layout.lanes == layout.wide == layout.splits == 1
+        pair = online.found(self.build, self.of, self.levels) if plain and self.length else None
         for stage in range(stages):
             now = [m for m in reductions if self.levels[id(m)] == stage]
             side = [
@@ -291,12 +303,15 @@ class _Reduction:
 
         along = layout.threads_first
         together = layout.near if along else layout.wide
-        near = Neighbours(together) if together > 1 else None
+        vectors_of = Neighbours(together, phase=self.phase) if together > 1 else None
 
-        def element(scope: Scope, copy: int, r: str, full: Expr, condition: str) -> list[str]:
+        def element(
+            scope: Scope, copy: int, r: str, full: Expr, condition: str, alone: bool = False,
+            end: int = 0,
+        ) -> list[str]:  # fmt: skip
             """Read into `scope`; gives what then takes it into the reductions."""
             steps = []
-            scope.neighbours = near
+            near = scope.neighbours = None if alone else vectors_of
             for column in range(layout.wide):
                 if column:
                     full = place(copy, column)[1]
@@ -315,11 +330,11 @@ class _Reduction:
             scope.neighbours = None
             return steps
 
-        def summed(scope: Scope, copy: int) -> str:
+        def summed(scope: Scope, copy: int, alone: bool, end: int) -> str:
             """What `pair` sums, read into `scope`."""
             assert pair is not None
-            scope.neighbours = near
-            _, full, own, _ = place(copy)
+            near = scope.neighbours = None if alone else vectors_of
+            _, full, own, _ = place(copy, alone=alone, end=end)
             if near:
                 near.at(copy, own)
             x = pair.total.inputs[0]
@@ -329,7 +344,13 @@ class _Reduction:
             self._unrolled(outer, element, place, layout, first)
         else:
             turn = functools.partial(pair.turn, outer, value=summed) if pair else None
-            self._in_loops(outer, element, place, layout, list(sums.values()), again, turn)
+            alone = len(place(0)[2]) == 1 and layout.splits == 1  # dimension, group
+            inside = loops.inside(self.of) if alone and self.info.kind == "gpu" else 0
+            together = self._together(layout)
+            row = loops.Row(outer, layout, place, element, together, turn, inside)
+            # CPUs' compilers make better vectors of a loop that stays one
+            hint = '_Pragma("nounroll") ' if self.info.kind == "cpu" else ""
+            loops.write(row, list(sums.values()), again, hint)
         for own in sums.values():
             outer.lines += own.finish()
 
@@ -436,57 +457,6 @@ class _Reduction:
             return []
         return [f"const {ctype} again = o + {stage} * ({ctype})get_global_offset(2);", *decode]
 
-    def _in_loops(
-        self,
-        outer: Scope,
-        element: Any,
-        place: Any,
-        layout: Layout,
-        sums: list[Blocked],
-        again: list[str],
-        turn: Any,
-    ) -> None:
-        ctype, threads, near = outer.writer.index_type, layout.row_threads, layout.near
-
-        def elements(count: int) -> list[str]:
-            """The lines for so many elements: they are all read before the first is stored."""
-            reads, steps, stores, scopes = [], [], [], []
-            for copy in range(count):
-                r, full, own, decode = place(copy)
-                inner = Scope(outer.writer, outer, own)
-                if copy % near:
-                    before = f"r{_suffix(copy - copy % near)}"
-                    inner.lines.append(f"const {ctype} {r} = {before} + {copy % near};")
-                elif copy:
-                    inner.lines.append(f"const {ctype} {r} = r + {copy * threads};")
-                inner.lines.extend(decode)
-                steps += element(inner, copy, r, full, "live")
-                reads += inner.lines
-                stores += inner.stores
-                scopes.append(inner)
-            return reads + (turn(steps, scopes) if turn else steps) + stores
-
-        together = self._together(layout)
-        loops, count = [], together
-        while count > near:
-            loops.append((count, f"r_end - r > {(count - near) * threads}"))
-            count = count // 4 if layout.wide > 1 else near
-        loops.append((near, "r < r_end"))
-        bodies = [(elements(count), count, condition) for count, condition in loops]
-        whole = elements(together) if any(own.levels for own in sums) else []
-        # CPUs' compilers make better vectors of a loop that stays one
-        hint = '_Pragma("nounroll") ' if self.info.kind == "cpu" else ""
-        first = "rl" if near == 1 else f"{near} * rl"
-        outer.lines += ["{", f"  {ctype} r = r_begin + {first};"]
-        if any(_CHOICE.search(line) for lines, _, _ in bodies for line in lines):
-            outer.lines += [f"  {line}" for line in again]
-        early = -(near - 1) * (threads - 1)  # the last vector of a block begins so much before
-        outer.lines += [f"  {x}" for x in blocked.loop(sums, threads, together, whole, hint, early)]
-        for lines, count, condition in bodies:
-            outer.lines.append(f"  for (; {condition}; r += {count * threads}) {{")
-            outer.lines += [f"    {line}" for line in lines] + ["  }"]
-        outer.lines.append("}")
-
     def _together(self, layout: Layout) -> int:
         """How many elements a work-item reads before it goes on: a GPU's memory is busy only
         while several reads of each are under way."""
@@ -495,7 +465,7 @@ class _Reduction:
         width = max(1, sum(x.dtype.itemsize for x in self.of.read_whole()))
         count = 4 * TOGETHER if width <= 2 else 2 * TOGETHER if width <= 4 else TOGETHER
         if layout.row_threads > LARGE_GROUP:
-            count = min(count, max(1, VECTOR_BYTES // width))
+            count = min(count, max(1, LARGE_BYTES // width))
         busy = self.info.kind == "gpu" and self._loop_length(layout) >= 2 * count
         return count if busy and self._is_short(count) else 1
 

@@ -65,7 +65,8 @@ class Layout:
     per_thread: int = 0  # elements that a work-item keeps in registers, if it does
     lanes: int = 1  # elements of the vectors that it reads
     near: int = 1  # neighbours that it reads and stores together
-    held: bool = False  # whether these are vectors of short rows
+    ragged: bool = False  # whether rows begin or end beside such vectors
+    held: bool = False  # whether they are vectors of short rows
     wide: int = 1  # neighbouring rows that a work-item has
     chunk: int = 0  # elements of a split, where they are not as many as can be
     together: int = 0  # elements of a column that a work-item reads at once, if it is known

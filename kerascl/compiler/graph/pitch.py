@@ -5,6 +5,9 @@ not aligned, and loads of matrix units cannot take them without a copy.  So such
 computed with a few columns more, and with it what is computed from it elementwise.  Whoever else
 wants these values reads a part of the longer rows.  The columns beyond hold anything: reductions
 take neutral values in their place, and nothing that is read depends on them.
+
+Logits that are cut from longer rows, and whose slopes are padded to these again, are computed with
+all of a row's columns: one kernel then goes from the logits to the slopes.
 """
 
 from __future__ import annotations
@@ -30,6 +33,7 @@ VECTOR_BYTES = 16  # rows of a multiple stay as they are
 COLUMNS = 64  # longer rows have a multiple: whole lines of memory
 LEAST_COLUMNS = 1024  # from which the columns beyond cost next to nothing
 LEAST_SIZE = 1 << 22  # elements of a product
+CUT_PART = 8  # of columns, those that are cut off are no more than a part of this
 # What a reduction of floats takes where there is nothing.
 NEUTRAL: dict[Op, float] = {SUM_OP: 0.0, MAX.op: -math.inf, ARGMAX.op: -math.inf}
 # Other readers take a part of the longer rows as it lies; others yet would have it copied.
@@ -48,8 +52,9 @@ def with_longer_rows(
     """
     if info.kind != "gpu":
         return None
-    products = [node for node in nodes if _is_odd(node)]
-    if not products:
+    lengths = {node.shape[-1]: 0 for node in nodes if _is_odd(node)}
+    lengths = _cut_lengths(nodes) | {n: round_up(n, COLUMNS) for n in lengths}
+    if not lengths:
         return None
     readers: dict[int, list[Node]] = {}
     for node in nodes:
@@ -58,8 +63,8 @@ def with_longer_rows(
     wanted = {id(root) for root in roots}
     found = [
         rows
-        for length in {node.shape[-1] for node in products}
-        if (rows := _Rows(length, nodes, readers, wanted)).follow
+        for length, longer in lengths.items()
+        if (rows := _Rows(length, longer, nodes, readers, wanted)).follow
     ]
     return LongerRows(found, nodes) if found else None
 
@@ -71,24 +76,56 @@ def _is_odd(node: Node) -> bool:
     return node.shape[-1] * node.dtype.itemsize % VECTOR_BYTES != 0
 
 
+def _cut_lengths(nodes: list[Node]) -> dict[int, int]:
+    """Lengths of rows that are cut from longer ones and padded to them, and those of these."""
+    cut = {(x.shape[-1], x.inputs[0].shape[-1]) for x in nodes if _is_cut(x)}
+    padded = {(x.inputs[0].shape[-1], x.shape[-1]) for x in nodes if _is_padded(x)}
+    return dict(cut & padded) if cut and padded else {}
+
+
+def _is_cut(node: Node) -> bool:
+    """Whether a node is most of each row of its input, from the first element on."""
+    if node.op is not SLICE or not node.shape:
+        return False
+    starts, steps = node.attrs
+    plain = not any(starts) and all(k == 1 for k in steps)
+    (x,) = node.inputs
+    length, longer = node.shape[-1], x.shape[-1]
+    few = LEAST_COLUMNS <= length < longer <= length + length // CUT_PART
+    return plain and few and node.shape[:-1] == x.shape[:-1]
+
+
+def _is_padded(node: Node) -> bool:
+    """Whether a node is its input with more at the end of each row."""
+    if node.op is not PAD or not node.shape:
+        return False
+    low, gap, _ = node.attrs
+    return not any(low) and not any(gap) and node.shape[:-1] == node.inputs[0].shape[:-1]
+
+
 class _Rows:
     """The nodes with rows of one length that are computed with longer ones.
 
     Attributes:
         length, longer: elements of a row before and after.
-        products: ids of the products.
+        products: ids of the products, and of what is cut from longer rows.
         follow: ids of these and of what is computed from them.
         needed: ids of what has longer rows only because `follow` reads it.
     """
 
     def __init__(
-        self, length: int, nodes: list[Node], readers: dict[int, list[Node]], wanted: set[int]
+        self,
+        length: int,
+        longer: int,
+        nodes: list[Node],
+        readers: dict[int, list[Node]],
+        wanted: set[int],
     ) -> None:
         self.length = length
-        self.longer = round_up(length, COLUMNS)
+        self.longer = longer
         self.possible: set[int] = set()
         rows = [node for node in nodes if node.shape and node.shape[-1] == length]
-        left = {id(node) for node in rows if _is_odd(node)}
+        left = {id(node) for node in rows if _is_odd(node) or self._begins(node)}
         self.products: set[int] = set()
         while left != self.products:
             self.products = left
@@ -122,8 +159,18 @@ class _Rows:
             self.possible.add(id(node))
         return origins
 
+    def _begins(self, node: Node) -> bool:
+        """Whether a node is cut from longer rows of the length in question."""
+        return _is_cut(node) and node.inputs[0].shape[-1] == self.longer
+
+    def ends(self, node: Node) -> bool:
+        """Whether a node is padded to rows of the length in question."""
+        return _is_padded(node) and node.shape[-1] == self.longer
+
     def _widens(self, product: Node) -> bool:
         """Whether the right operand has longer rows anyway, or they cost little."""
+        if product.op is SLICE:
+            return True
         right = product.inputs[1]
         return id(right) in self.possible or (right.op is not EXPAND and right.size <= product.size)
 
@@ -148,6 +195,8 @@ class _Rows:
         """Whether somebody reads a node who cannot read a part of longer rows as it lies."""
         for reader in readers.get(id(node), ()):
             if id(reader) in origins or reader.op is MATMUL or reader.op.kind in READERS:
+                continue
+            if self.ends(reader):
                 continue
             turned = reader.op is PERMUTE and all(
                 x.op is MATMUL or x.op.kind in READERS for x in readers.get(id(reader), ())
@@ -193,6 +242,8 @@ class LongerRows:
         """A node whose own rows stay as they are."""
         if node.op.kind is Kind.REDUCTION and id(node.inputs[0]) in self._rows:
             return self._reduced(node, self._rows[id(node.inputs[0])])
+        if node.inputs and (rows := self._rows.get(id(node.inputs[0]))) and rows.ends(node):
+            return self._masked(self._longer[id(node.inputs[0])], rows, node.attrs[2])
         takes_parts = node.op is MATMUL or node.op is PERMUTE
         inputs = tuple(
             self._part(x) if takes_parts and id(x) in self._longer else self.new[id(x)]
@@ -203,6 +254,8 @@ class LongerRows:
     def _lengthened(self, node: Node, rows: _Rows) -> Node:
         """A node with longer rows."""
         shape = (*node.shape[:-1], rows.longer)
+        if node.op is SLICE:
+            return self.new[id(node.inputs[0])]
         if node.op is MATMUL:
             left, right = node.inputs
             return self._like(node, (self.new[id(left)], self._padded(right, rows)), shape)
@@ -246,9 +299,14 @@ class LongerRows:
             return self._cut(whole, node.shape)
         if node.op not in NEUTRAL or not x.dtype.is_float:
             return self._like(node, (self._part(x),), node.shape)
-        place = self._make(IOTA, (), (last,), longer.shape, dtypes.positions(rows.longer))
-        end = const(rows.length, place.dtype)
-        inside = self._make(less.op, (place, end), (), longer.shape, dtypes.bool_)
-        nothing = const(NEUTRAL[node.op], x.dtype)
-        masked = self._make(WHERE, (inside, longer, nothing), (), longer.shape, x.dtype)
+        masked = self._masked(longer, rows, NEUTRAL[node.op])
         return self._like(node, (masked,), node.shape)
+
+    def _masked(self, longer: Node, rows: _Rows, other: float) -> Node:
+        """Longer rows with something else beyond the columns that they had."""
+        shape, last = longer.shape, len(longer.shape) - 1
+        place = self._make(IOTA, (), (last,), shape, dtypes.positions(rows.longer))
+        end = const(rows.length, place.dtype)
+        inside = self._make(less.op, (place, end), (), shape, dtypes.bool_)
+        nothing = const(other, longer.dtype)
+        return self._make(WHERE, (inside, longer, nothing), (), shape, longer.dtype)

@@ -1,0 +1,146 @@
+"""Rows that work-items go through in loops.
+
+A row may begin and end anywhere: what lies beside whole vectors is taken by the last work-items,
+which have the fewest of these.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from kerascl.compiler.generate import blocked
+from kerascl.compiler.generate.blocked import Blocked
+from kerascl.compiler.generate.emit import Scope, Writer
+from kerascl.compiler.generate.reduced import Reduced
+from kerascl.compiler.generate.rows import Layout
+from kerascl.compiler.graph.symbolic import Expr
+from kerascl.core.op import CONST
+from kerascl.ops.movement import IOTA
+from kerascl.ops.pointwise import less
+
+CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kc[lu]_)")  # a comparison, in a kernel's text
+
+
+@dataclass(frozen=True)
+class Row:
+    """How a row's elements are taken.
+
+    Attributes:
+        place: of an element's number, and whether it is taken alone, the variable of its place,
+            its index, the variables that it has and the lines that set them.
+        element: reads one into a scope, and gives what then takes it into the reductions.
+        together: how many elements a work-item reads before it takes them.
+        turn: what takes them instead, given the lines of `element` and their scopes; or None.
+        inside: how many elements from the row's first on are in no need of choices that tell them
+            from others; 0 if none are.
+    """
+
+    outer: Scope
+    layout: Layout
+    place: Callable[..., Any]
+    element: Callable[..., list[str]]
+    together: int
+    turn: Callable[..., list[str]] | None
+    inside: int
+
+    def elements(self, count: int, alone: bool = False, end: int = 0) -> list[str]:
+        """The lines for so many elements, before `end` if that is known: they are all read before
+        the first is stored."""
+        near, threads = self.layout.near, self.layout.row_threads
+        ctype = self.outer.writer.index_type
+        reads, steps, stores, scopes = [], [], [], []
+        for copy in range(count):
+            r, full, own, decode = self.place(copy, alone=alone, end=end)
+            inner = Scope(self.outer.writer, self.outer, own)
+            if copy % near:
+                before = f"r_{copy - copy % near}" if copy >= near else "r"
+                inner.lines.append(f"const {ctype} {r} = {before} + {copy % near};")
+            elif copy:
+                inner.lines.append(f"const {ctype} {r} = r + {copy * threads};")
+            inner.lines.extend(decode)
+            steps += self.element(inner, copy, r, full, "live", alone=alone, end=end)
+            reads += inner.lines
+            stores += inner.stores
+            scopes.append(inner)
+        if self.turn:
+            steps = self.turn(steps, scopes, alone=alone, end=end)
+        return reads + steps + stores
+
+    def beside(self) -> list[str]:
+        """The lines for the elements that are in no vector of their row."""
+        near, ctype = self.layout.near, self.outer.writer.index_type
+        return [
+            "{",
+            f"  const {ctype} tail = r_end - (r_end - head) % {near};",
+            f"  const int edge = {self.layout.row_threads - 1} - rl;",
+            f"  const {ctype} r = edge < head ? edge : tail + edge - head;",
+            "  if (r < r_end) {",
+            *(f"    {line}" for line in self.elements(1, alone=True)),
+            "  }",
+            "}",
+        ]
+
+
+def head(writer: Writer, phase: Expr, near: int) -> str:
+    """The line that sets how many elements of a row come before its first whole vector.
+
+    Args:
+        phase: the place of its first element.
+        near: elements of a vector, a power of two.
+    """
+    return f"const int head = (int)(-{writer.index(phase)} & {near - 1});"
+
+
+def inside(of: Reduced) -> int:
+    """How many elements of each row, from the first on, some choice holds for: the fewest that are
+    most of it.  0 where there is none."""
+    last, found = len(of.shape) - 1, [0]
+    if of.cluster.axes != (last,) or of.shape[-1:] != (of.length,):
+        return 0
+    for node in of.values():
+        if node.op is less.op and node.shape == of.shape and node.inputs[1].op is CONST:
+            place, end = node.inputs
+            if place.op is IOTA and place.attrs == (last,) and 2 * end.attrs[0] >= of.length:
+                found.append(int(end.attrs[0]))
+    ends = [end for end in found if 0 < end < of.length]
+    return min(ends, default=0)
+
+
+def write(row: Row, sums: list[Blocked], again: list[str], hint: str) -> None:
+    """Write the loops from r_begin to r_end.
+
+    Args:
+        again: lines that come first where something is chosen.
+        hint: to compilers, of loops over blocks.
+    """
+    outer, layout, together = row.outer, row.layout, row.together
+    ctype, threads, near = outer.writer.index_type, layout.row_threads, layout.near
+    rest = near - 1 if layout.ragged else 0  # of the last vector, elements that must be there
+    found = [(str(row.inside), near - 1, row.inside)] if row.inside else []
+    found.append(("r_end", rest, 0))
+    bodies: list[tuple[list[str], int, str]] = []
+    for end, last, known in found:
+        count = near if bodies else together  # few are left after those inside
+        while count > near:
+            test = f"{end} - r > {(count - near) * threads + last}"
+            bodies.append((row.elements(count, end=known), count, test))
+            count = count // 4 if layout.wide > 1 else near
+        test = f"{end} - r > {last}" if last else f"r < {end}"
+        bodies.append((row.elements(near, end=known), near, test))
+    end, _, known = found[0]
+    whole = row.elements(together, end=known) if any(own.levels for own in sums) else []
+    first = "rl" if near == 1 else f"{near} * rl"
+    first = f"head + {first}" if layout.ragged else first
+    outer.lines += ["{", f"  {ctype} r = r_begin + {first};"]
+    if any(CHOICE.search(line) for lines, _, _ in bodies for line in lines):
+        outer.lines += [f"  {line}" for line in again]
+    early = -(near - 1) * (threads - 1)  # the last vector of a block begins so much before
+    blocks = blocked.loop(sums, threads, together, whole, hint, early, end)
+    outer.lines += [f"  {line}" for line in blocks]
+    for lines, count, condition in bodies:
+        outer.lines.append(f"  for (; {condition}; r += {count * threads}) {{")
+        outer.lines += [f"    {line}" for line in lines] + ["  }"]
+    outer.lines += ["}", *(row.beside() if layout.ragged else [])]
