@@ -18,7 +18,7 @@ runpy.run_module({module!r}, run_name="__main__", alter_sys=True)
 
 
 def light(module: str, *arguments: str) -> list[str]:
-    """The command that runs a module of `runtime` or `kernels`, which need nothing above them."""
+    """The command that runs a module that needs no more of kerascl than it imports."""
     text = _LIGHT.format(folder=str(Path(__file__).parents[1]), module=module)
     return [sys.executable, "-c", text, *arguments]
 

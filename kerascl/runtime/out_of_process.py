@@ -68,7 +68,7 @@ class CompilerProcesses:
 
     def build(
         self, programs: Sequence[Program], ended: Callable[[Program, float], None],
-        first: Container[Program] = (),
+        first: Container[Program] = (), meanwhile: Callable[[], None] = lambda: None,
     ) -> None:  # fmt: skip
         """Have (source, options) pairs built; each process takes the next when it has done one.
 
@@ -78,9 +78,10 @@ class CompilerProcesses:
             ended: called from one thread with each program that a process is done with, and the
                 seconds it took; the process goes on meanwhile.
             first: those that are begun before the others, if these are not LONG.
+            meanwhile: called once all processes have something to build.
 
         Raises:
-            BaseException: what `ended` raised.
+            BaseException: what `ended` or `meanwhile` raised.
         """
         if not self._processes:
             return
@@ -101,6 +102,7 @@ class CompilerProcesses:
                 told.append(teller.submit(ended, program, seconds))
 
             fed = [pool.submit(self._feed, p, work, tell) for p in self._processes]
+            meanwhile()
             _, late = wait(fed, SECONDS)
             if late:
                 self.close()  # so that their threads read the end

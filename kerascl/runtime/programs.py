@@ -175,6 +175,7 @@ class Programs:
         self.keep_on_disk(True)
         self._always = always(device.info)
         self._guard_lock = threading.RLock()
+        self._feeding = threading.Lock()  # held by the one that has other processes build
         self.built_from_source = 0
         self.loaded_from_disk = 0
         if first_use is not None and device.info.matrix:
@@ -223,7 +224,7 @@ class Programs:
 
     def build(
         self, programs: Iterable[_Texts], beside: Iterable[_Texts] = (),
-        done: Callable[[], None] = lambda: None,
+        done: Callable[[], None] = lambda: None, meanwhile: Callable[[], None] = lambda: None,
     ) -> list[Built]:  # fmt: skip
         """Build several (source, options) at once, in threads; those already built cost nothing.
 
@@ -231,6 +232,7 @@ class Programs:
             beside: what another process will load, where other processes build: these begin with
                 them.
             done: called when that is on disk, or will not be.
+            meanwhile: called while other processes build, if they do; it may build, too.
 
         Returns:
             The programs. Who holds them until their kernels are made has none built twice, however
@@ -250,7 +252,7 @@ class Programs:
             keys = {(source, tuple(guarded(source, options))) for source, options in programs}
             todo = [key for key in keys if self._built.get(key) is None]
             tried.update(todo)
-            early = self._build_out_of_process(todo, others, done)
+            early = self._build_out_of_process(todo, others, done, meanwhile)
         done()
         held, todo = [], []
         for key in {(source, self._guarded(source, options)) for source, options in programs}:
@@ -260,7 +262,8 @@ class Programs:
             else:
                 held.append(built)
         del early
-        held += self._build_out_of_process([key for key in todo if key not in tried])
+        left = [key for key in todo if key not in tried]
+        held += self._build_out_of_process(left, meanwhile=meanwhile)
         threads = min(config.build_threads(), len(todo))
         if threads <= 1:
             return held + [self._make(*key) for key in todo]
@@ -297,10 +300,10 @@ class Programs:
 
         def build(
             programs: Iterable[_Texts], beside: Iterable[_Texts] = (),
-            done: Callable[[], None] = lambda: None,
+            done: Callable[[], None] = lambda: None, meanwhile: Callable[[], None] = lambda: None,
         ) -> list[Built]:  # fmt: skip
             programs = list(programs)
-            built = self.build(programs, beside, done)
+            built = self.build(programs, beside, done, meanwhile)
             if known is not None:
                 known.keep(self._key(s, self._guarded(s, options)) for s, options in programs)
             return built
@@ -337,7 +340,7 @@ class Programs:
 
     def _build_out_of_process(
         self, todo: list[_Key], beside: Iterable[_Key] = (),
-        done: Callable[[], None] = lambda: None,
+        done: Callable[[], None] = lambda: None, meanwhile: Callable[[], None] = lambda: None,
     ) -> list[Built]:  # fmt: skip
         """Have other processes build what is not on disk, and load each as soon as it is there.
 
@@ -354,24 +357,28 @@ class Programs:
             for keys in (todo, beside)
         )
         every = list(others | missing)
-        if len(every) < (2 if self._processes else out_of_process.FEWEST):
-            return loaded
-        waiting = set(others)
-
-        def ended(key: _Key, seconds: float) -> None:
-            if key in missing:
-                self._load(loaded, key, seconds)
-            if waiting:
-                waiting.discard(key)
-                if not waiting:
-                    done()
-
         with contextlib.ExitStack() as stack:
             processes = self._processes
+            if processes and not self._feeding.acquire(blocking=False):
+                processes = None  # `meanwhile` builds, or another thread does
+            elif processes:
+                stack.callback(self._feeding.release)
+            if len(every) < (2 if processes else out_of_process.FEWEST):
+                return loaded
+            waiting = set(others)
+
+            def ended(key: _Key, seconds: float) -> None:
+                if key in missing:
+                    self._load(loaded, key, seconds)
+                if waiting:
+                    waiting.discard(key)
+                    if not waiting:
+                        done()
+
             if processes is None:
                 processes = self._begin(min(self._most_processes(), len(every) // 2), True)
                 stack.callback(processes.close)
-            processes.build(every, ended, others)
+            processes.build(every, ended, others, meanwhile)
         return loaded
 
     def _load(self, loaded: list[Built], key: _Key, seconds: float) -> None:

@@ -64,30 +64,61 @@ def in_child(
 ) -> Outcome:  # fmt: skip
     """Run `python -m module index`; gives what `kept` wants of a test.
 
-    Args:
-        index: of the device in the order of `find_devices`.
-        seconds: that it may take.
-        light: see `children.light`.
-        environment: variables that the child has besides this process'.
+    Args: as of `begin` and `ended`; an index of None: the device is not listed.
     """
     if index is None:
         return "the device is not listed", False
+    try:
+        process = begin(module, index, light, **environment)
+    except OSError as failure:
+        return _not_ended(failure)
+    return ended(process, seconds)
+
+
+def begin(
+    module: str, index: int, light: bool = False, **environment: str
+) -> subprocess.Popen[str]:
+    """Start `python -m module index`.
+
+    Args:
+        index: of the device in the order of `find_devices`.
+        light: see `children.light`.
+        environment: variables that the child has besides this process'.
+
+    Raises:
+        OSError: it cannot be started.
+    """
     command = [sys.executable, "-m", module, str(index)]
     if light:
         command = children.light(module, str(index))
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        env=children.testing(**environment),
+    )  # fmt: skip
+
+
+def ended(process: subprocess.Popen[str], seconds: float) -> Outcome:
+    """What a process found that `begin` started; it is ended after so many seconds from now."""
     try:
-        done = subprocess.run(
-            command, capture_output=True, text=True, timeout=seconds,
-            env=children.testing(**environment),
-        )  # fmt: skip
+        with process:
+            try:
+                out, errors = process.communicate(timeout=seconds)
+            except BaseException:
+                process.kill()
+                raise
     except (OSError, subprocess.TimeoutExpired) as failure:
-        return f"the self-test did not end: {type(failure).__name__}", False
-    if done.returncode == 0 and done.stdout.strip().endswith(OK):
+        return _not_ended(failure)
+    if process.returncode == 0 and out.strip().endswith(OK):
         return "", True
-    if done.returncode == FULL:
+    if process.returncode == FULL:
         return FULL_TEXT, False
-    lines = (done.stdout + done.stderr).strip().splitlines()
-    if BEGUN not in done.stdout:  # Python or a package failed, not the device
+    lines = (out + errors).strip().splitlines()
+    if BEGUN not in out:  # Python or a package failed, not the device
         return f"the self-test did not begin: {lines[-1][:200] if lines else ''}", False
     found = [line for line in lines if line != BEGUN]
-    return (found[-1][:200] if found else f"the self-test ended with {done.returncode}"), True
+    text = found[-1][:200] if found else f"the self-test ended with {process.returncode}"
+    return text, True
+
+
+def _not_ended(failure: Exception) -> Outcome:
+    return f"the self-test did not end: {type(failure).__name__}", False

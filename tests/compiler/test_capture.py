@@ -9,6 +9,7 @@ import kerascl as kc
 from kerascl.compiler.program import memory
 from kerascl.compiler.run import capture as captures
 from kerascl.runtime.errors import OutOfDeviceMemory
+from kerascl.runtime.programs import Programs
 
 
 def mlp(rng):
@@ -533,3 +534,19 @@ def test_objects_that_can_be_called_are_captured():
 
     plain.note = "kept"
     assert kc.jit(plain).note == "kept"
+
+
+def test_new_weights_are_computed_while_programs_are_built(monkeypatch):
+    state = kc.State(kc.cos(kc.arange(4, dtype="float32")))
+    build, seen = Programs.build, []
+
+    def building(self, programs, beside=(), done=lambda: None, meanwhile=lambda: None):
+        before = state.pending
+        meanwhile()
+        seen.append((before is None, state.pending is None))
+        return build(self, programs, beside, done)
+
+    monkeypatch.setattr(Programs, "build", building)
+    found = kc.jit(lambda x: x * state.value)(kc.ones(4))
+    np.testing.assert_allclose(found.numpy(), np.cos(np.arange(4)), rtol=1e-6)
+    assert (False, True) in seen

@@ -15,7 +15,7 @@ from kerascl.compiler.program.staying import Address, Call, Launch, Team, Value
 from kerascl.kernels.contract import solver as contract
 from kerascl.kernels.contract.plan import Counters
 from kerascl.kernels.tuning import database
-from kerascl.runtime import programs
+from kerascl.runtime import addresses, programs
 from tests import profiles
 from tests.kernels import ptx
 
@@ -680,3 +680,13 @@ def test_a_launch_for_hopper_compiles_and_spills_little():
     launch, _ = resident_selftest.made(info, HOPPER)
     used = ptx.resources(launch.source, "sm_90", 512)
     assert used["spills"] <= SPILLS and used["registers"] <= 128
+
+
+@pytest.mark.skipif(not ptx.available(), reason="needs clang-15 and ptxas")
+def test_a_launch_for_hopper_is_assembled_as_it_is_compiled():
+    """What takes addresses anyway need not be rewritten, and assembled again, to take them."""
+    info = dataclasses.replace(profiles.load()["rtx4090"].info, nvidia_capability=(9, 0))
+    launch, _ = resident_selftest.made(info, HOPPER)
+    seen = []
+    ptx.resources(launch.source, "sm_90", 512, lambda text: seen.append(text) or text)
+    assert [addresses.plain(text) for text in seen] == seen and b".entry resident" in seen[0]

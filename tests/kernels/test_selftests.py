@@ -7,6 +7,7 @@ import importlib
 import io
 import json
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -492,11 +493,11 @@ def test_one_that_has_a_process_of_its_own(said, found, dev, tmp_path, monkeypat
     """Beside the others, whose child it leaves alone."""
     asked_of = []
 
-    def in_child(module, index, seconds, light, **environment):
+    def begin(module, index, light, **environment):
         asked_of.append((module, environment))
-        return said
 
-    monkeypatch.setattr(asked.selftest, "in_child", in_child)
+    monkeypatch.setattr(asked.selftest, "begin", begin)
+    monkeypatch.setattr(asked.selftest, "ended", lambda process, seconds: said)
     (tmp_path / "good_of_selftests.py").write_text(CHILD.format(VERDICTS["good"]))
     monkeypatch.syspath_prepend(str(tmp_path))
     own = SelfTest("own", "own_of_selftests", alone=True, environment=(("KERASCL_X", "1"),))
@@ -516,6 +517,73 @@ def test_a_program_notes_one_that_has_a_process_of_its_own(answers, monkeypatch)
 
     answers.wrong = {"own"}
     assert asked.settled(info, make) is False and made == [True, False]
+
+
+OWN = """
+import sys, time
+from pathlib import Path
+from kerascl.runtime import selftest_child
+
+def run(dev):
+    Path({begun!r}).touch()
+    time.sleep({seconds})
+
+selftest_child.main(run)
+"""
+
+
+@pytest.fixture
+def own_process(dev, tmp_path, monkeypatch):
+    """A self-test with a process of its own, and the file that it makes when it has begun."""
+    monkeypatch.setenv("KERASCL_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(asked, "_digest", lambda test: "own")
+    begun = tmp_path / "begun"
+
+    def make(seconds):
+        text = OWN.format(begun=str(begun), seconds=seconds)
+        (tmp_path / "own_of_selftests.py").write_text(text)
+        return SelfTest("own", "own_of_selftests", alone=True), begun
+
+    asked.forget()
+    yield make
+    assert not asked._begun_alone
+    asked.forget()
+
+
+def wait_for(file):
+    end = time.monotonic() + 60
+    while not file.exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert file.exists()
+
+
+def test_one_that_has_a_process_of_its_own_runs_while_a_program_is_made(dev, own_process):
+    test, begun = own_process(0)
+
+    def make():
+        found = asked.passed(dev.info, test)
+        wait_for(begun)
+        begun.unlink()
+        return found
+
+    assert asked.settled(dev.info, make)
+    assert not begun.exists()  # it ran once
+
+
+def test_what_a_program_that_fails_began_ends(dev, own_process):
+    test, begun = own_process(300)
+    children = []
+
+    def make():
+        asked.passed(dev.info, test)
+        wait_for(begun)
+        children.extend(asked._begun_alone.values())
+        raise ValueError("no program")
+
+    with pytest.raises(ValueError, match="no program"):
+        asked.settled(dev.info, make)
+    assert [child.returncode is not None for child in children] == [True]
 
 
 def test_a_child_that_cannot_begin_says_nothing_of_the_device(dev, tmp_path, monkeypatch):

@@ -296,6 +296,23 @@ def test_other_processes_build_what_is_not_on_disk(in_turn, begun, ahead):
     assert in_turn.queue.read(buffer, np.empty(1, np.int32))[0] == 10
 
 
+@pytest.mark.parametrize("ahead", [False, True])
+def test_this_process_builds_while_others_do(in_turn, begun, ahead):
+    store = Programs(in_turn)
+    *wanted, one, other = different(out_of_process.FEWEST + 2)
+    seen = []
+
+    def meanwhile():
+        seen.append([process.poll() for process in begun])
+        store.build([one, other])
+
+    with store.compiler_processes(9 * ahead) as build:
+        build(wanted, meanwhile=meanwhile)
+    assert seen == [[None] * 3] and len(begun) == 3  # the two were built here
+    assert (store.built_from_source, store.loaded_from_disk) == (2, len(wanted))
+    build(wanted, meanwhile=lambda: pytest.fail("nothing is left to build"))
+
+
 def test_processes_that_die_leave_their_work(in_turn, begun, monkeypatch):
     monkeypatch.setattr(out_of_process.sys, "executable", "false")
     store = Programs(in_turn)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 _TOKEN = re.compile(
-    r"""(?P<space>\s+)
-    | (?P<word>[A-Za-z_]\w*)
-    | (?P<number>\.?\d(?:[eEpP][+-]|[\w.])*)
-    | (?P<text>"(?:\\.|[^"\\])*"|'(?:\\.|[^'\\])*')
-    | (?P<mark><<=|>>=|\.\.\.|\#\#|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|.)""",
+    r"""[A-Za-z_]\w*
+    | \.?\d(?:[eEpP][+-]|[\w.])*
+    | "(?:\\.|[^"\\])*" | '(?:\\.|[^'\\])*'
+    | <<=|>>=|\.\.\.|\#\#|->|\+\+|--|<<|>>|<=|>=|==|!=|&&|\|\||[-+*/%&|^]=|\S""",
     re.VERBOSE,
 )
 _COMMENT = re.compile(r'//[^\n]*|/\*.*?\*/|("(?:\\.|[^"\\\n])*")', re.DOTALL)
@@ -31,8 +31,7 @@ class _Macro:
     body: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class _Token:
+class _Token(NamedTuple):
     """A token, and the macros that it came from, which are not expanded in it again."""
 
     text: str
@@ -41,7 +40,7 @@ class _Token:
 
 def tokens(text: str) -> list[str]:
     """The tokens of a text without comments."""
-    return [m.group() for m in _TOKEN.finditer(text) if m.lastgroup != "space"]
+    return _TOKEN.findall(text)
 
 
 def is_word(token: str) -> bool:
@@ -90,7 +89,10 @@ class _Unit:
 
     def flush(self) -> None:
         """Expand what came since the last directive."""
-        self.out.extend(t.text for t in self._expand([_Token(t) for t in self.pending]))
+        if self.macros.keys().isdisjoint(self.pending):
+            self.out.extend(self.pending)
+        else:
+            self.out.extend(t.text for t in self._expand([_Token(t) for t in self.pending]))
         self.pending = []
 
     def directive(self, line: str) -> None:
@@ -219,7 +221,9 @@ class _Unit:
             else:
                 out.append(_Token(text))
             at += 1
-        return [_Token(t.text, t.hidden | hidden) for t in out if t.text]
+        return [
+            _Token(text, own | hidden if own else hidden) for text, own in out if text
+        ]
 
 
 def _arguments(

@@ -41,6 +41,7 @@ from kerascl.compiler.program import (
 )
 from kerascl.compiler.program.program import Program, Slot, Step, Use, copy_step, value_of
 from kerascl.compiler.program.repeat import advance_step, predicated, repeat_step, start_step
+from kerascl.core import collector
 from kerascl.core.labels import Labels, Moved
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
@@ -87,7 +88,11 @@ def lower(
         NotImplementedError: a value is of double precision, which the device lacks.
         ReadLater: see `group`.
     """
-    make = functools.partial(_lower, nodes, roots, info, generic, streamed, labels)
+
+    def make() -> Program:
+        with contextlib.nullcontext() if generic else collector.waits():
+            return _lower(nodes, roots, info, generic, streamed, labels)
+
     return asked.settled(info, make, meanwhile)
 
 

@@ -38,6 +38,7 @@ _KERNEL = ("__kernel", "kernel")
 # What a declaration begins with that is no function, and nothing that launches could change.
 _LASTING = frozenset({"typedef", "struct", "union", "enum", "__constant", "constant"})
 _RESTRICT = frozenset({"restrict", "__restrict", "__restrict__"})
+_UNREACHED = _RESTRICT | {"__global", "global"}
 _BARRIERS = frozenset({"barrier", "work_group_barrier"})
 _PLACES = frozenset({
     "get_group_id", "get_global_id", "get_local_id", "get_num_groups", "get_global_size",
@@ -199,9 +200,7 @@ def part(
     Raises:
         Unsupported: a team cannot run it.
     """
-    if wait is not None:
-        options = (*options, f"-D{EARLY}={_EARLY}")
-    items = _unit(source, options)
+    items = _unit(source, (*options, f"-D{EARLY}={_EARLY}"))
     entry = next((item for item in items if item.is_kernel and item.name == kernel), None)
     if entry is None:
         raise Unsupported(f"there is no kernel {kernel}")
@@ -246,9 +245,9 @@ def part(
     listed = [f"const uint {GROUP}", f"__local uchar* {POOL}"]
     listed += [" ".join(_reachable(words)) for words in parameters]
     early: tuple[int, ...] = ()
-    if wait is not None and _EARLY in body:
-        body, early = _waiting(body, parameters, wait.statement)
-        listed.append(wait.params)
+    if _EARLY in body:
+        body, early = _waiting(body, parameters, wait)
+        listed += [wait.params] if wait is not None else []
     text = f"({', '.join(listed)}) {_text(body)}"
     mark = hashlib.sha256(text.encode()).hexdigest()[:8]
     name = f"{kernel}_{mark}"
@@ -300,7 +299,7 @@ class _Item:
         self.open = _parameters_at(head) if self.is_function else 0
         self.names = (words[self.open - 1],) if self.is_function else _declared(words)
         self.name = self.names[0] if self.names else ""
-        self.used = {w for w in words if is_word(w)}
+        self.used = {w for w in set(words) if is_word(w)}
         self.meets = not self.used.isdisjoint(_BARRIERS)
 
     def kernel_parts(self) -> tuple[list[list[str]], list[str]]:
@@ -397,6 +396,8 @@ def _reachable(words: Sequence[str]) -> list[str]:
     """Without what would let a compiler read global memory past the caches' coherence: on NVIDIA
     what nobody else writes and no one writes through it is read by instructions (ld.global.nc) that
     need not see what other groups of the same launch have written."""
+    if _UNREACHED.isdisjoint(words):
+        return list(words)
     out: list[str] = []
     for word in words:
         if word in _RESTRICT:
@@ -412,6 +413,8 @@ def _reachable(words: Sequence[str]) -> list[str]:
 def _placed(words: Sequence[str], shape: Shape) -> list[str]:
     """Text of a function in which a team stands for a work-group."""
     words = _reachable(words)
+    if _BARRIERS.isdisjoint(words) and _PLACES.isdisjoint(words):
+        return words
     out: list[str] = []
     at = 0
     while at < len(words):
@@ -453,12 +456,15 @@ def _closing(words: Sequence[str], start: int) -> int:
 
 
 def _waiting(
-    body: list[str], parameters: Sequence[Sequence[str]], statement: str
+    body: list[str], parameters: Sequence[Sequence[str]], wait: Wait | None
 ) -> tuple[list[str], tuple[int, ...]]:
-    """A body that waits where it calls EARLY, and which of its parameters it has read by then."""
+    """A body that waits where it calls EARLY, and which of its parameters it has read by then; or
+    one that does not wait, which leaves out the call."""
     at = body.index(_EARLY)
-    names = [words[-1] for words in parameters]
     close = _closing(body, at + 1)
+    if wait is None:
+        return [*body[:at], *body[close + 2 :]], ()
+    names = [words[-1] for words in parameters]
     read = {word for word in body[at + 2 : close] if is_word(word)}
     # where kernels share a launch, each has its own, which is then given the name
     for target, equals, value in zip(body, body[1:at], body[2:at], strict=False):
@@ -469,7 +475,7 @@ def _waiting(
         if word in others and (before, after) != ("=", ";"):
             raise AssertionError(f"{word} is read before {EARLY}, which does not name it")
     early = tuple(k for k, name in enumerate(names) if name in read)
-    return [*body[:at], statement, *body[close + 1 :]], early
+    return [*body[:at], wait.statement, *body[close + 1 :]], early
 
 
 def _with_group(words: Sequence[str], name: str) -> list[str]:
@@ -489,8 +495,7 @@ def _called(
     """Calls by the functions' new names, with the group for those that ask for it."""
     out: list[str] = []
     for at, word in enumerate(words):
-        member = at and words[at - 1] in (".", "->")
-        if member or word not in renamed:
+        if word not in renamed or (at and words[at - 1] in (".", "->")):
             out.append(word)
             continue
         out.append(renamed[word])
@@ -500,7 +505,7 @@ def _called(
             # what stands behind the parenthesis follows; a comma unless that closes it
             comma = "" if words[at + 2] == ")" else ","
             out.append(f"KR_OPEN {GROUP}{comma}")
-    return _opened(out)
+    return _opened(out) if of_group else out
 
 
 def _opened(words: Sequence[str]) -> list[str]:
@@ -546,12 +551,14 @@ def _hoisted(body: Sequence[str], sizes: dict[str, int]) -> tuple[list[str], int
     nbytes = at = 0
     while at < len(body):
         word = body[at]
-        begins = at == 0 or body[at - 1] in (";", "{", "}") or body[at - 1].startswith("#")
-        if not (begins and word in _LOCAL):
-            member = at and body[at - 1] in (".", "->")
-            if word in arrays and not member:
-                _check_array(body, at)
-            out.append(values.get(word, word) if not member else word)
+        before = body[at - 1] if at else ";"
+        begins = word in _LOCAL and (before in (";", "{", "}") or before.startswith("#"))
+        if not begins:
+            if (word in arrays or word in values) and before not in (".", "->"):
+                if word in arrays:
+                    _check_array(body, at)
+                word = values.get(word, word)
+            out.append(word)
             at += 1
             continue
         end = list(body).index(";", at)

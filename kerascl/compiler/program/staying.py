@@ -214,8 +214,6 @@ class Launch:
             loop = f"if (team < {shape.teams}u) {loop}"
         if shape.items < shape.stride:
             loop = f"if (item % {shape.stride}u < {shape.items}u) {loop}"
-        if part.early:
-            loop = f"bool due = true;\n        {loop}\n        if (due) {_WAIT}"
         return (
             f"      case {number}: {{\n        const uint team = {team};\n        {loop}\n"
             f"        at += {len(varies)};\n        {self._whole}\n        break;\n      }}\n"
@@ -234,7 +232,8 @@ class Launch:
             pool = max(pool, shape.teams * part.local_bytes)
         words = len(self.table)
         near = words * 8 <= TABLE_BYTES
-        arrivals = ", volatile __global uint* arrivals" if self.arrives else ""
+        early = any(same[0].part.early for same in kinds)
+        params, known = self._parameters()
         source = "__local" if near else "__global"
         lines = [
             *pragmas,
@@ -247,7 +246,8 @@ class Launch:
             _WAITING.format(how=_poll(self._how), whole=self._whole),
             *items.values(),
             f"__kernel __attribute__((reqd_work_group_size({self._width}, 1, 1))) void "
-            f"{self.NAME}(__global int* loop_flag, __global ulong* table{arrivals}) {{",
+            f"{self.NAME}({params}) {{",
+            *known,
             f"  __local uchar pool[{max(pool, ALIGNMENT)}] __attribute__((aligned({ALIGNMENT})));",
             f"  __local ulong words[{words}];" if near else "",
             # A group sees the flag as it was: no other can pass the wait before it is written.
@@ -267,14 +267,29 @@ class Launch:
             f"    {self._whole}",
             f"    if (kind & {_WAITS}u) kr_arrive((volatile __global uint*)table);",
             f"    if (!(kind & {_ITSELF}u)) {_WAIT}",
+            f"    bool due = kind & {_ITSELF}u;" if early else "",
             f"    switch (kind & {_ITSELF - 1}u) {{",
             *cases,
             "      default: return;",
             "    }",
+            # those without a group, once for all kernels: each copy takes compilers long
+            f"    if (due) {_WAIT}" if early else "",
             "  }",
             "}",
         ]  # fmt: skip
         return "\n".join(line for line in lines if line) + "\n"
+
+    def _parameters(self) -> tuple[str, list[str]]:
+        """The kernel's parameters, and what makes them known."""
+        given = [("__global int*", "loop_flag"), ("__global ulong*", "table")]
+        if self.arrives:
+            given.append(("volatile __global uint*", "arrivals"))
+        if not self._team.named:
+            return ", ".join(f"{ctype} {name}" for ctype, name in given), []
+        # Addresses as the integers that they become (runtime/addresses.py): a long text that is
+        # not rewritten is assembled once and not twice.
+        params = ", ".join(f"const ulong {name}_" for _, name in given)
+        return params, [f"  {ctype} {name} = ({ctype}){name}_;" for ctype, name in given]
 
     @property
     def _whole(self) -> str:

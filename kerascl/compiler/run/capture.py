@@ -192,7 +192,8 @@ class Captured:
                 built: list[Any] = []
 
                 def start(program: Program, beside: Any, done: Any) -> None:
-                    built[:] = build((step.program for step in program.launches), beside, done)
+                    programs = (step.program for step in program.launches)
+                    built[:] = build(programs, beside, done, self._materialize_states)
 
                 program = lower(
                     nodes, wanted, self.device.info, generic=False, labels=labels, meanwhile=start
@@ -200,6 +201,11 @@ class Captured:
                 self.engine.programs.setdefault(key, program)
                 return program, built
         return program, self.device.programs.build(step.program for step in program.launches)
+
+    def _materialize_states(self) -> None:
+        """Compute the values of States that nobody has asked for yet, such as new weights."""
+        for state in self.states:
+            state.materialize()
 
     # -- memory
 
@@ -255,8 +261,7 @@ class Captured:
         self, nodes: list[Node], leaf_of: dict[int, State], buffers: list[Any]
     ) -> dict[int, int]:
         """Memory of constants and of States that are read; gives the slot of each State, by id."""
-        for state in self.states:
-            state.materialize()
+        self._materialize_states()
         state_slot = {}
         for k, slot in enumerate(self.program.slots):
             if slot.kind != "input":

@@ -100,6 +100,7 @@ def results(info: DeviceInfo, tests: Iterable[SelfTest]) -> dict[str, str]:
                 _note(info, test, text)
                 if lasting:
                     selftest.keep(info, test.title, _digest(test), text)
+        _stop(info, tests)  # another thread, or process, had the results meanwhile
         return {test.title: _known[info, test] or "" for test in tests}
 
 
@@ -122,7 +123,9 @@ def passed(info: DeviceInfo, *tests: SelfTest) -> bool:
         if found:
             return False
         if found is None and not _thread.comparing:
-            if not test.alone and all(other.alone for other in noted):
+            if test.alone:
+                _begin_alone(info, test)
+            elif all(other.alone for other in noted):
                 _begin_early(info)
             noted[test] = None
     return True
@@ -267,13 +270,32 @@ def _run(info: DeviceInfo, tests: Sequence[SelfTest]) -> list[Outcome]:
 
 def _alone(index: int, test: SelfTest) -> Outcome:
     """What a self-test in a process of its own found."""
-    given = dict(test.environment)
-    text, lasting = selftest.in_child(test.module, index, SECONDS_ALONE, False, **given)
+    with _lock:
+        process = _begun_alone.pop((index, test), None)
+    try:
+        process = process or _own(index, test)
+    except OSError as failure:
+        return f"the self-test did not begin: {type(failure).__name__}", False
+    text, lasting = selftest.ended(process, SECONDS_ALONE)
     # what hangs once would hang every process that asks
     return text, lasting or "TimeoutExpired" in text
 
 
 _begun: dict[int, subprocess.Popen[str]] = {}  # by the device's index
+_begun_alone: dict[tuple[int, SelfTest], subprocess.Popen[str]] = {}
+
+
+def _own(index: int, test: SelfTest) -> subprocess.Popen[str]:
+    """The process of a self-test that has its own."""
+    return selftest.begin(test.module, index, True, **dict(test.environment))
+
+
+def _begin_alone(info: DeviceInfo, test: SelfTest) -> None:
+    """Start a self-test in a process of its own: it runs while the program is made."""
+    index = devices.index_of(info)
+    with _lock, contextlib.suppress(OSError):
+        if index is not None and (index, test) not in _begun_alone:
+            _begun_alone[index, test] = _own(index, test)
 
 
 def _begin(index: int, alone: bool) -> subprocess.Popen[str]:
@@ -299,12 +321,25 @@ def _begin_early(info: DeviceInfo) -> None:
 
 
 def _end_early(info: DeviceInfo) -> None:
-    """Nobody needs the child process after all."""
+    """Nobody needs the child processes after all."""
     index = devices.index_of(info)
     with _lock:
         process = None if index is None else _begun.pop(index, None)
+        apart = [test for place, test in _begun_alone if place == index]
+    _stop(info, apart)
     if process is not None:
         process.communicate("")
+
+
+def _stop(info: DeviceInfo, tests: Iterable[SelfTest]) -> None:
+    """End processes of self-tests, of which nobody needs to hear any more."""
+    index = devices.index_of(info)
+    for test in tests:
+        with _lock:
+            process = None if index is None else _begun_alone.pop((index, test), None)
+        if process is not None:
+            process.kill()
+            process.communicate()
 
 
 def _child(index: int, places: Sequence[str]) -> dict[str, Outcome]:
