@@ -16,12 +16,16 @@ from rich.console import Console
 from kerascl.commands.bench import known_peaks
 from kerascl.commands.scripts import run_script
 from kerascl.runtime import device as devices
+from kerascl.runtime.copies import Copies
 from kerascl.runtime.profile import profile
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--rows", type=int, default=30, help="rows of each table (30)")
+    parser.add_argument(
+        "--copies", action="store_true", help="compare with copies of as many bytes, too"
+    )
     parser.add_argument("--trace", metavar="FILE", help="write a Chrome trace (ui.perfetto.dev)")
     parser.add_argument("script", help="the script to run")
     parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
@@ -41,8 +45,12 @@ def run(options: argparse.Namespace, console: Console) -> int:
     if not recorded.spans:
         console.print("The script ran nothing on the device.")
         return status
-    recorded.print(console, options.rows, "name", peaks)
-    recorded.print(console, options.rows, "layer", peaks)
+    copies = None
+    if options.copies:
+        with console.status("timing copies"):
+            copies = Copies(devices.default(), [span.note.nbytes for span in recorded.spans])
+    recorded.print(console, options.rows, "name", peaks, copies)
+    recorded.print(console, options.rows, "layer", peaks, copies)
     if options.trace:
         recorded.chrome_trace(options.trace)
         console.print(f"Chrome trace: {options.trace} (open it in ui.perfetto.dev)", markup=False)

@@ -6,6 +6,7 @@ import bisect
 import functools
 import gzip
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -43,17 +44,22 @@ class Span:
 
 @dataclass
 class Total:
-    """All commands of one name or of one layer: nanoseconds, operations and bytes."""
+    """All commands of one name or of one layer: nanoseconds and bytes of each, operations."""
 
     name: str
     times: list[int] = field(default_factory=list)
     flops: int = 0
-    nbytes: int = 0
+    sizes: list[int] = field(default_factory=list)
 
     @property
     def nanoseconds(self) -> int:
         """The sum of the times."""
         return sum(self.times)
+
+    @property
+    def nbytes(self) -> int:
+        """The sum of the sizes."""
+        return sum(self.sizes)
 
 
 @dataclass
@@ -170,7 +176,7 @@ class Profile:
             total = found.setdefault(key, Total(key))
             total.times.append(span.end - span.start)
             total.flops += span.note.flops
-            total.nbytes += span.note.nbytes
+            total.sizes.append(span.note.nbytes)
         return sorted(found.values(), key=lambda total: -total.nanoseconds)
 
     def print(
@@ -179,16 +185,21 @@ class Profile:
         rows: int = 40,
         by: str = "name",
         peaks: Peaks | None = None,
+        copies: Callable[[int], float] | None = None,
     ) -> None:
         """Print the table of `totals`, at most so many rows.
 
-        With `peaks` a column says how near each comes to the device's best rate.
+        With `peaks` a column says how near each comes to the device's best rate.  With `copies`
+        (see `kerascl.runtime.copies`) one says how near to copies of as many bytes, launch by
+        launch.
         """
         totals = self.totals(by)
         all_ns = sum(span.end - span.start for span in self.spans if not span.beside) or 1
         numbers = ["count", "total ms", "%", "mean us", "min us", "max us", "GFLOP/s", "GB/s"]
         if peaks is not None:
             numbers.append("of peak")
+        if copies is not None:
+            numbers.append("of copies")
         title = f"{self.device.info.name}: {len(self.spans)} commands in {all_ns / 1e6:.3f} ms"
         table = new_table(title, ["command" if by == "name" else "layer"], numbers)
         for total in totals[:rows]:
@@ -208,6 +219,9 @@ class Profile:
                 known = ns and (total.flops or total.nbytes)
                 share = peaks.share(total.flops, total.nbytes, ns * 1e-9) if known else 0
                 cells.append(f"{100 * share:.0f} %" if known else "")
+            if copies is not None:
+                copied = sum(map(copies, total.sizes))
+                cells.append(f"{100 * copied / ns:.0f} %" if copied and ns else "")
             table.add_row(*cells)
         remarks = [f"and {len(totals) - rows} more"] if len(totals) > rows else []
         if any(span.beside for span in self.spans):

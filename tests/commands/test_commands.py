@@ -36,8 +36,9 @@ def test_profile_of_a_script(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)
     trace = tmp_path / "trace.json"
-    done = kerascl("profile", "--trace", trace, script, "--epochs", "2")
+    done = kerascl("profile", "--copies", "--trace", trace, script, "--epochs", "2")
     assert done.returncode == 3, done.stderr
+    assert "of copies" in done.stdout
     assert "arguments ['--epochs', '2']" in done.stdout
     for layer in ("edges", "edges (gradient)", "classes", "classes (gradient)"):
         assert f" {layer} " in done.stdout

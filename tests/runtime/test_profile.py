@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from kerascl.runtime.copies import Copies
 from kerascl.runtime.errors import DeviceError
 from kerascl.runtime.launch import WRITE_BESIDE
 from kerascl.runtime.profile import Profile, Region, Span, profile
+from kerascl.runtime.replay import Note
 
 SOURCE = """
 __kernel void short_one(__global float* a) { a[get_global_id(0)] += 1.0f; }
@@ -96,3 +98,30 @@ def test_copies_beside_other_commands(tmp_path, rng):
 def dev_named(name):
     """What a profile asks of a device."""
     return types.SimpleNamespace(info=types.SimpleNamespace(name=name))
+
+
+def test_shares_of_copies_are_of_each_launch():
+    """A launch of 100 bytes that takes as long as its copy, and one of 1,000 that takes thrice as
+    long: (200 + 1,100) / (200 + 3,300) is 37 %."""
+    recorded = Profile(show=False)
+    recorded.device = dev_named("card")
+    recorded.spans += [
+        Span("kernel", 0, 0, 200, Note(nbytes=100)), Span("kernel", 0, 200, 3500, Note(nbytes=1000)),
+        Span("other", 0, 3500, 3600),
+    ]  # fmt: skip
+    out = io.StringIO()
+    recorded.print(Console(file=out, width=150), copies=lambda n: 100.0 + n if n else 0.0)
+    lines = out.getvalue().splitlines()
+    (kernel,), (other,) = ([line for line in lines if name in line] for name in ("kernel", "other"))
+    assert "of copies" in out.getvalue() and "37 %" in kernel and "%" not in other
+
+
+def test_copies_take_longer_the_more_they_copy(dev):
+    copies = Copies(dev, [4096, 1 << 20, 16 << 20])
+    assert copies(0) == 0 < copies(4096)
+    assert copies(4096) < copies(16 << 20)
+    assert copies(4096) == copies(1)  # shorter ones cost a launch, too
+    most = max(copies._sizes)
+    assert np.isclose(copies(3 * most), 3 * copies(most))
+    assert Copies(dev, [])(100) == 0
+    assert dev.queue.recorder is None
