@@ -29,8 +29,13 @@ def maps_made(as_gpu, launches):
 
 
 def several(launches) -> list[str]:
-    """The texts of those whose work-items have several elements."""
+    """The texts of those whose work-items have several elements that lie apart."""
     return [x.source.text for x in launches if "else for" in x.source.text]
+
+
+def vectors(launches) -> list[str]:
+    """The texts of those whose work-items have vectors of neighbours."""
+    return [x.source.text for x in launches if "KCL_STORE_VECTOR4(" in x.source.body]
 
 
 def table(rng, shape, dtype):
@@ -55,7 +60,44 @@ def test_columns_and_scalars(maps_made, rng, shape, dtype, captured):
     for ours, expected in zip(found, function(*wide), strict=True):
         np.testing.assert_array_equal(ours.numpy().astype(np.float64), expected)
     assert all(launch.local_size <= (64,) for launch in maps_made)
-    assert bool(several(maps_made)) == (x.size >= 64 * maps.GROUPS * (4 if x.itemsize <= 2 else 2))
+    large = x.size >= 64 * maps.GROUPS * maps.TOGETHER
+    # one row is read by vectors, as nothing is read again
+    assert bool(vectors(maps_made)) == (large and x.ndim == 1 and x.size % 4 == 0)
+    assert bool(several(maps_made)) == (large and not vectors(maps_made))
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.int8, np.complex64], ids=str)
+@pytest.mark.parametrize("captured", [False, True], ids=["eager", "captured"])
+def test_neighbours_are_vectors(maps_made, rng, shape, dtype, captured):
+    """Several results of several types, one value for all and one for each row, also where rows
+    begin anywhere; every element is written once."""
+    x, y = (rng.integers(-8, 8, shape).astype(dtype) for _ in range(2))
+    row, scalar = rng.integers(1, 4, (*shape[:-1], 1)).astype(dtype), np.asarray(3, dtype)
+
+    def function(x, y, row, scalar):
+        total = x * scalar + y
+        return total, total - row, (total == y)
+
+    run = kc.jit(function) if captured else function
+    found = run(*map(kc.array, (x, y, row, scalar)))
+    wide = [a.astype(np.complex128) for a in (x, y, row, scalar)]
+    for ours, expected in zip(found, function(*wide), strict=True):
+        np.testing.assert_array_equal(ours.numpy().astype(np.complex128), expected)
+    large = x.size >= 64 * maps.GROUPS * maps.TOGETHER
+    assert bool(vectors(maps_made)) == (large and shape[-1] % 4 == 0)
+
+
+def test_rows_that_are_cut_and_moved_by_vectors(maps_made, rng):
+    """Reads that begin at other elements than vectors, and in other rows."""
+    x = table(rng, (130, 48), "f")
+
+    def function(m, x):
+        return x[3:, 4:44] * 2, x[:, 1:41] + 1, x[:, ::2] - x[:, 24:], m.flip(x, 0) + x
+
+    for ours, expected in zip(function(kc, kc.array(x)), function(np, x), strict=True):
+        np.testing.assert_array_equal(ours.numpy(), expected)
+    assert vectors(maps_made) and several(maps_made)
 
 
 def test_columns_are_read_once(maps_made, rng):
@@ -90,7 +132,7 @@ def test_elements_from_elsewhere(maps_made, rng, name):
         "pad": lambda m, x: m.pad(x, ((3, 4), (0, 5))) - 1,
     }[name]
     np.testing.assert_allclose(function(kc, kc.array(x)).numpy(), function(np, x), rtol=1e-6)
-    assert several(maps_made)
+    assert several(maps_made) or vectors(maps_made)
 
 
 def test_an_update_in_place(maps_made, rng):

@@ -106,9 +106,10 @@ def test_shares_of_copies_are_of_each_launch():
     recorded = Profile(show=False)
     recorded.device = dev_named("card")
     recorded.spans += [
-        Span("kernel", 0, 0, 200, Note(nbytes=100)), Span("kernel", 0, 200, 3500, Note(nbytes=1000)),
+        Span("kernel", 0, 0, 200, Note(nbytes=100)),
+        Span("kernel", 0, 200, 3500, Note(nbytes=1000)),
         Span("other", 0, 3500, 3600),
-    ]  # fmt: skip
+    ]
     out = io.StringIO()
     recorded.print(Console(file=out, width=150), copies=lambda n: 100.0 + n if n else 0.0)
     lines = out.getvalue().splitlines()

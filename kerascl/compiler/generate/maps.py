@@ -36,11 +36,10 @@ from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.ops.random import KEEP_COARSE
 from kerascl.runtime.device import DeviceInfo
 
-# Elements of a map that a work-item of a GPU reads at once, of 16 bits and of more: the memory is
-# busy only while enough bytes are under way.
-TOGETHER_NARROW = 4
-TOGETHER_WIDE = 2
-GROUPS = 8  # work-groups of a compute unit from which a map is large enough for that
+# Elements of a map that a work-item of a GPU reads at once: the memory is busy only while enough
+# bytes are under way.
+TOGETHER = 4
+GROUPS = 4  # work-groups of a compute unit from which a map is large enough for that
 FARTHEST = 1 << 13  # elements that those of a work-item may lie apart
 # Work-items of a CPU's work-group in a map that reads across the order in which it stores: columns,
 # and rows that find in the cache the lines of memory that those before them have read.
@@ -65,23 +64,23 @@ class _Laid:
 
 
 def map_kernel(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bool) -> Kernels:
-    """A work-item for each element or, on GPUs, for a few that lie apart; on CPUs in tiles where
-    it reads across the order in which it stores."""
+    """A work-item for each element or, on GPUs, for a few, neighbours where vectors hold them, else
+    apart; on CPUs in tiles where it reads across the order in which it stores."""
     build = Builder(cluster, stored, info, generic)
     total = cluster.size
     if total == 0:
         return Kernels()
     limit = 1024 if info.kind == "cpu" else 256
     local = min(limit, info.max_work_group_size, power_of_two(total))
+    large = _large(build, local)
     draws = any(node.op is KEEP_COARSE for node in build.computed())
-    if draws and (found := _fours(build, limit)):
+    if (draws or large) and (found := _fours(build, limit, large)):
         return Kernels([found])
-    count = _together(build, local)
     dims = space.refine(cluster.shape, build.shapes) or (1,)
     for _ in range(2):
         laid = _single(build, dims, local)
-        if count > 1 and len(laid.lines) <= LONGEST:
-            laid = _several(build, dims, local, count)
+        if large and len(laid.lines) <= LONGEST:
+            laid = _several(build, dims, local)
         merged = space.merge(dims, space.mergeable(dims, laid.writer.indices, set()))
         if merged == dims:
             break
@@ -99,16 +98,14 @@ def map_kernel(cluster: Cluster, stored: set[int], info: DeviceInfo, generic: bo
     return Kernels([Generated(source, laid.writer.args, (groups * laid.local,), (laid.local,))])
 
 
-def _together(build: Builder, local: int) -> int:
-    """How many elements a work-item reads before it stores one."""
+def _large(build: Builder, local: int) -> bool:
+    """Whether a work-item of a GPU should have several elements."""
     if build.info.kind != "gpu":
-        return 1
-    widest = max((node.dtype.itemsize for node in build.cluster.stores), default=8)
-    count = TOGETHER_NARROW if widest <= 2 else TOGETHER_WIDE
-    enough = build.info.compute_units * GROUPS * local * count
+        return False
+    enough = build.info.compute_units * GROUPS * local * TOGETHER
     # The last group's indices go past the end, and must still be numbers of their type.
-    fits = build.wide or build.cluster.size + count * FARTHEST < 2**31
-    return count if build.cluster.size >= enough and fits else 1
+    fits = build.wide or build.cluster.size + TOGETHER * FARTHEST < 2**31
+    return build.cluster.size >= enough and fits
 
 
 def _compute(build: Builder, scope: Scope, dims: tuple[int, ...], names: list[str]) -> None:
@@ -186,8 +183,9 @@ def _grid(build: Builder, dims: tuple[int, ...], rows: int, tile: tuple[int, int
     return Generated(writer.source(build.name, body), writer.args, size, (*tile, 1))
 
 
-def _several(build: Builder, dims: tuple[int, ...], local: int, count: int) -> _Laid:
-    """`count` elements a work-item, all read before the first is stored."""
+def _several(build: Builder, dims: tuple[int, ...], local: int) -> _Laid:
+    """Elements that lie apart, all read before the first is stored."""
+    count = TOGETHER
     writer = build.writer()
     ctype, number = writer.index_type, writer.number
     names = space.names(len(dims))
@@ -306,15 +304,24 @@ class _Beside(Scope):
 
 
 class _Four(_Beside):
-    """Statements of four neighbours, and whatever they read that lies beside each other."""
+    """Statements of four neighbours, and whatever they read that lies beside each other.
+
+    Attributes:
+        apart: whether neighbours read what lies apart, or each row reads the same, as where it is
+            scaled by columns: elements of a column need that once.
+    """
 
     def __init__(self, writer: Writer, dims: tuple[int, ...]) -> None:
         super().__init__(writer, dims)
         self.places: list[str] = []
+        self.apart = False
 
     def element(self, node: Node, index: Expr, guards: tuple[Any, ...]) -> str:
-        apart = guards or node.dtype.itemsize > 8 or not self.together(index)
-        if apart or self.find((id(node), index, ())):
+        beside = node.dtype.itemsize <= 8 and self.together(index)
+        names = {var.name for var, _ in variables(index)}
+        if not guards and names - self.others:  # neighbours read different elements
+            self.apart |= not beside or names.isdisjoint(self.others) and bool(self.others)
+        if guards or not beside or self.find((id(node), index, ())):
             return Scope.element(self, node, index, guards)
         self.writer.ctype(node.dtype)
         name = self.writer.name()
@@ -325,8 +332,9 @@ class _Four(_Beside):
         return name
 
 
-def _fours(build: Builder, limit: int) -> Generated | None:
-    """Four neighbours a work-item, which share a block of random bits; None where they do not."""
+def _fours(build: Builder, limit: int, large: bool) -> Generated | None:
+    """Four neighbours a work-item, which share a block of random bits or, where the map is large,
+    whose vectors they read; None where they do neither."""
     cluster = build.cluster
     widest = max(node.dtype.itemsize for node in cluster.stores)
     if cluster.size % 4 or cluster.streamed or widest > 8:
@@ -343,13 +351,13 @@ def _fours(build: Builder, limit: int) -> Generated | None:
             if id(node) in build.writes:
                 stores.append(VectorStore(writer.buffer(node), node.dtype, value, True))
         writer.index(scope.index)
-        if not scope.fours:
+        if not scope.fours and (not large or scope.apart):
             return None
         merged = space.merge(dims, space.mergeable(dims, writer.indices, set()))
         if merged == dims:
             break
         dims = merged
-    if len(scope.lines) > LONGEST:
+    if dims[-1] % 4 or len(scope.lines) > LONGEST:
         return None
     items = cluster.size // 4
     local = min(limit, build.info.max_work_group_size, power_of_two(items))
