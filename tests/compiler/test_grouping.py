@@ -33,6 +33,14 @@ def test_what_is_cheap_is_computed_again_what_is_dear_is_stored():
     assert targets(dear + 1, dear - 1) == ["tanh", "add", "subtract"]
 
 
+def test_what_is_dear_is_computed_before_it_is_broadcast():
+    t, x = argument(), argument(64, 8)
+    rate = kc.sqrt(1 - 0.999**t) / (1 - 0.9**t)
+    assert targets(x * rate) == ["divide", "multiply"]
+    assert targets(x * kc.reshape(rate, (1, 1))) == ["divide", "multiply"]
+    assert targets(x * kc.reshape(t + 1, (1, 1))) == ["multiply"]
+
+
 def test_reductions_products_and_their_operands_lie_in_memory():
     x, w = argument(8, 16), argument(16, 4)
     assert targets(kc.sum(kc.exp(x), 1) + 1) == ["sum", "add"]

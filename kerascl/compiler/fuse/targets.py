@@ -341,8 +341,9 @@ class _Walk:
             own, reads = self.cost[id(x)], self.whole[id(x)]
             if node.op is EXPAND:
                 broadcast = node.size > 4 * x.size
-                if own > EXPAND_LIMIT and broadcast and x.op.kind is not Kind.VIEW:
-                    self._demand(x)
+                moved = views.storage(x).op.kind is Kind.VIEW
+                if own > EXPAND_LIMIT and broadcast and not moved:
+                    self._demand_through(x)
                 if broadcast:  # computed once for a row, or nearly so
                     own, reads = 0, frozenset()
             elif kind is Kind.GATHER and x is node.inputs[0]:
