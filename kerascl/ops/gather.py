@@ -120,12 +120,12 @@ def _alike(index: Array, axis: int) -> bool:
 
 
 def _scatter_vjp(
-    g: Array, y: Array, base: Array, indices: Array, updates: Array, mode: str
+    g: Array, y: Array, indices: Array, updates: Array, base: Array, mode: str
 ) -> Gradients:
     inside = logical_and(greater_equal(indices, 0), less(indices, base.shape[0]))
     inside = reshape_to(inside, (indices.shape[0], 1))  # updates outside have been dropped
     if mode == "add":
-        return g, None, where(inside, take_rows(g, indices), 0)
+        return None, where(inside, take_rows(g, indices), 0), g
     if mode == "set":
         hit = scatter_rows(
             expand_to(scalar(0, positions(indices.shape[0] + 1)), (base.shape[0], 1)),
@@ -135,14 +135,14 @@ def _scatter_vjp(
         )
         kept = where(hit == 0, g, 0)
         last = take_rows(hit, indices) == reshape_to(_positions(indices) + 1, (indices.shape[0], 1))
-        return kept, None, where(last, take_rows(g, indices), 0)
+        return None, where(last, take_rows(g, indices), 0), kept
     if mode in ("max", "min"):
         won = cast_to(equal(y, base), g.dtype)
         hit = logical_and(inside, equal(take_rows(y, indices), updates))
         hit = cast_to(hit, g.dtype)
         count = won + scatter_rows(expand_to(scalar(0, g.dtype), g.shape), indices, hit, "add")
         share = g / where(count == 0, 1, count)
-        return share * won, None, take_rows(share, indices) * hit
+        return None, take_rows(share, indices) * hit, share * won
     # The product of the others, which a division by zero does not give.
     zero = equal(updates, 0)
     safe = where(zero, 1, updates)
@@ -152,9 +152,9 @@ def _scatter_vjp(
     others = take_rows(g * base * product, indices) / safe
     alone = equal(take_rows(zeros, indices), cast_to(zero, y.dtype))
     return (
-        g * where(equal(zeros, 0), product, 0),
         None,
         where(logical_and(inside, alone), others, 0),
+        g * where(equal(zeros, 0), product, 0),
     )
 
 
@@ -169,10 +169,10 @@ def _scatter_batch(
     rows = shape[0]
     if size * rows >= 2**31:
         return element_by_element(size, op, inputs, batched, attrs, results)
-    base, indices, updates = as_batches(size, inputs, batched)
+    indices, updates, base = as_batches(size, inputs, batched)
     inside = logical_and(indices >= 0, indices < rows)  # those outside are dropped
     indices = where(inside, indices + iota(indices.shape, 0) * rows, -1)
-    merged = (merge(base), merge(indices), merge(updates))
+    merged = (merge(indices), merge(updates), merge(base))
     return [reshape_to(apply(op, merged, attrs, (size * rows, *shape[1:]), dtype), (size, *shape))]
 
 
@@ -186,7 +186,7 @@ def scatter_rows(base: Array, indices: Array, updates: Array, mode: str) -> Arra
     out of range are dropped.
     """
     updates = cast_to(updates, base.dtype)
-    return apply(SCATTER, (base, indices, updates), (mode,), base.shape, base.dtype)
+    return apply(SCATTER, (indices, updates, base), (mode,), base.shape, base.dtype)
 
 
 def take_rows(x: Array, indices: Array) -> Array:

@@ -53,6 +53,7 @@ def run(problem, rng, dev, info, indices=None, special=()):
             indices = np.abs(indices)
     indices = indices.astype(problem.index_dtype.numpy)
     base = draw(rng, (rows, width), problem.dtype, problem.mode)
+    base = base if problem.base else np.zeros_like(base)
     updates = draw(rng, (count, width), problem.dtype, problem.mode)
     if len(special):
         updates = np.where(
@@ -60,7 +61,7 @@ def run(problem, rng, dev, info, indices=None, special=()):
         )
         updates = updates.astype(problem.dtype.numpy)
     plan = scatter.plan(problem, info, store_epilogue(problem.dtype))
-    inputs = {"a": base, "b": indices, "c": updates}
+    inputs = {"a": indices, "b": updates} | ({"c": base} if problem.base else {})
     got = run_plan(plan, inputs, poisoned(base.shape, problem.dtype), dev)
     return got, reference(problem, base, indices, updates)
 
@@ -106,6 +107,27 @@ def test_sizes(size, mode, dev, info, rng):
     check(ScatterProblem(*size, dtypes.int32, dtypes.float32, mode), rng, dev, info)
 
 
+@pytest.mark.parametrize("mode", ["add", "set", "max"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_rows_that_are_zero_before(size, mode, dev, info, rng):
+    for dtype in (dtypes.float32, dtypes.bfloat16, dtypes.int32):
+        check(ScatterProblem(*size, dtypes.int32, dtype, mode, base=False), rng, dev, info)
+
+
+@pytest.mark.parametrize("base", [True, False])
+@pytest.mark.parametrize("width", [1, 7, 16, 50])
+def test_few_rows_with_updates(width, base, dev, info, rng):
+    """Wherever they lie: first, last, side by side, several of one row, all of one, and none."""
+    rows, count = 1201, 300
+    one = np.full(count, rng.integers(0, rows))
+    beside = np.arange(count) // 2 + rng.integers(0, rows - count)
+    ends = np.resize([0, rows - 1], count)
+    for indices in (one, beside, ends, np.full(count, -1), np.full(count, rows)):
+        for mode in ("add", "set"):
+            problem = ScatterProblem(rows, width, count, dtypes.int32, dtypes.float32, mode, base)
+            check(problem, rng, dev, info, indices=rng.permutation(indices))
+
+
 @pytest.mark.every(2)
 @pytest.mark.parametrize("dtype", [d.name for d in dtypes.ALL])
 def test_dtypes(dtype, dev, info, rng):
@@ -148,7 +170,7 @@ def test_tables_of_work_items(dtype, mode, dev, rng):
         base, updates = (draw(rng, (n, size[1]), dtype, mode) for n in (size[0], size[2]))
         indices = rng.integers(-1, size[0] + 1, size[2]).astype(np.int32)
         plan = solver.plan(problem, dev.info, store_epilogue(dtype))
-        inputs = {"a": base, "b": indices, "c": updates}
+        inputs = {"a": indices, "b": updates, "c": base}
         got = run_plan(plan, inputs, poisoned(base.shape, dtype), dev)
         want = reference(problem, base, indices, updates)
         np.testing.assert_array_equal(got, want.astype(dtype.numpy))
@@ -196,7 +218,7 @@ def test_order_of_a_row_is_the_order_of_its_updates(dev, info, rng):
     for row, update in zip(indices, updates, strict=True):
         want[row] += update
     plan = scatter.plan(problem, info, store_epilogue(dtypes.float32))
-    inputs = {"a": base, "b": indices, "c": updates}
+    inputs = {"a": indices, "b": updates, "c": base}
     got = run_plan(plan, inputs, poisoned(base.shape, dtypes.float32), dev)
     np.testing.assert_array_equal(got, want)
 
@@ -204,9 +226,9 @@ def test_order_of_a_row_is_the_order_of_its_updates(dev, info, rng):
 def test_same_bits_every_time(dev, info, rng):
     problem = ScatterProblem(20, 8, 5000, dtypes.int32, dtypes.float32)
     inputs = {
-        "a": np.zeros((20, 8), np.float32),
-        "b": rng.integers(0, 20, 5000).astype(np.int32),
-        "c": rng.standard_normal((5000, 8)).astype(np.float32),
+        "a": rng.integers(0, 20, 5000).astype(np.int32),
+        "b": rng.standard_normal((5000, 8)).astype(np.float32),
+        "c": np.zeros((20, 8), np.float32),
     }
     plan = scatter.plan(problem, info, store_epilogue(dtypes.float32))
     out = poisoned((20, 8), dtypes.float32)

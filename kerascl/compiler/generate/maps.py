@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from kerascl import dtypes
-from kerascl.compiler.generate import moments, space, transposed
+from kerascl.compiler.generate import lanes, moments, space, transposed
 from kerascl.compiler.generate.builder import (
     Builder,
     Generated,
@@ -494,10 +494,12 @@ def epilogue(
         lines += alone_lines[computed:]
         stores = []
     lines += [s.line(s.pointer, "i") for s in stores]
+    together, wide = lanes.body(build, writer, space.axes(dims), names), lanes.width(build)
     args = tuple(Ref(slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args)
     params = "".join(f", {p}" for p in writer.params)
     return Epilogue(
         params, args, "\n".join(lines), tuple(writer.helpers), tuple(scope.loads),
         "\n".join(compute), tuple(stores), writer.uses_double, folded, tuple(scope.fours),
         "\n".join(decode), work, narrow(head.dtype),
+        "\n".join(together), wide, f"{head.dtype.compute}{wide}",
     )  # fmt: skip

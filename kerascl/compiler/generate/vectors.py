@@ -41,7 +41,7 @@ def width(nodes: Iterable[Node]) -> int:
     return WIDTH if all(_SIZES.get(x.dtype.compute, 4) <= 4 for x in nodes) else WIDTH // 2
 
 
-class _Lanes(Scope):
+class Lanes(Scope):
     """Statements of neighbours along the one reduced dimension, whose variable is `axis`.
 
     What does not vary along it is a scalar, of the scope around.
@@ -91,7 +91,7 @@ class _Lanes(Scope):
         self, node: Node, coords: tuple[Expr, ...], guards: tuple[Any, ...], stored: set[int]
     ) -> str:
         op, dtype, inputs = node.op, node.dtype, node.inputs
-        arithmetic = dtype.is_float and bool(_ARITHMETIC.fullmatch(op.code))
+        arithmetic = dtype.is_float and self._computes(op.code)
         comparison = dtype.is_bool and bool(_COMPARISON.fullmatch(op.code))
         rounds = dtype.round and self.rounds and not op.exact
         complexes = any(x.dtype.is_complex for x in (node, *inputs))
@@ -107,6 +107,10 @@ class _Lanes(Scope):
             text = op.code.format(*args)
             text = self._truth(text) if comparison else text
         return self.define(self.writer.ctype(dtype), text)
+
+    def _computes(self, code: str) -> bool:
+        """Whether an operation's code is valid for vectors of floats."""
+        return bool(_ARITHMETIC.fullmatch(code))
 
     def _truth(self, test: str) -> str:
         """0 and 1, as bools are computed; where a comparison of vectors holds it gives -1."""
@@ -236,7 +240,7 @@ def loop(
             steps.append(take(register, value))
         return ["  " + line for line in scope.lines + steps]
 
-    vectors = body(_Lanes(outer, own, axis, width), _Register.step)
+    vectors = body(Lanes(outer, own, axis, width), _Register.step)
     single = body(Scope(writer, outer, own), _Register.take)
     sums = [register.blocked for register in made]
     hint = '_Pragma("nounroll") '

@@ -297,7 +297,8 @@ def _before_repeats(x: Node) -> Node | None:
 def _is_zero(x: Node) -> bool:
     while x.op in (CAST, EXPAND, PERMUTE, RESHAPE, SLICE):
         x = x.inputs[0]
-    return x.op is CONST and x.attrs[0] == 0
+    # a negative zero is not left out: it may be seen in a result
+    return x.op is CONST and x.attrs[0] == 0 and "-" not in str(x.attrs[0])
 
 
 def _scalar_behind(x: Node) -> Node:

@@ -15,14 +15,15 @@ from kerascl.runtime.device import DeviceInfo
 
 def _plan(call: Call) -> Plan:
     (mode,) = call.node.attrs
-    base, indices, _ = call.node.inputs
+    indices, _, *base = call.node.inputs
     problem = ScatterProblem(
-        rows=base.shape[0],
-        width=base.shape[1],
+        rows=call.node.shape[0],
+        width=call.node.shape[1],
         count=indices.shape[0],
         index_dtype=indices.dtype,
         dtype=call.node.dtype,
         mode=mode,
+        base=bool(base),
     )
     return scatter.plan(problem, call.info, call.epilogue)
 
@@ -43,7 +44,7 @@ def _counts_preferred(node: Node, info: DeviceInfo) -> bool:
 
 
 OPERATIONS = (
-    LibraryOperation(SCATTER, _plan),
+    LibraryOperation(SCATTER, _plan, zeros=frozenset({2})),
     LibraryOperation(
         COUNTS, _counts,
         formula=lambda *values: (counted(*values),), preferred=_counts_preferred,

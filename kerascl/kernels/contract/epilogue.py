@@ -123,6 +123,9 @@ class Epilogue:
             eight do not cross rows; `compute` then takes the last from `column` and `j_`.
         fours: variables of type uint2 that `compute` sets where `j_`, the number of a neighbour, is
             a multiple of four, and reads for that and the next three.
+        lanes: the same as `body`, for kernels of CPUs, over a vector `acc` of `width` results of
+            which `i` is the first's index; "" where there is no such form.
+        width, vector: how many these are, and the C type of a vector of them.
         work: the costs of its pointwise operations together (1 is an addition).
         rounds: the dtype of 16 bits to which `acc` is rounded before all else, if it is.
         uses_double: whether `body` or `helpers` need fp64.
@@ -144,6 +147,9 @@ class Epilogue:
     decode: str = ""
     work: int = 0
     rounds: DType | None = None
+    lanes: str = ""
+    width: int = 0
+    vector: str = ""
 
     @property
     def after_rounding(self) -> Epilogue:
@@ -183,7 +189,9 @@ class Epilogue:
         for N such vectors at i, i + step, ... (a multiple of W): so many reads are under way at
         once, which memory-bound kernels need.  See `row_macros` for what all rows read.  With reads
         of as many values as there are results, EPILOGUE_PREFETCH(i) brings those at i near, a line
-        of the cache each, by the kernel's own macro PREFETCH(address).
+        of the cache each, by the kernel's own macro PREFETCH(address).  With `lanes`
+        EPILOGUE_LANES(accs, i) takes a vector of EPILOGUE_WIDTH results, or a number that all of
+        them are; i may be any.
         """
         text = (
             (FP64 if self.uses_double else "")
@@ -202,6 +210,14 @@ class Epilogue:
         if self.reads:
             near = " ".join(f"PREFETCH(({x.pointer}) + (i_));" for x in self.reads)
             text += f"#define EPILOGUE_PREFETCH(i_) {{ {near} }}\n"
+        if self.lanes:
+            body = " ".join(line.strip() for line in self.lanes.splitlines())
+            text += (
+                f"#define EPILOGUE_WIDTH {self.width}\n"
+                f"#define EPILOGUE_LANES(acc_, i_) {{ const {self.vector} given_acc_ = (acc_); "
+                f"const INDEX_T given_i_ = (i_); {{ const {self.vector} acc = given_acc_; "
+                f"const INDEX_T i = given_i_; {body} }} }}\n"
+            )
         if not self.has_vectors:
             return text
         vectors = self.vectors("##W_", "N_", "W_", "ACC_T", "INDEX_T", "acc_", "i_", "step_")

@@ -9,17 +9,18 @@ from kerascl.dtypes import DType
 
 @dataclass(frozen=True)
 class ScatterProblem:
-    """a (rows, width) with the updates c (count, width) applied to the rows b (count,) names.
+    """c (rows, width) with the updates b (count, width) applied to the rows that a (count,) names.
 
     Rows outside 0 … rows - 1 (negative ones too) are dropped.
 
     Attributes:
-        index_dtype: integer dtype of b.
-        dtype: of a and c; results reach the epilogue in its accumulator.
+        index_dtype: integer dtype of a.
+        dtype: of b and c; results reach the epilogue in its accumulator.
         mode: "add", "mul", "max", "min" (NaN propagates in both), or "set"
             (the last update wins).  Updates of a row are joined in increasing
             position (long stretches in blocks, in that order): the same bits
             every time.  bool adds as "or" and multiplies as "and".
+        base: whether there is a c; else it is 0 everywhere.
     """
 
     rows: int
@@ -28,6 +29,7 @@ class ScatterProblem:
     index_dtype: DType
     dtype: DType
     mode: str = "add"
+    base: bool = True
 
 
 @dataclass(frozen=True)

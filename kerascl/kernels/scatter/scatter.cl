@@ -6,7 +6,8 @@
 // SCATTER_STARTS finds.  So that a row with very many updates takes no long walk,
 // SCATTER_PARTIALS reduces beforehand each aligned block of SPAN items that belongs
 // to one row, and SCATTER_COARSE each aligned block of SPAN such blocks.
-// COMBINE(u, v) joins an update v to u; SET instead keeps the last update.
+// COMBINE(u, v) joins an update v to u; SET instead keeps the last update.  Without BASED the rows
+// are 0 before.
 // SCATTER_PRIVATE and SCATTER_TABLES, where the order does not matter: a table for each work-item.
 
 #define STORE(v_, i_) { \
@@ -15,6 +16,16 @@
     const INDEX_T first_ = (i_); \
     for (int lane_ = 0; lane_ < LANES; lane_++) EPILOGUE(lanes_[lane_], first_ + lane_) \
   }
+
+#if BASED
+#define BASE_PARAM const __global A_T* restrict k_base,
+#define BASE(i_) A_LOAD(k_base, (i_))
+#define BASE_VECTOR(i_) A_LOADV(k_base, (i_))
+#else
+#define BASE_PARAM
+#define BASE(i_) (ACC_T)(0)
+#define BASE_VECTOR(i_) (A_CV)(0)
+#endif
 
 #define ROW_OF(item_) ((uint)((item_) >> 32))
 #define UPDATE(item_) A_LOADV(k_updates, (INDEX_T)(uint)(item_) * width + c)
@@ -31,13 +42,13 @@ ACC_T kcl_cmul(ACC_T a, ACC_T b) {
   const INDEX_T row = (id_) / blocks, c = ((id_) - row * blocks) * LANES;
 
 #if SCATTER_DIRECT
-__kernel void scatter_direct(const __global A_T* restrict k_base, const __global I_T* restrict k_indices,
+__kernel void scatter_direct(BASE_PARAM const __global I_T* restrict k_indices,
                              const __global A_T* restrict k_updates, INDEX_T lines, INDEX_T width,
                              int count EPILOGUE_PARAMS) {
   const INDEX_T id = (INDEX_T)get_global_id(0);
   if (id >= lines) return;
   PLACE(id)
-  A_CV value = A_LOADV(k_base, row * width + c);
+  A_CV value = BASE_VECTOR(row * width + c);
 #if SET
   int last = -1;
   for (int p = 0; p < count; p++) last = (long)I_LOAD(k_indices, p) == (long)row ? p : last;
@@ -73,10 +84,10 @@ void scatter_private(const __global I_T* restrict k_indices, const __global A_T*
 #endif
 
 #if SCATTER_TABLES
-__kernel void scatter_tables(const __global A_T* restrict k_base, const __global P_T* restrict k_tables,
+__kernel void scatter_tables(BASE_PARAM const __global P_T* restrict k_tables,
                              INDEX_T size, int parts EPILOGUE_PARAMS) {
   const INDEX_T at = (INDEX_T)get_global_id(0);
-  ACC_T value = A_LOAD(k_base, at);
+  ACC_T value = BASE(at);
   for (int p = 0; p < parts; p++) {
     const ACC_T more = P_LOAD(k_tables, p * size + at);
     value = COMBINE(value, more);
@@ -130,97 +141,139 @@ __kernel void scatter_partials(const __global ulong* restrict k_items,
 }
 #endif
 
-#if SCATTER_SORTED
+#if SCATTER_SORTED || SCATTER_RUNS
 #define COARSE (SPAN * SPAN)
 #define COARSE_AT(p_) P_LOADV(k_coarse, (INDEX_T)((p_) / COARSE) * width + c)
-#if RUNS
-#define ONE_THREAD __attribute__((reqd_work_group_size(1, 1, 1)))
-#define RUN_PARAM , INDEX_T run
-#else
-#define ONE_THREAD
-#define RUN_PARAM
-#endif
-__kernel ONE_THREAD void scatter_sorted(const __global A_T* restrict k_base,
-                             const __global ulong* restrict k_items,
-                             const __global int* restrict k_starts,
-                             const __global A_T* restrict k_updates,
 #if LEVELS > 0
-                             const __global P_T* restrict k_partials,
+#define PARTIALS_PARAM const __global P_T* restrict k_partials,
+#else
+#define PARTIALS_PARAM
 #endif
 #if LEVELS > 1
-                             const __global P_T* restrict k_coarse,
-#endif
-                             INDEX_T lines, INDEX_T width RUN_PARAM EPILOGUE_PARAMS) {
-  const INDEX_T id = (INDEX_T)get_global_id(0);
-#if RUNS
-  // `lines` rows, `run` of them to a work-item.  Neighbours without updates are one loop, which
-  // compilers turn into vectors.
-  for (INDEX_T row = id * run, end_ = row + min(run, lines - row); row < end_; ++row) {
-    const INDEX_T from = row * width;
-    while (row < end_ && k_starts[row] == k_starts[row + 1]) ++row;
-    _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
-    for (INDEX_T i_ = from; i_ < row * width; ++i_) EPILOGUE((ACC_T)A_LOAD(k_base, i_), i_)
-    const INDEX_T columns = row < end_ ? width : 0;
-    for (INDEX_T c = 0; c < columns; c += LANES) {
+#define COARSE_PARAM const __global P_T* restrict k_coarse,
 #else
-  if (id >= lines) return;
-  {
-    PLACE(id)
-    {
+#define COARSE_PARAM
 #endif
-      A_CV value = A_LOADV(k_base, row * width + c);
-      int p = k_starts[row];
-      const int end = k_starts[row + 1];
+
+// What LANES columns from c of row * width + c become, whose updates are the items `from` to `end`.
+inline A_CV scatter_row(BASE_PARAM const __global ulong* restrict k_items,
+                        const __global A_T* restrict k_updates, PARTIALS_PARAM COARSE_PARAM
+                        INDEX_T at, INDEX_T c, INDEX_T width, int from, int end) {
+  A_CV value = BASE_VECTOR(at);
+  int p = from;
 #if SET
-      if (p < end) value = UPDATE(k_items[end - 1]);
+  if (p < end) value = UPDATE(k_items[end - 1]);
 #else
-      while (p < end) {
-        int stop = end;
+  while (p < end) {
+    int stop = end;
 #if LEVELS > 1
-        // Coarse blocks are joined in runs of SPAN, and those likewise: rounding loses in proportion
-        // to the length of a run.
-        if (p % COARSE == 0 && p + COARSE <= end) {
-          const int last = p + (end - p) / COARSE * COARSE;
-          while (p < last) {
-            const int farEnd = last - p < COARSE * SPAN * SPAN ? last : p + COARSE * SPAN * SPAN;
-            A_CV far = COARSE_AT(p);
-            p += COARSE;
-            while (p < farEnd) {
-              const int nearEnd = farEnd - p < COARSE * SPAN ? farEnd : p + COARSE * SPAN;
-              A_CV near = COARSE_AT(p);
-              for (p += COARSE; p < nearEnd; p += COARSE) near = COMBINE(near, COARSE_AT(p));
-              far = COMBINE(far, near);
-            }
-            value = COMBINE(value, far);
-          }
-          continue;
+    // Coarse blocks are joined in runs of SPAN, and those likewise: rounding loses in proportion
+    // to the length of a run.
+    if (p % COARSE == 0 && p + COARSE <= end) {
+      const int last = p + (end - p) / COARSE * COARSE;
+      while (p < last) {
+        const int farEnd = last - p < COARSE * SPAN * SPAN ? last : p + COARSE * SPAN * SPAN;
+        A_CV far = COARSE_AT(p);
+        p += COARSE;
+        while (p < farEnd) {
+          const int nearEnd = farEnd - p < COARSE * SPAN ? farEnd : p + COARSE * SPAN;
+          A_CV near = COARSE_AT(p);
+          for (p += COARSE; p < nearEnd; p += COARSE) near = COMBINE(near, COARSE_AT(p));
+          far = COMBINE(far, near);
         }
+        value = COMBINE(value, far);
+      }
+      continue;
+    }
 #endif
 #if LEVELS > 0
-        if (p % SPAN == 0 && p + SPAN <= end) {
-          value = COMBINE(value, P_LOADV(k_partials, (INDEX_T)(p / SPAN) * width + c));
-          p += SPAN;
-          continue;
-        }
-        stop = min(end, (p / SPAN + 1) * SPAN);
+    if (p % SPAN == 0 && p + SPAN <= end) {
+      value = COMBINE(value, P_LOADV(k_partials, (INDEX_T)(p / SPAN) * width + c));
+      p += SPAN;
+      continue;
+    }
+    stop = min(end, (p / SPAN + 1) * SPAN);
 #endif
-        // Four at a time, so that their loads are under way together.
-        for (; p + 4 <= stop; p += 4) {
-          const A_CV u0 = UPDATE(k_items[p]), u1 = UPDATE(k_items[p + 1]);
-          const A_CV u2 = UPDATE(k_items[p + 2]), u3 = UPDATE(k_items[p + 3]);
-          value = COMBINE(value, u0);
-          value = COMBINE(value, u1);
-          value = COMBINE(value, u2);
-          value = COMBINE(value, u3);
-        }
-        for (; p < stop; p++) {
-          const A_CV u = UPDATE(k_items[p]);
-          value = COMBINE(value, u);
-        }
-      }
+    // Four at a time, so that their loads are under way together.
+    for (; p + 4 <= stop; p += 4) {
+      const A_CV u0 = UPDATE(k_items[p]), u1 = UPDATE(k_items[p + 1]);
+      const A_CV u2 = UPDATE(k_items[p + 2]), u3 = UPDATE(k_items[p + 3]);
+      value = COMBINE(value, u0);
+      value = COMBINE(value, u1);
+      value = COMBINE(value, u2);
+      value = COMBINE(value, u3);
+    }
+    for (; p < stop; p++) {
+      const A_CV u = UPDATE(k_items[p]);
+      value = COMBINE(value, u);
+    }
+  }
 #endif
+  return value;
+}
+#if BASED
+#define BASE_ARG k_base,
+#else
+#define BASE_ARG
+#endif
+#if LEVELS > 1
+#define PARTIALS_ARGS k_partials, k_coarse,
+#elif LEVELS > 0
+#define PARTIALS_ARGS k_partials,
+#else
+#define PARTIALS_ARGS
+#endif
+#define ROW_VALUE(at_, c_, from_, end_) \
+  scatter_row(BASE_ARG k_items, k_updates, PARTIALS_ARGS (at_), (c_), width, (from_), (end_))
+#endif
+
+#if SCATTER_SORTED
+__kernel void scatter_sorted(BASE_PARAM const __global ulong* restrict k_items,
+                             const __global int* restrict k_starts,
+                             const __global A_T* restrict k_updates, PARTIALS_PARAM COARSE_PARAM
+                             INDEX_T lines, INDEX_T width EPILOGUE_PARAMS) {
+  const INDEX_T id = (INDEX_T)get_global_id(0);
+  if (id >= lines) return;
+  PLACE(id)
+  const A_CV value = ROW_VALUE(row * width + c, c, k_starts[row], k_starts[row + 1]);
+  STORE(value, row * width + c)
+}
+#endif
+
+#if SCATTER_RUNS
+// `run` of the rows to a work-item, which finds their first item and then goes from one row with
+// updates to the next.  The rows between are one loop, in vectors where the epilogue has them, else
+// in those that compilers make.
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void scatter_runs(BASE_PARAM const __global ulong* restrict k_items,
+                  const __global A_T* restrict k_updates, PARTIALS_PARAM COARSE_PARAM
+                  INDEX_T rows, INDEX_T width, int count, INDEX_T run EPILOGUE_PARAMS) {
+  INDEX_T row = (INDEX_T)get_global_id(0) * run;
+  const INDEX_T last = row + min(run, rows - row);
+  int p = 0;
+  for (int high = count; p < high;) {
+    const int middle = p + (high - p) / 2;
+    if (k_items[middle] < (ulong)row << 32) p = middle + 1; else high = middle;
+  }
+  while (row < last) {
+    const ulong found = p < count ? k_items[p] >> 32 : (ulong)last;
+    const INDEX_T next = found < (ulong)last ? (INDEX_T)found : last, stop = next * width;
+    INDEX_T i = row * width;
+#if !BASED && defined(EPILOGUE_LANES)
+    for (; stop - i >= EPILOGUE_WIDTH; i += EPILOGUE_WIDTH) EPILOGUE_LANES(0, i)
+#endif
+    _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
+    for (INDEX_T i_ = i; i_ < stop; ++i_) EPILOGUE((ACC_T)BASE(i_), i_)
+    if (next == last) break;
+    row = next;
+    int end = p + 1;
+    while (end < count && ROW_OF(k_items[end]) == ROW_OF(k_items[p])) ++end;
+    for (INDEX_T c = 0; c < width; c += LANES) {
+      const A_CV value = ROW_VALUE(row * width + c, c, p, end);
       STORE(value, row * width + c)
     }
+    p = end;
+    ++row;
   }
 }
 #endif

@@ -52,8 +52,13 @@ class _Gather(Solver):
                 **{"COMBINE(u, v)": "kcl_cmul((u), (v))" if times else _COMBINE[problem.mode]},
                 SET=int(problem.mode == "set"),
                 COMPLEX=int(dtype.is_complex),
+                BASED=int(problem.base),
             )
         )
+
+    def base(self, problem: ScatterProblem) -> tuple[Ref, ...]:
+        """The argument for the rows before, where there are any."""
+        return (Ref("c"),) if problem.base else ()
 
     def launch(self, info, name: str, source: str, args: tuple[Arg, ...], lines: int) -> Launch:
         if info.kind == "cpu":
@@ -64,7 +69,8 @@ class _Gather(Solver):
 
 def nbytes(problem: ScatterProblem) -> int:
     """Of the rows before and after, and of the updates."""
-    return problem.dtype.itemsize * (2 * problem.rows + problem.count) * problem.width
+    rows = (1 + problem.base) * problem.rows
+    return problem.dtype.itemsize * (rows + problem.count) * problem.width
 
 
 def _index(problem: ScatterProblem) -> str:
@@ -106,9 +112,9 @@ class DirectScatter(_Gather):
         )
         lines = problem.rows * (problem.width // lanes)
         args = (
+            *self.base(problem),
             Ref("a"),
             Ref("b"),
-            Ref("c"),
             Scalar(index, lines),
             Scalar(index, problem.width),
             Scalar("int", problem.count),
@@ -149,22 +155,11 @@ class SortedScatter(_Gather):
         workspace: list[int] = []
         _, by_digits = self._sorting(problem, info)
         launches, items = item_sort(
-            info, count, problem.index_dtype, rows, Ref("b"), workspace, by_digits
+            info, count, problem.index_dtype, rows, Ref("a"), workspace, by_digits
         )
-        workspace.append(4 * (rows + 1))
-        starts = Ref(f"ws{len(workspace) - 1}")
         lanes = vector_width(info, width, problem.dtype)
         index = _index(problem)
         head, text = self.head(problem, lanes, index), cl_source("scatter/scatter.cl")
-        launches.append(
-            self.launch(
-                info,
-                "scatter_starts",
-                head + defines(SCATTER_STARTS=1) + text,
-                (items, starts, Scalar(index, rows + 1), Scalar("int", count)),
-                rows + 1,
-            )
-        )
         levels = 0
         if problem.mode != "set":
             levels = sum(count >= least for least in _LEVELS_FROM)
@@ -174,7 +169,7 @@ class SortedScatter(_Gather):
             blocks = count // extent
             workspace.append(blocks * width * problem.dtype.accumulator.itemsize)
             partials.append(Ref(f"ws{len(workspace) - 1}"))
-            finer = partials[level - 1] if level else Ref("c")
+            finer = partials[level - 1] if level else Ref("b")
             lines = blocks * (width // lanes)
             sizes = (Scalar(index, lines), Scalar(index, width), Scalar("int", extent))
             flags = defines(**{"SCATTER_COARSE" if level else "SCATTER_PARTIALS": 1}, SPAN=_SPAN)
@@ -187,20 +182,32 @@ class SortedScatter(_Gather):
                     lines,
                 )
             )
+        # Where most rows of a CPU have no update, a work-item has many of them one after the other.
         runs = info.kind == "cpu" and 2 * count <= rows and not problem.dtype.is_complex
-        flags = defines(SCATTER_SORTED=1, LEVELS=levels, SPAN=_SPAN, RUNS=int(runs))
-        source = head + flags + epilogue.defines + text
-        lines = rows if runs else rows * (width // lanes)
-        args: list[Arg] = [Ref("a"), items, starts, Ref("c"), *partials]
-        args += [Scalar(index, lines), Scalar(index, width)]
+        form = {"SCATTER_RUNS" if runs else "SCATTER_SORTED": 1}
+        source = head + defines(**form, LEVELS=levels, SPAN=_SPAN) + epilogue.defines + text
         if runs:
             run = ceil_div(rows, info.compute_units * _RUNS)
-            args.append(Scalar(index, run))
-            size = (ceil_div(rows, run),)
-            launch = Launch(source, "scatter_sorted", (*args, *epilogue.args), size, (1,))
-        else:
-            launch = self.launch(info, "scatter_sorted", source, (*args, *epilogue.args), lines)
-        launches.append(launch)
+            sizes = (Scalar(index, rows), Scalar(index, width), Scalar("int", count))
+            args: tuple[Arg, ...] = (*self.base(problem), items, Ref("b"), *partials, *sizes)
+            args = (*args, Scalar(index, run), *epilogue.args)
+            launches.append(Launch(source, "scatter_runs", args, (ceil_div(rows, run),), (1,)))
+            return Plan(launches, workspace)
+        workspace.append(4 * (rows + 1))
+        starts = Ref(f"ws{len(workspace) - 1}")
+        launches.append(
+            self.launch(
+                info,
+                "scatter_starts",
+                head + defines(SCATTER_STARTS=1) + text,
+                (items, starts, Scalar(index, rows + 1), Scalar("int", count)),
+                rows + 1,
+            )
+        )
+        lines = rows * (width // lanes)
+        args = (*self.base(problem), items, starts, Ref("b"), *partials)
+        args = (*args, Scalar(index, lines), Scalar(index, width), *epilogue.args)
+        launches.append(self.launch(info, "scatter_sorted", source, args, lines))
         return Plan(launches, workspace)
 
 
@@ -243,7 +250,7 @@ class PrivateScatter(_Gather):
         fill = Launch(
             head + defines(SCATTER_PRIVATE=1) + text,
             "scatter_private",
-            (Ref("b"), Ref("c"), tables, *numbers, Scalar("int", count), Scalar("int", part)),
+            (Ref("a"), Ref("b"), tables, *numbers, Scalar("int", count), Scalar("int", part)),
             (ceil_div(count, part),),
             (1,),
         )
@@ -251,7 +258,7 @@ class PrivateScatter(_Gather):
             head + defines(SCATTER_TABLES=1) + epilogue.defines + text,
             "scatter_tables",
             (
-                Ref("a"),
+                *self.base(problem),
                 tables,
                 Scalar(index, size),
                 Scalar("int", ceil_div(count, part)),

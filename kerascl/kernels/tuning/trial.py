@@ -188,7 +188,8 @@ def _inputs(problem) -> dict[str, tuple[int, DType]]:
         return {"a": (p.rows * p.length, p.dtype), "indices": (_total(p), dtypes.int32)}
     if isinstance(p, ScatterProblem):
         rows = p.rows * p.width, p.dtype
-        return {"a": rows, "b": (p.count, p.index_dtype), "c": (p.count * p.width, p.dtype)}
+        updates = {"a": (p.count, p.index_dtype), "b": (p.count * p.width, p.dtype)}
+        return updates | {"c": rows} if p.base else updates
     assert isinstance(p, AttentionProblem)
     return _attention_inputs(p)
 

@@ -143,7 +143,7 @@ def _by_position(g: Graph, x: Value, v: Value, spec: Any, places: dict[int, str]
 
 @rule(SCATTER)
 def _scatter(g: Graph, v: Value) -> None:
-    base, indices, updates = v.inputs
+    indices, updates, base = v.inputs
     (mode,) = v.attrs
     rows = v.shape[0]
     if g.opset < 18 and mode in ("set", "max", "min"):
