@@ -3,9 +3,11 @@
 import pytest
 
 import kerascl as kc
+from kerascl.compiler import library
 from kerascl.compiler.fuse.rules import Part
 from kerascl.compiler.fuse.targets import RECOMPUTE_ONE_LIMIT, choose_targets, reads_of
 from kerascl.dtypes import bfloat16, int32
+from kerascl.ops.gather import scatter_rows
 from kerascl.ops.nn import moments
 from tests.compiler.graphs import argument, epilogues_only, grouped, names, nodes_of
 
@@ -169,6 +171,17 @@ def test_the_update_of_a_large_state_is_a_pass_of_its_own():
     x, w, state = argument(64, 8), argument(8, 16), argument(64, 16)
     assert len(grouped(state + x @ w)) == 1
     assert len(grouped(state + x @ w, update_limit=64 * 16)) == 2
+
+
+def test_the_update_of_a_large_state_follows_kernels_that_go_through_their_results_as_maps_do():
+    rows, updates, state = argument(7, dtype=int32), argument(7, 16), argument(64, 16)
+
+    def accepts(head, part):
+        record = library.record(head.op)
+        return part is Part.EPILOGUE or (part is Part.UPDATE and record.streams)
+
+    table = scatter_rows(argument(64, 16), rows, updates, "add")
+    assert len(grouped(state + table, accepts=accepts, update_limit=64 * 16)) == 1
 
 
 @pytest.mark.parametrize("accepts", [everything, epilogues_only])

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
+from kerascl.compiler.program import lower
 from kerascl.kernels.scatter import solvers as scatter
 from kerascl.ops.gather import scatter_rows
 from kerascl.runtime import device
@@ -41,10 +42,14 @@ def in_vectors(epilogue):
     return bool(epilogue.lanes) == (device.default().info.kind == "cpu")
 
 
+@pytest.mark.parametrize("kind", ["own", "gpu"])
 @pytest.mark.parametrize("width", [1, 3, 16, 50])
-def test_adam_of_a_table_with_a_penalty(epilogues, rng, width):
+def test_adam_of_a_table_with_a_penalty(epilogues, rng, width, kind, as_gpu, monkeypatch):
     """The gradient of an embedding, a regulariser's beside it, and the optimizer: one launch over
-    the table, in place, for several steps."""
+    the table, in place, for several steps, however large."""
+    if kind == "gpu":
+        as_gpu(4)
+        monkeypatch.setattr(lower, "UPDATE_LIMIT", {"gpu": 1})
     table, m, v = (rng.random((ROWS, width)).astype(np.float32) for _ in range(3))
     states = [kc.State(x) for x in (table, m, v)]
     steps = kc.State(np.int32(0))

@@ -114,6 +114,20 @@ def test_rows_that_are_zero_before(size, mode, dev, info, rng):
         check(ScatterProblem(*size, dtypes.int32, dtype, mode, base=False), rng, dev, info)
 
 
+@pytest.mark.parametrize("name", ["float32", "bfloat16", "float16", "int32", "int8", "bool"])
+@pytest.mark.parametrize("size", [(10, 16, 40), (400, 32, 2000), (3, 4, 3000)], ids=str)
+def test_vectors_of_gpus(name, size, dev, rng):
+    """Columns that a GPU's work-items read and store together; what follows reads them alike."""
+    gpu, dtype = small_gpu(dev.info, 8192), dtypes.BY_NAME[name]
+    for mode in ("add", "set", "max"):
+        for base in (True, False):
+            problem = ScatterProblem(*size, dtypes.int32, dtype, mode, base)
+            check(problem, rng, dev, gpu)
+            launch = scatter.plan(problem, gpu, store_epilogue(dtype)).launches[-1]
+            assert "#define STORES_VECTORS 1" in launch.source
+            assert launch.global_size[0] < size[0] * size[1] // 4 + 64
+
+
 @pytest.mark.parametrize("base", [True, False])
 @pytest.mark.parametrize("width", [1, 7, 16, 50])
 def test_few_rows_with_updates(width, base, dev, info, rng):

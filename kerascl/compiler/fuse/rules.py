@@ -34,6 +34,7 @@ class Part(enum.Enum):
     """What a library operation's kernel may do beside its problem."""
 
     EPILOGUE = "elementwise operations on each result"
+    UPDATE = "the same, with large states of their own"
     MOMENTS = "sums and variances over the rows of its results"
 
 
@@ -46,7 +47,7 @@ class Context:
         length: by id, how many statements compute a value.
         varied: ids of values of which there is a variance.
         busy_rows: rows from which a device is busy with a row a work-group.
-        update_limit: elements from which a library operation is not joined by what reads states.
+        update_limit: elements from which what reads states is an `UPDATE`.
         most_buffers: arguments of a kernel that are memory.
         most_reductions: of one kernel, where some read others' results.
         apart: ids of values that no kernel computes which reads them.
@@ -127,12 +128,10 @@ def _epilogue(
     """An elementwise target behind a library operation."""
     if not own or cluster.size != node.size or not _all_same(own):
         return None
-    # An update reads and writes several states: with the few work-groups of a large product's
-    # kernel that takes longer than a pass of its own.
     states = (x for x in reads.nodes.values() if x.op.kind is Kind.LEAF and x.size == node.size)
-    if cluster.size >= now.update_limit and any(states):
-        return None
-    return Join() if now.accepts(cluster.head, Part.EPILOGUE) else None
+    updates = cluster.size >= now.update_limit and any(states)
+    part = Part.UPDATE if updates else Part.EPILOGUE
+    return Join() if now.accepts(cluster.head, part) else None
 
 
 def _beside_reduction(cluster: Cluster, own: dict[int, set[Any]], now: Context) -> Join | None:

@@ -48,6 +48,9 @@ class LibraryOperation:
         outputs: where there are several results, from a node to the slot of each.
         spare_bytes: bytes for a result, of several, that nobody wants; None: the plan leaves such
             results out.
+        streams: whether its kernels go through their results as a map does.  An update reads and
+            writes several states: with the few work-groups of other kernels that takes longer than
+            a pass of its own.
         takes_moments: from a node, the memory of its inputs and the device's facts to whether its
             kernel takes an epilogue with moments.
         computes: from the same to the input that its kernel can compute, as it reads it, from what
@@ -74,6 +77,7 @@ class LibraryOperation:
     strided: frozenset[int] = frozenset()
     outputs: Callable[[Node], tuple[str, ...]] | None = None
     spare_bytes: Callable[[Node], int] | None = None
+    streams: bool = False
     takes_moments: Callable[[Node, list[Operand], DeviceInfo], bool] = lambda *_: False
     computes: Callable[[Node, list[Operand], DeviceInfo], int | None] = lambda *_: None
     computes_well: Callable[[Node, list[Operand], DeviceInfo, Computed], bool] = lambda *_: True

@@ -44,7 +44,7 @@ def _counts_preferred(node: Node, info: DeviceInfo) -> bool:
 
 
 OPERATIONS = (
-    LibraryOperation(SCATTER, _plan, zeros=frozenset({2})),
+    LibraryOperation(SCATTER, _plan, streams=True, zeros=frozenset({2})),
     LibraryOperation(
         COUNTS, _counts,
         formula=lambda *values: (counted(*values),), preferred=_counts_preferred,

@@ -158,6 +158,8 @@ def _accepts(info: DeviceInfo, generic: bool) -> Callable[[Node, Part], bool]:
             return False
         if part is Part.EPILOGUE:
             return True
+        if part is Part.UPDATE:
+            return record.streams
         return not generic and record.takes_moments(head, library.operands(head), info)
 
     return accepts

@@ -10,11 +10,17 @@
 // are 0 before.
 // SCATTER_PRIVATE and SCATTER_TABLES, where the order does not matter: a table for each work-item.
 
+#if STORES_VECTORS
+#define STORE_LANES(lanes_, first_) EPILOGUE_VECTOR(4, lanes_, first_)
+#else
+#define STORE_LANES(lanes_, first_) \
+  for (int lane_ = 0; lane_ < LANES; lane_++) EPILOGUE(lanes_[lane_], first_ + lane_)
+#endif
 #define STORE(v_, i_) { \
     ACC_T lanes_[LANES]; \
     A_SPILL((v_), lanes_); \
     const INDEX_T first_ = (i_); \
-    for (int lane_ = 0; lane_ < LANES; lane_++) EPILOGUE(lanes_[lane_], first_ + lane_) \
+    STORE_LANES(lanes_, first_) \
   }
 
 #if BASED

@@ -11,6 +11,7 @@ from kerascl.kernels.contract.sizes import INT_MAX, ceil_div, index_type, round_
 from kerascl.kernels.contract.solver import Solver
 from kerascl.kernels.contract.source import cl_source, defines, prelude
 from kerascl.kernels.contract.vectors import (
+    compute_bytes,
     group_size,
     limit_macros,
     vector_macros,
@@ -33,6 +34,7 @@ _COMBINE = {
 _SPAN = 32
 # … from so many updates on: before, a row's stretch is short enough.
 _LEVELS_FROM = (512, 16384)
+_VECTOR = 4  # columns of a work-item of a GPU
 _RUNS = 4  # of rows for each core of a CPU, where most rows have no update
 
 
@@ -42,17 +44,26 @@ class _Gather(Solver):
             return False
         return not (problem.dtype.is_complex and problem.mode in ("max", "min"))
 
-    def head(self, problem: ScatterProblem, lanes: int, index: str) -> str:
+    def lanes(self, problem: ScatterProblem, info, epilogue: Epilogue) -> int:
+        """Columns of a work-item: vectors on CPUs, and on GPUs where the epilogue stores them."""
+        narrow = compute_bytes(problem.dtype) <= 4 and not problem.dtype.is_complex
+        if info.kind != "cpu" and narrow and epilogue.has_vectors and problem.width % _VECTOR == 0:
+            return _VECTOR
+        return vector_width(info, problem.width, problem.dtype)
+
+    def head(self, problem: ScatterProblem, info, lanes: int, index: str) -> str:
         dtype, acc = problem.dtype, problem.dtype.accumulator
+        aligned = info.kind != "cpu" and lanes > 1
         times = dtype.is_complex and problem.mode == "mul"
         return (
             prelude(index, A=dtype, P=acc, I=problem.index_dtype, ACC=acc)
-            + vector_macros(lanes, A=dtype, P=acc)
+            + vector_macros(lanes, aligned, A=dtype, P=acc)
             + defines(
                 **{"COMBINE(u, v)": "kcl_cmul((u), (v))" if times else _COMBINE[problem.mode]},
                 SET=int(problem.mode == "set"),
                 COMPLEX=int(dtype.is_complex),
                 BASED=int(problem.base),
+                STORES_VECTORS=int(aligned),
             )
         )
 
@@ -102,10 +113,10 @@ class DirectScatter(_Gather):
     def plan(self, problem: ScatterProblem, info, epilogue: Epilogue) -> Plan:
         if problem.rows * problem.width == 0:
             return Plan([])
-        lanes = vector_width(info, problem.width, problem.dtype)
+        lanes = self.lanes(problem, info, epilogue)
         index = _index(problem)
         source = (
-            self.head(problem, lanes, index)
+            self.head(problem, info, lanes, index)
             + defines(SCATTER_DIRECT=1)
             + epilogue.defines
             + cl_source("scatter/scatter.cl")
@@ -157,9 +168,9 @@ class SortedScatter(_Gather):
         launches, items = item_sort(
             info, count, problem.index_dtype, rows, Ref("a"), workspace, by_digits
         )
-        lanes = vector_width(info, width, problem.dtype)
+        lanes = self.lanes(problem, info, epilogue)
         index = _index(problem)
-        head, text = self.head(problem, lanes, index), cl_source("scatter/scatter.cl")
+        head, text = self.head(problem, info, lanes, index), cl_source("scatter/scatter.cl")
         levels = 0
         if problem.mode != "set":
             levels = sum(count >= least for least in _LEVELS_FROM)
@@ -243,7 +254,7 @@ class PrivateScatter(_Gather):
         index = index_type(parts * size, count * problem.width)
         acc = problem.dtype.accumulator
         neutral = {"add": "0", "mul": "1", "max": "ACC_LOWEST", "min": "ACC_HIGHEST"}[problem.mode]
-        head = self.head(problem, 1, index) + limit_macros(acc) + defines(NEUTRAL=neutral)
+        head = self.head(problem, info, 1, index) + limit_macros(acc) + defines(NEUTRAL=neutral)
         text = cl_source("scatter/scatter.cl")
         tables = Ref("ws0")
         numbers = (Scalar(index, problem.rows), Scalar(index, problem.width))
