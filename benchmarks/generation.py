@@ -17,6 +17,7 @@ run again. Kernels that kerascl has compiled before come from its cache (KERASCL
 """
 
 import argparse
+import gc
 import itertools
 import json
 import math
@@ -76,6 +77,7 @@ def built(case: dict):
         )  # fmt: skip
         model = keras_hub.models.Llama3CausalLM(backbone=backbone, preprocessor=None)
     if case["quantize"] != "none":
+        gc.freeze()  # Keras collects garbage after each layer: of all that is not frozen
         model.quantize(case["quantize"])
     model.compile(sampler=case["sampler"])
     return model

@@ -31,7 +31,8 @@ class DType:
     OpenCL C types; `load` and `store` are templates over {p} (pointer), {i}
     (element index) and {v} (value in the compute type).  `round`, over {v}, gives
     the nearest value that a float stored in fewer bytes than it is computed in has;
-    `keep` is a cheaper `store` of such a value, where there is one.
+    `keep` is a cheaper `store` of such a value, where there is one; `pair`, over {low} and {high},
+    gives the word of two such neighbours from floats that are still to be rounded.
 
     It equals the strings, NumPy dtypes and types that name it, hashes like its name, and serves
     where NumPy or pandas take a dtype.
@@ -47,6 +48,7 @@ class DType:
     store: str = "{p}[{i}] = {v}"
     round: str = ""
     keep: str = ""
+    pair: str = ""
 
     def __repr__(self) -> str:
         return f"kerascl.{self.name}"
@@ -181,8 +183,10 @@ def _packed_float(name: str, storage: str, short: str) -> DType:
     dtype = np.dtype(getattr(ml_dtypes, name))
     load, store = f"kcl_from_{short}({{p}}[{{i}}])", f"{{p}}[{{i}}] = kcl_to_{short}({{v}})"
     keep = "{p}[{i}] = (ushort)(as_uint({v}) >> 16)" if short == "bf16" else ""
+    pair = "kcl_pair_bf16({low}, {high})" if short == "bf16" else ""
     rounded = f"kcl_round_{short}({{v}})"
-    return DType(name, "f", dtype.itemsize, storage, "float", dtype, load, store, rounded, keep)
+    size = dtype.itemsize
+    return DType(name, "f", size, storage, "float", dtype, load, store, rounded, keep, pair)
 
 
 bfloat16 = _packed_float("bfloat16", "ushort", "bf16")

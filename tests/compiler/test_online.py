@@ -11,10 +11,15 @@ import kerascl as kc
 LENGTHS = [9001, 16384, 50304]
 
 
+@pytest.fixture(params=[256, 1024])
+def group(request):
+    return request.param
+
+
 @pytest.fixture
-def texts(as_gpu, launches):
+def texts(as_gpu, launches, group, dev):
     """The device with the work-groups of a GPU; gives what is generated for reductions."""
-    as_gpu(2, 256)
+    as_gpu(2, min(group, dev.info.max_work_group_size))
     return lambda: [x.source.body for x in launches["reduction_kernels"]]
 
 
@@ -45,13 +50,18 @@ def rows_of_all_kinds(rng, length):
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("way", [kc.jit, lambda function: function], ids=["captured", "eager"])
-def test_softmax(texts, rng, way, dtype, length):
+def test_softmax(texts, rng, way, dtype, length, group, dev):
     x = kc.array(rows_of_all_kinds(rng, length)).astype(dtype)
     found = way(lambda x: kc.nn.softmax(x.astype("float32")))(x).numpy()
     wide = x.astype("float32").numpy().astype(np.float64)
     np.testing.assert_allclose(found, softmax(wide), rtol=2e-5, atol=1e-38)
     if "keeps_choices_wrongly" not in x.device.info.quirks:
         assert any("top" in body for body in texts())
+        backwards = length % 8 == 0  # not where vectors begin and end beside rows
+        assert any("least" in body for body in texts()) >= backwards
+        # rows that are long enough for groups of so many
+        keeps = length == LENGTHS[-1] and min(group, dev.info.max_work_group_size) == 1024
+        assert any("= kept[lid]" in body for body in texts()) == keeps
 
 
 @pytest.mark.parametrize("length", LENGTHS)

@@ -527,7 +527,8 @@ def test_a_kernel_of_two_dimensions_with_local_memory_of_all_kinds(dev, rng):
 
 def test_each_line_is_fetched_by_one_work_item(dev, monkeypatch):
     """A line that is fetched is counted here, where its first word lies."""
-    monkeypatch.setattr(staying, "_FETCH_ONE", "atomic_inc((volatile __global uint*)at);")
+    counted = "atomic_inc((volatile __global uint*)at);"
+    monkeypatch.setattr(staying, "fetching", lambda address, ptx: counted)
     source = "__kernel void k(__global int* x) { *x = 7; }"
     alone = Shape((1,), (1,), 1, 1)
     team = Team(1, 16, False, dev.info.device_atomics)
@@ -608,53 +609,6 @@ def test_weights_are_read_before_others_have_written(device_of, rng):
     }  # fmt: skip
     waits = text.count("if (kr_due) kr_wait(kr_call, kr_word, kr_turn)")
     assert waits == (device_of == "rtx4090")  # processors' products have no loads under way
-
-
-EARLY = """
-__kernel __attribute__((reqd_work_group_size(32, 1, 1))) void k(
-    __global const int* fixed_0, __global const int* fixed_1, __global const int* other,
-    __global int* to) {
-  __global const int* fixed;
-  switch (get_group_id(0)) {
-    case 0: fixed = fixed_0; break;
-    default: fixed = fixed_1; break;
-  }
-  const int x = fixed[get_global_id(0)];
-#ifdef KCL_EARLY
-  KCL_EARLY(fixed);
-#endif
-  to[get_global_id(0)] = x + other[get_global_id(0)];
-}
-"""
-
-
-def early_steps(written):
-    """Two steps of EARLY; slots 0 and 1 are read early, `written` are those that a step writes."""
-    steps = []
-    for _ in range(2):
-        step = Step(EARLY, "k", (), [Use(k) for k in range(4)], (64,), (32,))
-        step.writes = frozenset(written)
-        steps.append(step)
-    return steps
-
-
-def test_what_a_kernel_reads_early_must_never_be_written():
-    info = profiles.load()["rtx4090"].info
-    shape = Shape((2,), (32,), 512, 32, 16)
-    part = parts.part(EARLY, "k", (), shape, (), staying.WAIT)
-    assert part.early == (0, 1)
-    assert parts.part(EARLY, "k", (), shape).early == ()
-    with pytest.raises(AssertionError, match="other is read before KCL_EARLY"):
-        parts.part(EARLY.replace("x = fixed[", "x = other["), "k", (), shape, (), staying.WAIT)
-    for written, early in (({3}, True), ({1, 3}, False), ({2, 3}, True)):
-        steps = early_steps(written)
-        lasting = resident._lasting(steps, [Slot("temporary", 256, -1)] * 4)
-        found, _ = resident._part(steps[0], 512, HOPPER, lasting, info)
-        assert bool(found.early) == early
-        # without barriers of their own teams only whole work-groups wait in the middle
-        alone = dataclasses.replace(HOPPER, named=False)
-        assert not resident._part(steps[0], 512, alone, lasting, info)[0].early
-        assert bool(resident._part(steps[0], 32, alone, lasting, info)[0].early) == early
 
 
 # -- the self-test

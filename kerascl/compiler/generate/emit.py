@@ -83,6 +83,7 @@ class Writer:
         self.uses_double = False
         self.whole: dict[str, whole.Span] = {}  # what is known of variables
         self.ints: dict[str, str] = {}  # the same numbers in C's int, of such variables
+        self.unrounded: dict[str, str] = {}  # what variables were rounded from
         self.codes: dict[int, str] = {}  # by ids of nodes, C expressions instead of operations' own
         self.options: tuple[str, ...] = ()
         self._buffers: dict[int, str] = {}
@@ -531,7 +532,7 @@ class Scope:
         if op is CAST:
             value = text if text and node.dtype.compute == "float" else args[0]
             value = self._cast(value, node.inputs[0].dtype, node.dtype, spans[0], known)
-            return self._note(self.define(ctype, value), known, text)
+            return self._note(self._rounded(ctype, value, node.dtype), known, text)
         if text and node.dtype.compute == "float":
             writer.helper(whole.FLOAT)
             return self._note(self.define(ctype, f"kcl_small{text}"), known, text)
@@ -548,7 +549,15 @@ class Scope:
         value = writer.codes.get(id(node), op.code).format(*args, **names)
         if self.rounds and not op.exact and known is None:
             value = rounded(value, node.dtype)
-        return self._note(self.define(ctype, value), known, text)
+        return self._note(self._rounded(ctype, value, node.dtype), known, text)
+
+    def _rounded(self, ctype: str, value: str, dtype: DType) -> str:
+        """Declare a variable, and keep what its value is rounded from if it is; gives its name."""
+        name = self.define(ctype, value)
+        begin, _, end = dtype.round.partition("{v}")
+        if dtype.round and value.startswith(begin) and value.endswith(end):
+            self.writer.unrounded[name] = value.removeprefix(begin).removesuffix(end)
+        return name
 
     def _note(self, name: str, known: whole.Span, text: str | None = None) -> str:
         """Keep what is known of a variable; gives its name."""

@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from kerascl.compiler.generate import neighbours
+from kerascl.compiler.generate import loops, neighbours
 from kerascl.compiler.generate.blocked import BLOCK
 from kerascl.compiler.generate.builder import Builder
 from kerascl.compiler.generate.emit import Writer
+from kerascl.compiler.generate.loops import Kept
 from kerascl.compiler.generate.reduced import Reduced
 from kerascl.compiler.generate.rows import Held, Layout, few_rows
 from kerascl.core.op import Kind
@@ -24,6 +25,7 @@ STATEMENTS = 2048  # of all elements that are written out one after the other
 # unit has at least.
 UNDER_WAY = 128
 SEVERAL_GROUPS = 8
+KEEPING = 1024  # work-items of a group whose units may have two, which crowd caches
 RAGGED_TURNS = 2  # vectors of a work-item, from which rows may begin and end beside them
 # Reads, in the text of a kernel, that only need to know their element's place; and that place.
 _READ = re.compile(r"const \w+ val\d+ = (\w+\()?buf\d+\[[x\d_ +*]+\]\)?;")
@@ -129,3 +131,27 @@ def early(
 
     places = first and layout.held
     return [x for x in lines if reads(x) or (places and _PLACE.fullmatch(x))]
+
+
+def kept(build: Builder, of: Reduced, layout: Layout) -> Kept | None:
+    """What work-items of a GPU keep of long rows that large groups read again; None of others."""
+    levels = of.levels()
+    again = any(
+        levels[id(m)] and id(m) not in of.cluster.row and id(m) in build.writes
+        for m in of.cluster.members
+    )
+    info, near, threads = build.info, layout.near, layout.row_threads
+    large = threads >= KEEPING and near > 1 and not layout.ragged and layout.group_rows == 1
+    inside = loops.inside(of) or of.length
+    fits = 2 * threads * neighbours.VECTOR_BYTES <= info.local_mem_bytes
+    plain = build.info.kind == "gpu" and "keeps_choices_wrongly" not in info.quirks
+    return Kept() if plain and again and large and fits and inside >= near * threads else None
+
+
+def move(lines: list[str], start: int, to: int) -> None:
+    """Move reads of what a row has once, which stand before the loop that begins behind `start`, to
+    where the row's first pass has not begun."""
+    loop = lines.index("{", start)
+    reads = [x for x in lines[start:loop] if _READ.fullmatch(x)]
+    lines[start:loop] = [x for x in lines[start:loop] if x not in reads]
+    lines[to:to] = reads

@@ -109,38 +109,121 @@ def inside(of: Reduced) -> int:
     return min(ends, default=0)
 
 
-def write(row: Row, sums: list[Blocked], again: list[str], hint: str) -> None:
+@dataclass
+class Kept:
+    """The first vector of each work-item, which it leaves in local memory in a row's first pass.
+
+    Attributes:
+        kind, read: the vector's type and where it was read, C texts; empty before.
+    """
+
+    kind: str = ""
+    read: str = ""
+
+    NAME = "kept"
+
+    def leave(self, lines: list[str]) -> list[str]:
+        """Lines that take an element's vector and leave it, if they read but one."""
+        found = [match for match in map(_VECTOR.fullmatch, lines) if match]
+        if len(found) != 1:
+            return lines
+        (match,) = found
+        self.kind, self.read = match["kind"], match["read"]
+        at = lines.index(match[0]) + 1
+        return [*lines[:at], f"{self.NAME}[lid] = {match['name']};", *lines[at:]]
+
+    def take(self, lines: list[str]) -> list[str]:
+        """The lines, with what was left instead of what they would read again."""
+        return [line.replace(self.read, f"{self.NAME}[lid]") for line in lines]
+
+
+_VECTOR = re.compile(r"const (?P<kind>\w+) (?P<name>vec\d+) = (?P<read>\*\(__global const .*\));")
+
+
+def write(
+    row: Row, sums: list[Blocked], again: list[str], hint: str, backwards: bool = False,
+    kept: Kept | None = None,
+) -> None:  # fmt: skip
     """Write the loops from r_begin to r_end.
 
     Args:
         again: lines that come first where something is chosen.
         hint: to compilers, of loops over blocks.
+        backwards: from the end on, of rows of whole vectors, without blocks.
+        kept: what each work-item keeps of its first vector, of rows that have one for each; of
+            none where sums are made in blocks.
     """
     outer, layout, together = row.outer, row.layout, row.together
     ctype, threads, near = outer.writer.index_type, layout.row_threads, layout.near
     rest = near - 1 if layout.ragged else 0  # of the last vector, elements that must be there
     found = [(str(row.inside), near - 1, row.inside)] if row.inside else []
     found.append(("r_end", rest, 0))
-    bodies: list[tuple[list[str], int, str]] = []
+    parts: list[list[_Body]] = []
     for end, last, known in found:
-        count = near if bodies else together  # few are left after those inside
+        bodies: list[_Body] = []
+        count = near if parts else together  # few are left after those inside
         while count > near:
             test = f"{end} - r > {(count - near) * threads + last}"
-            bodies.append((row.elements(count, end=known), count, test))
+            bodies.append(_Body(row.elements(count, end=known), count, test))
             count = count // 4 if layout.wide > 1 else near
         test = f"{end} - r > {last}" if last else f"r < {end}"
-        bodies.append((row.elements(near, end=known), near, test))
+        bodies.append(_Body(row.elements(near, end=known), near, test))
+        parts.append(bodies)
     end, _, known = found[0]
     whole = row.elements(together, end=known) if any(own.levels for own in sums) else []
     first = "rl" if near == 1 else f"{near} * rl"
     first = f"head + {first}" if layout.ragged else first
     outer.lines += ["{", f"  {ctype} r = r_begin + {first};"]
-    if any(CHOICE.search(line) for lines, _, _ in bodies for line in lines):
+    if any(CHOICE.search(line) for bodies in parts for body in bodies for line in body.lines):
         outer.lines += [f"  {line}" for line in again]
+    if backwards:
+        taken = kept.take(parts[0][-1].lines) if kept and kept.read else []
+        outer.lines += [*_backwards(parts, ctype, threads, near, taken), "}"]
+        return
+    if kept and not any(own.levels for own in sums):
+        left = kept.leave(parts[0][-1].lines)
+        outer.lines += ["  {", *(f"    {line}" for line in left), "  }"]
+        outer.lines.append(f"  r += {near * threads};")
     early = -(near - 1) * (threads - 1)  # the last vector of a block begins so much before
     blocks = blocked.loop(sums, threads, together, whole, hint, early, end)
     outer.lines += [f"  {line}" for line in blocks]
-    for lines, count, condition in bodies:
-        outer.lines.append(f"  for (; {condition}; r += {count * threads}) {{")
-        outer.lines += [f"    {line}" for line in lines] + ["  }"]
+    for body in (body for bodies in parts for body in bodies):
+        outer.lines += _loop(f"; {body.test}; r += {body.count * threads}", body.lines)
     outer.lines += ["}", *(row.beside() if layout.ragged else [])]
+
+
+@dataclass(frozen=True)
+class _Body:
+    """Lines that take `count` elements from r on, as they may where `test` holds."""
+
+    lines: list[str]
+    count: int
+    test: str
+
+
+def _loop(head: str, lines: list[str]) -> list[str]:
+    return [f"  for ({head}) {{", *(f"    {line}" for line in lines), "  }"]
+
+
+def _backwards(
+    parts: list[list[_Body]], ctype: str, threads: int, near: int, first: list[str]
+) -> list[str]:
+    """The loops from the end of a row to r: over its parts, of which a later one has the places
+    that the one before leaves.
+
+    Args:
+        first: what is done at r itself, where the row's first vectors are known.
+    """
+    step = near * threads
+    lines = [
+        f"  const {ctype} least = r + {step};" if first else f"  const {ctype} least = r;",
+        f"  r += r < r_end ? (r_end - 1 - r) / {step} * {step} : -{step};",
+    ]
+    for k in reversed(range(len(parts))):
+        left = f" && !({parts[k - 1][-1].test})" if k else ""
+        for body in parts[k]:
+            back = (body.count - near) * threads  # from the last of its places to the first
+            begin, test = f"r -= {back}" if back else "", f"r >= least{left}"
+            lines += _loop(f"{begin}; {test}; r -= {body.count * threads}", body.lines)
+            lines += [f"  r += {back};"] if back else []
+    return [*lines, "  {", *(f"    {line}" for line in first), "  }"] if first else lines

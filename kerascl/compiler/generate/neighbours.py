@@ -50,7 +50,7 @@ class Neighbours:
     first: str = ""
     lane: int = 0
     _read: dict[tuple[int, Expr], str] = field(default_factory=dict)
-    _stored: dict[tuple[int, Expr, str], list[str]] = field(default_factory=dict)
+    _stored: dict[tuple[int, Expr, str], list[tuple[str, str]]] = field(default_factory=dict)
 
     def at(self, element: int, variables: list[str], again: bool = False) -> None:
         """Turn to an element, of whose vector the first has its place in the one of `variables`;
@@ -117,15 +117,18 @@ class Neighbours:
         dtype, writer = node.dtype, scope.writer
         own, words = self._own(dtype), self._words(dtype)
         lanes = self._stored.setdefault((id(node), start, condition), [])
-        lanes.append(text.replace(PLACE, f"out{self.lane % own}").format(v=value))
+        lanes.append((text.replace(PLACE, f"out{self.lane % own}").format(v=value), value))
         if len(lanes) == own:
-            outs = [f"out{k}" for k in range(own)]
-            kind, names = _words_type(words) or f"{dtype.storage}{own}", ", ".join(outs)
-            if words:
-                outs = _packed(outs, dtype.itemsize)
+            kind = _words_type(words) or f"{dtype.storage}{own}"
+            exact = [writer.unrounded.get(lane, "") for _, lane in lanes]
+            if words and dtype.pair and all(exact):
+                made, outs = "", _paired(exact, dtype)
+            else:
+                outs = [f"out{k}" for k in range(own)]
+                made = f"{dtype.storage} {', '.join(outs)}; {'; '.join(x for x, _ in lanes)}; "
+                outs = _packed(outs, dtype.itemsize) if words else outs
             place = f"{writer.buffer(node)} + {writer.index(start)}"
-            whole = f"*(__global {kind}*)({place}) = ({kind})({', '.join(outs)});"
-            body = f"{dtype.storage} {names}; {'; '.join(lanes)}; {whole}"
+            body = f"{made}*(__global {kind}*)({place}) = ({kind})({', '.join(outs)});"
             scope.stores.append(f"if ({condition}) {{ {body} }}" if condition else f"{{ {body} }}")
         return True
 
@@ -133,6 +136,12 @@ class Neighbours:
 def _words_type(words: int) -> str:
     """The C type of so many words, "" of none."""
     return f"uint{words if words > 1 else ''}" if words else ""
+
+
+def _paired(elements: list[str], dtype: DType) -> list[str]:
+    """C texts of the words of elements of 16 bits that are still to be rounded: two at once."""
+    pairs = zip(elements[::2], elements[1::2], strict=True)
+    return [dtype.pair.format(low=low, high=high) for low, high in pairs]
 
 
 def _packed(elements: list[str], itemsize: int) -> list[str]:

@@ -11,6 +11,7 @@ from kerascl.compiler.generate import blocked, columns, held, loops, online, spa
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
 from kerascl.compiler.generate.emit import Scope, rounded
+from kerascl.compiler.generate.loops import Kept
 from kerascl.compiler.generate.neighbours import VECTOR_BYTES, Neighbours
 from kerascl.compiler.generate.online import Online
 from kerascl.compiler.generate.reduced import Reduced, ctypes, native
@@ -30,7 +31,7 @@ TOGETHER = 4
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
 LARGE_GROUP = 512  # work-items; beyond it each reads fewer bytes at once:
-LARGE_BYTES = VECTOR_BYTES  # two groups fit a unit if registers are few
+LARGE_BYTES = 2 * VECTOR_BYTES  # two groups fit a unit if registers are few
 PARTS = 4  # splits of which a work-item of a GPU reads registers at once
 STATEMENTS = 1024  # of all elements that are written out one after the other
 # A negation, a factor that compilers make one of, or a function that may have either.
@@ -50,6 +51,7 @@ class _Reduction:
         self.rows, self.length, self.visible = of.rows, of.length, of.visible
         self.results: dict[int, str] = {}  # of each reduction, the variable that holds it
         self.read = 0  # lines up to where a row is read that stays in registers
+        self.kept: Kept | None = None
         self.levels = of.levels()
         self.column = ""  # the variable of the last dimension
         self.phase = ZERO  # see Neighbours
@@ -234,8 +236,10 @@ class _Reduction:
                 self._arrive(scope, reductions, places, row, narrow, local_lines)
             if scope is not outer:
                 outer.lines += ["{", *("  " + line for line in scope.lines), "}"]
-        body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.group_rows * layout.row_threads
+        if self.kept and self.kept.read:
+            local_lines.append(f"__local {self.kept.kind} {self.kept.NAME}[{size}];")
+        body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         whole = layout.groups(self.rows) * size, layout.splits
         lanes = columns.sub_group(layout, self.info)
         source = writer.source(self.build.name, body, promised(size, self.info), lanes)
@@ -288,6 +292,7 @@ class _Reduction:
             self._vectors(outer, reductions, columns[0], place, layout)
             return
         sums = {}
+        start = len(outer.lines)
         for column, registers in enumerate(columns):
             for reduction in reductions:
                 register = registers[id(reduction)] = self._declare(outer, reduction, layout)
@@ -350,7 +355,17 @@ class _Reduction:
             row = loops.Row(outer, layout, place, element, together, turn, inside)
             # CPUs' compilers make better vectors of a loop that stays one
             hint = '_Pragma("nounroll") ' if self.info.kind == "cpu" else ""
-            loops.write(row, list(sums.values()), again, hint)
+            # what a row's first pass read last is still in a cache
+            backwards = (
+                self.info.kind == "gpu" and along and not (first or reductions or again)
+                and layout.wide == layout.splits == 1 and not layout.ragged
+            )
+            if first:
+                self.read, self.kept = start, held.kept(self.build, self.of, layout)
+            kept = self.kept if first or backwards else None
+            loops.write(row, list(sums.values()), again, hint, backwards, kept)
+            if backwards and self.read:
+                held.move(outer.lines, start, self.read)
         for own in sums.values():
             outer.lines += own.finish()
 
@@ -466,8 +481,12 @@ class _Reduction:
         count = 4 * TOGETHER if width <= 2 else 2 * TOGETHER if width <= 4 else TOGETHER
         if layout.row_threads > LARGE_GROUP:
             count = min(count, max(1, LARGE_BYTES // width))
-        busy = self.info.kind == "gpu" and self._loop_length(layout) >= 2 * count
-        return count if busy and self._is_short(count) else 1
+        if self.info.kind != "gpu":
+            return 1
+        length = self._loop_length(layout)
+        while count >= TOGETHER and length < 2 * count:
+            count //= 2
+        return count if count >= TOGETHER and self._is_short(count) else 1
 
     def _complete(
         self,
@@ -641,8 +660,10 @@ class _Reduction:
         local_lines: list[str] = []
         pointers = [writer.workspace(k, ctype) for k, ctype in enumerate(kinds)]
         self._gather(outer, reductions, pointers, row, layout, first.splits, local_lines)
-        body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.group_rows * layout.row_threads
+        if self.kept and self.kept.read:
+            local_lines.append(f"__local {self.kept.kind} {self.kept.NAME}[{size}];")
+        body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         source = writer.source(build.name + "_2", body, promised(size, self.info))
         whole = layout.groups(rows) * size, 1
         return Generated(source, writer.args, whole, (size, 1)), writer.indices

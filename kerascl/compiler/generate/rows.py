@@ -133,16 +133,14 @@ class Layout:
         """Merge the registers of a row's threads; all threads then hold the result."""
         if self.row_threads == 1:
             return
-        spec, states = register
+        _, states = register
         lanes = self._lanes(states)
         places = self.row_threads // lanes
         own = "lid"
         if lanes > 1:
             assert self.exchange is not None
             scope.writer.helper(self.exchange.helper)
-            for bit in reversed(range(lanes.bit_length() - 1)):
-                others = [self.exchange.other(ctype, name, 1 << bit) for ctype, name in states]
-                scope.lines.append(f"{{ {merged(spec, states, others)} }}")
+            self._merge_lanes(scope, register, lanes)
             own = f"ol * {places} + rl / {lanes}"
         if places == 1:
             return
@@ -151,7 +149,9 @@ class Layout:
         stores = [f"l{name}[{own}] = {name};" for _, name in states]
         scope.lines += [f"if (rl % {lanes} == 0) {{", *stores, "}"] if lanes > 1 else stores
         scope.lines.append("barrier(CLK_LOCAL_MEM_FENCE);")
-        if self.gathers:
+        if places <= lanes:
+            pass  # lanes take what is left
+        elif self.gathers:
             self._gather(scope, register, places)
         else:
             self._halve(scope, register)
@@ -160,11 +160,16 @@ class Layout:
     def take(self, scope: Scope, register: Any) -> None:
         """Read into each of a row's threads what `combine` has left."""
         spec, states = register
-        places = self.row_threads // self._lanes(states)
+        lanes = self._lanes(states)
+        places = self.row_threads // lanes
         if places == 1:
             assert self.exchange is not None
             own = [self.exchange.other(ctype, name, 0) for ctype, name in states]
             scope.lines += [f"{name} = {x};" for (_, name), x in zip(states, own, strict=True)]
+        elif places <= lanes:
+            start = f"ol * {places} + rl % {places}"
+            scope.lines += [f"{name} = l{name}[{start}];" for _, name in states]
+            self._merge_lanes(scope, register, places)
         elif self.gathers:
             start, left = f"ol * {places}", _counts(places)[-1]
             scope.lines += [f"{name} = l{name}[{start}];" for _, name in states]
@@ -175,6 +180,14 @@ class Layout:
         else:
             start = f"lid - rl * {1 if self.threads_first else self.group_rows}"
             scope.lines += [f"{name} = l{name}[{start}];" for _, name in states]
+
+    def _merge_lanes(self, scope: Scope, register: Any, count: int) -> None:
+        """Merge the registers of so many neighbours; all of them then hold the result."""
+        spec, states = register
+        assert self.exchange is not None
+        for bit in reversed(range(count.bit_length() - 1)):
+            others = [self.exchange.other(ctype, name, 1 << bit) for ctype, name in states]
+            scope.lines.append(f"{{ {merged(spec, states, others)} }}")
 
     def _lanes(self, states: list[tuple[str, str]]) -> int:
         """How many of a row's threads merge these registers lane by lane."""

@@ -20,7 +20,8 @@ from kerascl.compiler.program.expand import Unsupported, constant, expanded, is_
 
 GROUP, POOL = "kr_group", "kr_pool"  # parameters of such functions
 # A macro that is defined for parts alone: a kernel's body calls it, with the names of what it has
-# read so far, before it reads what other kernels may have written.
+# read so far, before it reads what other kernels may have written.  Behind a & stand names of which
+# it has used the address alone.
 EARLY, _EARLY = "KCL_EARLY", "kr_early"  # and what it is defined as
 ALIGNMENT = 128  # bytes, of a team's local memory
 WARP = 32  # a named barrier counts whole warps
@@ -78,7 +79,8 @@ class Part:
         local_args: where there its pointers to local memory point.
         meets: whether it has barriers.
         by_group: whether it asks for more than a work-item's number among all.
-        early: the parameters that it reads before it waits by itself; empty where it does not.
+        itself: whether it waits by itself.
+        early: the parameters that it reads before that.
     """
 
     name: str
@@ -88,6 +90,7 @@ class Part:
     local_bytes: int
     local_args: tuple[int, ...]
     meets: bool
+    itself: bool = False
     early: tuple[int, ...] = ()
     by_group: bool = True
 
@@ -245,6 +248,7 @@ def part(
     listed = [f"const uint {GROUP}", f"__local uchar* {POOL}"]
     listed += [" ".join(_reachable(words)) for words in parameters]
     early: tuple[int, ...] = ()
+    itself = wait is not None and _EARLY in body
     if _EARLY in body:
         body, early = _waiting(body, parameters, wait)
         listed += [wait.params] if wait is not None else []
@@ -257,8 +261,9 @@ def part(
         raise Unsupported("a pragma that holds for all that follows")
     by_group = any(not item.used.isdisjoint(_PLACES - _OF_ALL) for item in needed)
     return Part(
-        name, tuple(texts.items()), pragmas, params, nbytes, tuple(places), meets, early, by_group
-    )
+        name, tuple(texts.items()), pragmas, params, nbytes, tuple(places), meets, itself, early,
+        by_group,
+    )  # fmt: skip
 
 
 @functools.lru_cache(maxsize=256)
@@ -465,12 +470,14 @@ def _waiting(
     if wait is None:
         return [*body[:at], *body[close + 2 :]], ()
     names = [words[-1] for words in parameters]
-    read = {word for word in body[at + 2 : close] if is_word(word)}
+    given = list(zip(body[at + 1 :], body[at + 2 : close], strict=False))
+    read = {word for before, word in given if is_word(word) and before != "&"}
+    addresses = {word for before, word in given if before == "&"}
     # where kernels share a launch, each has its own, which is then given the name
     for target, equals, value in zip(body, body[1:at], body[2:at], strict=False):
         if target in read and equals == "=" and value in names:
             read.add(value)
-    others = {words[-1] for words in parameters if "*" in words}.difference(read)
+    others = {words[-1] for words in parameters if "*" in words}.difference(read, addresses)
     for before, word, after in zip(body, body[1:at], body[2:], strict=False):
         if word in others and (before, after) != ("=", ";"):
             raise AssertionError(f"{word} is read before {EARLY}, which does not name it")

@@ -232,7 +232,7 @@ def _part(
     if staying.may_wait(shape, how):
         found = _text(step, shape, info, staying.WAIT)
         read = [step.args[k] for k in found.early]
-        if read and all(type(arg) is Use and arg.index in lasting for arg in read):
+        if found.itself and all(type(arg) is Use and arg.index in lasting for arg in read):
             return found, shape
     return _text(step, shape, info), shape
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kerascl.compiler.program.parts import ALIGNMENT, GROUP, MOST_TEAMS, WARP, Part, Shape, Wait
+from kerascl.kernels.contract.ahead import statement as fetching
 from kerascl.runtime.device import DeviceInfo
 
 HEAD = 16  # words in front of a table: the first counts groups that wait
@@ -167,7 +168,7 @@ class Launch:
         for call, fetched in zip(calls, ahead or [()] * len(calls), strict=True):
             key = call.part.name, call.shape
             word = number[key] | (_WAITS if call.waits else 0)
-            word |= _ITSELF if call.part.early else 0
+            word |= _ITSELF if call.part.itself else 0
             self.table.append(word | len(fetched) << 32)
             self.table += fetched
             for k in varies[key]:
@@ -198,7 +199,7 @@ class Launch:
                 word = f"given[{list(varies).index(k)}]"
                 args.append(_from_word(param.ctype, param.is_pointer, word))
         after = ""
-        if part.early:
+        if part.itself:
             args += ["due", "call", "(volatile __global uint*)table", "&turn"]
             after = " due = false;"
         run = f"{part.name}({', '.join(args)});{after}"
@@ -232,7 +233,7 @@ class Launch:
             pool = max(pool, shape.teams * part.local_bytes)
         words = len(self.table)
         near = words * 8 <= TABLE_BYTES
-        early = any(same[0].part.early for same in kinds)
+        itself = any(same[0].part.itself for same in kinds)
         params, known = self._parameters()
         source = "__local" if near else "__global"
         lines = [
@@ -240,7 +241,7 @@ class Launch:
             f"typedef {source} const ulong kr_words;",
             _FETCH.format(
                 line=LINE, width=self._width, at=_LINES_AT, place=f"{2**_LINES_AT - 1}UL",
-                one=_PTX_FETCH if self._team.named else _FETCH_ONE,
+                one=fetching("(__global const uchar*)at", self._team.named),
             ),
             _ARRIVING.format(how=_ARRIVE[self._how]),
             _WAITING.format(how=_poll(self._how), whole=self._whole),
@@ -267,13 +268,13 @@ class Launch:
             f"    {self._whole}",
             f"    if (kind & {_WAITS}u) kr_arrive((volatile __global uint*)table);",
             f"    if (!(kind & {_ITSELF}u)) {_WAIT}",
-            f"    bool due = kind & {_ITSELF}u;" if early else "",
+            f"    bool due = kind & {_ITSELF}u;" if itself else "",
             f"    switch (kind & {_ITSELF - 1}u) {{",
             *cases,
             "      default: return;",
             "    }",
             # those without a group, once for all kernels: each copy takes compilers long
-            f"    if (due) {_WAIT}" if early else "",
+            f"    if (due) {_WAIT}" if itself else "",
             "  }",
             "}",
         ]  # fmt: skip
@@ -358,8 +359,6 @@ inline void kr_fetch(const ulong word) {{
   }}
 }}
 """
-_FETCH_ONE = "prefetch((__global const uchar*)at, 1);"
-_PTX_FETCH = 'asm volatile("prefetch.global.L2 [%0];" :: "l"(at));'
 
 # All work-groups wait for each other: each adds its share, and those of all flip the highest bit,
 # as CUDA's cooperative groups do, so that the word needs no setting back.  What a group wrote

@@ -60,7 +60,7 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
 #endif
 }
 
-// The logit of query t and key s from their product.
+// The logit of query t and key s from their product; with _BY, from what was read of bias and mask.
 #define FINISH_LOGIT(x, t, s) \
   x *= logScale; \
   if ((t) < T && (s) < S) { \
@@ -68,15 +68,34 @@ inline void load_tile(__local float* to, __global const X_T* from, const INDEX_T
     HIDE_MASKED(x, t, s) \
     if (CAUSAL && (s) > (t)) x = NEGATIVE; \
   }
+#define FINISH_LOGIT_BY(x, t, s, bias, mask) \
+  x *= logScale; \
+  USE_BIAS(x, bias) \
+  USE_MASK(x, mask) \
+  if (CAUSAL && (s) > (t)) x = NEGATIVE;
 #if HAS_BIAS
-#define ADD_BIAS(x, t, s) x += BIAS_LOAD(pBias, biasOff + b * bias0 + h * bias1 + (t) * bias2 + (s) * bias3) * LOG2E;
+#define BIAS_AT(t, s) BIAS_LOAD(pBias, biasOff + b * bias0 + h * bias1 + (t) * bias2 + (s) * bias3)
+#define ADD_BIAS(x, t, s) x += BIAS_AT(t, s) * LOG2E;
+#define DECLARE_BIAS(bias) float bias;
+#define READ_BIAS(bias, t, s) bias = BIAS_AT(t, s);
+#define USE_BIAS(x, bias) x += bias * LOG2E;
 #else
 #define ADD_BIAS(x, t, s)
+#define DECLARE_BIAS(bias)
+#define READ_BIAS(bias, t, s)
+#define USE_BIAS(x, bias)
 #endif
 #if HAS_MASK
-#define HIDE_MASKED(x, t, s) if (!pMask[maskOff + b * mask0 + h * mask1 + (t) * mask2 + (s) * mask3]) x = NEGATIVE;
+#define MASK_AT(t, s) pMask[maskOff + b * mask0 + h * mask1 + (t) * mask2 + (s) * mask3]
+#define HIDE_MASKED(x, t, s) if (!MASK_AT(t, s)) x = NEGATIVE;
+#define DECLARE_MASK(mask) uchar mask;
+#define READ_MASK(mask, t, s) mask = MASK_AT(t, s);
+#define USE_MASK(x, mask) if (!mask) x = NEGATIVE;
 #else
 #define HIDE_MASKED(x, t, s)
+#define DECLARE_MASK(mask)
+#define READ_MASK(mask, t, s)
+#define USE_MASK(x, mask)
 #endif
 
 #define FORWARD_PARAMS \

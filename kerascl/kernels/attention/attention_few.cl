@@ -5,9 +5,7 @@
 // The first EARLY loads of values are under way while logits are computed, and HELD loads of keys before
 // they are needed: compilers keep them before the barriers in between.
 #define TEAMS (THREADS / LANES)
-#define DP (4 * LANES)
 #define WP ((WIDTH + 3) / 4 * 4)
-#define PLACE_SIZE (DP + 2)  // what a slice leaves: results, the greatest logit, the sum
 
 #if VECTORS
 #define READ4(from, step, d, features) X_LOAD4(from, d)
@@ -19,19 +17,6 @@
 #endif
 
 // The sum or the maximum of every work-item's x.
-#ifdef LANES_OF_WARP
-#define OTHER_LANE(x, distance) as_float(kcl_of_lane(as_uint(x), distance))
-#define OVER_GROUP(result, x, combine) \
-  float result = (x); \
-  _Pragma("unroll") for (int half_ = LANES_OF_WARP / 2; half_ > 0; half_ /= 2) { \
-    const float other_ = OTHER_LANE(result, half_); \
-    result = combine(result, other_); \
-  } \
-  if (lid % LANES_OF_WARP == 0) part[lid / LANES_OF_WARP] = result; \
-  barrier(CLK_LOCAL_MEM_FENCE); \
-  result = part[0]; \
-  _Pragma("unroll") for (int k_ = 1; k_ < THREADS / LANES_OF_WARP; ++k_) result = combine(result, part[k_]);
-#else
 #define OVER_GROUP(result, x, combine) \
   part[lid] = (x); \
   barrier(CLK_LOCAL_MEM_FENCE); \
@@ -41,58 +26,18 @@
   } \
   const float result = part[0]; \
   barrier(CLK_LOCAL_MEM_FENCE);
-#endif
 #define PLUS(x, y) ((x) + (y))
 
 // Each of LANES work-items has products of its features with LANES keys, x[e] with key e: x[0] becomes
 // the sum over all of them for the key of the work-item's own number.
-#ifdef LANES_OF_WARP
-#define SUM_OF_HALF(x, half_) \
-  if (LANES > half_) EACH(e_, half_) { \
-    const float low_ = x[e_ % LANES], high_ = x[(e_ + half_) % LANES]; \
-    const bool upper_ = lane & half_; \
-    const float given_ = upper_ ? low_ : high_; \
-    const float other_ = OTHER_LANE(given_, half_); \
-    x[e_ % LANES] = (upper_ ? high_ : low_) + other_; \
-  }
-#define SUM_OF_LANES(x) \
-  SUM_OF_HALF(x, 16) SUM_OF_HALF(x, 8) SUM_OF_HALF(x, 4) SUM_OF_HALF(x, 2) SUM_OF_HALF(x, 1)
-#else
 #define SUM_OF_LANES(x) \
   EACH(e_, LANES) products[(team * LANES + e_) * (LANES + 1) + lane] = x[e_]; \
   barrier(CLK_LOCAL_MEM_FENCE); \
   x[0] = 0; \
   EACH(e_, LANES) x[0] += products[lid * (LANES + 1) + e_]; \
   barrier(CLK_LOCAL_MEM_FENCE);
-#endif
 
-// What the slices left becomes the results of query t.
-#define JOIN_SLICES \
-  { \
-    __global const float* from_ = slices + ((INDEX_T)(b * HEADS + h) * T + t) * SPLITS * PLACE_SIZE; \
-    float top_ = LOWEST, total_ = 0; \
-    for (int k_ = 0; k_ < SPLITS; ++k_) top_ = fmax(top_, from_[k_ * PLACE_SIZE + DP]); \
-    for (int k_ = 0; k_ < SPLITS; ++k_) \
-      total_ += from_[k_ * PLACE_SIZE + DP + 1] * exp2(from_[k_ * PLACE_SIZE + DP] - top_); \
-    const float share_ = SHARE(total_); \
-    for (int d = lid; d < DEPTH; d += THREADS) { \
-      float y_ = 0; \
-      for (int k_ = 0; k_ < SPLITS; ++k_) \
-        y_ += from_[k_ * PLACE_SIZE + d] * exp2(from_[k_ * PLACE_SIZE + DP] - top_); \
-      EPILOGUE(y_ * share_, RESULT_AT + d) \
-    } \
-    if (lid == 0) pStat[(INDEX_T)(b * HEADS + h) * T + t] = top_ + log2(total_); \
-  }
-#define RESULT_AT ((((INDEX_T)b * T + t) * HEADS + h) * DEPTH)
-
-#if JOIN
-__kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_join(
-    __global const float* slices, __global float* restrict pStat, const int T,
-    const float keepFactor EPILOGUE_PARAMS) {
-  const int lid = get_local_id(0), t = get_group_id(0), h = get_group_id(1), b = get_group_id(2);
-  JOIN_SLICES
-}
-#else
+#if !JOIN
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few(
     SLICES_PARAMS FORWARD_PARAMS) {
   __local float q[WP], part[THREADS], w[CHUNK], sums[TEAMS * DP];
@@ -104,9 +49,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
   __global const X_T* v = pV + vOff + b * v0 + h / REPEAT * v2;
   __global const X_T* own = pQ + qOff + b * q0 + t * q1 + h * q2;
 #if SHARE_KEYS
-#ifndef LANES_OF_WARP
   __local float products[THREADS * (LANES + 1)];
-#endif
   const int at4 = 4 * lane < WIDTH ? 4 * lane : 0;
 #define KEY_AT(s) (k + min((s), S - 1) * k1 + at4)
   X_RAW4 held[HELD];
@@ -199,8 +142,7 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
   vstore4(o, 0, sums + team * DP + 4 * lane);
   OVER_GROUP(total, sum, PLUS)
 #if SPLITS > 1
-  volatile __global float* left = slices +
-      (((INDEX_T)(b * HEADS + h) * T + t) * SPLITS + split) * PLACE_SIZE;
+  volatile __global float* left = LEFT_AT(split);
 #else
   const float share = SHARE(total);
 #endif
@@ -218,12 +160,12 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
     left[DP] = top;
     left[DP + 1] = total;
 #else
-    pStat[(INDEX_T)(b * HEADS + h) * T + t] = top + log2(total);
+    pStat[ROW_NUMBER] = top + log2(total);
 #endif
   }
 #if ARRIVES
   __local int last;
-  if (kcl_last_group(arrivals + arrival + ((b * HEADS + h) * T + t), SPLITS, &last)) JOIN_SLICES
+  if (kcl_last_group(arrivals + arrival + ROW_NUMBER, SPLITS, &last)) JOIN_SLICES
 #endif
 }
 #endif

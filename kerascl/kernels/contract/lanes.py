@@ -24,7 +24,7 @@ class Lanes:
     Attributes:
         width: work-items of a sub-group, which are neighbours in the group.
         helper: C text that defines `uint kcl_of_lane(uint x, int distance)`, which gives the x of
-            the lane whose number differs in the bit `distance`.
+            the lane whose number is the own one with the bits of `distance` flipped.
     """
 
     width: int
