@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,12 +21,14 @@ from kerascl.runtime.device import DeviceInfo
 
 @dataclass
 class Generated:
-    """A kernel launch whose buffers are still nodes."""
+    """A kernel launch whose buffers are still nodes.  `among`, if there is one, gives what is best
+    where so many equal ones become one launch, with the same arguments."""
 
     source: Source
     args: list[Any]
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
+    among: Callable[[int], Generated] | None = None
 
 
 @dataclass

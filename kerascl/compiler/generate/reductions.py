@@ -7,7 +7,7 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from kerascl.compiler.generate import blocked, columns, held, loops, online, space, vectors
+from kerascl.compiler.generate import blocked, columns, held, loops, online, parts, space, vectors
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
 from kerascl.compiler.generate.emit import Scope, rounded
@@ -248,7 +248,7 @@ class _Reduction:
         indices = writer.indices
         if layout.splits > 1 and not arrives:
             kinds = [kind for reduction in reductions for kind, _ in registers[id(reduction)][1]]
-            second, more = self._second(reductions, layout, kinds)
+            second, more = self._second(reductions, layout.splits, kinds)
             result.launches.append(second)
             # rows are decoded alike in both kernels
             indices = indices + more if len(kept_dims) == len(dims) else indices
@@ -526,9 +526,11 @@ class _Reduction:
         scope.hold(reduction, name)
         self.results[id(reduction)] = name
 
-    def _row_members(self, outer: Scope, level: int, row: Expr, layout: Layout) -> None:
+    def _row_members(
+        self, outer: Scope, level: int, row: Expr, layout: Layout, ahead: bool = False
+    ) -> list[str]:
         """Store the reductions that are complete at `level`, and the members over the kept axes
-        that can be computed now."""
+        that can be computed now; gives what may be read for them `ahead` of the reductions."""
         found = (m for m in self.cluster.members if m.op.kind is Kind.REDUCTION)
         done = [m for m in found if self.levels[id(m)] == level - 1 and id(m) in self.build.writes]
         ready = [
@@ -540,7 +542,7 @@ class _Reduction:
             and id(m) in self.build.writes
         ]
         if not done and not ready:
-            return
+            return []
         # one work-item a row, so that a member may overwrite what it reads
         inner = Scope(outer.writer, outer)
         for node in done:
@@ -548,10 +550,13 @@ class _Reduction:
         for node in ready:
             value = inner.compute(node, unravel(row, node.shape), (), self.visible)
             self.build.store(inner, node, row, value)
+        early, lines = parts.early(inner.lines, layout.owner()) if ahead else ([], inner.lines)
+        inner.lines = lines
         inner.flush()
         outer.lines.append(f"if ({layout.owner()}) {{")
         outer.lines.extend("  " + line for line in inner.lines)
         outer.lines.append("}")
+        return early
 
     def _partial(
         self,
@@ -604,54 +609,69 @@ class _Reduction:
         layout: Layout,
         splits: int,
         local_lines: list[str],
+        simple: bool = False,
     ) -> None:
-        """Combine what the splits left, finish, and compute what follows."""
+        """Combine what the splits left, finish, and compute what follows; `simple` is that of
+        `parts`."""
         writer = scope.writer
         registers = {
             id(reduction): self._declare(scope, reduction, layout) for reduction in reductions
         }
         ctype, threads = writer.index_type, layout.row_threads
         sums: list[Blocked] = []
+        start = len(scope.lines)
         for reduction in reductions:
             spec, states = registers[id(reduction)]
             sizes = blocked.sizes(spec.block and BLOCK, splits // threads, blocked.PARTS_FROM)
             levels = [(size, self._registers(scope, reduction, spec.states)) for size in sizes]
             sums.append(Blocked(replace(spec, close=""), states, {}, [], levels))
 
-        parts = functools.partial(
+        read = functools.partial(
             blocked.parts, sums, pointers, ctype, writer.number(self.rows), threads
         )
         each = ceil_div(splits, threads)
         together = PARTS if self.info.kind == "gpu" and each > 1 else 1
+        tail = min(together - 1, each)
+        if simple:
+            together = parts.together(layout, splits, len(pointers), self.info)
+            tail = parts.tail(splits, threads, together)
         scope.lines += [
             f"{ctype} r = r_begin + rl;",
-            *blocked.loop(sums, threads, together, parts(together, True), ""),
+            *blocked.loop(sums, threads, together, read(together, True), ""),
         ]
         if together == 1 or each >= together:
             scope.lines += [
                 f"for (; r_end - r > {(together - 1) * threads}; r += {together * threads}) {{",
-                *(f"  {line}" for line in parts(together, True)),
+                *(f"  {line}" for line in read(together, True)),
                 "}",
             ]
-        if together > 1:
-            scope.lines += ["if (r < r_end) {", *parts(min(together - 1, each), False), "}"]
+        if tail:
+            scope.lines += ["if (r < r_end) {", *read(tail, False), "}"]
         scope.lines += [line for own in sums for line in own.finish()]
-        for reduction in reductions:
-            self._complete(scope, reduction, registers[id(reduction)], layout, local_lines)
-        self._again(scope, registers, layout)
-        self._row_members(scope, 1, row, layout)
+        if simple:
+            parts.combine(scope, layout, [*registers.values()], local_lines)
+            for reduction in reductions:
+                self._finish(scope, reduction, registers[id(reduction)])
+        else:
+            for reduction in reductions:
+                self._complete(scope, reduction, registers[id(reduction)], layout, local_lines)
+            self._again(scope, registers, layout)
+        early = self._row_members(scope, 1, row, layout, ahead=simple)
+        scope.lines[start:start] = early
 
     def _second(
-        self, reductions: list[Node], first: Layout, kinds: list[str]
+        self, reductions: list[Node], splits: int, kinds: list[str], copies: int = 1
     ) -> tuple[Generated, list[Expr]]:
-        """Second of two kernels: combine the splits, finish, and compute what follows."""
+        """Second of two kernels: combine the splits, finish, and compute what follows; one of so
+        many equal `copies` in a launch."""
         build, rows = self.build, self.rows
-        layout = layout_of(rows, first.splits, rows == 1, True, self.info)
+        plain = len(kinds) == len(reductions)  # to merge two registers of one takes a statement
+        layout = parts.layout(rows, splits, self.info, copies if plain else 0)
         writer = build.writer()
         writer.members = self.of.reductions
         dims: tuple[int, ...] = (rows,)
         outer = Scope(writer)
-        outer.lines.extend(layout.header(writer, rows, first.splits))
+        outer.lines.extend(layout.header(writer, rows, splits))
         shapes = [m.shape for m in self.cluster.members if id(m) in self.cluster.row]
         dims = space.refine((rows,), shapes) or (1,)
         names, ctype = space.names(len(dims)), writer.index_type
@@ -659,14 +679,16 @@ class _Reduction:
         row = linear(space.axes(dims), dims)
         local_lines: list[str] = []
         pointers = [writer.workspace(k, ctype) for k, ctype in enumerate(kinds)]
-        self._gather(outer, reductions, pointers, row, layout, first.splits, local_lines)
-        size = layout.group_rows * layout.row_threads
-        if self.kept and self.kept.read:
-            local_lines.append(f"__local {self.kept.kind} {self.kept.NAME}[{size}];")
+        simple = plain and parts.simple(layout, self.info)
+        self._gather(outer, reductions, pointers, row, layout, splits, local_lines, simple)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
+        size = layout.group_rows * layout.row_threads
         source = writer.source(build.name + "_2", body, promised(size, self.info))
         whole = layout.groups(rows) * size, 1
-        return Generated(source, writer.args, whole, (size, 1)), writer.indices
+        made = Generated(source, writer.args, whole, (size, 1))
+        if simple and copies == 1 and not build.generic:
+            made.among = lambda count: self._second(reductions, splits, kinds, count)[0]
+        return made, writer.indices
 
 
 def _suffix(copy: int) -> str:
@@ -679,8 +701,7 @@ def parts_kernel(
 ) -> Generated:
     """What combines the registers, of C types `kinds`, that `splits` groups left of each row."""
     reductions = [m for m in cluster.members if m.op.kind is Kind.REDUCTION]
-    of, layout = _Reduction(cluster, stored, info, False), Layout(1, 1, splits, False)
-    return of._second(reductions, layout, kinds)[0]
+    return _Reduction(cluster, stored, info, False)._second(reductions, splits, kinds)[0]
 
 
 def reduction_kernels(

@@ -296,6 +296,7 @@ class _Lowering:
                 launch.local_size,
                 text.name,
                 layer=self.layer,
+                among=launch.among,
             )
             stored = {self.slot(m) for m in cluster.stores}
             step.writes = frozenset(stored.union(work))
@@ -566,7 +567,7 @@ class _Lowering:
                 self.steps, self.generated, self.slots, self.aliases, self.info
             )
             for step in self.steps:
-                step.several = None  # nobody asks any more
+                step.several = step.among = None  # nobody asks any more
             self.generated = offsets.share(self.generated)
             self._share_units()
             self.steps = schedule.early(self.steps, self.slots)

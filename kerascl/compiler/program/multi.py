@@ -196,7 +196,7 @@ def _rebuild(
         if len(parts) > 1 and parts[0].several is not None:
             step, source = several.joined(parts), None
         elif len(parts) > 1:
-            step, source = _joined(parts, [source_of[id(part)] for part in parts])
+            step, source = _joined(*_among(parts, [source_of[id(part)] for part in parts]))
         else:
             step, source = parts[0], source_of.get(id(parts[0]))
         if len(parts) > 1:
@@ -213,6 +213,20 @@ def _ready(unit: tuple[int, ...], before: list[int], done: int) -> bool:
         needed |= before[m]
         own |= 1 << m
     return not needed & ~(done | own)
+
+
+def _among(parts: list[Step], sources: list[Source]) -> tuple[list[Step], list[Source]]:
+    """Steps and their kernels as they are best in one launch."""
+    first = parts[0]
+    if first.among is None or len(set(map(_text, sources))) > 1:
+        return parts, sources
+    made = first.among(len(parts))
+    if made.source.params != sources[0].params:
+        return parts, sources
+    found = [
+        replace(part, global_size=made.global_size, local_size=made.local_size) for part in parts
+    ]
+    return found, [made.source] * len(parts)
 
 
 def _joined(parts: list[Step], sources: list[Source]) -> tuple[Step, Source]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
+from kerascl.compiler.generate.builder import Generated
 from kerascl.compiler.generate.emit import LoopStep
 from kerascl.kernels.contract.plan import Counters, Local, Scalar, Several
 from kerascl.runtime.launch import LocalMemory
@@ -47,7 +48,8 @@ class Step:
     the step is part of has ended.  `tiles` are (slot, number): of what it writes in the slot, which
     does not overlap tiles of other numbers; a slot without is written anywhere.  `reached` are
     slots that it uses by addresses it finds in memory.  `division` and `aligned` are those of
-    `contract.plan.Division`, of slots.  `several` is that of `contract.plan.Launch`.
+    `contract.plan.Division`, of slots.  `several` is that of `contract.plan.Launch`, `among` that
+    of `generate.builder.Generated`.
     """
 
     source: str
@@ -67,6 +69,7 @@ class Step:
     division: Hashable = None
     aligned: frozenset[tuple[int, int]] = frozenset()
     several: Several | None = field(default=None, compare=False)
+    among: Callable[[int], Generated] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         self.source = sys.intern(self.source)
