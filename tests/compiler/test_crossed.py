@@ -2,6 +2,7 @@
 with the work-groups of a GPU on whatever device there is, and for the facts of cards."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 import kerascl as kc
 from kerascl.compiler.fuse.group import group
 from kerascl.compiler.generate import crossed, rows
+from kerascl.compiler.program import multi
 from kerascl.compiler.program.lower import lower
 from kerascl.kernels.contract.lanes import Lanes
 from tests import profiles
@@ -163,6 +165,34 @@ def test_gradients_of_an_rms_norm_behind_dropout(made, poisoned, rng, dtype):
     assert len(made) == 2
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_what_several_rows_have_in_common(made, poisoned, rng, dtype):
+    """As the gradient of a mean over a text, and embeddings of places, is asked for a row before,
+    too; two weights take registers."""
+    (g, steep), (place, at) = (drawn(rng, n, dtype) for n in ((40, 1, 256), (1, 51, 256)))
+    x, flat = drawn(rng, (40, 51, 256), dtype)
+    (gamma, weight), (beta, bias) = (drawn(rng, (256,), "float32") for _ in range(2))
+
+    @kc.jit
+    def step(g, x, place, gamma, beta):
+        away = (wide(x) + wide(place)) * beta
+        along = kc.mean(wide(g) * gamma * away, -1, keepdims=True)
+        slope = (wide(g) * gamma - away * along).astype(g.dtype)
+        return slope, kc.sum(wide(g) * away, (0, 1)), kc.sum(wide(x) + wide(g), (0, 1))
+
+    found = step(g, x, place, gamma, beta)
+    away = (flat + at) * bias
+    slope = steep * weight - away * (steep * weight * away).mean(-1, keepdims=True)
+    close(found[0], slope, 2 * ROUNDING[dtype])
+    close(found[1], (steep * away).sum((0, 1)), SUMS)
+    close(found[2], (flat + steep).sum((0, 1)), SUMS)
+    first, _ = made
+    text = first.source.body
+    head, loop = text.split("for (int block", 1)
+    assert text.count("next_") >= 6 and "/51" in head and "%51" in head
+    assert "const" in loop and not re.search(r"const \w+ (vec|val)\d+ = [^;]*buf\d", loop)
+
+
 def test_sums_of_what_follows_from_a_rows_extreme(made, poisoned, rng):
     x, held = drawn(rng, (999, 384), "float32")
 
@@ -285,9 +315,38 @@ def test_a_norms_gradients_are_one_pass(name, dtype):
     assert "columns" in first and "_2" in second
 
 
-def test_on_an_h200():
+def h200():
     facts = {"name": "NVIDIA H200", "compute_units": 132, "nvidia_capability": (9, 0)}
-    info = dataclasses.replace(card(), **facts)
+    return dataclasses.replace(card(), **facts)
+
+
+def test_two_weights_leave_work_items_fewer_registers():
+    x, *weights = argument(12544, 768), argument(768), argument(768)
+    sizes = []
+    for count in 1, 2:
+        scaled = x * weights[0] + (weights[1] if count > 1 else 1)
+        away = kc.abs(x) - kc.mean(scaled, -1, keepdims=True)
+        arrays = away, kc.sum(x, 0), kc.sum(scaled, 0)
+        program = lower(nodes_of(*arrays), [a._node for a in arrays], h200(), False)
+        sizes.append(program.steps[0].local_size[0])
+        assert program.steps[0].global_size[0] == 132 * sizes[-1]
+    assert sizes[1] < sizes[0]
+
+
+def test_second_kernels_of_unlike_norms_are_one_launch(monkeypatch):
+    """As they all have as many groups, of however many work-items."""
+    monkeypatch.setattr(multi, "SMALL", 1 << 22)  # as where other steps need more memory
+    arrays = norm(4096, 768)[:3]
+    x, weight = argument(4096, 768), argument(768)
+    along = x * weight - kc.mean(x * weight, -1, keepdims=True)
+    arrays += along, kc.sum(x * kc.abs(along), 0), kc.sum(x, 0)
+    names = steps(arrays, h200())
+    assert sum("columns" in name for name in names) == 2
+    assert sum("_2_" in name for name in names if "columns" not in name) == 1
+
+
+def test_on_an_h200():
+    info = h200()
     for dtype in "float32", "bfloat16":
         for rows_ in 12608, 8192, 4096:
             for length in 768, 1024:

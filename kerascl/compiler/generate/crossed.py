@@ -26,7 +26,7 @@ from kerascl.compiler.graph.symbolic import linear, unravel, variable
 from kerascl.core.node import Node
 from kerascl.core.op import Kind, ReductionSpec
 from kerascl.kernels.contract.lanes import lanes_of
-from kerascl.kernels.contract.sizes import ceil_div
+from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.kernels.contract.source import narrowest
 from kerascl.kernels.tuning.machine import Machine, of_facts
 from kerascl.runtime.device import DeviceInfo
@@ -36,14 +36,16 @@ ROW = 512
 LEAST_BYTES = 8  # of a vector of what is widest, else memory is read in too many steps
 LEAST_TURNS = 3  # rows one after the other, from which sums stay in registers long enough
 # Of the registers that a work-item has while a quarter of those run that a unit has room for, the
-# part for sums and for two rows of what is read; and about how many others a kernel takes.
+# part for sums and for two rows of what is read; and about how many others a kernel takes, with
+# those of one weight.
 PART = 0.6
 OTHERS = 48
 SCHEDULERS = 4  # of a compute unit: each has its part of the registers, and whole sub-groups
 # Reads of a row's values, in the text of a kernel: what they declare, and from where they read.
+_PLACE = r"[()x\d_ +*/%]+"
 _READ = re.compile(
     r"const (\w+) (vec\d+|val\d+) = "
-    r"((?:\w+\()?(?:\*\(__global const \w+\*\)\(buf\d+ \+ [()x\d_ +*]+|buf\d+\[[x\d_ +*]+\])\)?);"
+    rf"((?:\w+\()?(?:\*\(__global const \w+\*\)\(buf\d+ \+ {_PLACE}|buf\d+\[{_PLACE}\])\)?);"
 )
 
 
@@ -92,6 +94,7 @@ class _Crossed:
             return None
         threads, near, registers = row
         each, most = self.length // threads, min(GROUP, info.max_work_group_size)
+        registers += each * max(0, self._weights() - 1)
         items = min(machine.resident, machine.registers / (registers + OTHERS))
         whole = SCHEDULERS * HELD_LANES
         group_rows = max(1, int(min(items // whole * whole, most) // threads))
@@ -102,7 +105,9 @@ class _Crossed:
         blocks = ceil_div(self.rows, group_rows)
         slots *= ceil_div(blocks, slots * BLOCKS_FROM)  # longer sums would lose digits
         turns = ceil_div(blocks, slots)
-        return Turns(layout, ceil_div(blocks, turns), blocks) if turns >= LEAST_TURNS else None
+        # a multiple: second kernels of as many groups are equal, and may become one launch
+        groups = min(slots, round_up(ceil_div(blocks, turns), info.compute_units))
+        return Turns(layout, groups, blocks) if turns >= LEAST_TURNS else None
 
     def _row(self, unit: int, machine: Machine) -> tuple[int, int, float] | None:
         """Work-items of a row, the fewest of whose registers that are multiples of `unit`; elements
@@ -123,6 +128,22 @@ class _Crossed:
                     return threads, near, registers
             near //= 2
         return None
+
+    def _weights(self) -> int:
+        """How many values an element has that all rows read, in registers."""
+        found: set[int] = set()
+        stack = [x for m in self.over for x in m.inputs]
+        seen = {id(x) for x in stack}
+        stack += [x for m in self.cluster.members if id(m) not in self.cluster.columns
+                  for x in m.inputs]  # fmt: skip
+        while stack:
+            node = stack.pop()
+            if id(node) not in self.build.outside:
+                stack += [x for x in node.inputs if id(x) not in seen]
+                seen.update(map(id, node.inputs))
+            elif node.size == self.length:
+                found.add(id(node))
+        return len(found)
 
     def _is_simple(self, reduction: Node) -> bool:
         """Whether a result needs no more than one pass."""
