@@ -241,3 +241,21 @@ def test_where_memory_counts_what_is_widened_is_stored_before():
         readers = kc.sum(wide, 0), kc.sum(kc.abs(wide), -1)
         assert stored(*readers) == [("cast", "float32")]
         assert stored(*readers, memory_bound=True) == [("add", "bfloat16")]
+
+
+def test_where_memory_counts_epilogues_compute_what_is_broadcast():
+    """A product's epilogue divides once, not every element of what it is broadcast to."""
+    product, other = argument(128, 64) @ argument(64, 256), argument(128, 50, 256)
+    flat = argument(128, 256)
+
+    def broadcast(x):
+        return kc.reshape(x, (128, 1, 256)) + other
+
+    mean = broadcast(kc.abs(product / 50).astype(bfloat16))
+    assert stored(mean)[0] == ("matmul", "float32")
+    assert [name for name, _ in stored(mean, memory_bound=True)] == ["cast", "add"]
+    for cheap in product + 1, flat / 50:  # which is of no product
+        ways = [stored(broadcast(cheap), memory_bound=way) for way in (False, True)]
+        assert ways[0] == ways[1]
+    few = kc.reshape(product / 50, (128, 1, 256)) + argument(128, 3, 256)
+    assert stored(few, memory_bound=True) == stored(few)

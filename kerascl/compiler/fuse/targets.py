@@ -26,6 +26,9 @@ RECOMPUTE_ONE_LIMIT = 8
 RECOMPUTE_BYTES_LIMIT = 16  # where what it is made of takes hardly more bytes than itself
 RECOMPUTE_BYTES = 1.05
 EXPAND_LIMIT = 30  # cost up to which a value is recomputed for each element it is broadcast to
+# The same of what the epilogue of a heavy kernel computes once, where memory is what kernels wait
+# for: a division takes many instructions.
+EXPAND_ENDED_LIMIT = 3
 # Cost up to which what a gather reads is computed there, and where it reads a small part: one of so
 # many elements at most.
 GATHER_LIMIT = 4
@@ -342,7 +345,10 @@ class _Walk:
             if node.op is EXPAND:
                 broadcast = node.size > 4 * x.size
                 moved = views.storage(x).op.kind is Kind.VIEW
-                if own > EXPAND_LIMIT and broadcast and not moved:
+                most = EXPAND_LIMIT
+                if self.memory_bound and own > EXPAND_ENDED_LIMIT and self._is_epilogue(x):
+                    most = EXPAND_ENDED_LIMIT
+                if own > most and broadcast and not moved:
                     self._demand_through(x)
                 if broadcast:  # computed once for a row, or nearly so
                     own, reads = 0, frozenset()
@@ -357,6 +363,16 @@ class _Walk:
         if kind is Kind.POINTWISE and len(node.inputs) > 1:
             inline += 1
         return inline, sources
+
+    def _is_epilogue(self, x: Node) -> bool:
+        """Whether what a node shows follows from a heavy kernel's result, element by element."""
+        x = views.storage(x)
+        while x.op.kind is Kind.POINTWISE and not _ends_product(x):
+            inputs = [y for y in map(views.storage, x.inputs) if y.size == x.size]
+            if len(inputs) != 1 or id(inputs[0]) in self.stored:
+                return False
+            x = inputs[0]
+        return x.op.kind is Kind.POINTWISE
 
     def _shorten(self, node: Node) -> tuple[int, frozenset[int]]:
         """The statements that compute the node and all that they read from memory, after inputs
