@@ -144,6 +144,23 @@ def test_how_many_rows_a_work_item_takes(way, rng, length, rows, monkeypatch):
     assert (int(taken[1]) if taken else 1) == (rows if lanes else 1)
 
 
+def test_short_rows_that_many_have_in_common(way, rng):
+    """Or that are looked up: vectors, too, though no array has all elements."""
+    few, table = (rng.normal(size=(n, 128)).astype(np.float32) for n in (64, 5000))
+    weight, at = rng.normal(size=128).astype(np.float32), rng.integers(0, 5000, 6400, np.int32)
+
+    @kc.jit
+    def function(few, table, weight, at):
+        spread = kc.broadcast_to(kc.reshape(few, (64, 1, 128)), (64, 100, 128))
+        return kc.sum(spread * weight, 2), kc.sum(kc.take(table, at, 0) * weight, 1)
+
+    shared, found = (x.numpy() for x in function(*map(kc.array, (few, table, weight, at))))
+    for x, y in (shared, np.repeat(few, 100, 0).reshape(64, 100, 128)), (found, table[at]):
+        wanted = (y.astype(np.float64) * weight).sum(-1)
+        assert np.linalg.norm(x - wanted) <= 1e-6 * np.linalg.norm(wanted)
+    assert all("float4 vec" in launch.source.body for launch in way)
+
+
 @pytest.mark.parametrize("shape", [(9000, 12), (9001, 36)])
 def test_columns_that_lie_beside_each_other(way, rng, shape):
     """Vectors of columns, whose work-items in a sub-group merge first."""

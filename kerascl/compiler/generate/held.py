@@ -46,8 +46,7 @@ def vectors(build: Builder, of: Reduced, along: bool, per_thread: int) -> Held |
         along: whether neighbours belong to one row.
         per_thread: how many elements may be kept, 0 for none.
     """
-    whole = of.read_whole()
-    if build.info.kind != "gpu" or build.generic or not along or not whole:
+    if build.info.kind != "gpu" or build.generic or not along or not of.bytes_each():
         return None
     if of.cluster.staged and per_thread == 0:
         return None
