@@ -1,6 +1,7 @@
 """Neighbouring columns of small elements that a work-item of a GPU reads as one vector, in sums of
 tall arrays; run on whatever device there is."""
 
+import dataclasses
 import math
 import re
 
@@ -8,8 +9,11 @@ import numpy as np
 import pytest
 
 import kerascl as kc
+from kerascl.compiler.generate import columns, rows
 from kerascl.kernels.contract import arrival
+from kerascl.kernels.contract.lanes import Lanes
 from tests import profiles
+from tests.compiler.test_agreement import EMULATION
 
 
 @pytest.fixture(params=["last group", "second kernel"])
@@ -82,9 +86,9 @@ def test_sub_groups_that_registers_are_enough_for(card, lanes, dev, rng, monkeyp
     monkeypatch.setattr(dev, "info", info)
     monkeypatch.setattr(kc.engine, "programs", {})
     # four columns of a work-item, one, and none that are neighbours
-    for columns, axis, wanted in (128, 0, lanes), (5, 0, lanes), (4096, 1, 0):
+    for count, axis, wanted in (128, 0, lanes), (5, 0, lanes), (4096, 1, 0):
         launches["reduction_kernels"].clear()
-        x, wide = drawn(rng, (4000, columns), "float32")
+        x, wide = drawn(rng, (4000, count), "float32")
         close(kc.jit(lambda x, axis=axis: kc.sum(x, axis))(x), wide.sum(axis), 1e-5)
         first = launches["reduction_kernels"][0].source
         told = wanted if info.sub_group_sizes else 0  # none where the driver at hand takes none
@@ -177,3 +181,58 @@ def test_many_short_columns(as_gpu, launches, rng, dtype, shape):
     bodies = [x.source.body for x in launches["reduction_kernels"]]
     if dtype != "float16" and shape[2] % 8 == 0 and shape[0] * shape[2] >= 40 * 2048:
         assert any("*(__global const " in body and "barrier" not in body for body in bodies)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int32"])
+@pytest.mark.parametrize("shape", [(12, 196, 128), (64, 49, 64), (3, 233, 256)])
+@pytest.mark.parametrize("lanes", [False, True], ids=["local memory", "lanes"])
+def test_columns_that_work_items_of_a_group_share(
+    dev, as_gpu, launches, rng, monkeypatch, dtype, shape, lanes
+):
+    """Neighbouring columns of several elements for each; what follows has a column each."""
+    as_gpu(2, 256)
+    quirks = dev.info.quirks - {"keeps_choices_wrongly"}
+    monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, quirks=quirks))
+    monkeypatch.setattr(columns, "many", lambda *_: None)
+    monkeypatch.setattr(columns, "ENOUGH", 4096)
+    monkeypatch.setattr(columns, "lanes_of", lambda info: Lanes(32, EMULATION) if lanes else None)
+    if lanes:
+        head = rows.Layout.header
+        monkeypatch.setattr(
+            rows.Layout, "header",
+            lambda *args: ["__local uint of_lanes[512];", *head(*args)],
+        )  # fmt: skip
+    host = rng.integers(0, 9, shape).astype(np.float32)
+    places = rng.integers(0, shape[2], 3)
+    if dtype != "int32":
+        host[1, 2, places] = np.nan, np.inf, -np.inf
+    old = rng.normal(size=shape[::2]).astype(np.float32)
+
+    @kc.jit
+    def function(x, old):
+        wide = x.astype("float32")
+        return kc.mean(wide, 1), kc.max(x, 1), kc.argmax(x, 1), old - 0.5 * kc.sum(wide, 1)
+
+    found = function(kc.array(host).astype(dtype), kc.array(old))
+    mean, most, place, new = (x.astype("float32").numpy() for x in found)
+    wide = host.astype(np.float64)
+    np.testing.assert_allclose(mean, wide.mean(1), rtol=1e-6)
+    np.testing.assert_allclose(new, old - 0.5 * wide.sum(1), rtol=1e-5, atol=1e-4)
+    np.testing.assert_array_equal(most, host.max(1))
+    np.testing.assert_array_equal(place, host.argmax(1))
+    (launch,) = launches["reduction_kernels"]
+    assert "*(__global const " in launch.source.body and "barrier" in launch.source.body
+    launches["reduction_kernels"].clear()
+    total = kc.jit(lambda x: kc.sum(x.astype("float32"), 1))(kc.array(host).astype(dtype)).numpy()
+    np.testing.assert_allclose(total, wide.sum(1), rtol=1e-6)
+    (launch,) = launches["reduction_kernels"]
+    taken = int(re.search(r"int row = (\d) \*", launch.source.body)[1])
+    assert taken == {"bfloat16": 8}.get(dtype, 4) and launch.local_size[0] >= 8 * taken
+
+
+def test_few_columns_have_a_work_item_each(as_gpu, launches, rng):
+    """As memory is not busy with fewer."""
+    as_gpu(64, 256)
+    x, wide = drawn(rng, (2, 100, 64), "bfloat16")
+    close(kc.jit(lambda x: kc.sum(x.astype("float32"), 1))(x), wide.sum(1))
+    assert "int row = (" in launches["reduction_kernels"][0].source.body

@@ -98,6 +98,48 @@ def many(
     return None
 
 
+def shared(
+    build: Builder, of: Reduced, dims: tuple[int, ...], marks: Any, layout: Layout
+) -> Layout | None:
+    """The layout in which the work-items of one group share neighbouring columns, as few as keep
+    memory busy, where each column has a group; None elsewhere.
+
+    Args:
+        layout: that of single columns.
+    """
+    read, info = [x.dtype for x in of.read_whole()], build.info
+    short = not marks[-1] and layout.splits == 1 and not of.cluster.staged
+    if info.kind != "gpu" or "keeps_choices_wrongly" in info.quirks or build.generic:
+        return None
+    stored = any(id(m) not in of.cluster.row and id(m) in build.writes for m in of.cluster.members)
+    if not short or not read or stored:
+        return None
+    kinds, in_loop, _ = _registers(build, of)
+    size, states = max(t.itemsize for t in read), sum(map(sizeof, in_loop))
+    wide = min(MOST, VECTOR_BYTES // size)
+    while wide > 1:
+        alike = all(fits(t, min(wide, VECTOR_BYTES // t.itemsize)) for t in read)
+        alike = alike and dims[-1] % wide == 0 and states * wide <= 4 * ACCUMULATORS
+        group_rows = max(1, LINE // (wide * size))
+        alike = alike and of.rows % (wide * group_rows) == 0
+        most = min(GROUP, info.max_work_group_size) // group_rows
+        threads, nbytes = wide, of.bytes_each(wide)
+        while alike and threads <= most and LEAST * threads <= of.length:
+            together = min(at_once(of, nbytes, wide), power_of_two(of.length // threads) // 2)
+            under_way = of.rows // wide * threads * together * nbytes
+            if under_way >= ENOUGH * info.compute_units:
+                lanes = lanes_of(info)
+                if lanes is not None and group_rows * threads % lanes.width:
+                    lanes = None
+                made = Layout(
+                    group_rows, threads, 1, False, wide=wide, together=together, exchange=lanes
+                )  # fmt: skip
+                return made if _local_bytes(made, kinds)[1] <= info.local_mem_bytes // 2 else None
+            threads *= 2
+        wide //= 2
+    return None
+
+
 def _registers(build: Builder, of: Reduced) -> tuple[list[str], list[str], bool]:
     """C types of the registers that reductions end with and of those that their loops have, and
     whether a step of one is many instructions."""

@@ -15,13 +15,14 @@ from kerascl.compiler.generate.blocked import BLOCK
 from kerascl.compiler.generate.builder import power_of_two
 from kerascl.compiler.generate.emit import Scope
 from kerascl.compiler.generate.rows import TOGETHER, Layout, layout_of, merged
-from kerascl.kernels.contract.sizes import last_power
+from kerascl.kernels.contract.sizes import ceil_div, last_power
 from kerascl.kernels.tuning.machine import of_facts
 from kerascl.runtime.device import DeviceInfo
 
 REGISTERS = 80  # of a work-item, at most: as many of these as there are registers for run at once
 READS = 32  # that a work-item has under way at most; and the part of its registers for them
 PART = 0.25
+USUAL = 4  # parts that a work-item of a GPU reads at once elsewhere
 LEAST_THREADS = 4  # of a column: fewer would read too long
 # A read of one element, in the text of a kernel, that needs to know a column's place alone.
 _READ = re.compile(r"const (\w+) (val\d+) = ((?:\w+\()?buf\d+\[[x\d_ +*]+\]\)?);")
@@ -56,6 +57,18 @@ def together(layout: Layout, splits: int, arrays: int, info: DeviceInfo) -> int:
     reads = min(READS, int(PART * registers))
     most = last_power(max(1, reads // arrays))
     return min(BLOCK, most, power_of_two(splits // layout.row_threads))
+
+
+def turns(layout: Layout, splits: int, arrays: int, info: DeviceInfo) -> tuple[int, int]:
+    """How many parts a work-item reads at once, of each of so many arrays, and how many it has left
+    at most.  0 arrays stand for kernels that are not `simple`."""
+    threads = layout.row_threads
+    if arrays:
+        count = together(layout, splits, arrays, info)
+        return count, tail(splits, threads, count)
+    each = ceil_div(splits, threads)
+    count = USUAL if info.kind == "gpu" and each > 1 else 1
+    return count, min(count - 1, each)
 
 
 def tail(splits: int, threads: int, together: int) -> int:

@@ -32,7 +32,6 @@ TOGETHER = 4
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
 LARGE_GROUP = 512  # work-items; beyond it each reads fewer bytes at once:
 LARGE_BYTES = 2 * VECTOR_BYTES  # two groups fit a unit if registers are few
-PARTS = 4  # splits of which a work-item of a GPU reads registers at once
 STATEMENTS = 1024  # of all elements that are written out one after the other
 # A negation, a factor that compilers make one of, or a function that may have either.
 _NEGATION = re.compile(r"\bval\d+ = .*([^\w)\]\s]\s*-\s*[A-Za-z_(]|\(-[01](\.0*)?f?\)|kcu_)")
@@ -104,6 +103,7 @@ class _Reduction:
             return self._write(dims, marks, replace(layout, near=near))[0]
         beside = columns.found(self.build, self.of, dims, marks, layout)
         beside = beside or columns.many(self.build, self.of, dims, marks, layout)
+        beside = beside or columns.shared(self.build, self.of, dims, marks, layout)
         if beside is not None:
             return self._write(dims, marks, beside)[0]
         return self._in_vectors(dims, marks) or result
@@ -182,6 +182,7 @@ class _Reduction:
         local_lines: list[str] = []
         reductions = [m for m in self.cluster.members if m.op.kind is Kind.REDUCTION]
         stages = 1 + max(self.levels[id(m)] for m in self.cluster.members)
+        shared = layout.splits > 1 or layout.shares_columns  # columns that work-items merge
         side_by_side: list[dict[int, tuple[ReductionSpec, list[tuple[str, str]]]]]
         side_by_side = [{} for _ in range(layout.wide)]
         registers = side_by_side[0]
@@ -202,7 +203,7 @@ class _Reduction:
                 )
                 again = self._place_again(stage, ctype, decode)
                 self._loop(outer, now, side, side_by_side, place, layout, stage == 0, again, pair)
-            if layout.splits > 1:
+            if shared:
                 break
             for column, own in enumerate(side_by_side):
                 # what is known of one row is not so of the next
@@ -222,7 +223,7 @@ class _Reduction:
                 if scope is not outer:
                     outer.lines += scope.lines
         arrives = layout.splits > 1 and arrival.supported(self.info)
-        if layout.splits > 1:
+        if shared:
             scope, narrow = outer, layout
             if layout.wide > 1:
                 scope, narrow = Scope(writer), layout.narrowed()
@@ -231,7 +232,10 @@ class _Reduction:
                 every = [[own[id(m)] for m in reductions] for own in side_by_side]
                 columns.combine(outer, scope, layout, every, [*made.values()], local_lines)
                 registers = made
-            places = self._partial(scope, reductions, registers, narrow, local_lines, result)
+            if layout.splits == 1:
+                self._results(scope, reductions, registers, row, narrow, local_lines)
+            else:
+                places = self._partial(scope, reductions, registers, narrow, local_lines, result)
             if arrives:
                 self._arrive(scope, reductions, places, row, narrow, local_lines)
             if scope is not outer:
@@ -558,6 +562,16 @@ class _Reduction:
         outer.lines.append("}")
         return early
 
+    def _results(
+        self, scope: Scope, reductions: list[Node], registers: Any, row: Expr, layout: Layout,
+        local_lines: list[str],
+    ) -> None:  # fmt: skip
+        """Merge the threads of all reductions, finish, and compute what follows."""
+        for reduction in reductions:
+            self._complete(scope, reduction, registers[id(reduction)], layout, local_lines)
+        self._again(scope, registers, layout)
+        self._row_members(scope, 1, row, layout)
+
     def _partial(
         self,
         scope: Scope,
@@ -614,9 +628,7 @@ class _Reduction:
         """Combine what the splits left, finish, and compute what follows; `simple` is that of
         `parts`."""
         writer = scope.writer
-        registers = {
-            id(reduction): self._declare(scope, reduction, layout) for reduction in reductions
-        }
+        registers = {id(m): self._declare(scope, m, layout) for m in reductions}
         ctype, threads = writer.index_type, layout.row_threads
         sums: list[Blocked] = []
         start = len(scope.lines)
@@ -630,11 +642,8 @@ class _Reduction:
             blocked.parts, sums, pointers, ctype, writer.number(self.rows), threads
         )
         each = ceil_div(splits, threads)
-        together = PARTS if self.info.kind == "gpu" and each > 1 else 1
-        tail = min(together - 1, each)
-        if simple:
-            together = parts.together(layout, splits, len(pointers), self.info)
-            tail = parts.tail(splits, threads, together)
+        arrays = len(pointers) if simple else 0
+        together, tail = parts.turns(layout, splits, arrays, self.info)
         scope.lines += [
             f"{ctype} r = r_begin + rl;",
             *blocked.loop(sums, threads, together, read(together, True), ""),
@@ -648,16 +657,13 @@ class _Reduction:
         if tail:
             scope.lines += ["if (r < r_end) {", *read(tail, False), "}"]
         scope.lines += [line for own in sums for line in own.finish()]
-        if simple:
-            parts.combine(scope, layout, [*registers.values()], local_lines)
-            for reduction in reductions:
-                self._finish(scope, reduction, registers[id(reduction)])
-        else:
-            for reduction in reductions:
-                self._complete(scope, reduction, registers[id(reduction)], layout, local_lines)
-            self._again(scope, registers, layout)
-        early = self._row_members(scope, 1, row, layout, ahead=simple)
-        scope.lines[start:start] = early
+        if not simple:
+            self._results(scope, reductions, registers, row, layout, local_lines)
+            return
+        parts.combine(scope, layout, [*registers.values()], local_lines)
+        for reduction in reductions:
+            self._finish(scope, reduction, registers[id(reduction)])
+        scope.lines[start:start] = self._row_members(scope, 1, row, layout, ahead=True)
 
     def _second(
         self, reductions: list[Node], splits: int, kinds: list[str], copies: int = 1

@@ -120,6 +120,11 @@ class Layout:
         """Groups that all rows have, each of their parts."""
         return ceil_div(rows, self.group_rows * self.wide)
 
+    @property
+    def shares_columns(self) -> bool:
+        """Whether several work-items have parts of several neighbouring columns each."""
+        return self.wide > 1 and self.row_threads > 1 and not self.threads_first
+
     def narrowed(self) -> Layout:
         """The layout in which the same groups have the same rows, one a work-item."""
         rows, threads = self.group_rows * self.wide, self.row_threads // self.wide
