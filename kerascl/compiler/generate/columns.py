@@ -1,8 +1,9 @@
-"""Neighbouring columns of tall arrays that a work-item of a GPU reads as one vector.
+"""Neighbouring columns that a work-item of a GPU reads as one vector.
 
-Work-groups share a column's elements, and what they leave is merged later.  Within one the
-work-items of a sub-group that have the same columns merge first, if lanes give each other values,
-then all of them through local memory, where each has one column.
+Of tall arrays work-groups share a column's elements, and what they leave is merged later; of many
+short columns one group has all of them, or one work-item.  Within a group the work-items of a
+sub-group that have the same columns merge first, if lanes give each other values, then all of them
+through local memory, where each has one column.
 """
 
 from __future__ import annotations
