@@ -65,6 +65,17 @@ def expected(x, m, v, rate):
     return x.sum(1), m, v, m - rate * g / (np.sqrt(v) + 1e-3)
 
 
+def leave(groups, monkeypatch):
+    """Have first kernels leave so many parts."""
+    turns = crossed._Crossed.turns
+
+    def others(self):
+        found = turns(self)
+        return found and dataclasses.replace(found, groups=min(groups, found.blocks))
+
+    monkeypatch.setattr(crossed._Crossed, "turns", others)
+
+
 def drawn(rng, *shape):
     x = rng.random(shape).astype(np.float32)
     return kc.array(x), x.astype(np.float64)
@@ -75,13 +86,7 @@ def drawn(rng, *shape):
 @pytest.mark.parametrize("copies, threads", [(1, 16), (5, 4)])
 def test_parts_of_any_number(small_gpu, sources, monkeypatch, rng, groups, copies, threads):
     monkeypatch.setattr(multi, "SMALL", 1 << 22)  # as where other steps need more memory
-    turns = crossed._Crossed.turns
-
-    def others(self):
-        found = turns(self)
-        return found and dataclasses.replace(found, groups=min(groups, found.blocks))
-
-    monkeypatch.setattr(crossed._Crossed, "turns", others)
+    leave(groups, monkeypatch)
     given = [(drawn(rng, ROWS, COLUMNS), drawn(rng, COLUMNS), drawn(rng, COLUMNS), drawn(rng))
              for _ in range(copies)]  # fmt: skip
     step = kc.jit(lambda *args: [update(*args[k : k + 4]) for k in range(0, len(args), 4)])
@@ -98,8 +103,9 @@ def test_parts_of_any_number(small_gpu, sources, monkeypatch, rng, groups, copie
     assert second.global_size[0] == copies * COLUMNS * own
 
 
-def test_all_sums_wait_for_one_barrier(small_gpu, sources, rng):
+def test_all_sums_wait_for_one_barrier(small_gpu, sources, monkeypatch, rng):
     """And what follows them is read before."""
+    leave(64, monkeypatch)
     args = drawn(rng, ROWS, COLUMNS), drawn(rng, COLUMNS), drawn(rng, COLUMNS), drawn(rng)
     kc.jit(update)(*(x for x, _ in args))
     (second,) = (s for s in sources() if "_2_" in s.name)
