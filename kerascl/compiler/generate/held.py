@@ -20,12 +20,19 @@ from kerascl.compiler.generate.rows import Held, Layout, few_rows
 from kerascl.core.op import Kind
 from kerascl.dtypes import DType
 
+# Elements of a reduction that a work-item of a GPU reads at once; twice as many of up to 4 bytes.
+TOGETHER = 4
+LARGE_GROUP = 512  # work-items; beyond it each reads fewer bytes at once:
+LARGE_BYTES = 2 * neighbours.VECTOR_BYTES  # two groups fit a unit if registers are few
 STATEMENTS = 2048  # of all elements that are written out one after the other
 # Bytes that a work-item of a GPU reads at once, and how many groups of several rows each compute
 # unit has at least.
 UNDER_WAY = 128
 SEVERAL_GROUPS = 8
-KEEPING = 1024  # work-items of a group whose units may have two, which crowd caches
+# Work-items of a group whose units may have two, and bytes of rows of which two on each unit crowd
+# the last cache: registers that keep more of them leave room for but one.
+KEEPING = 1024
+CROWDING = 128 << 10
 RAGGED_TURNS = 2  # vectors of a work-item, from which rows may begin and end beside them
 # Reads, in the text of a kernel, that only need to know their element's place; and that place.
 _READ = re.compile(r"const \w+ val\d+ = (\w+\()?buf\d+\[[x\d_ +*]+\]\)?;")
@@ -132,6 +139,20 @@ def early(
     return [x for x in lines if reads(x) or (places and _PLACE.fullmatch(x))]
 
 
+def turn(build: Builder, of: Reduced, layout: Layout, most: int) -> int:
+    """How many elements a work-item reads in a loop before it goes on, of at most so many
+    statements: a GPU's memory is busy only while several reads of each are under way."""
+    if layout.together or build.info.kind != "gpu":
+        return layout.together or 1
+    width = max(1, sum(x.dtype.itemsize for x in of.read_whole()))
+    count = 4 * TOGETHER if width <= 2 else 2 * TOGETHER if width <= 4 else TOGETHER
+    if layout.row_threads > LARGE_GROUP:
+        count = min(count, max(1, LARGE_BYTES // width))
+    while count >= TOGETHER and layout.each(of.length) < 2 * count:
+        count //= 2
+    return count if count >= TOGETHER and count * of.cluster.statements <= most else 1
+
+
 def kept(build: Builder, of: Reduced, layout: Layout) -> Kept | None:
     """What work-items of a GPU keep of long rows that large groups read again; None of others."""
     levels = of.levels()
@@ -140,11 +161,13 @@ def kept(build: Builder, of: Reduced, layout: Layout) -> Kept | None:
         for m in of.cluster.members
     )
     info, near, threads = build.info, layout.near, layout.row_threads
+    if info.kind != "gpu" or "keeps_choices_wrongly" in info.quirks or not again:
+        return None
+    found = Kept(1, True) if of.length * of.bytes_each() <= CROWDING else Kept(4, False)
+    fits = 2 * found.count * threads * neighbours.VECTOR_BYTES <= info.local_mem_bytes
     large = threads >= KEEPING and near > 1 and not layout.ragged and layout.group_rows == 1
-    inside = loops.inside(of) or of.length
-    fits = 2 * threads * neighbours.VECTOR_BYTES <= info.local_mem_bytes
-    plain = build.info.kind == "gpu" and "keeps_choices_wrongly" not in info.quirks
-    return Kept() if plain and again and large and fits and inside >= near * threads else None
+    enough = (loops.inside(of) or of.length) >= found.count * near * threads
+    return found if large and enough and (fits or not found.near) else None
 
 
 def move(lines: list[str], start: int, to: int) -> None:

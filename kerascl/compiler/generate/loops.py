@@ -111,30 +111,45 @@ def inside(of: Reduced) -> int:
 
 @dataclass
 class Kept:
-    """The first vector of each work-item, which it leaves in local memory in a row's first pass.
+    """The first vectors of each work-item, which it keeps from a row's first pass to the next.
 
     Attributes:
-        kind, read: the vector's type and where it was read, C texts; empty before.
+        count: how many.
+        near: whether they lie in local memory, and not in registers.
+        kind, read: a vector's type and where it was read, C texts; empty before.
     """
 
+    count: int
+    near: bool
     kind: str = ""
     read: str = ""
 
-    NAME = "kept"
-
-    def leave(self, lines: list[str]) -> list[str]:
-        """Lines that take an element's vector and leave it, if they read but one."""
+    def leave(self, lines: list[str]) -> list[list[str]]:
+        """For each vector the lines that take its elements and keep it, if they read but one."""
         found = [match for match in map(_VECTOR.fullmatch, lines) if match]
         if len(found) != 1:
-            return lines
+            return []
         (match,) = found
         self.kind, self.read = match["kind"], match["read"]
         at = lines.index(match[0]) + 1
-        return [*lines[:at], f"{self.NAME}[lid] = {match['name']};", *lines[at:]]
+        return [
+            [*lines[:at], f"{self._name(k)} = {match['name']};", *lines[at:]]
+            for k in range(self.count)
+        ]
 
-    def take(self, lines: list[str]) -> list[str]:
-        """The lines, with what was left instead of what they would read again."""
-        return [line.replace(self.read, f"{self.NAME}[lid]") for line in lines]
+    def take(self, lines: list[str]) -> list[list[str]]:
+        """For each vector the lines, with what was kept instead of what they would read again."""
+        count = self.count if self.read else 0
+        return [[x.replace(self.read, self._name(k)) for x in lines] for k in range(count)]
+
+    def _name(self, k: int) -> str:
+        return f"kept[lid + {k} * get_local_size(0)]" if self.near else f"kept_{k}"
+
+    def declaration(self, items: int) -> str:
+        """Declares them, of groups of so many work-items."""
+        if self.near:
+            return f"__local {self.kind} kept[{self.count * items}];"
+        return f"{self.kind} {', '.join(map(self._name, range(self.count)))};"
 
 
 _VECTOR = re.compile(r"const (?P<kind>\w+) (?P<name>vec\d+) = (?P<read>\*\(__global const .*\));")
@@ -150,8 +165,7 @@ def write(
         again: lines that come first where something is chosen.
         hint: to compilers, of loops over blocks.
         backwards: from the end on, of rows of whole vectors, without blocks.
-        kept: what each work-item keeps of its first vector, of rows that have one for each; of
-            none where sums are made in blocks.
+        kept: the first vectors of each work-item, all inside; none where sums are made in blocks.
     """
     outer, layout, together = row.outer, row.layout, row.together
     ctype, threads, near = outer.writer.index_type, layout.row_threads, layout.near
@@ -177,13 +191,12 @@ def write(
     if any(CHOICE.search(line) for bodies in parts for body in bodies for line in body.lines):
         outer.lines += [f"  {line}" for line in again]
     if backwards:
-        taken = kept.take(parts[0][-1].lines) if kept and kept.read else []
+        taken = kept.take(parts[0][-1].lines) if kept else []
         outer.lines += [*_backwards(parts, ctype, threads, near, taken), "}"]
         return
     if kept and not any(own.levels for own in sums):
-        left = kept.leave(parts[0][-1].lines)
-        outer.lines += ["  {", *(f"    {line}" for line in left), "  }"]
-        outer.lines.append(f"  r += {near * threads};")
+        for lines in kept.leave(parts[0][-1].lines):
+            outer.lines += [*_block(lines), f"  r += {near * threads};"]
     early = -(near - 1) * (threads - 1)  # the last vector of a block begins so much before
     blocks = blocked.loop(sums, threads, together, whole, hint, early, end)
     outer.lines += [f"  {line}" for line in blocks]
@@ -205,18 +218,22 @@ def _loop(head: str, lines: list[str]) -> list[str]:
     return [f"  for ({head}) {{", *(f"    {line}" for line in lines), "  }"]
 
 
+def _block(lines: list[str]) -> list[str]:
+    return ["  {", *(f"    {line}" for line in lines), "  }"]
+
+
 def _backwards(
-    parts: list[list[_Body]], ctype: str, threads: int, near: int, first: list[str]
+    parts: list[list[_Body]], ctype: str, threads: int, near: int, first: list[list[str]]
 ) -> list[str]:
     """The loops from the end of a row to r: over its parts, of which a later one has the places
     that the one before leaves.
 
     Args:
-        first: what is done at r itself, where the row's first vectors are known.
+        first: what is done at r and at places behind it, where vectors are known.
     """
     step = near * threads
     lines = [
-        f"  const {ctype} least = r + {step};" if first else f"  const {ctype} least = r;",
+        f"  const {ctype} least = r + {len(first) * step};",
         f"  r += r < r_end ? (r_end - 1 - r) / {step} * {step} : -{step};",
     ]
     for k in reversed(range(len(parts))):
@@ -226,4 +243,6 @@ def _backwards(
             begin, test = f"r -= {back}" if back else "", f"r >= least{left}"
             lines += _loop(f"{begin}; {test}; r -= {body.count * threads}", body.lines)
             lines += [f"  r += {back};"] if back else []
-    return [*lines, "  {", *(f"    {line}" for line in first), "  }"] if first else lines
+    for block in reversed(first):
+        lines += [*_block(block), f"  r -= {step};"]
+    return lines

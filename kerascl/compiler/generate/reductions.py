@@ -7,12 +7,12 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from kerascl.compiler.generate import blocked, columns, held, loops, online, parts, space, vectors
+from kerascl.compiler.generate import blocked, columns, held, loops, online, second, space, vectors
 from kerascl.compiler.generate.blocked import BLOCK, Blocked, rename
 from kerascl.compiler.generate.builder import Builder, Generated, Kernels, promised
 from kerascl.compiler.generate.emit import Scope, rounded
 from kerascl.compiler.generate.loops import Kept
-from kerascl.compiler.generate.neighbours import VECTOR_BYTES, Neighbours
+from kerascl.compiler.generate.neighbours import Neighbours
 from kerascl.compiler.generate.online import Online
 from kerascl.compiler.generate.reduced import Reduced, ctypes, native
 from kerascl.compiler.generate.rows import Layout, layout_of
@@ -25,13 +25,9 @@ from kerascl.kernels.contract.sizes import ceil_div
 from kerascl.ops.views import SUM_OP
 from kerascl.runtime.device import DeviceInfo
 
-# Elements of a reduction that a work-item of a GPU reads at once; twice as many of up to 4 bytes.
-TOGETHER = 4
 # Elements of a short row that a work-item keeps in registers (a power of two), and of all that it
 # reads.  CPUs' compilers save registers at each barrier.
 IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
-LARGE_GROUP = 512  # work-items; beyond it each reads fewer bytes at once:
-LARGE_BYTES = 2 * VECTOR_BYTES  # two groups fit a unit if registers are few
 STATEMENTS = 1024  # of all elements that are written out one after the other
 # A negation, a factor that compilers make one of, or a function that may have either.
 _NEGATION = re.compile(r"\bval\d+ = .*([^\w)\]\s]\s*-\s*[A-Za-z_(]|\(-[01](\.0*)?f?\)|kcu_)")
@@ -87,9 +83,9 @@ class _Reduction:
                 break
             marks = [marks[0]] + [m for m, j in zip(marks[1:], joined, strict=True) if not j]
             dims = space.merge(dims, joined)
-        each = layout.per_thread or self._together(layout)
+        each = layout.per_thread or held.turn(self.build, self.of, layout, STATEMENTS)
         if each == 1:  # in a loop, one vector after the other
-            each = self._loop_length(layout)
+            each = layout.each(self.length)
         near = held.together(self.build, self.of, dims, marks, layout, each)
         ragged = held.ragged(self.build, self.of, marks, layout, each)
         if ragged > near:
@@ -242,7 +238,7 @@ class _Reduction:
                 outer.lines += ["{", *("  " + line for line in scope.lines), "}"]
         size = layout.group_rows * layout.row_threads
         if self.kept and self.kept.read:
-            local_lines.append(f"__local {self.kept.kind} {self.kept.NAME}[{size}];")
+            local_lines.append(self.kept.declaration(size))
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         whole = layout.groups(self.rows) * size, layout.splits
         lanes = columns.sub_group(layout, self.info)
@@ -252,8 +248,8 @@ class _Reduction:
         indices = writer.indices
         if layout.splits > 1 and not arrives:
             kinds = [kind for reduction in reductions for kind, _ in registers[id(reduction)][1]]
-            second, more = self._second(reductions, layout.splits, kinds)
-            result.launches.append(second)
+            last, more = self._second(reductions, layout.splits, kinds)
+            result.launches.append(last)
             # rows are decoded alike in both kernels
             indices = indices + more if len(kept_dims) == len(dims) else indices
         return result, indices
@@ -355,7 +351,7 @@ class _Reduction:
             turn = functools.partial(pair.turn, outer, value=summed) if pair else None
             alone = len(place(0)[2]) == 1 and layout.splits == 1  # dimension, group
             inside = loops.inside(self.of) if alone and self.info.kind == "gpu" else 0
-            together = self._together(layout)
+            together = held.turn(self.build, self.of, layout, STATEMENTS)
             row = loops.Row(outer, layout, place, element, together, turn, inside)
             # CPUs' compilers make better vectors of a loop that stays one
             hint = '_Pragma("nounroll") ' if self.info.kind == "cpu" else ""
@@ -379,14 +375,10 @@ class _Reduction:
         made = self._registers(outer, reduction, spec.scratch)
         scratch = {f"u{k}": name for k, (_, name) in enumerate(made)}
         resets = [(name, init) for (_, name), (_, init) in zip(made, spec.scratch, strict=True)]
-        per_thread = 0 if layout.per_thread else self._loop_length(layout)
+        per_thread = 0 if layout.per_thread else layout.each(self.length)
         sizes = blocked.sizes(spec.block, per_thread, blocked.BLOCKS_FROM)
         levels = [(size, self._registers(outer, reduction, spec.states)) for size in sizes]
         return Blocked(spec, states, scratch, resets, levels)
-
-    def _loop_length(self, layout: Layout) -> int:
-        """How many elements of a row a work-item reads."""
-        return self.length // (layout.splits * layout.row_threads * layout.lanes)
 
     def _vectors(
         self, outer: Scope, reductions: list[Node], registers: Any, place: Any, layout: Layout
@@ -398,7 +390,7 @@ class _Reduction:
             made.append((reduction, *registers[id(reduction)]))
         here = place(0)
         axis = variable(here[2][0], self.length)
-        length = self._loop_length(layout)
+        length = layout.each(self.length)
         vectors.loop(outer, made, here, axis, self.visible, layout.lanes, length)
 
     def _unrolled(
@@ -476,22 +468,6 @@ class _Reduction:
             return []
         return [f"const {ctype} again = o + {stage} * ({ctype})get_global_offset(2);", *decode]
 
-    def _together(self, layout: Layout) -> int:
-        """How many elements a work-item reads before it goes on: a GPU's memory is busy only
-        while several reads of each are under way."""
-        if layout.together:
-            return layout.together
-        width = max(1, sum(x.dtype.itemsize for x in self.of.read_whole()))
-        count = 4 * TOGETHER if width <= 2 else 2 * TOGETHER if width <= 4 else TOGETHER
-        if layout.row_threads > LARGE_GROUP:
-            count = min(count, max(1, LARGE_BYTES // width))
-        if self.info.kind != "gpu":
-            return 1
-        length = self._loop_length(layout)
-        while count >= TOGETHER and length < 2 * count:
-            count //= 2
-        return count if count >= TOGETHER and self._is_short(count) else 1
-
     def _complete(
         self,
         scope: Scope,
@@ -554,7 +530,7 @@ class _Reduction:
         for node in ready:
             value = inner.compute(node, unravel(row, node.shape), (), self.visible)
             self.build.store(inner, node, row, value)
-        early, lines = parts.early(inner.lines, layout.owner()) if ahead else ([], inner.lines)
+        early, lines = second.early(inner.lines, layout.owner()) if ahead else ([], inner.lines)
         inner.lines = lines
         inner.flush()
         outer.lines.append(f"if ({layout.owner()}) {{")
@@ -626,7 +602,7 @@ class _Reduction:
         simple: bool = False,
     ) -> None:
         """Combine what the splits left, finish, and compute what follows; `simple` is that of
-        `parts`."""
+        `second`."""
         writer = scope.writer
         registers = {id(m): self._declare(scope, m, layout) for m in reductions}
         ctype, threads = writer.index_type, layout.row_threads
@@ -643,7 +619,7 @@ class _Reduction:
         )
         each = ceil_div(splits, threads)
         arrays = len(pointers) if simple else 0
-        together, tail = parts.turns(layout, splits, arrays, self.info)
+        together, tail = second.turns(layout, splits, arrays, self.info)
         scope.lines += [
             f"{ctype} r = r_begin + rl;",
             *blocked.loop(sums, threads, together, read(together, True), ""),
@@ -660,7 +636,7 @@ class _Reduction:
         if not simple:
             self._results(scope, reductions, registers, row, layout, local_lines)
             return
-        parts.combine(scope, layout, [*registers.values()], local_lines)
+        second.combine(scope, layout, [*registers.values()], local_lines)
         for reduction in reductions:
             self._finish(scope, reduction, registers[id(reduction)])
         scope.lines[start:start] = self._row_members(scope, 1, row, layout, ahead=True)
@@ -672,7 +648,7 @@ class _Reduction:
         many equal `copies` in a launch."""
         build, rows = self.build, self.rows
         plain = len(kinds) == len(reductions)  # to merge two registers of one takes a statement
-        layout = parts.layout(rows, splits, self.info, copies if plain else 0)
+        layout = second.layout(rows, splits, self.info, copies if plain else 0)
         writer = build.writer()
         writer.members = self.of.reductions
         dims: tuple[int, ...] = (rows,)
@@ -685,7 +661,7 @@ class _Reduction:
         row = linear(space.axes(dims), dims)
         local_lines: list[str] = []
         pointers = [writer.workspace(k, ctype) for k, ctype in enumerate(kinds)]
-        simple = plain and parts.simple(layout, self.info)
+        simple = plain and second.simple(layout, self.info)
         self._gather(outer, reductions, pointers, row, layout, splits, local_lines, simple)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.group_rows * layout.row_threads

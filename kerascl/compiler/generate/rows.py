@@ -125,6 +125,10 @@ class Layout:
         """Whether several work-items have parts of several neighbouring columns each."""
         return self.wide > 1 and self.row_threads > 1 and not self.threads_first
 
+    def each(self, length: int) -> int:
+        """How many elements of a row, or vectors, a work-item reads."""
+        return length // (self.splits * self.row_threads * self.lanes)
+
     def narrowed(self) -> Layout:
         """The layout in which the same groups have the same rows, one a work-item."""
         rows, threads = self.group_rows * self.wide, self.row_threads // self.wide

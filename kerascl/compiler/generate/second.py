@@ -19,7 +19,7 @@ from kerascl.kernels.contract.sizes import ceil_div, last_power
 from kerascl.kernels.tuning.machine import of_facts
 from kerascl.runtime.device import DeviceInfo
 
-REGISTERS = 80  # of a work-item, at most: as many of these as there are registers for run at once
+REGISTERS = 48  # of a work-item, about: as many of these as there are registers for run at once
 READS = 32  # that a work-item has under way at most; and the part of its registers for them
 PART = 0.25
 USUAL = 4  # parts that a work-item of a GPU reads at once elsewhere
@@ -30,15 +30,18 @@ _READ = re.compile(r"const (\w+) (val\d+) = ((?:\w+\()?buf\d+\[[x\d_ +*]+\]\)?);
 
 def layout(rows: int, splits: int, info: DeviceInfo, copies: int) -> Layout:
     """The layout of one of so many equal kernels in a launch, each for `splits` parts of `rows`;
-    the usual one if that number is 0."""
+    the usual one of fewer than two."""
     found = layout_of(rows, splits, rows == 1, True, info)
-    if not copies or not simple(found, info):
+    if copies < 2 or not simple(found, info):
         return found
-    machine = of_facts(info)
-    most = info.compute_units * min(machine.resident, machine.registers // REGISTERS)
-    group_items = copies * found.groups(rows) * found.group_rows  # for each work-item of a column
-    threads = max(LEAST_THREADS, last_power(max(1, most // group_items)))
-    found.row_threads = min(found.row_threads, threads)
+    machine, threads = of_facts(info), found.row_threads
+    wanted = ceil_div(copies * found.groups(rows), info.compute_units)  # groups of a unit
+    while threads > LEAST_THREADS:
+        items = threads * found.group_rows
+        if min(machine.resident // items, machine.registers // (REGISTERS * items)) >= wanted:
+            break
+        threads //= 2
+    found.row_threads = min(found.row_threads, max(threads, LEAST_THREADS))
     return found
 
 

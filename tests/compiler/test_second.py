@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import kerascl as kc
-from kerascl.compiler.generate import crossed, parts
+from kerascl.compiler.generate import crossed, second
 from kerascl.compiler.program import multi
 from kerascl.compiler.program.lower import lower
 from kerascl.compiler.run import capture
@@ -26,7 +26,7 @@ def small_gpu(dev, as_gpu, monkeypatch):
     quirks = dev.info.quirks - {"keeps_choices_wrongly"}
     monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, quirks=quirks))
     room = dataclasses.replace(of_facts(dev.info), resident=2048, registers=65536)
-    monkeypatch.setattr(parts, "of_facts", lambda info: room)
+    monkeypatch.setattr(second, "of_facts", lambda info: room)
     allocate = dev.buffers.allocate
 
     def poison(nbytes, *args, **options):
@@ -83,7 +83,7 @@ def drawn(rng, *shape):
 
 # fewer than a turn; whole turns; some left; as many as an H200 leaves; sums of sums
 @pytest.mark.parametrize("groups", [2, 16, 17, 64, 114, 132, 280])
-@pytest.mark.parametrize("copies, threads", [(1, 16), (5, 4)])
+@pytest.mark.parametrize("copies, threads", [(1, 16), (5, 8)])
 def test_parts_of_any_number(small_gpu, sources, monkeypatch, rng, groups, copies, threads):
     monkeypatch.setattr(multi, "SMALL", 1 << 22)  # as where other steps need more memory
     leave(groups, monkeypatch)
@@ -132,28 +132,28 @@ def test_a_joined_launch_is_one_wave_on_an_h200(count, reduced, monkeypatch):
     groups, size = last.global_size[0] // last.local_size[0], last.local_size[0]
     assert groups == count * 768 // 32
     machine = of_facts(info)
-    assert groups <= machine.units * (machine.registers // (parts.REGISTERS * size))
+    assert groups <= machine.units * (machine.registers // (second.REGISTERS * size))
 
 
 def test_a_launch_alone_has_as_many_work_items_as_before(dev):
     for name, profile in profiles.load().items():
-        made = parts.layout(768, 114, profile.info, 1)
+        made = second.layout(768, 114, profile.info, 1)
         if profile.info.kind == "gpu" and profile.info.compute_units >= 32:
             assert made.group_rows * made.row_threads >= 256, name
     cpu = dataclasses.replace(dev.info, kind="cpu")
-    assert parts.layout(768, 114, cpu, 23) == parts.layout(768, 114, cpu, 1)
-    assert not parts.simple(parts.layout(768, 114, cpu, 1), cpu)
+    assert second.layout(768, 114, cpu, 23) == second.layout(768, 114, cpu, 1)
+    assert not second.simple(second.layout(768, 114, cpu, 1), cpu)
 
 
 @pytest.mark.parametrize("arrays", [1, 2, 3, 8])
 @pytest.mark.parametrize("name", ["rtx4090", "gtx1080", "mi300x", "rx7900xtx", "a770", "max1550"])
 def test_reads_under_way_leave_registers(name, arrays):
     info = profiles.load()[name].info
-    made = parts.layout(768, 132, info, 23)
-    count = parts.together(made, 132, arrays, info)
-    assert 1 <= count <= 16 and count * arrays <= max(arrays, parts.READS)
+    made = second.layout(768, 132, info, 23)
+    count = second.together(made, 132, arrays, info)
+    assert 1 <= count <= 16 and count * arrays <= max(arrays, second.READS)
     most = 4 * of_facts(info).registers / of_facts(info).resident
-    assert count == 1 or count * arrays <= parts.PART * min(most, info.registers or most)
+    assert count == 1 or count * arrays <= second.PART * min(most, info.registers or most)
 
 
 @pytest.mark.parametrize("splits", [1, 2, 7, 8, 113, 114, 128, 132])
@@ -161,4 +161,4 @@ def test_reads_under_way_leave_registers(name, arrays):
 @pytest.mark.parametrize("together", [1, 4, 16])
 def test_what_turns_leave(splits, threads, together):
     left = [len(range(k, splits, threads)) % together for k in range(min(threads, splits))]
-    assert parts.tail(splits, threads, together) == max(left)
+    assert second.tail(splits, threads, together) == max(left)
