@@ -1,6 +1,7 @@
 """Which solvers `python -m tests.solvers` forces on."""
 
 from kerascl.kernels.attention import solvers as attention
+from kerascl.kernels.contract.lanes import lanes_of
 from kerascl.runtime import device
 from tests.solvers import emulated
 from tests.solvers.__main__ import ATTENTION_PATHS, PATHS, names
@@ -33,5 +34,6 @@ def test_names_of_attention(monkeypatch):
     emulated.install(monkeypatch.setattr)
     found = names(info)
     elsewhere = {"cpu", "cpu_grad"} if info.kind != "cpu" else set()
+    elsewhere |= {"few_lanes"} if lanes_of(info) is None else set()
     assert {solver.name for solver in attention.SOLVERS} - elsewhere <= set(found)
     assert set(ATTENTION_PATHS) <= set(found["xmx16"]) and found["xmx16_32x32"] == PATHS
