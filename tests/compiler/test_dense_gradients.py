@@ -138,5 +138,8 @@ def test_values_of_a_graph_with_views(dev, rng):
     made, sums = step(kc.array(x), kc.array(slope))
     exact = slope.astype(np.float64)
     assert sums.shape == (1, 1, 6)
-    np.testing.assert_allclose(np.asarray(sums), exact.sum((0, 1), keepdims=True), rtol=1e-5)
-    np.testing.assert_allclose(np.asarray(made), np.einsum("bti,bto->io", x, exact), rtol=1e-4)
+    # by norms: single sums may cancel
+    wanted = exact.sum((0, 1), keepdims=True)
+    assert np.linalg.norm(np.asarray(sums) - wanted) <= 1e-6 * np.linalg.norm(wanted)
+    wanted = np.einsum("bti,bto->io", x.astype(np.float64), exact)
+    assert np.linalg.norm(np.asarray(made) - wanted) <= 1e-5 * np.linalg.norm(wanted)
