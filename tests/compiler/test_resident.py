@@ -323,6 +323,29 @@ def test_groups_wait_between_steps_that_depend_on_each_other_and_no_others(rng):
             since = [(step, shape)] if waits else [*since, (step, shape)]
 
 
+def test_steps_that_need_not_wait_begin_where_others_end(rng):
+    """But what goes on with what the same groups wrote begins where that did."""
+    met = 0
+    for _ in range(300):
+        steps, groups = drawn_steps(rng, 10, 9), int(rng.integers(1, 20))
+        for step in steps:  # many write what others read alike
+            step.division, step.aligned = 1, frozenset((slot, 2) for slot in step.used)
+        shapes = [Shape((int(n), 2), (32,), 64, 64) for n in rng.choice([3, 7], 10)]
+        waiting = resident.waits(steps, 99, shapes)
+        found = resident.begins(steps, waiting, shapes, groups)
+        start, end = 0, 0
+        for k, step in enumerate(steps):
+            start, end = (k, 0) if waiting[k] else (start, end)
+            same = [j for j in range(start, k) if conflict(steps[j], step, False)]
+            assert all(found[j] == found[k] for j in same)
+            met += len(same)
+            rest = [j for j in range(start, len(steps)) if not any(waiting[start + 1 : j + 1])]
+            if not any(conflict(steps[i], steps[j], False) for i in rest for j in rest if i < j):
+                assert found[k] == end
+                end = (end + 2 * shapes[k].groups[0]) % groups
+    assert met > 20
+
+
 def test_steps_of_one_level_need_not_wait(rng):
     """Each is as early as what it needs lets it be, and the memory of a carry is written when
     nobody reads it any more."""

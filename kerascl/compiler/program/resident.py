@@ -261,6 +261,36 @@ def waits(
     return found
 
 
+def begins(
+    steps: Sequence[Step], waiting: Sequence[bool], shapes: Sequence[Shape], groups: int
+) -> list[int]:
+    """Which of a launch's groups runs the first group of each step.
+
+    Steps that need not wait begin where those before end, which may still run.  Those that need not
+    because the same groups wrote what they go on with begin together.
+
+    Args:
+        waiting: what `waits` found.
+        groups: of the launch.
+    """
+    first = list(range(len(steps)))  # of each step, the first that it begins together with
+    start = 0
+    for k, step in enumerate(steps):
+        start = k if waiting[k] else start
+        for j in range(start, k):
+            if first[j] != first[k] and step.conflicts(steps[j], False):
+                one, other = sorted((first[j], first[k]))
+                first[start : k + 1] = [one if f == other else f for f in first[start : k + 1]]
+    found: list[int] = []
+    end = 0
+    for k, shape in enumerate(shapes):
+        end = 0 if waiting[k] else end
+        found.append(end if first[k] == k else found[first[k]])
+        if first[k] == k:
+            end = (end + math.prod(shape.groups)) % groups
+    return found
+
+
 def _lasting(steps: Sequence[Step], slots: Sequence[Slot]) -> dict[int, int]:
     """The slots that a loop only reads, with their bytes."""
     written: set[int] = set()
@@ -354,9 +384,9 @@ def _launch(
     calls: list[Call] = []
     most = counters = 0  # arrival counters: each call has its own until all groups have waited
     shapes = [shape for _, shape in run.parts]
-    for step, (part, shape), after in zip(
-        steps, run.parts, waits(steps, flag, shapes), strict=True
-    ):
+    waiting = waits(steps, flag, shapes)
+    begin = begins(steps, waiting, shapes, how.groups)
+    for step, (part, shape), after, first in zip(steps, run.parts, waiting, begin, strict=True):
         counters = 0 if after else counters
         args: list[Address | Value | Arrivals] = []
         count = 0
@@ -369,7 +399,7 @@ def _launch(
             elif type(arg) is not LocalMemory:
                 own = counters if args and isinstance(args[-1], Arrivals) else 0
                 args.append(_value(type(arg)(arg + own) if own else arg))
-        calls.append(Call(part, shape, tuple(args), after))
+        calls.append(Call(part, shape, tuple(args), after, first))
         counters += count
         most = max(most, counters)
     made = Launch(calls, how, run.width, ahead(steps, lasting, how.ahead))

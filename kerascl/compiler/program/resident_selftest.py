@@ -109,7 +109,7 @@ def made(info: DeviceInfo, team: Team) -> tuple[Launch, list[tuple[str, int, int
         assert shape is not None
         wait = staying.WAIT if staying.may_wait(shape, team) else None
         part = parts.part(text, name, options, shape, (), wait)
-        calls.append(Call(part, shape, args, waits))
+        calls.append(Call(part, shape, args, waits, 37 * len(calls) % team.groups))
 
     helper = arrival.helper(info) if arrival.supported(info) else ""
     waits = True

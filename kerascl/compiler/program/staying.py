@@ -24,8 +24,9 @@ WIDTH = 512  # work-items of a group: half the registers that a work-item may ha
 AHEAD = 4 << 20
 LINE = 128  # bytes that are fetched at once
 _LINES_AT = 48  # the bit from which on a word says how many lines, behind the first one's number
-# In a call's first word: whether all wait, and whether its kernel waits by itself.
-_WAITS, _ITSELF = 1 << 31, 1 << 30
+# In a call's first word: whether all wait, whether its kernel waits by itself, from which bit on
+# where its groups begin, and below that which kernel it is.
+_WAITS, _ITSELF, _BEGINS_AT = 1 << 31, 1 << 30, 15
 # How a kernel's function waits by itself: a work-item's first group does, `kr_due`.
 WAIT = Wait(
     "const bool kr_due, kr_words* kr_call, volatile __global uint* kr_word, uint* kr_turn",
@@ -83,12 +84,14 @@ class Call:
     Attributes:
         args: of each parameter that does not point to local memory: an Address, Value or Arrivals.
         waits: whether all groups wait for each other first.
+        begins: the launch's group that runs its first one.
     """
 
     part: Part
     shape: Shape
     args: tuple[Address | Value | Arrivals, ...]
     waits: bool = False
+    begins: int = 0
 
     @property
     def count(self) -> int:
@@ -168,7 +171,7 @@ class Launch:
         for call, fetched in zip(calls, ahead or [()] * len(calls), strict=True):
             key = call.part.name, call.shape
             word = number[key] | (_WAITS if call.waits else 0)
-            word |= _ITSELF if call.part.itself else 0
+            word |= (_ITSELF if call.part.itself else 0) | call.begins << _BEGINS_AT
             self.table.append(word | len(fetched) << 32)
             self.table += fetched
             for k in varies[key]:
@@ -206,7 +209,7 @@ class Launch:
         if part.meets or part.local_bytes:
             run += f" {shape.meeting()};"  # the next group takes the same local memory
         loop = (
-            f"for (uint {GROUP} = team * (uint)get_num_groups(0) + (uint)get_group_id(0); "
+            f"for (uint {GROUP} = team * (uint)get_num_groups(0) + place; "
             f"{GROUP} < {call.count}u; {GROUP} += {shape.teams}u * (uint)get_num_groups(0)) "
             f"{{ {run} }}"
         )
@@ -269,7 +272,10 @@ class Launch:
             f"    if (kind & {_WAITS}u) kr_arrive((volatile __global uint*)table);",
             f"    if (!(kind & {_ITSELF}u)) {_WAIT}",
             f"    bool due = kind & {_ITSELF}u;" if itself else "",
-            f"    switch (kind & {_ITSELF - 1}u) {{",
+            f"    const uint begins = kind >> {_BEGINS_AT} & {(_ITSELF >> _BEGINS_AT) - 1}u;",
+            "    const uint place = (uint)get_group_id(0) - begins"
+            " + (get_group_id(0) < begins ? (uint)get_num_groups(0) : 0u);",
+            f"    switch (kind & {(1 << _BEGINS_AT) - 1}u) {{",
             *cases,
             "      default: return;",
             "    }",
