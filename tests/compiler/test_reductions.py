@@ -112,6 +112,36 @@ def test_few_rows_of_few_elements(as_gpu, rng, rows, length):
     np.testing.assert_allclose(found, wide / wide.sum(1, keepdims=True), rtol=1e-5)
 
 
+@pytest.mark.parametrize("rows", [1, 3])
+def test_few_rows_are_read_before_they_are_divided(as_gpu, rng, folds_made, rows):
+    """Compilers leave a read behind a division; up to 32 elements of all that is read of a row are
+    kept, others read in turns."""
+    as_gpu(200)
+
+    @kc.jit
+    def function(x, scale, divisor):
+        return kc.nn.softmax(x.astype("float32") / (scale * divisor))
+
+    ways = set()
+    for length in 300, 1000, 2048, 5000:
+        host = rng.integers(-3000, 3000, (rows, length)).astype(np.int32)
+        scale, divisor = rng.uniform(50, 90, length), rng.uniform(5, 9, (rows, 1))
+        scale, divisor = scale.astype(np.float32), divisor.astype(np.float32)
+        found = function(*map(kc.array, (host, scale, divisor))).numpy()
+        wide = np.exp(host / (scale.astype(np.float64) * divisor))
+        np.testing.assert_allclose(found, wide / wide.sum(1, keepdims=True), rtol=1e-5)
+        launch = folds_made[-1]
+        lines = launch.source.text.splitlines()
+        divided = next(k for k, line in enumerate(lines) if " / val" in line)
+        read = [k for k, line in enumerate(lines) if "= buf0[" in line or "= buf1[" in line]
+        each = -(-length // launch.local_size[0])
+        kept = each * (2 if rows == 1 else 1) <= 32  # of one row the scales are a row, too
+        early = sum(k < divided for k in read)
+        assert early == 2 * each == len(read) if kept else early > 2
+        ways.add(kept)
+    assert ways == {True, False}
+
+
 @pytest.mark.parametrize("length, threads", [(16383, 256), (33001, 512), (50257, 1024)])
 def test_long_rows_have_large_groups(dev, rng, monkeypatch, launches, length, threads):
     """Odd rows of 16 bits; not-a-numbers, infinities and rows of these alone stay in theirs."""

@@ -19,6 +19,7 @@ from kerascl.kernels.matmul.panels import PanelMatmul
 from kerascl.kernels.matmul.portable import TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.skinny import SkinnyMatmul
+from kerascl.kernels.matmul.skinny_dots import SkinnyDots
 from kerascl.kernels.matmul.streamed import StreamedMatmul
 from kerascl.kernels.matmul.tiles import LONG, TILES
 from kerascl.kernels.selftests import asked
@@ -90,10 +91,10 @@ def force(solver):
 F32 = dtypes.float32
 TILE = {tile.name: tile for tile in TILES}
 FORCED = [
-    # test_mma.py, test_skinny_mma.py, test_streamed.py
+    # test_mma.py, test_skinny_mma.py, test_skinny_dots.py, test_streamed.py
     *(
         s for s in matmul.SOLVERS
-        if not isinstance(s, (FragmentMatmul, SkinnyMma, StreamedMatmul))
+        if not isinstance(s, (FragmentMatmul, SkinnyDots, SkinnyMma, StreamedMatmul))
     ),
     SkinnyMatmul(split=3),
     PanelMatmul(pack=True),

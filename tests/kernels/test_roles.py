@@ -66,6 +66,9 @@ def problems():
                     pads=kernel // 2 if stride == 1 else 0, groups=groups, dtype=name,
                 )  # fmt: skip
                 found.append(("conv", normalise_conv(problem)))
+    t, acc = dtypes.int8, dtypes.int32
+    row = MatmulProblem(1, 64, 256, (1,), (256, 256, 1), (256 * 64, 64, 1), t, t, acc)
+    found.append(("gemm", normalise_matmul(row)))
     high = [(kind, dataclasses.replace(p, precision="high")) for kind, p in found]
     return found + high
 

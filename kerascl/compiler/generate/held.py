@@ -7,7 +7,6 @@ or two a work-item takes several.
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from kerascl.compiler.generate import loops, neighbours
@@ -34,10 +33,6 @@ SEVERAL_GROUPS = 8
 KEEPING = 1024
 CROWDING = 128 << 10
 RAGGED_TURNS = 2  # vectors of a work-item, from which rows may begin and end beside them
-# Reads, in the text of a kernel, that only need to know their element's place; and that place.
-_READ = re.compile(r"const \w+ val\d+ = (\w+\()?buf\d+\[[x\d_ +*]+\]\)?;")
-_VECTOR = re.compile(r"const \w+ vec\d+ = \*\(__global const \w+\*\)\((buf\d+) \+ [()x\d_ +*]+;")
-_PLACE = re.compile(r"const (int|long) (r|q?x|inside)[\d_]* = [^\[]*;")
 
 
 def streams(build: Builder, of: Reduced) -> list[DType]:
@@ -127,16 +122,16 @@ def early(
     """Those of a stage's lines that come before all others: no read then waits for what the row's
     threads agree on, or for what is computed from the reads before it."""
     whole = {writer.buffer(x) for x in of.read_whole()} if layout.held else set()
-    few = not first and few_rows(of.rows, build.info)
+    few = few_rows(of.rows, build.info)
 
     def reads(line: str) -> bool:
-        vector = _VECTOR.fullmatch(line)
-        if vector is not None and vector[1] in whole:
-            return True
-        return few and bool(vector or _READ.fullmatch(line))
+        vector = loops.VECTOR.fullmatch(line)
+        return few or bool(vector and vector[1] in whole)
 
-    places = first and layout.held
-    return [x for x in lines if reads(x) or (places and _PLACE.fullmatch(x))]
+    if first and (layout.held or few):
+        return loops.read_early(lines, reads)
+    found = (x for x in lines if loops.READ.fullmatch(x) or loops.VECTOR.fullmatch(x))
+    return [x for x in found if reads(x)]
 
 
 def turn(build: Builder, of: Reduced, layout: Layout, most: int) -> int:
@@ -174,6 +169,6 @@ def move(lines: list[str], start: int, to: int) -> None:
     """Move reads of what a row has once, which stand before the loop that begins behind `start`, to
     where the row's first pass has not begun."""
     loop = lines.index("{", start)
-    reads = [x for x in lines[start:loop] if _READ.fullmatch(x)]
+    reads = [x for x in lines[start:loop] if loops.READ.fullmatch(x)]
     lines[start:loop] = [x for x in lines[start:loop] if x not in reads]
     lines[to:to] = reads

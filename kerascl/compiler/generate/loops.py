@@ -22,6 +22,12 @@ from kerascl.ops.movement import IOTA
 from kerascl.ops.pointwise import less
 
 CHOICE = re.compile(r"\bval\d+ = .*([?<>&|]|[=!]=|kc[lu]_)")  # a comparison, in a kernel's text
+# Reads, in the text of a kernel, that only need to know their element's place; that place; and what
+# a line declares.
+READ = re.compile(r"const \w+ val\d+ = (\w+\()?buf\d+\[[()x\d_ +*]+\]\)?;")
+VECTOR = re.compile(r"const \w+ vec\d+ = \*\(__global const \w+\*\)\((buf\d+) \+ [()x\d_ +*]+;")
+PLACE = re.compile(r"const (int|long) (r|q?x|inside)[\d_]* = [^\[]*;")
+_DECLARED, _NAME = re.compile(r"(?:const )?\w+ (\w+) = "), re.compile(r"[A-Za-z_]\w*")
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Row:
         turn: what takes them instead, given the lines of `element` and their scopes; or None.
         inside: how many elements from the row's first on are in no need of choices that tell them
             from others; 0 if none are.
+        reads_first: whether what is read of all comes before what is computed of the first:
+            compilers leave a read behind a division.
     """
 
     outer: Scope
@@ -45,6 +53,7 @@ class Row:
     together: int
     turn: Callable[..., list[str]] | None
     inside: int
+    reads_first: bool = False
 
     def elements(self, count: int, alone: bool = False, end: int = 0) -> list[str]:
         """The lines for so many elements, before `end` if that is known: they are all read before
@@ -67,6 +76,9 @@ class Row:
             scopes.append(inner)
         if self.turn:
             steps = self.turn(steps, scopes, alone=alone, end=end)
+        if self.reads_first:
+            early = read_early(reads)
+            reads = [*early, *(x for x in reads if x not in early)]
         return reads + steps + stores
 
     def beside(self) -> list[str]:
@@ -82,6 +94,26 @@ class Row:
             "  }",
             "}",
         ]
+
+
+def read_early(lines: list[str], wanted: Callable[[str], bool] | None = None) -> list[str]:
+    """Those of a text's lines that read, and that give the places of what they read, as far as they
+    need nothing of the other lines.
+
+    Args:
+        wanted: which of the lines that read; without it all.
+    """
+    early: list[str] = []
+    later: set[str] = set()
+    for line in lines:
+        reads = READ.fullmatch(line) or VECTOR.fullmatch(line)
+        if (PLACE.fullmatch(line) or (reads and (wanted is None or wanted(line)))) and not (
+            later & set(_NAME.findall(line))
+        ):
+            early.append(line)
+        elif declared := _DECLARED.match(line):
+            later.add(declared[1])
+    return early
 
 
 def head(writer: Writer, phase: Expr, near: int) -> str:

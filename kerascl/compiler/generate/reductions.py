@@ -15,7 +15,7 @@ from kerascl.compiler.generate.loops import Kept
 from kerascl.compiler.generate.neighbours import Neighbours
 from kerascl.compiler.generate.online import Online
 from kerascl.compiler.generate.reduced import Reduced, ctypes, native
-from kerascl.compiler.generate.rows import Layout, layout_of
+from kerascl.compiler.generate.rows import Layout, few_rows, layout_of
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import ZERO, Expr, linear, unravel, variable
 from kerascl.core.node import Node
@@ -26,8 +26,9 @@ from kerascl.ops.views import SUM_OP
 from kerascl.runtime.device import DeviceInfo
 
 # Elements of a short row that a work-item keeps in registers (a power of two), and of all that it
-# reads.  CPUs' compilers save registers at each barrier.
-IN_REGISTERS = {"gpu": (8, 24), "cpu": (16, 16)}
+# reads: more of few rows, which would wait for each read again.  CPUs' compilers save registers at
+# each barrier.
+IN_REGISTERS = {"gpu": (8, 24), "few": (32, 32), "cpu": (16, 16)}
 STATEMENTS = 1024  # of all elements that are written out one after the other
 # A negation, a factor that compilers make one of, or a function that may have either.
 _NEGATION = re.compile(r"\bval\d+ = .*([^\w)\]\s]\s*-\s*[A-Za-z_(]|\(-[01](\.0*)?f?\)|kcu_)")
@@ -123,7 +124,8 @@ class _Reduction:
         """How many elements of a row a work-item may keep; 0 where each is read once anyway."""
         if self.build.generic or not self.cluster.staged or self.length == 0:
             return 0
-        per_thread, every = IN_REGISTERS["cpu" if self.info.kind == "cpu" else "gpu"]
+        kind = "few" if few_rows(self.rows, self.info) else self.info.kind
+        per_thread, every = IN_REGISTERS.get(kind, IN_REGISTERS["gpu"])
         while per_thread * len(self.of.read_whole()) > every or not self._is_short(per_thread):
             per_thread //= 2
         return per_thread
@@ -352,7 +354,8 @@ class _Reduction:
             alone = len(place(0)[2]) == 1 and layout.splits == 1  # dimension, group
             inside = loops.inside(self.of) if alone and self.info.kind == "gpu" else 0
             together = held.turn(self.build, self.of, layout, STATEMENTS)
-            row = loops.Row(outer, layout, place, element, together, turn, inside)
+            few = few_rows(self.rows, self.info)
+            row = loops.Row(outer, layout, place, element, together, turn, inside, few)
             # CPUs' compilers make better vectors of a loop that stays one
             hint = '_Pragma("nounroll") ' if self.info.kind == "cpu" else ""
             # what a row's first pass read last is still in a cache

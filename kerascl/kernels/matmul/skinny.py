@@ -238,10 +238,10 @@ class SkinnyMatmul(Solver):
         kernel = Source(
             "gemm_skinny", params, body,
             ((arrival.helper(info),) if arrives else ()) + inner.helpers
-            + (reading.helpers if reading else ()),
+            + (reading.helpers if reading else ()) + self._helpers(info),
             any(t.is_double for t in (p.a, p.b, p.acc)) or inner.uses_double
             or bool(reading and reading.uses_double),
-            arrival.options(info) if arrives else (), THREADS, narrowest(info),
+            self._options(info, arrives), THREADS, narrowest(info),
             inner_param if self.INNER else "", together * sums, inner.param_list,
         )  # fmt: skip
         size = (groups * splits * THREADS,)
@@ -281,6 +281,14 @@ class SkinnyMatmul(Solver):
     def _pitch(self, stage: int, dtype: DType, along_k: bool) -> int:
         """Elements from a copied row of the short operand to the next one."""
         return stage
+
+    def _helpers(self, info) -> tuple[str, ...]:
+        """Texts of the functions that multiply."""
+        return ()
+
+    def _options(self, info, arrives: bool) -> tuple[str, ...]:
+        """What these, and groups that arrive, need of the compiler."""
+        return arrival.options(info) if arrives else ()
 
     def _multiplying(self, long: Side, short: Side, acc: DType, along_k: bool, width: int) -> str:
         """The text in front of gemm_skinny.cl, for loads of so many neighbours."""

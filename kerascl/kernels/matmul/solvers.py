@@ -18,6 +18,7 @@ from kerascl.kernels.matmul.panels import PanelMatmul
 from kerascl.kernels.matmul.portable import DirectMatmul, TiledMatmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 from kerascl.kernels.matmul.skinny import SkinnyMatmul
+from kerascl.kernels.matmul.skinny_dots import SkinnyDots
 from kerascl.kernels.matmul.split_k import zero_plan
 from kerascl.kernels.matmul.streamed import StreamedMatmul
 from kerascl.kernels.matmul.tiles import SHALLOW, TILES
@@ -30,6 +31,7 @@ from kerascl.kernels.units.skinny import SkinnyMma
 SOLVERS: tuple[Solver, ...] = (
     DirectMatmul(),
     SkinnyMatmul(),
+    SkinnyDots(),
     SkinnyMma(),
     PanelMatmul(),
     StreamedMatmul(),
@@ -55,7 +57,7 @@ VARIANTS: tuple[Solver, ...] = (
         for split in SLICES
     ),
     *(hopper_matmul.HopperMatmul(shape, 1) for shape in pingpong.SHAPES),
-    *(kind(split) for kind in (SkinnyMatmul, SkinnyMma) for split in SLICES),
+    *(kind(split) for kind in (SkinnyMatmul, SkinnyDots, SkinnyMma) for split in SLICES),
     *(PanelMatmul(pack=pack) for pack in (True, False)),
 )
 
