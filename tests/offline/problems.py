@@ -16,7 +16,7 @@ from kerascl.kernels.fft.problem import FftProblem
 from kerascl.kernels.matmul import solvers as matmul
 from kerascl.kernels.matmul.problem import MatmulProblem, normalise_matmul
 
-TYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int32")
+TYPES = ("float32", "float16", "bfloat16", "float64", "complex64", "int32", "int8")
 SIZES = (
     (4096, 4096, 4096), (1024, 512, 768), (100, 128, 3000), (16, 1000, 4096), (33, 17, 65),
     (1, 2048, 2048), (1, 512, 8192), (3, 770, 1030), (8, 8192, 2048),
@@ -44,7 +44,8 @@ def _products() -> Iterator[MatmulProblem]:
     for name, (m, n, k) in itertools.product(real, SIZES):
         t = dtypes.as_dtype(name)
         for a, b in itertools.product(((k, 1), (1, m)), ((n, 1), (1, k))):
-            yield MatmulProblem(m, n, k, (), a, b, t, t, t.accumulator, 0, 0, "high")
+            acc = dtypes.int32 if name == "int8" else t.accumulator
+            yield MatmulProblem(m, n, k, (), a, b, t, t, acc, 0, 0, "high")
 
 
 def _convolutions() -> Iterator[ConvProblem]:
