@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from kerascl.dtypes import DType
@@ -338,11 +339,12 @@ class Epilogue:
 
     def vectors(
         self, suffix: str, n: str, w: str, acc: str, index: str, accs: str, at: str, step: str,
-        kept: str = "",
+        kept: str = "", made: Iterable[str] = (),
     ) -> str:  # fmt: skip
         """The block of EPILOGUE_VECTORS(n, w, accs, at, step), in one line, for C types `acc` and
         `index`; it calls STORE_VECTOR's and LOAD_VECTOR's macros with `suffix`, which is W.  Loads
-        with a period are not made where vector `kept` of EPILOGUE_ROW has their values."""
+        with a period are not made where vector `kept` of EPILOGUE_ROW has their values.  Statements
+        that make `accs` may come after all reads: `made`."""
         arrays = f"const {index} given_i_ = ({at}), given_step_ = ({step}); "
         arrays += "".join(f"uint2 {name}; " for name in self.fours)
         known = inside = after = ""
@@ -381,6 +383,7 @@ class Epilogue:
         each = f"{unroll} n_ = 0; n_ < ({n}); ++n_)"
         return (
             f"{{ {arrays}{f'{each} {{ {before}}} ' if before else ''}"
+            f"{''.join(f'{line} ' for line in made)}"
             f"{each} {{ {found}{unroll} j_ = 0; j_ < {w}; ++j_) {{ "
             f"const {acc} acc = ({accs})[n_ * {w} + j_]; "
             f"const {index} i = given_i_ + n_ * given_step_ + j_; {known}{body} {inside}}} }} "

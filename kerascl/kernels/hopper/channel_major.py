@@ -248,7 +248,8 @@ class ChannelMajorFilterGradient(HopperSolver):
             launches.append(pack_launch(p, a, index, part * a.images, highs, lows))
             launches.append(run.launch(tiles, params, inner, maps, info))
         if sums:
-            launches.append(vector_reduction_launch(p.total, slices, p.acc, index, epilogue, sums))
+            adding = vector_reduction_launch(p.total, slices, p.acc, index, epilogue, info, sums)
+            launches.append(adding)
         return Plan(launches, workspace)
 
 

@@ -279,8 +279,8 @@ class Run:
         moments = self._moments(groups, workspace) if inner.moments else ()
         made = [replace(self.launch(tiles, params, inner, maps, info, moments), several=more)]
         if part:
-            acc = dtypes.float32
-            made.append(vector_reduction_launch(total, splits, acc, self.index, epilogue, part))
+            acc, index = dtypes.float32, self.index
+            made.append(vector_reduction_launch(total, splits, acc, index, epilogue, info, part))
         return made
 
     def _moments(self, groups: int, workspace: Workspace) -> Args:

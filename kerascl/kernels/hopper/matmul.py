@@ -349,7 +349,7 @@ class HopperMatmul(MomentsSolver):
             parts = run.sum_parts(splits, tiles_m)
             slot, store = room(4 * parts * p.n), store_epilogue(p.b, "sums")
             run = replace(run, sums=slot)
-            adding = [vector_reduction_launch(p.n, parts, p.acc, index, store, slot)]
+            adding = [vector_reduction_launch(p.n, parts, p.acc, index, store, info, slot)]
         proof = functools.partial(hopper_probe.available, info, SEVERAL, self.form_part(p))
         launches += run.launches(tiles, splits, p.total, params, epilogue, workspace, info, proof)
         return Plan(launches + adding, workspace)

@@ -191,7 +191,8 @@ class RegisterBlockedFilterGradient(HopperSolver):
                    (f"--rewrite={REWRITE}",))
         ]  # fmt: skip
         if splits > 1:
-            launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue, "ws1"))
+            adding = vector_reduction_launch(p.total, splits, p.acc, index, epilogue, info, "ws1")
+            launches.append(adding)
         return Plan(launches, workspace)
 
 

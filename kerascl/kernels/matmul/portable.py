@@ -132,7 +132,7 @@ class TiledMatmul(Solver):
         launch = Launch(source, "gemm_tile", args, (groups * tile.threads,), (tile.threads,))
         if splits == 1:
             return Plan([launch])
-        reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
+        reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue, info)
         return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
 
 

@@ -256,7 +256,7 @@ class SkinnyMatmul(Solver):
             )
         ]  # fmt: skip
         if separate:
-            launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue))
+            launches.append(vector_reduction_launch(p.total, splits, p.acc, index, epilogue, info))
         return Plan(launches, [splits * p.total * p.acc.itemsize] if splits > 1 else [])
 
     def _loads(self, long: Side, rows: int, k: int) -> tuple[bool, int]:

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kerascl.dtypes import DType
 from kerascl.kernels.contract.epilogue import Epilogue, VectorStore
+from kerascl.kernels.contract.loaded import LOADED
 from kerascl.kernels.contract.plan import Launch, Plan, Ref, Role, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, index_type, round_up
 from kerascl.kernels.contract.source import Source, cl_source, prelude, unit
 from kerascl.kernels.tuning import machine
+from kerascl.runtime.device import DeviceInfo
 
 GROUP = 64
 MAX_PARTIAL_BYTES = 128 * 2**20
+# Slices that a work-item of a GPU reads at once: as few kinds of text as can be, so that launches
+# become one; where there are few slices, registers for more work-items.
+TURNS = (4, 16)
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
@@ -75,26 +82,54 @@ def reduction_time(total: int, splits: int, info) -> float:
 
 
 def vector_reduction_launch(
-    total: int, splits: int, acc: DType, index: str, epilogue: Epilogue, slot: str = "ws0"
-) -> Launch:
+    total: int, splits: int, acc: DType, index: str, epilogue: Epilogue, info: DeviceInfo,
+    slot: str = "ws0",
+) -> Launch:  # fmt: skip
     """The same with four sums a work-item where the epilogue allows that: a GPU's memory is busy
     only while several reads of each work-item are under way."""
     ctype = acc.compute
     if total % 4 or ctype not in ("float", "int") or not epilogue.has_vectors:
         return reduction_launch(total, splits, acc, index, epilogue, slot)
+    adding = [
+        f"{ctype}4 sum = 0;",
+        *_adding(splits, ctype, index, info),
+        f"const {ctype} sums[4] = {{sum.x, sum.y, sum.z, sum.w}};",
+    ]
     lines = (
         f"const {index} at = ({index})get_global_id(0) * 4;",
         "if (at < total) {",
-        f"  {ctype}4 sum = 0;",
-        # Few work-items, so each needs many loads in flight.
-        '  _Pragma("unroll 16") for (int s = 0; s < splits; ++s)',
-        f"    sum += *(__global const {ctype}4*)(part + ({index})s * total + at);",
-        f"  const {ctype} sums[4] = {{sum.x, sum.y, sum.z, sum.w}};",
-        "  " + epilogue.vectors("4", "1", "4", ctype, index, "sums", "at", "0"),
+        "  " + epilogue.vectors("4", "1", "4", ctype, index, "sums", "at", "0", made=adding),
         "}",
     )
-    size = round_up(total // 4, 128)
-    return _reduction("gemm_reduce4", lines, total, splits, acc, index, epilogue, slot, size, 128)
+    group = 2 * GROUP if info.kind == "cpu" else GROUP
+    size = round_up(total // 4, group)
+    made = _reduction("gemm_reduce4", lines, total, splits, acc, index, epilogue, slot, size, group)
+    if info.kind == "cpu":
+        return made
+    assert made.text is not None
+    # reads of what nobody else may write, by `restrict`, pass KCL_LOADED
+    params = (made.text.params[0].replace("restrict ", ""), *made.text.params[1:])
+    text = replace(made.text, params=params, helpers=(LOADED, *made.text.helpers))
+    return replace(made, source=unit([text]), text=text)
+
+
+def _adding(splits: int, ctype: str, index: str, info: DeviceInfo) -> list[str]:
+    """Statements that add the vectors of all slices to `sum`, in order."""
+    read = f"*(__global const {ctype}4*)(part + ({index})(%s) * total + at)"
+    if info.kind == "cpu":
+        loop = '_Pragma("unroll 16") for (int s = 0; s < splits; ++s)'
+        return [f"{loop} sum += {read % 's'};"]
+    # All reads of a turn are under way before the first is added; what is not there is 0.
+    count = next((count for count in TURNS if count >= splits), TURNS[-1])
+    places = ["s", *(f"s + {k}" for k in range(1, count))]
+    return [
+        f"for (int s = 0; s < splits; s += {count}) {{",
+        f"{ctype}4 " + ", ".join(f"p{k} = 0" for k in range(count)) + ";",
+        *(f"if ({at} < splits) p{k} = {read % at};" for k, at in enumerate(places)),
+        "KCL_LOADED {",
+        *(f"sum += p{k};" for k in range(count)),
+        "} }",
+    ]
 
 
 def _reduction(name, lines, total, splits, acc, index, epilogue, slot, size, group) -> Launch:

@@ -44,7 +44,7 @@ class SeparateProducts(Solver):
             one = rename_slots(one, {"a": a, "b": b, "part": sums}, len(workspace))
             launches += one.launches
             workspace += one.workspace
-        last = vector_reduction_launch(p.total, p.count, p.acc, index, epilogue, sums)
+        last = vector_reduction_launch(p.total, p.count, p.acc, index, epilogue, info, sums)
         return Plan([*launches, last], workspace)
 
 

@@ -289,7 +289,7 @@ class FragmentSolver(Solver):
         launch = launch_of(head, splits, slice_, inner)
         if splits == 1:
             return Plan([launch])
-        reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue)
+        reduction = vector_reduction_launch(p.total, splits, p.acc, index, epilogue, info)
         return Plan([launch, reduction], [splits * p.total * p.acc.itemsize])
 
 
