@@ -62,7 +62,7 @@ def found(
         made = _layout(of.rows, of.length, wide, wide * max(sizes), together, build.info)
         alike = all(fits(t, min(wide, VECTOR_BYTES // t.itemsize)) for t in read)
         room = build.info.local_mem_bytes
-        merging, all_local = _local_bytes(made, kinds)
+        merging, all_local = local_bytes(made, kinds)
         few = states * wide <= 4 * ACCUMULATORS and 2 * merging <= room >= all_local
         if alike and dims[-1] % wide == 0 and few and made.row_threads >= wide:
             return made if made.splits > 1 else None
@@ -135,7 +135,7 @@ def shared(
                 made = Layout(
                     group_rows, threads, 1, False, wide=wide, together=together, exchange=lanes
                 )  # fmt: skip
-                return made if _local_bytes(made, kinds)[1] <= info.local_mem_bytes // 2 else None
+                return made if local_bytes(made, kinds)[1] <= info.local_mem_bytes // 2 else None
             threads *= 2
         wide //= 2
     return None
@@ -220,7 +220,7 @@ def _step(layout: Layout, alike: int) -> int:
     return layout.row_threads // alike * layout.group_rows + max(1, BANKS // layout.wide)
 
 
-def _local_bytes(layout: Layout, kinds: list[str]) -> tuple[int, int]:
+def local_bytes(layout: Layout, kinds: list[str]) -> tuple[int, int]:
     """Bytes of local memory in which `combine` merges registers, and all: where each work-item has
     a column they are merged once more, and again by the last group."""
     states = sum(map(sizeof, kinds))
@@ -235,6 +235,7 @@ def combine(
     columns: list[list[Any]],
     made: list[Any],
     local_lines: list[str],
+    alone: bool = False,
 ) -> None:
     """Merge the registers of all columns of `layout`, known in `outer`, with one barrier.
 
@@ -243,6 +244,7 @@ def combine(
         columns: of each column, the registers of each reduction.
         made: of each reduction, registers in `inner`, of which a column's work-items get parts of
             the result.
+        alone: whether the first of these gets all of it.
     """
     stride, wide, lanes = layout.group_rows, layout.wide, layout.exchange
     alike = _alike(layout, [ctype for _, states in made for ctype, _ in states])
@@ -266,8 +268,9 @@ def combine(
         merges.append(f"{{ {merged(spec, states, others)} }}")
     outer.lines += [f"if (rl % {alike} == 0) {{", *stores, "}"] if alike > 1 else stores
     outer.lines.append("barrier(CLK_LOCAL_MEM_FENCE);")
+    first, every = ("0", 1) if alone else ("rl", layout.narrowed().row_threads)
     inner.lines += [
-        f"for (int k = rl; k < {left}; k += {layout.narrowed().row_threads}) {{",
+        f"{'if (rl == 0) ' if alone else ''}for (int k = {first}; k < {left}; k += {every}) {{",
         *(f"  {merge}" for merge in merges),
         "}",
     ]

@@ -602,15 +602,12 @@ class _Reduction:
         layout: Layout,
         splits: int,
         local_lines: list[str],
-        simple: bool = False,
     ) -> None:
-        """Combine what the splits left, finish, and compute what follows; `simple` is that of
-        `second`."""
+        """Combine what the splits left, finish, and compute what follows."""
         writer = scope.writer
         registers = {id(m): self._declare(scope, m, layout) for m in reductions}
         ctype, threads = writer.index_type, layout.row_threads
         sums: list[Blocked] = []
-        start = len(scope.lines)
         for reduction in reductions:
             spec, states = registers[id(reduction)]
             sizes = blocked.sizes(spec.block and BLOCK, splits // threads, blocked.PARTS_FROM)
@@ -621,8 +618,7 @@ class _Reduction:
             blocked.parts, sums, pointers, ctype, writer.number(self.rows), threads
         )
         each = ceil_div(splits, threads)
-        arrays = len(pointers) if simple else 0
-        together, tail = second.turns(layout, splits, arrays, self.info)
+        together, tail = second.turns(layout, splits, self.info)
         scope.lines += [
             f"{ctype} r = r_begin + rl;",
             *blocked.loop(sums, threads, together, read(together, True), ""),
@@ -636,13 +632,24 @@ class _Reduction:
         if tail:
             scope.lines += ["if (r < r_end) {", *read(tail, False), "}"]
         scope.lines += [line for own in sums for line in own.finish()]
-        if not simple:
-            self._results(scope, reductions, registers, row, layout, local_lines)
-            return
-        second.combine(scope, layout, [*registers.values()], local_lines)
-        for reduction in reductions:
-            self._finish(scope, reduction, registers[id(reduction)])
-        scope.lines[start:start] = self._row_members(scope, 1, row, layout, ahead=True)
+        self._results(scope, reductions, registers, row, layout, local_lines)
+
+    def _gather_at_once(
+        self, scope: Scope, reductions: list[Node], pointers: list[str], row: Expr, layout: Layout,
+        splits: int, local_lines: list[str],
+    ) -> None:  # fmt: skip
+        """The same in the layout of `second`, of which the narrowed one's places are known."""
+        narrow, start = layout.narrowed(), len(scope.lines)
+        made = [self._declare(scope, m, narrow) for m in reductions]
+        wide, own = Scope(scope.writer), Scope(scope.writer)
+        wide.lines += layout.places(scope.writer, self.rows)
+        every = [[self._declare(wide, m, layout) for m in reductions] for _ in range(layout.wide)]
+        wide.lines += second.parts(scope.writer, every, pointers, self.rows, splits, layout)
+        columns.combine(wide, own, layout, every, made, local_lines, alone=True)
+        scope.lines += ["{", *("  " + line for line in wide.lines), "}", *own.lines]
+        for reduction, register in zip(reductions, made, strict=True):
+            self._finish(scope, reduction, register)
+        scope.lines[start:start] = self._row_members(scope, 1, row, narrow, ahead=True)
 
     def _second(
         self, reductions: list[Node], splits: int, kinds: list[str], copies: int = 1
@@ -651,7 +658,10 @@ class _Reduction:
         many equal `copies` in a launch."""
         build, rows = self.build, self.rows
         plain = len(kinds) == len(reductions)  # to merge two registers of one takes a statement
-        layout = second.layout(rows, splits, self.info, copies if plain else 0)
+        able = plain and not build.generic
+        found = second.layout(rows, splits, kinds, self.info, copies) if able else None
+        usual = layout_of(rows, splits, rows == 1, True, self.info)
+        layout = found.narrowed() if found else usual
         writer = build.writer()
         writer.members = self.of.reductions
         dims: tuple[int, ...] = (rows,)
@@ -664,14 +674,15 @@ class _Reduction:
         row = linear(space.axes(dims), dims)
         local_lines: list[str] = []
         pointers = [writer.workspace(k, ctype) for k, ctype in enumerate(kinds)]
-        simple = plain and second.simple(layout, self.info)
-        self._gather(outer, reductions, pointers, row, layout, splits, local_lines, simple)
+        gather = self._gather_at_once if found else self._gather
+        gather(outer, reductions, pointers, row, found or layout, splits, local_lines)
         body = "".join(f"  {line}\n" for line in local_lines) + outer.text()
         size = layout.group_rows * layout.row_threads
-        source = writer.source(build.name + "_2", body, promised(size, self.info))
+        lanes = columns.sub_group(found, self.info) if found and found.wide > 1 else 0
+        source = writer.source(build.name + "_2", body, promised(size, self.info), lanes)
         whole = layout.groups(rows) * size, 1
         made = Generated(source, writer.args, whole, (size, 1))
-        if simple and copies == 1 and not build.generic:
+        if found and copies == 1:
             made.among = lambda count: self._second(reductions, splits, kinds, count)[0]
         return made, writer.indices
 
