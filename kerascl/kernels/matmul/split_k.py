@@ -17,7 +17,7 @@ GROUP = 64
 MAX_PARTIAL_BYTES = 128 * 2**20
 # Slices that a work-item of a GPU reads at once: as few kinds of text as can be, so that launches
 # become one; where there are few slices, registers for more work-items.
-TURNS = (4, 16)
+TURNS = (4, 12)
 COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)
 
 
@@ -68,9 +68,11 @@ def reduction_launch(
 
 def reduction_wait(splits: int, info) -> float:
     """Microseconds of a launch that sums so many slices if caches still hold them: each work-item
-    reads 16 of them at once, then waits twice for memory."""
+    reads as many at once as in a turn, then waits twice for memory."""
     rates = machine.of(info)
-    return 0.0 if splits == 1 else rates.launch + 2 * rates.latency * ((splits - 1) // 16)
+    if splits == 1:
+        return 0.0
+    return rates.launch + 2 * rates.latency * ((splits - 1) // TURNS[-1])
 
 
 def reduction_time(total: int, splits: int, info) -> float:
@@ -121,15 +123,22 @@ def _adding(splits: int, ctype: str, index: str, info: DeviceInfo) -> list[str]:
         return [f"{loop} sum += {read % 's'};"]
     # All reads of a turn are under way before the first is added; what is not there is 0.
     count = next((count for count in TURNS if count >= splits), TURNS[-1])
-    places = ["s", *(f"s + {k}" for k in range(1, count))]
+    reads, sums = [], []
+    for first in range(0, count, 4):
+        own = [(k, f"s + {k}" if k else "s") for k in range(first, first + 4)]
+        here = [f"if ({at} < splits) p{k} = {read % at};" for k, at in own]
+        reads += _where(first, here)
+        sums += _where(first, [f"sum += p{k};" for k, _ in own])
+    zeros = ", ".join(f"p{k} = 0" for k in range(count))
     return [
-        f"for (int s = 0; s < splits; s += {count}) {{",
-        f"{ctype}4 " + ", ".join(f"p{k} = 0" for k in range(count)) + ";",
-        *(f"if ({at} < splits) p{k} = {read % at};" for k, at in enumerate(places)),
-        "KCL_LOADED {",
-        *(f"sum += p{k};" for k in range(count)),
-        "} }",
-    ]
+        f"for (int s = 0; s < splits; s += {count}) {{ {ctype}4 {zeros};",
+        *reads, "KCL_LOADED {", *sums, "} }",
+    ]  # fmt: skip
+
+
+def _where(first: int, lines: list[str]) -> list[str]:
+    """The lines where slice `first` of a turn is there."""
+    return [f"if (s + {first} < splits) {{", *lines, "}"] if first else lines
 
 
 def _reduction(name, lines, total, splits, acc, index, epilogue, slot, size, group) -> Launch:
