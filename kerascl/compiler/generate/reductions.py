@@ -660,8 +660,7 @@ class _Reduction:
         plain = len(kinds) == len(reductions)  # to merge two registers of one takes a statement
         able = plain and not build.generic
         found = second.layout(rows, splits, kinds, self.info, copies) if able else None
-        usual = layout_of(rows, splits, rows == 1, True, self.info)
-        layout = found.narrowed() if found else usual
+        layout = found.narrowed() if found else layout_of(rows, splits, rows == 1, True, self.info)
         writer = build.writer()
         writer.members = self.of.reductions
         dims: tuple[int, ...] = (rows,)
