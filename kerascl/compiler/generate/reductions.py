@@ -614,9 +614,8 @@ class _Reduction:
             levels = [(size, self._registers(scope, reduction, spec.states)) for size in sizes]
             sums.append(Blocked(replace(spec, close=""), states, {}, [], levels))
 
-        read = functools.partial(
-            blocked.parts, sums, pointers, ctype, writer.number(self.rows), threads
-        )
+        rows = writer.number(self.rows)
+        read = functools.partial(blocked.parts, sums, pointers, ctype, rows, threads)
         each = ceil_div(splits, threads)
         together, tail = second.turns(layout, splits, self.info)
         scope.lines += [
@@ -657,8 +656,7 @@ class _Reduction:
         """Second of two kernels: combine the splits, finish, and compute what follows; one of so
         many equal `copies` in a launch."""
         build, rows = self.build, self.rows
-        plain = len(kinds) == len(reductions)  # to merge two registers of one takes a statement
-        able = plain and not build.generic
+        able = len(kinds) == len(reductions) and not build.generic  # a register of each
         found = second.layout(rows, splits, kinds, self.info, copies) if able else None
         layout = found.narrowed() if found else layout_of(rows, splits, rows == 1, True, self.info)
         writer = build.writer()
@@ -679,8 +677,7 @@ class _Reduction:
         size = layout.group_rows * layout.row_threads
         lanes = columns.sub_group(found, self.info) if found and found.wide > 1 else 0
         source = writer.source(build.name + "_2", body, promised(size, self.info), lanes)
-        whole = layout.groups(rows) * size, 1
-        made = Generated(source, writer.args, whole, (size, 1))
+        made = Generated(source, writer.args, (layout.groups(rows) * size, 1), (size, 1))
         if found and copies == 1:
             made.among = lambda count: self._second(reductions, splits, kinds, count)[0]
         return made, writer.indices
