@@ -354,7 +354,7 @@ class _Reduction:
             alone = len(place(0)[2]) == 1 and layout.splits == 1  # dimension, group
             inside = loops.inside(self.of) if alone and self.info.kind == "gpu" else 0
             together = held.turn(self.build, self.of, layout, STATEMENTS)
-            few = few_rows(self.rows, self.info)
+            few = few_rows(self.rows, self.info)  # then reads come first
             row = loops.Row(outer, layout, place, element, together, turn, inside, few)
             # CPUs' compilers make better vectors of a loop that stays one
             hint = '_Pragma("nounroll") ' if self.info.kind == "cpu" else ""
@@ -432,14 +432,9 @@ class _Reduction:
         outer.flush()
 
     def _centre(
-        self,
-        outer: Scope,
-        reduction: Node,
-        registers: Any,
-        place: Any,
-        layout: Layout,
+        self, outer: Scope, reduction: Node, registers: Any, place: Any, layout: Layout,
         local_lines: list[str],
-    ) -> None:
+    ) -> None:  # fmt: skip
         """Go through a row in registers once more, where the sum was the first of two passes."""
         x = reduction.inputs[0]
         assert reduction.op.reduction is not None
