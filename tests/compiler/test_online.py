@@ -57,8 +57,8 @@ def test_softmax(texts, rng, way, dtype, length, group, dev):
     np.testing.assert_allclose(found, softmax(wide), rtol=2e-5, atol=1e-38)
     if "keeps_choices_wrongly" not in x.device.info.quirks:
         assert any("top" in body for body in texts())
-        backwards = length % 8 == 0  # not where vectors begin and end beside rows
-        assert any("least" in body for body in texts()) >= backwards
+        if length % 8 == 0:  # elsewhere vectors may begin and end beside rows
+            assert any("least" in body for body in texts())
         # rows that are long enough for groups of so many
         keeps = length == LENGTHS[-1] and min(group, dev.info.max_work_group_size) == 1024
         assert any("= kept" in body for body in texts()) == keeps
