@@ -59,8 +59,9 @@ def test_softmax(texts, rng, way, dtype, length, group, dev):
         assert any("top" in body for body in texts())
         if length % 8 == 0:  # elsewhere vectors may begin and end beside rows
             assert any("least" in body for body in texts())
-        # rows that are long enough for groups of so many
+        # rows that are long enough for groups of so many; eager kernels read no vectors
         keeps = length == LENGTHS[-1] and min(group, dev.info.max_work_group_size) == 1024
+        keeps = keeps and way is kc.jit
         assert any("= kept" in body for body in texts()) == keeps
 
 
