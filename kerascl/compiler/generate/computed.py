@@ -11,6 +11,7 @@ import numpy as np
 
 from kerascl.compiler.generate.builder import Builder
 from kerascl.compiler.generate.emit import BufferArg, Scope, Writer
+from kerascl.compiler.generate.grouped import grouped
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.symbolic import Expr, Var, unravel, variables
 from kerascl.core.node import Node
@@ -67,6 +68,11 @@ class Expression(Computed):
             scope.join()
             outer.separate()
         read = [arg.node for arg in writer.args if isinstance(arg, BufferArg)]
+        shared = None
+        if joined and len(terms) > 1:
+            own = {name for _, name, _ in scope.first} | {term.name for term in terms[1:]}
+            memory = [param.split()[-1] for param in writer.params]
+            shared = grouped(outer.first, own, memory, (*outer.lines, *scope.lines), values)
         args = tuple(
             Ref(self._slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args
         )
@@ -82,6 +88,7 @@ class Expression(Computed):
             nbytes=sum(x.nbytes for x in read) / node.size,
             steady=steady,
             apart=apart,
+            grouped=shared,
         )
 
 

@@ -18,6 +18,22 @@ class Term(NamedTuple):
     step: int
 
 
+class Grouped(NamedTuple):
+    """What elements share whose keys are equal, and what is left for each of them.
+
+    Attributes:
+        keys: C types and variables of those `first` loads that tell groups apart.
+        lines: statements that need nothing but keys and the first term's variable.
+        kept: C types and variables of these that are needed by `rest` or are wanted.
+        rest: the other statements of `fixed` and `lines` together.
+    """
+
+    keys: tuple[tuple[str, str], ...]
+    lines: tuple[str, ...]
+    kept: tuple[tuple[str, str], ...]
+    rest: tuple[str, ...]
+
+
 @dataclass(frozen=True)
 class Reading:
     """C text that computes a few elements of an operand.
@@ -36,6 +52,7 @@ class Reading:
             read, where it leads to another one.
         apart: how far the first term's next value takes the place in the largest array that is
             read, in bytes; infinity where that is not always the same.
+        grouped: the same text, divided, where some of what is read lies behind other reads.
     """
 
     params: tuple[str, ...]
@@ -49,6 +66,7 @@ class Reading:
     nbytes: float
     steady: bool
     apart: float
+    grouped: Grouped | None = None
 
 
 class Computed(ABC):

@@ -10,6 +10,8 @@
 //   EARLY_LOADS BEGIN_LOAD(e, k)   the loads that are under way
 //   SUMS           declares sums of 0
 //   MULTIPLY(e, from)   adds products of the GATHER loads from `e` on of the block at depth `from`
+//   BEGIN_GROUP HALF MULTIPLY_LOADS(first, last, from)   where loads have groups: finds that of the first
+//                  one; loads of a block that are multiplied before any are read anew; multiplies these
 //   KEEP(j0)       puts sums of the rows of s from j0 on into PART
 //   ALL_IN_TURN    instead, where EARLY is 0
 // EARLY loads of l are under way at once.  The first come before anything is done with s, which may still
@@ -68,6 +70,9 @@
     const int k = LOAD_AT(own + DEPTH(e));
     BEGIN_LOAD(e, k)
   }
+#ifdef BEGIN_GROUP
+  BEGIN_GROUP
+#endif
 #ifdef KCL_EARLY
   KCL_EARLY(L_NAMES);
 #elif defined(INNER_MADE) && defined(KCL_PTX)
@@ -105,9 +110,13 @@
   barrier(CLK_LOCAL_MEM_FENCE);
 #endif
 // Sums loads `first` to `last` of a block, and begins those of the next block in their place.
+#ifndef HALF
 #define HALF ((EARLY / GATHER + 1) / 2 * GATHER)
+#define MULTIPLY_LOADS(first, last, from) \
+  _Pragma("unroll") for (int e = first; e < last; e += GATHER) { MULTIPLY(e, from) }
+#endif
 #define TAKE(first, last) \
-  _Pragma("unroll") for (int e = first; e < last; e += GATHER) { MULTIPLY(e, from) } \
+  MULTIPLY_LOADS(first, last, from) \
   if (block + 1 < BLOCKS) { \
     _Pragma("unroll") for (int e = first; e < last; ++e) { \
       const int k = LOAD_AT(from + DEPTH(EARLY + e)); \
@@ -138,7 +147,9 @@
     }
 #endif
     TAKE(0, HALF)
+#if !defined(BEGIN_GROUP)
     TAKE(HALF, EARLY)
+#endif
   }
 #else
   ALL_IN_TURN

@@ -7,11 +7,12 @@ a subclass's.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from kerascl.dtypes import DType
 from kerascl.kernels.contract import arrival
-from kerascl.kernels.contract.computed import Computed
+from kerascl.kernels.contract.computed import Computed, Grouped
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Counters, Division, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, last_power, round_up
@@ -161,7 +162,7 @@ class SkinnyMatmul(Solver):
         p, index = problem, problem_index(problem)
         long, short, rows, count, steps = sides(p)
         along_k, width = self._loads(long, rows, p.k)
-        reading, nbytes, text = None, float(long.dtype.itemsize), ""
+        near, reading, nbytes, text = None, None, float(long.dtype.itemsize), ""
         if computed is not None:
             near = operands.closest(
                 computed, operands.Side(rows, long.row), operands.Side(p.k, long.depth),
@@ -187,8 +188,9 @@ class SkinnyMatmul(Solver):
         part = partial_epilogue(p.acc, f"(INDEX_T)split * {p.total}")
         inner = part if separate else epilogue
         early, blocks = self._ahead(
-            p, info, short_rows, share, along_k, slice_, room // copied, reading is not None
-        )
+            p, info, short_rows, share, along_k, slice_, room // copied,
+            self._most_computed(near) if near else 0,
+        )  # fmt: skip
         deep = early * share.step  # of a block
         span = min(blocks, room // (copied * deep)) if early else 0
         stage = round_up(min(slice_, span * deep), 4)
@@ -346,10 +348,11 @@ class SkinnyMatmul(Solver):
 
     def _ahead(
         self, p: MatmulProblem, info, short_rows: int, share: Share, along_k: bool, slice_: int,
-        near: int, computed: bool,
+        near: int, computed: int,
     ) -> Ahead:  # fmt: skip
         """A work-item's loads that are under way at once, in a slice: as many as registers have
-        room for beside the sums, and of half of them what they are multiplied by."""
+        room for beside the sums, and of half of them what they are multiplied by; of a `computed`
+        operand, so many at most."""
         if info.kind == "cpu" or max(p.a.itemsize, p.b.itemsize) > WIDEST:
             return Ahead(0, 0)
         loads, width = ceil_div(slice_, share.step), share.width
@@ -362,7 +365,11 @@ class SkinnyMatmul(Solver):
         if room < word:
             return Ahead(0, 0)
         early = min(loads, most, last_power(room // word))
-        return in_blocks(loads, min(early, self.EARLY_COMPUTED) if computed else early)
+        return in_blocks(loads, min(early, computed) if computed else early)
+
+    def _most_computed(self, near: operands.Neighbours) -> int:
+        """Loads of an operand that is computed, that are under way at once at most."""
+        return self.EARLY if _in_groups(near) else self.EARLY_COMPUTED
 
     def _rows(self, p: MatmulProblem, info, nbytes: float, rows: int, width: int) -> list[int]:
         """Of a work-group where rows lie side by side: fewer where few groups would leave compute
@@ -402,21 +409,56 @@ def _word(dtype: DType) -> str:
 
 
 def _computed(near: operands.Neighbours, index: str) -> str:
-    """The macros L_FIRSTS, L_FIRST and L_COMPUTED of skinny_lanes.cl."""
+    """The macros of skinny_lanes.cl for an operand that is computed; those of groups, too."""
     fixed, each = ("given_row_", "given_k_") if near.along_k else ("given_k_", "given_row_")
-    place, first = f"{each} / {near.width}", near.reading.first
+    place, reading = f"{each} / {near.width}", near.reading
     given = f"const u{index} given_row_ = (row_), given_k_ = (k_);"
-    values = ", ".join(f"(ACC_T){value}" for value in near.reading.values)
-    kept = " ".join(f"{kind} {name};" for kind, name, _ in first) or "char none_;"
-    loads = " ".join(f"(first_).{name} = {load};" for _, name, load in first)
-    known = " ".join(f"const {kind} {name} = (first_).{name};" for kind, name, _ in first)
+    places = near.places(index, fixed, place)
+    values = ", ".join(f"(ACC_T){value}" for value in reading.values)
+    fields = " ".join(f"{kind} {name};" for kind, name, _ in reading.first) or "char none_;"
+    loads = " ".join(f"(first_).{name} = {load};" for _, name, load in reading.first)
+    known = _declared("(first_)", ((kind, name) for kind, name, _ in reading.first))
     return (
-        f"#define L_FIRSTS {kept}\n"
-        f"#define L_FIRST(first_, row_, k_) {{ {given} "
-        f"{near.places(index, fixed, place)} {loads} }}\n"
+        f"#define L_FIRSTS {fields}\n"
+        f"#define L_FIRST(first_, row_, k_) {{ {given} {places} {loads} }}\n"
         f"#define L_COMPUTED(x_, first_, row_, k_) {{ {given} {{ {known} "
         f"{near.fixed(index, fixed)} {near.each(index, place)} x_ = (ACCV)({values}); }} }}\n"
+        + (_grouped(reading.grouped, given, known, places, values) if _in_groups(near) else "")
     )
+
+
+def _in_groups(near: operands.Neighbours) -> bool:
+    return near.reading.grouped is not None and not near.along_k
+
+
+def _grouped(grouped: Grouped, given: str, known: str, places: str, values: str) -> str:
+    """The macros L_GROUP, L_FIND, L_SHARED and L_OTHER of skinny_lanes.cl."""
+    own = (*grouped.keys, *grouped.kept)
+    fields = " ".join(f"{kind} {name};" for kind, name in own)
+    keep = " ".join(f"group_.{name} = {name};" for _, name in own)
+    differ = " || ".join(
+        f"{_bits(kind, f'(a_).{name}')} != {_bits(kind, f'(b_).{name}')}"
+        for kind, name in grouped.keys
+    )
+    known += " " + _declared("group_", grouped.kept)
+    return (
+        f"#define L_GROUP {fields} int known_;\n"
+        f"#define L_OTHER(a_, b_) ({differ})\n"
+        f"#define L_FIND(first_, row_, k_) if (!group_.known_ || L_OTHER(first_, group_)) "
+        f"{{ {given} {_declared('(first_)', grouped.keys)} {places} {' '.join(grouped.lines)} "
+        f"{keep} group_.known_ = 1; }}\n"
+        f"#define L_SHARED(x_, first_, row_, k_) {{ {given} {{ {known} {places} "
+        f"{' '.join(grouped.rest)} x_ = (ACCV)({values}); }} }}\n"
+    )
+
+
+def _declared(struct: str, fields: Iterable[tuple[str, str]]) -> str:
+    return " ".join(f"const {kind} {name} = {struct}.{name};" for kind, name in fields)
+
+
+def _bits(kind: str, name: str) -> str:
+    """A number as an integer that tells all numbers apart."""
+    return {"float": f"as_uint({name})", "double": f"as_ulong({name})"}.get(kind, name)
 
 
 def _unroll(short_rows: int, width: int, acc: DType, info) -> str:

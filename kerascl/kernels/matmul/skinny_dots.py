@@ -62,7 +62,7 @@ class SkinnyDots(SkinnyMatmul):
 
     def _ahead(
         self, p: MatmulProblem, info, short_rows: int, share: Share, along_k: bool, slice_: int,
-        near: int, computed: bool,
+        near: int, computed: int,
     ) -> Ahead:  # fmt: skip
         if info.kind == "cpu":
             return Ahead(0, 0)

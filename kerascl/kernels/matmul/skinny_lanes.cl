@@ -3,6 +3,9 @@
 // With L_COMPUTED(x, first, r, k), l does not lie in memory: that sets x to V neighbours, of which along r
 // there may be eight; else V is 4 or 1.  L_FIRST(first, r, k) loads into a struct of L_FIRSTS what does not
 // wait for other loads: it is what lies in memory of l, and is under way early in its place.
+// With L_GROUP, loads have groups: L_OTHER(a, b) tells whether those of two loads differ, L_FIND finds in
+// `group_` what a load's group has in common, and L_SHARED is L_COMPUTED with that.  Neighbours along the
+// depth mostly are of one group, so those are a work-item's loads.
 #if V > 1
 #define ACCV CAT(ACC_T, V)
 #define L_READ(p, i) L_LOAD4(p, i)
@@ -23,9 +26,14 @@
 #define WIDE 1
 #define PLACES const int row = tid % (ROWS / V) * V, lane = tid / (ROWS / V);
 #endif
-#define OWN (lane * WIDE)
 #define GATHER 1
+#if defined(L_GROUP) && EARLY
+#define OWN (lane * EARLY)
+#define DEPTH(e) ((e) / EARLY * EARLY * STEP + (e) % EARLY)
+#else
+#define OWN (lane * WIDE)
 #define DEPTH(e) ((e) * STEP)
+#endif
 #ifdef L_COMPUTED
 #define L_KNOWN(x, e, k) ACCV x; L_COMPUTED(x, early[e], place, k)
 #define L_VALUE(x, k) \
@@ -58,6 +66,32 @@
   _Pragma("unroll") for (int j = 0; j < SHORT; ++j) \
     if (WHOLE || from + DEPTH(e) < kto) sum[j] += x * S_VALUE(j, k); \
 }
+#ifdef L_GROUP
+#define HALF EARLY
+#define BEGIN_GROUP \
+  struct { L_GROUP } group_; \
+  group_.known_ = 0; \
+  L_FIND(early[0], place, LOAD_AT(own))
+#define MULTIPLY_LOADS(first, last, from) { \
+  int mixed_ = 0; \
+  _Pragma("unroll") for (int e = 1; e < EARLY; ++e) mixed_ |= L_OTHER(early[e], early[0]); \
+  if (!mixed_) { \
+    L_FIND(early[0], place, LOAD_AT(from)) \
+    _Pragma("unroll") for (int e = 0; e < EARLY; ++e) { \
+      const int k = LOAD_AT(from + e); \
+      ACCV x; \
+      L_SHARED(x, early[e], place, k) \
+      _Pragma("unroll") for (int j = 0; j < SHORT; ++j) \
+        if (WHOLE || from + e < kto) sum[j] += x * S_VALUE(j, k); \
+    } \
+  } else { \
+    _Pragma("nounroll") for (int k = from; k < min(from + EARLY, kto); ++k) { \
+      L_VALUE(x, k) \
+      _Pragma("unroll") for (int j = 0; j < SHORT; ++j) sum[j] += x * S_VALUE(j, k); \
+    } \
+  } \
+}
+#endif
 #define ALL_IN_TURN \
   _Pragma(UNROLL) for (int k = own; k < kto; k += STEP) { \
     L_VALUE(x, k) \

@@ -98,7 +98,7 @@ class SkinnyMma(SkinnyMatmul):
 
     def _ahead(
         self, p: MatmulProblem, info, short_rows: int, share: Share, along_k: bool, slice_: int,
-        near: int, computed: bool,
+        near: int, computed: int,
     ) -> Ahead:  # fmt: skip
         gather = 2 if along_k else _gather(p.a)
         deep = share.step * gather
