@@ -5,7 +5,7 @@ import pytest
 
 import kerascl as kc
 from kerascl.compiler.generate.grouped import MOST, grouped
-from kerascl.kernels.contract.computed import Grouped
+from kerascl.kernels.contract.computed import Grouped, Key, Term
 from tests import profiles
 from tests.compiler.test_computed import check, drawn, fours, packed, program, unpacked
 
@@ -47,18 +47,25 @@ def card(request, dev, monkeypatch):
 
 @pytest.mark.parametrize("places", [in_runs, shuffled, one_elsewhere, from_the_end, outside])
 @pytest.mark.parametrize("keys", ["float32", "int32", "int8"])
-@pytest.mark.parametrize("depth, width, rows", [(2048, 64, 1), (1000, 48, 2), (770, 44, 8)])
-def test_weights_whose_groups_lie_anyhow(depth, width, rows, keys, places, card, rng):
+@pytest.mark.parametrize("along", ["rows", "depth"])
+@pytest.mark.parametrize("depth, width, rows", [(2048, 64, 1), (1000, 48, 2), (772, 44, 8)])
+def test_weights_whose_groups_lie_anyhow(depth, width, rows, along, keys, places, card, rng):
+    """What lies side by side are neighbours along the rows, or along the depth, as the logits'."""
     x, w, zeros = drawn(rng, rows, depth), fours(rng, depth, width), fours(rng, GROUPS, width)
     scales, place = drawn(rng, GROUPS, width), places(depth, rng)
 
+    turned = along == "depth"
+
     def product(x, w, scales, zeros, place):
-        at = place.astype("int32")
-        shifted = unpacked(w, width, 1) - kc.take(zeros, at, 0).astype("float32")
-        return x @ (shifted * kc.take(scales, at, 0))
+        at, axis = place.astype("int32"), int(turned)
+        numbers = unpacked(w, depth if turned else width, 1)
+        shifted = numbers - kc.take(zeros, at, axis).astype("float32")
+        weights = shifted * kc.take(scales, at, axis)
+        return x @ (weights.T if turned else weights)
 
     function = kc.jit(product)
-    values = x, packed(w, 1), scales, zeros, place.astype(keys)
+    tables = [t.T.copy() if turned else t for t in (w, scales, zeros)]
+    values = x, packed(tables[0], 1), *tables[1:], place.astype(keys)
     args = [kc.array(v) for v in values]
     found = function(*args)
     if places is outside:
@@ -83,7 +90,11 @@ def test_roundings_stay(card, rng):
     check(kc.jit(product)(*args), x @ weights.astype("float32").numpy().astype(np.float64))
 
 
-KEY = (("float", "key", "table[k]"),)
+TERMS = [Term("row", 8, 1), Term("k", 100, 8)]
+PARAMS = ["__global const float* table", "__global const float* scales", "__global char* zeros"]
+KEY = ("float", "key", "table[k]")
+KEYS = ("uint4", "keys", "*(__global const uint4*)(table + 4*row)")
+WEIGHT = ("char", "weight", "weights[8*k+row]")
 
 
 def test_the_text_is_divided():
@@ -92,9 +103,9 @@ def test_the_text_is_divided():
         "const float scale = scales[8 * at + row]; const char zero = zeros[at];",
         "const float value = (weight - zero) * scale;",
     ]
-    found = grouped(KEY, {"weight", "k"}, {"table", "scales", "zeros", "weights"}, lines, ["value"])
-    assert found == Grouped(
-        (("float", "key"),),
+    assert grouped([KEY], [WEIGHT], TERMS, lines, ["value"], PARAMS) == Grouped(
+        (Key(*KEY, "table"),),
+        False,
         (
             "const int at = (int)key;", "const float scale = scales[8 * at + row];",
             "const char zero = zeros[at];",
@@ -104,25 +115,45 @@ def test_the_text_is_divided():
     )  # fmt: skip
 
 
+def test_neighbours_may_have_keys_of_their_own():
+    """Those are loads that depend on the neighbours' term alone; what is found may depend on the
+    other one."""
+    lines = [
+        "const float scale = scales[8 * (int)as_float(keys.s0) + k];",
+        "const float value = weight * scale;",
+    ]
+    found = grouped([], [WEIGHT, KEYS], TERMS, lines, ["value"], PARAMS)
+    assert found == Grouped(
+        (Key(*KEYS, "table"),), True, (lines[0],), (("float", "scale"),), (lines[1],)
+    )
+
+
 def test_small_numbers_whose_bits_are_looked_at_keep_their_type():
-    lines = ["const char at = table[(int)key];", "const float value = as_uchar(at) * weight;"]
-    found = grouped(KEY, {"weight"}, {"table"}, lines, ["value"])
+    lines = ["const char at = zeros[(int)key];", "const float value = as_uchar(at) * weight;"]
+    found = grouped([KEY], [WEIGHT], TERMS, lines, ["value"], PARAMS)
     assert found.kept == (("char", "at"),)
 
 
 @pytest.mark.parametrize(
     "keys, lines",
     [
-        pytest.param((), ["const float value = table[3] * weight;"], id="no keys"),
-        pytest.param(KEY, ["const float value = key * weight;"], id="nothing behind keys"),
-        pytest.param((("uint4", "key", ""),), ["const float value = table[key.s0];"], id="vectors"),
-        pytest.param(KEY, ["float v; if (key) v = table[0];"], id="other statements"),
+        pytest.param([], ["const float value = scales[3] * weight;"], id="no keys"),
+        pytest.param([KEY], ["const float value = key * weight;"], id="nothing behind keys"),
         pytest.param(
-            KEY, [f"const float v{n} = table[(int)key + {n}];" for n in range(MOST + 1)]
+            [KEY], ["const float v = scales[(int)key];", "const float value = v * key * weight;"],
+            id="a key for each",
+        ),
+        pytest.param([KEY], ["float v; if (key) v = scales[0];"], id="other statements"),
+        pytest.param(
+            [("float", "key", "table[k] + scales[k]")], ["const float value = zeros[(int)key];"],
+            id="keys of two tables",
+        ),
+        pytest.param(
+            [KEY], [f"const float v{n} = scales[(int)key + {n}];" for n in range(MOST + 1)]
             + ["const float value = weight" + "".join(f" + v{n}" for n in range(MOST + 1)) + ";"],
             id="too much to keep",
         ),
     ],
 )  # fmt: skip
 def test_other_texts_stay_whole(keys, lines):
-    assert grouped(keys, {"weight"}, {"table"}, lines, ["value"]) is None
+    assert grouped(keys, [WEIGHT], TERMS, lines, ["value"], PARAMS) is None

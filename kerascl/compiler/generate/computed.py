@@ -68,11 +68,8 @@ class Expression(Computed):
             scope.join()
             outer.separate()
         read = [arg.node for arg in writer.args if isinstance(arg, BufferArg)]
-        shared = None
-        if joined and len(terms) > 1:
-            own = {name for _, name, _ in scope.first} | {term.name for term in terms[1:]}
-            memory = [param.split()[-1] for param in writer.params]
-            shared = grouped(outer.first, own, memory, (*outer.lines, *scope.lines), values)
+        lines = (*outer.lines, *scope.lines)
+        found = grouped(outer.first, scope.first, terms, lines, values, writer.params)
         args = tuple(
             Ref(self._slot_of(a.node)) if isinstance(a, BufferArg) else a for a in writer.args
         )
@@ -88,7 +85,7 @@ class Expression(Computed):
             nbytes=sum(x.nbytes for x in read) / node.size,
             steady=steady,
             apart=apart,
-            grouped=shared,
+            grouped=found if joined else None,
         )
 
 

@@ -18,17 +18,29 @@ class Term(NamedTuple):
     step: int
 
 
+class Key(NamedTuple):
+    """A load whose numbers name groups: its C type, variable, load, and the table it reads."""
+
+    kind: str
+    name: str
+    load: str
+    table: str
+
+
 class Grouped(NamedTuple):
     """What elements share whose keys are equal, and what is left for each of them.
 
     Attributes:
-        keys: C types and variables of those `first` loads that tell groups apart.
-        lines: statements that need nothing but keys and the first term's variable.
+        keys: loads of one number each that depend on the terms behind the first one alone; with
+            `along`, of numbers for all neighbours, which depend on the first term alone.
+        along: whether neighbours have keys of their own, which all must be those of the first.
+        lines: statements that need nothing but keys and the other terms.
         kept: C types and variables of these that are needed by `rest` or are wanted.
-        rest: the other statements of `fixed` and `lines` together.
+        rest: the other statements of `fixed` and `lines` together, which do without keys.
     """
 
-    keys: tuple[tuple[str, str], ...]
+    keys: tuple[Key, ...]
+    along: bool
     lines: tuple[str, ...]
     kept: tuple[tuple[str, str], ...]
     rest: tuple[str, ...]

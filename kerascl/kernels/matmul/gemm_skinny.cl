@@ -10,8 +10,8 @@
 //   EARLY_LOADS BEGIN_LOAD(e, k)   the loads that are under way
 //   SUMS           declares sums of 0
 //   MULTIPLY(e, from)   adds products of the GATHER loads from `e` on of the block at depth `from`
-//   BEGIN_GROUP HALF MULTIPLY_LOADS(first, last, from)   where loads have groups: finds that of the first
-//                  one; loads of a block that are multiplied before any are read anew; multiplies these
+//   BEGIN_GROUPS HALF MULTIPLY_LOADS(first, last, from)   where elements have groups: finds those of the
+//                  first block; so many loads are multiplied before any is read anew; multiplies these
 //   KEEP(j0)       puts sums of the rows of s from j0 on into PART
 //   ALL_IN_TURN    instead, where EARLY is 0
 // EARLY loads of l are under way at once.  The first come before anything is done with s, which may still
@@ -70,8 +70,9 @@
     const int k = LOAD_AT(own + DEPTH(e));
     BEGIN_LOAD(e, k)
   }
-#ifdef BEGIN_GROUP
-  BEGIN_GROUP
+#ifdef BEGIN_GROUPS
+  __local int mixed_;  // whether elements of a run have several groups
+  BEGIN_GROUPS
 #endif
 #ifdef KCL_EARLY
   KCL_EARLY(L_NAMES);
@@ -147,7 +148,7 @@
     }
 #endif
     TAKE(0, HALF)
-#if !defined(BEGIN_GROUP)
+#ifndef BEGIN_GROUPS
     TAKE(HALF, EARLY)
 #endif
   }

@@ -7,12 +7,12 @@ a subclass's.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from kerascl.dtypes import DType
 from kerascl.kernels.contract import arrival
-from kerascl.kernels.contract.computed import Computed, Grouped
+from kerascl.kernels.contract.computed import Computed
 from kerascl.kernels.contract.epilogue import Epilogue
 from kerascl.kernels.contract.plan import Arg, Counters, Division, Launch, Plan, Ref, Scalar
 from kerascl.kernels.contract.sizes import ceil_div, last_power, round_up
@@ -164,9 +164,10 @@ class SkinnyMatmul(Solver):
         along_k, width = self._loads(long, rows, p.k)
         near, reading, nbytes, text = None, None, float(long.dtype.itemsize), ""
         if computed is not None:
+            widths = self._computed_widths(info, count)
             near = operands.closest(
                 computed, operands.Side(rows, long.row), operands.Side(p.k, long.depth),
-                long.offset, self._computed_widths(info, count), (4,), joined=True,
+                long.offset, widths, widths, joined=True,
             )  # fmt: skip
             along_k, width, reading = near
             nbytes, text = reading.nbytes, _computed(near, index)
@@ -269,7 +270,7 @@ class SkinnyMatmul(Solver):
         return along_k, 4 if long.in_fours(long.row, long.depth, rows) else 1
 
     def _computed_widths(self, info, count: int) -> tuple[int, ...]:
-        """How many neighbours along rows may be computed at once, the best first."""
+        """How many neighbours may be computed at once, the best first."""
         return (8, 4) if count <= self.EIGHTS and info.kind != "cpu" else (4,)
 
     def _short_rows(self, count: int) -> int:
@@ -305,7 +306,10 @@ class SkinnyMatmul(Solver):
         self, p: MatmulProblem, info, nbytes: float, rows: int, along_k: bool, width: int
     ) -> list[Share]:
         """Those that costs decide between, of elements of so many bytes."""
-        counts = [8] if along_k else self._rows(p, info, nbytes, rows, width)
+        if along_k:
+            counts = [8] if nbytes >= 1 or info.kind == "cpu" else [32, 16, 8]
+        else:
+            counts = self._rows(p, info, nbytes, rows, width)
         return [
             Share(
                 n, width, THREADS // n * (1 if along_k else width),
@@ -415,45 +419,77 @@ def _computed(near: operands.Neighbours, index: str) -> str:
     given = f"const u{index} given_row_ = (row_), given_k_ = (k_);"
     places = near.places(index, fixed, place)
     values = ", ".join(f"(ACC_T){value}" for value in reading.values)
-    fields = " ".join(f"{kind} {name};" for kind, name, _ in reading.first) or "char none_;"
-    loads = " ".join(f"(first_).{name} = {load};" for _, name, load in reading.first)
-    known = _declared("(first_)", ((kind, name) for kind, name, _ in reading.first))
+    known, loads = _declared("(first_)", reading.first), _loads("(first_)", reading.first)
     return (
-        f"#define L_FIRSTS {fields}\n"
+        f"#define L_FIRSTS {_fields(reading.first)}\n"
         f"#define L_FIRST(first_, row_, k_) {{ {given} {places} {loads} }}\n"
         f"#define L_COMPUTED(x_, first_, row_, k_) {{ {given} {{ {known} "
         f"{near.fixed(index, fixed)} {near.each(index, place)} x_ = (ACCV)({values}); }} }}\n"
-        + (_grouped(reading.grouped, given, known, places, values) if _in_groups(near) else "")
+        + (_grouped(near, given, places, values) if _in_groups(near) else "")
     )
 
 
 def _in_groups(near: operands.Neighbours) -> bool:
-    return near.reading.grouped is not None and not near.along_k
+    """Whether the depth has groups, for whose keys work-items look."""
+    return near.reading.grouped is not None and near.reading.grouped.along == near.along_k
 
 
-def _grouped(grouped: Grouped, given: str, known: str, places: str, values: str) -> str:
-    """The macros L_GROUP, L_FIND, L_SHARED and L_OTHER of skinny_lanes.cl."""
-    own = (*grouped.keys, *grouped.kept)
-    fields = " ".join(f"{kind} {name};" for kind, name in own)
-    keep = " ".join(f"group_.{name} = {name};" for _, name in own)
-    differ = " || ".join(
-        f"{_bits(kind, f'(a_).{name}')} != {_bits(kind, f'(b_).{name}')}"
-        for kind, name in grouped.keys
+def _grouped(near: operands.Neighbours, given: str, places: str, values: str) -> str:
+    """The macros of skinny_lanes.cl for loads that have groups."""
+    grouped = near.reading.grouped
+    assert grouped is not None
+    keys = {key.name for key in grouped.keys}
+    loads = [load for load in near.reading.first if load[1] not in keys]
+    known = _declared("(first_)", loads) + " " + _declared("(group_)", _named(grouped.kept))
+    # of each table, the first number that a load of it gives
+    firsts = {key.table: f"{key.name}{_PARTS[key.kind[-1:]][0]}" for key in reversed(grouped.keys)}
+    place = {key.name: firsts[key.table] if grouped.along else key.name for key in grouped.keys}
+    found = " ".join(
+        f"const {key.kind} {key.name} = ({key.kind})(own_.{place[key.name]});"
+        for key in grouped.keys
     )
-    known += " " + _declared("group_", grouped.kept)
+    differ = " || ".join(
+        f"{_bits(key.kind, f'(a_).{key.name}{part}')} != "
+        f"{_bits(key.kind, f'(b_).{place[key.name]}')}"
+        for key in grouped.keys
+        for part in _PARTS[key.kind[-1:]]
+    )
+    keep = " ".join(f"(group_).{name} = {name};" for _, name in grouped.kept)
     return (
-        f"#define L_GROUP {fields} int known_;\n"
-        f"#define L_OTHER(a_, b_) ({differ})\n"
-        f"#define L_FIND(first_, row_, k_) if (!group_.known_ || L_OTHER(first_, group_)) "
-        f"{{ {given} {_declared('(first_)', grouped.keys)} {places} {' '.join(grouped.lines)} "
-        f"{keep} group_.known_ = 1; }}\n"
-        f"#define L_SHARED(x_, first_, row_, k_) {{ {given} {{ {known} {places} "
+        f"#define L_KEYS {_fields(grouped.keys)}\n"
+        f"#define L_KEY(keys_, row_, k_) {{ {given} {places} {_loads('(keys_)', grouped.keys)} }}\n"
+        f"#define L_DIFFER(a_, b_) ({differ})\n"
+        f"#define L_GROUP {_fields(_named(grouped.kept))}\n"
+        f"#define L_FIND(group_, row_, k_) {{ struct {{ L_KEYS }} own_; L_KEY(own_, row_, k_) "
+        f"{given} {places} {found} {' '.join(grouped.lines)} {keep} }}\n"
+        f"#define L_OWNS {_fields(loads)}\n"
+        f"#define L_OWN(first_, row_, k_) {{ {given} {places} {_loads('(first_)', loads)} }}\n"
+        f"#define L_SHARED(x_, first_, group_, row_, k_) {{ {given} {{ {known} {places} "
         f"{' '.join(grouped.rest)} x_ = (ACCV)({values}); }} }}\n"
     )
 
 
-def _declared(struct: str, fields: Iterable[tuple[str, str]]) -> str:
-    return " ".join(f"const {kind} {name} = {struct}.{name};" for kind, name in fields)
+# The numbers of a variable, by the last letter of its type.
+_PARTS: dict[str, Sequence[str]] = {
+    **dict.fromkeys("rtgdce", ("",)),
+    **{str(n): [f".s{k}" for k in range(n)] for n in (2, 4, 8)},
+}
+
+
+def _named(fields: Iterable[tuple[str, str]]) -> list[tuple[str, str, str]]:
+    return [(kind, name, "") for kind, name in fields]
+
+
+def _fields(loads: Iterable[tuple[str, ...]]) -> str:
+    return " ".join(f"{kind} {name};" for kind, name, *_ in loads) or "char none_;"
+
+
+def _loads(struct: str, loads: Iterable[tuple[str, ...]]) -> str:
+    return " ".join(f"{struct}.{name} = {load};" for _, name, load, *_ in loads)
+
+
+def _declared(struct: str, loads: Iterable[tuple[str, ...]]) -> str:
+    return " ".join(f"const {kind} {name} = {struct}.{name};" for kind, name, *_ in loads)
 
 
 def _bits(kind: str, name: str) -> str:

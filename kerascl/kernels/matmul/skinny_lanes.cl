@@ -3,9 +3,10 @@
 // With L_COMPUTED(x, first, r, k), l does not lie in memory: that sets x to V neighbours, of which along r
 // there may be eight; else V is 4 or 1.  L_FIRST(first, r, k) loads into a struct of L_FIRSTS what does not
 // wait for other loads: it is what lies in memory of l, and is under way early in its place.
-// With L_GROUP, loads have groups: L_OTHER(a, b) tells whether those of two loads differ, L_FIND finds in
-// `group_` what a load's group has in common, and L_SHARED is L_COMPUTED with that.  Neighbours along the
-// depth mostly are of one group, so those are a work-item's loads.
+// With L_GROUP, elements have groups, named by keys of the depth (L_KEY loads L_KEYS, L_DIFFER compares
+// them): L_FIND finds what elements of a group share, L_LOAD is what L_FIRST loads but for keys, and
+// L_SHARED is L_COMPUTED with both. Elements that follow each other along the depth mostly are of one group:
+// where all of a run are, a load's neighbours or else a work-item's loads, the group is found once for these.
 #if V > 1
 #define ACCV CAT(ACC_T, V)
 #define L_READ(p, i) L_LOAD4(p, i)
@@ -27,7 +28,7 @@
 #define PLACES const int row = tid % (ROWS / V) * V, lane = tid / (ROWS / V);
 #endif
 #define GATHER 1
-#if defined(L_GROUP) && EARLY
+#if defined(L_GROUP) && EARLY && !L_ALONG_K
 #define OWN (lane * EARLY)
 #define DEPTH(e) ((e) / EARLY * EARLY * STEP + (e) % EARLY)
 #else
@@ -40,8 +41,13 @@
   ACCV x; \
   struct { L_FIRSTS } own_first; \
   L_FIRST(own_first, place, k) L_COMPUTED(x, own_first, place, k)
+#if defined(L_GROUP) && EARLY
+#define EARLY_LOADS struct { L_OWNS } early[EARLY];
+#define BEGIN_LOAD(e, k) L_OWN(early[e], place, k)
+#else
 #define EARLY_LOADS struct { L_FIRSTS } early[EARLY];
 #define BEGIN_LOAD(e, k) L_FIRST(early[e], place, k)
+#endif
 #else
 #define L_KNOWN(x, e, k) const ACCV x = L_STORED(early[e]);
 #define L_VALUE(x, k) const ACCV x = L_READ(l, (k) * lK);
@@ -50,12 +56,20 @@
 #endif
 #if !L_ALONG_K || V == 1
 #define S_VALUE(j, k) ((ACC_T)S_LOAD(S_ROW(j), S_PLACE(k)))
-#elif S_VECTOR || (STAGE && !defined(INNER_MADE))
-#define S_VALUE(j, k) S_LOAD4(S_ROW(j), (k) - S_FROM)
 #else
-#define S_VALUE(j, k) \
-  ((ACCV)((ACC_T)S_LOAD(S_ROW(j), S_PLACE(k)), (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 1)), \
-          (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 2)), (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 3))))
+#if S_VECTOR || (STAGE && !defined(INNER_MADE))
+#define S_FOUR(j, k) S_LOAD4(S_ROW(j), (k) - S_FROM)
+#else
+#define S_FOUR(j, k) \
+  ((CAT(ACC_T, 4))( \
+      (ACC_T)S_LOAD(S_ROW(j), S_PLACE(k)), (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 1)), \
+      (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 2)), (ACC_T)S_LOAD(S_ROW(j), S_PLACE((k) + 3))))
+#endif
+#if V == 8
+#define S_VALUE(j, k) ((ACCV)(S_FOUR(j, k), S_FOUR(j, (k) + 4)))
+#else
+#define S_VALUE(j, k) S_FOUR(j, k)
+#endif
 #endif
 #define SUMS \
   ACCV sum[SHORT]; \
@@ -66,31 +80,49 @@
   _Pragma("unroll") for (int j = 0; j < SHORT; ++j) \
     if (WHOLE || from + DEPTH(e) < kto) sum[j] += x * S_VALUE(j, k); \
 }
-#ifdef L_GROUP
+#if defined(L_GROUP) && EARLY
+#if L_ALONG_K
+#define RUN V
+#define GROUPS EARLY
+#else
+#define RUN EARLY
+#define GROUPS 1
+#endif
 #define HALF EARLY
-#define BEGIN_GROUP \
-  struct { L_GROUP } group_; \
-  group_.known_ = 0; \
-  L_FIND(early[0], place, LOAD_AT(own))
-#define MULTIPLY_LOADS(first, last, from) { \
-  int mixed_ = 0; \
-  _Pragma("unroll") for (int e = 1; e < EARLY; ++e) mixed_ |= L_OTHER(early[e], early[0]); \
-  if (!mixed_) { \
-    L_FIND(early[0], place, LOAD_AT(from)) \
-    _Pragma("unroll") for (int e = 0; e < EARLY; ++e) { \
-      const int k = LOAD_AT(from + e); \
-      ACCV x; \
-      L_SHARED(x, early[e], place, k) \
-      _Pragma("unroll") for (int j = 0; j < SHORT; ++j) \
-        if (WHOLE || from + e < kto) sum[j] += x * S_VALUE(j, k); \
-    } \
-  } else { \
-    _Pragma("nounroll") for (int k = from; k < min(from + EARLY, kto); ++k) { \
-      L_VALUE(x, k) \
-      _Pragma("unroll") for (int j = 0; j < SHORT; ++j) sum[j] += x * S_VALUE(j, k); \
-    } \
+#define FIND_GROUPS(from) \
+  _Pragma("unroll") for (int e = 0; e < GROUPS; ++e) { L_FIND(group_[e], place, LOAD_AT((from) + DEPTH(e))) }
+#define BEGIN_GROUPS \
+  struct { L_GROUP } group_[GROUPS]; \
+  FIND_GROUPS(own) \
+  barrier(CLK_LOCAL_MEM_FENCE); \
+  if (tid == 0) mixed_ = 0; \
+  barrier(CLK_LOCAL_MEM_FENCE); \
+  for (int k = kfrom + tid * WIDE; k < kto; k += THREADS * WIDE) { \
+    struct { L_KEYS } key_, first_; \
+    L_KEY(key_, 0, k) \
+    L_KEY(first_, 0, kfrom + (k - kfrom) / RUN * RUN) \
+    if (L_DIFFER(key_, first_)) mixed_ = 1; \
   } \
-}
+  barrier(CLK_LOCAL_MEM_FENCE);
+#define MULTIPLY_LOADS(first, last, from) \
+  if (!mixed_) { \
+    _Pragma("unroll") for (int e = 0; e < EARLY; ++e) { \
+      const int k = LOAD_AT(from + DEPTH(e)); \
+      ACCV x; \
+      L_SHARED(x, early[e], group_[e % GROUPS], place, k) \
+      _Pragma("unroll") for (int j = 0; j < SHORT; ++j) \
+        if (WHOLE || from + DEPTH(e) < kto) sum[j] += x * S_VALUE(j, k); \
+    } \
+    if (block + 1 < BLOCKS) { FIND_GROUPS(from + DEPTH(EARLY)) } \
+  } else { \
+    _Pragma("nounroll") for (int e = 0; e < EARLY; ++e) { \
+      const int k = from + DEPTH(e); \
+      if (k < kto) { \
+        L_VALUE(x, k) \
+        _Pragma("unroll") for (int j = 0; j < SHORT; ++j) sum[j] += x * S_VALUE(j, k); \
+      } \
+    } \
+  }
 #endif
 #define ALL_IN_TURN \
   _Pragma(UNROLL) for (int k = own; k < kto; k += STEP) { \
@@ -99,6 +131,11 @@
   }
 #if V == 1
 #define KEEP_SUM(j, sum_) PART(j, lane, row) = sum_;
+#elif L_ALONG_K && V == 8
+#define KEEP_SUM(j, sum_) { \
+  const CAT(ACC_T, 4) four_ = sum_.lo + sum_.hi; \
+  PART(j, lane, row) = (four_.s0 + four_.s1) + (four_.s2 + four_.s3); \
+}
 #elif L_ALONG_K
 #define KEEP_SUM(j, sum_) PART(j, lane, row) = (sum_.s0 + sum_.s1) + (sum_.s2 + sum_.s3);
 #else
