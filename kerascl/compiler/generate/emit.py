@@ -601,8 +601,9 @@ class Scope:
         if old.is_complex:
             return self._cast(f"(({value}).x)", old.real, new)
         if new.is_integer and old.is_float and (span is None or span != known):
-            # drivers differ in what NaN becomes
-            return f"({value} != {value} ? ({new.compute})0 : convert_{new.compute}_sat({value}))"
+            # drivers differ in what NaN becomes; a choice between bytes ends llvmpipe's compiler
+            number = f"{value} != {value} ? ({old.compute})0 : {value}"
+            return f"convert_{new.compute}_sat({number})"
         if new.round and self.rounds and not old.is_bool and known is None:
             if old.is_double and new.name != "bfloat16":  # that is cut from a float everywhere
                 self.writer.helper(_TO_ODD)
