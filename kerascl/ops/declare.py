@@ -95,6 +95,14 @@ def _holds_array(values: Iterable[Any]) -> bool:
     )
 
 
+def _saturated(host: np.ndarray, dtype: DType) -> np.ndarray:
+    """Floats as integers, as a device with float64 converts them."""
+    ends = np.iinfo(dtype.numpy)
+    whole = np.where((host > ends.min) & (host < ends.max), host, 0).astype(dtype.numpy)
+    whole[host >= ends.max], whole[host <= ends.min] = ends.max, ends.min
+    return whole
+
+
 def _host(value: Any, dtype: DType | None) -> np.ndarray:
     """A NumPy array; Python's numbers get kerascl's default dtypes.
 
@@ -114,7 +122,7 @@ def _host(value: Any, dtype: DType | None) -> np.ndarray:
         saturates = floats.is_float and dtype.is_integer
         if saturates and (device().info.fp64 or not floats.is_double):
             return host
-        return host.astype(dtype.numpy)
+        return _saturated(host, dtype) if saturates else host.astype(dtype.numpy)
     if host.dtype == np.complex128 and not typed:
         host = host.astype(np.complex64)
     elif host.dtype == np.float64 and not typed:

@@ -1,6 +1,7 @@
 """What arrives as it was: byte orders, Python's numbers, dtype records, and dtypes of results."""
 
 import copy
+import dataclasses
 import operator
 import pickle
 
@@ -75,10 +76,25 @@ def test_arrays_without_a_place_on_the_device():
 
 
 def test_floats_saturate_in_integers_wherever_they_come_from():
+    fp64 = device.default().info.fp64
     host = np.array([1e20, -1e20, np.nan, -3.7, np.inf])
     expected = [2**31 - 1, -(2**31), 0, -3, 2**31 - 1]
-    for found in (kc.array(host, "int32"), kc.array(host).astype("int32")):
-        np.testing.assert_array_equal(found.numpy(), expected)
+    single = kc.array(host.astype(np.float32))
+    for found in (kc.array(host, "int32"), kc.array(host).astype("int32") if fp64 else single):
+        np.testing.assert_array_equal(found.astype("int32").numpy(), expected)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_float64_saturates_where_the_device_has_none(dtype, monkeypatch):
+    """There NumPy converts, which leaves undefined what no integer is."""
+    on = device.default()
+    monkeypatch.setattr(on, "info", dataclasses.replace(on.info, fp64=False))
+    ends = np.iinfo(dtype)
+    host = np.array([1e20, -1e20, np.nan, -3.7, 100.9, np.inf, ends.max, ends.min, 2.0**63])
+    whole = [ends.max, ends.min, 0, max(-3, ends.min), 100, ends.max, ends.max, ends.min]
+    whole.append(min(2**63, ends.max))
+    np.testing.assert_array_equal(kc.array(host, dtype).numpy(), np.array(whole, dtype))
+    assert kc.array(np.float64(1e20), dtype).item() == ends.max
 
 
 # -- Python's numbers ---------------------------------------------------------
