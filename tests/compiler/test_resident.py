@@ -610,7 +610,7 @@ def test_what_a_team_cannot_do_is_left_alone(text):
         parts.part(source, "k", (), Shape((1,), (64,), 64, 64))
 
 
-def test_weights_are_read_before_others_have_written(device_of, rng):
+def test_weights_are_read_before_others_have_written(dev, device_of, rng):
     """A product's function waits by itself, behind its loads of what the loop only reads."""
     width = 640
     x, w = rng.standard_normal((1, width)), rng.standard_normal((width, width)) / width**0.5
@@ -631,13 +631,15 @@ def test_weights_are_read_before_others_have_written(device_of, rng):
         for leaf in step.leaves if leaf.name == "resident"
     }  # fmt: skip
     waits = text.count("if (kr_due) kr_wait(kr_call, kr_word, kr_turn)")
-    assert waits == (device_of == "rtx4090")  # processors' products have no loads under way
+    assert waits == (dev.info.kind == "gpu")  # processors' products have no loads under way
 
 
 # -- the self-test
 
 
 def test_the_self_test_by_one_group(dev):
+    if "cuts_loops" in dev.info.quirks:
+        pytest.skip("one group runs all groups of all calls, more than a loop may have rounds here")
     resident_selftest.exercise(dev, Team(1, 0, False, dev.info.device_atomics), 2, 2)
 
 
