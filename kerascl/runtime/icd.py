@@ -82,23 +82,23 @@ def intel_cpu_library() -> Path | None:
 
 def read_folder(folder: str | Path) -> list[Driver]:
     """The drivers named by a folder of .icd files, with what is visibly wrong with each."""
-    drivers = []
     try:
         files = sorted(Path(folder).glob("*.icd"))
     except OSError:
         return []
-    for file in files:
-        try:
-            lines = file.read_text(errors="replace").split("\n")
-        except OSError as error:
-            drivers.append(Driver(str(file), "", f"cannot be read: {error.strerror}"))
-            continue
-        library = next((line.strip() for line in lines if line.strip()), "")
-        problem = "" if library else "the file is empty"
-        if os.path.isabs(library) and not os.path.exists(library):
-            problem = f"it names {library}, which does not exist"
-        drivers.append(Driver(str(file), library, problem))
-    return drivers
+    return [_read(file) for file in files]
+
+
+def _read(file: Path) -> Driver:
+    try:
+        lines = file.read_text(errors="replace").split("\n")
+    except OSError as error:
+        return Driver(str(file), "", f"cannot be read: {error.strerror}")
+    library = next((line.strip() for line in lines if line.strip()), "")
+    problem = "" if library else "the file is empty"
+    if os.path.isabs(library) and not os.path.exists(library):
+        problem = f"it names {library}, which does not exist"
+    return Driver(str(file), library, problem)
 
 
 def load_problem(library: str) -> str:
@@ -157,7 +157,12 @@ def _prepare() -> Setup:
     ours = _MARK in asked
     if asked and not ours:
         remarks: tuple[str, ...] = ()
-        drivers = read_folder(asked) if os.path.isdir(asked) else [Driver(VENDORS, asked)]
+        if os.path.isdir(asked):
+            drivers = read_folder(asked)
+        elif asked.endswith(".icd"):  # one file of such a folder, as ocl-icd takes it, too
+            drivers = [_read(Path(asked))]
+        else:
+            drivers = [Driver(VENDORS, asked)]
         if library is not None and not any(_same(d.library, library) for d in drivers):
             remarks = (
                 f"{VENDORS}={asked} is set, so the pip-installed driver {library} is not offered",

@@ -51,6 +51,12 @@ def test_the_folder_has_the_system_s_drivers_and_the_pip_one(place):
     assert icd.prepare() is setup
 
 
+def test_one_file_of_a_folder_names_its_driver(place, monkeypatch):
+    monkeypatch.setenv(icd.VENDORS, f"{place}/vendors/good.icd")
+    (driver,) = icd.prepare().drivers
+    assert driver.library == f"{place}/libgood.so.1" and not driver.problem
+
+
 def test_a_child_process_sees_the_same_folder(place, monkeypatch):
     icd.prepare()
     first = os.environ[icd.VENDORS]
