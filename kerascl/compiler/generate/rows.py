@@ -158,12 +158,11 @@ class Layout:
         stores = [f"l{name}[{own}] = {name};" for _, name in states]
         scope.lines += [f"if (rl % {lanes} == 0) {{", *stores, "}"] if lanes > 1 else stores
         scope.lines.append("barrier(CLK_LOCAL_MEM_FENCE);")
-        if places <= lanes:
-            pass  # lanes take what is left
-        elif self.gathers:
-            self._gather(scope, register, places)
-        else:
-            self._halve(scope, register)
+        if places > lanes:  # else lanes take what is left
+            if self.gathers:
+                self._gather(scope, register, places)
+            else:
+                self._halve(scope, register)
         self.take(scope, register)
 
     def take(self, scope: Scope, register: Any) -> None:

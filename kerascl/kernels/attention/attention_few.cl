@@ -163,9 +163,6 @@ __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_few
     pStat[ROW_NUMBER] = top + log2(total);
 #endif
   }
-#if ARRIVES
-  __local int last;
-  if (kcl_last_group(arrivals + arrival + ROW_NUMBER, SPLITS, &last)) JOIN_SLICES
-#endif
+  JOIN_IF_LAST
 }
 #endif

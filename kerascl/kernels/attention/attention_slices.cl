@@ -22,6 +22,15 @@
     if (lid == 0) pStat[ROW_NUMBER] = top_ + log2(total_); \
   }
 
+// In the kernel that leaves slices: the last of a row's groups to arrive joins them.
+#if ARRIVES
+#define JOIN_IF_LAST \
+  __local int last_; \
+  if (kcl_last_group(arrivals + arrival + ROW_NUMBER, SPLITS, &last_)) JOIN_SLICES
+#else
+#define JOIN_IF_LAST
+#endif
+
 #if JOIN
 __kernel __attribute__((reqd_work_group_size(THREADS, 1, 1))) void attention_join(
     __global const float* slices, __global float* restrict pStat, const int T,
