@@ -175,6 +175,7 @@ class Programs:
         self.keep_on_disk(True)
         self._always = always(device.info)
         self._guard_lock = threading.RLock()
+        self._in_turn = threading.Lock()  # held by the one that compiles, where all cannot
         self._feeding = threading.Lock()  # held by the one that has other processes build
         self.built_from_source = 0
         self.loaded_from_disk = 0
@@ -506,8 +507,10 @@ class Programs:
         """
         device = self._device
         program = Program(device.context, device.handle, source)
+        in_turn = "compiles_in_turn" in device.info.quirks
         try:
-            program.build(options)
+            with self._in_turn if in_turn else contextlib.nullcontext():
+                program.build(options)
         except cl.Error as error:
             if error.code in LOST:
                 raise device.queue.failure(error.code, "a build") from error

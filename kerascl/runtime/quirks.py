@@ -296,6 +296,11 @@ TABLE = (
         {"registers": 64},
     ),
     Quirk("no_binaries", "program binaries of a simulator are not loaded again", _oclgrind),
+    Quirk(
+        "compiles_in_turn",
+        "its compiler now and then ends the process (signal 11) where two threads compile at once",
+        _oclgrind,
+    ),
 )
 
 

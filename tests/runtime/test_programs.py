@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -261,6 +262,26 @@ def test_building_several(dev, monkeypatch):
     with pytest.raises(CompileError, match="undeclared_name"):
         owner.build([(BROKEN, ()), (unique(), ("-DOFFSET=7",))])
     assert owner.built_from_source == made + 1
+
+
+@pytest.mark.parametrize("alone", [True, False])
+def test_compilers_that_must_be_alone(dev, monkeypatch, alone):
+    quirks = dev.info.quirks - {"compiles_in_turn"} | ({"compiles_in_turn"} if alone else set())
+    monkeypatch.setattr(dev, "info", dataclasses.replace(dev.info, quirks=frozenset(quirks)))
+    monkeypatch.setenv("KERASCL_BUILD_THREADS", "4")
+    here, met = set(), []
+
+    def build(self, options):
+        here.add(id(self))
+        time.sleep(0.05)
+        met.append(len(here))
+        here.discard(id(self))
+
+    monkeypatch.setattr(programs.Program, "build", build)
+    made = programs.Programs(dev)
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda k: made._compiled(f"__kernel void k{k}() {{}}", ()), range(4)))
+    assert (max(met) == 1) == alone
 
 
 @pytest.fixture
