@@ -34,6 +34,7 @@ import numpy as np
 
 import kerascl as kc
 from kerascl.runtime import device
+from kerascl.runtime.copies import Copies
 from kerascl.runtime.profile import profile
 
 START = time.time()
@@ -335,11 +336,9 @@ def microseconds(function: Any, sets: list[list[Any]], calls: int) -> tuple[floa
     return float(np.median(times)), each
 
 
-def copy_time(moved: float, calls: int) -> float:
+def copy_time(moved: float) -> float:
     """Microseconds of a copy that reads and writes `moved` bytes together."""
-    arrays = 1 + min(40, int(ROTATED // moved))
-    sets = [[kc.array(drawn(max(1, int(moved / 8))))] for _ in range(arrays)]
-    return microseconds(kc.jit(lambda x: -x), sets, calls)[0]
+    return Copies(device.default(), [int(moved)])(int(moved)) / 1e3
 
 
 def main() -> int:
@@ -359,7 +358,7 @@ def main() -> int:
     before = json.loads(args.beside.read_text()) if args.beside else {}
     say(kc.__file__, device.default().info.name)
     large = 512e6 / small
-    rate = large / copy_time(large, args.calls)  # bytes a microsecond
+    rate = large / copy_time(large)  # bytes a microsecond
     say(f"copy {rate * 1e-3:.0f} GB/s")
     say(f"{'case':20} {'dtype':8} {'us':>9} {'GB/s':>6} {'copy':>5} {'equal':>5} {'before':>9} "
         f"{'is':>5} launches, errors")  # fmt: skip
@@ -387,7 +386,7 @@ def main() -> int:
             times[label] = us
             old = before.get(label)
             beside = f"{old:9.2f} {us / old:5.2f}" if old else f"{'':9} {'':5}"
-            equal = copy_time(moved, args.calls) / us
+            equal = copy_time(moved) / us
             say(f"{name:20} {dtype:8} {us:9.2f} {moved / us * 1e-3:6.0f} {moved / us / rate:4.0%} "
                 f" {equal:4.0%}  {beside} {launches}  {found}")  # fmt: skip
             if args.save:

@@ -53,7 +53,8 @@ class Copies:
         while grid[-1] < max(sizes):
             grid.append(min(math.ceil(grid[-1] * _STEP), most))
         a, b = device.buffers.allocate(most), device.buffers.allocate(most)
-        device.queue.fill(a, np.float32(1.5))
+        for buffer in (a, b):  # also what is written: where it lies may be found at first use
+            device.queue.fill(buffer, np.float32(1.5))
         for size in grid:
             self._sizes.append(size)
             self._times.append(_median(device, a, b, most // _ITEM, size // (2 * _ITEM)))
