@@ -77,6 +77,15 @@ def run_outputs(
     return results
 
 
+def changed(plan: Plan, fault: tuple[str, str]) -> None:
+    """Replace a piece of a plan's texts, which must be there, with what is wrong."""
+    assert any(fault[0] in launch.source for launch in plan.launches), fault[0]
+    plan.launches[:] = [
+        dataclasses.replace(launch, source=launch.source.replace(*fault))
+        for launch in plan.launches
+    ]
+
+
 def _upload(dev: device.Device, data: bytes):
     array = np.frombuffer(data or b"\0" * 16, np.uint8)
     buffer = dev.buffers.allocate(array.nbytes)

@@ -18,7 +18,7 @@ from kerascl.kernels.selftests import trial
 from kerascl.kernels.units import attention16
 from kerascl.runtime.errors import DeviceError
 from tests.kernels import emulator, ptx
-from tests.kernels.harness import poisoned, run_outputs
+from tests.kernels.harness import changed, poisoned, run_outputs
 from tests.kernels.mma_emulator import emulated16
 from tests.kernels.test_attention import Case, attention_of, close, contiguous, tensor
 
@@ -32,9 +32,7 @@ def run(case, info, dev, tile=SMALL, groups=2, fault=None):
     assert takes(p)
     plan = HopperAttention(tile, groups).plan(p, info, store_epilogue(p.dtype))
     if fault:
-        (launch,) = plan.launches
-        assert fault[0] in launch.source
-        plan.launches[0] = dataclasses.replace(launch, source=launch.source.replace(*fault))
+        changed(plan, fault)
     outs = {
         "out": poisoned(case.y.shape, p.dtype),
         "stat": poisoned((p.batch, p.heads, p.length), dtypes.float32),
@@ -296,9 +294,7 @@ def test_self_test(cpu_dev, cpu_info, monkeypatch):
 
     def compute(plan, inputs, outs, dev):
         if fault and emulator.is_emulated(plan.launches[0]):
-            (launch,) = plan.launches
-            assert fault[0] in launch.source
-            plan.launches[0] = dataclasses.replace(launch, source=launch.source.replace(*fault))
+            changed(plan, fault)
         for name, got in emulator.run_outputs_of(plan, inputs, outs, cpu_dev).items():
             outs[name][...] = got
 

@@ -19,7 +19,7 @@ from kerascl.kernels.selftests import trial
 from kerascl.kernels.units import attention16
 from kerascl.runtime.errors import DeviceError
 from tests.kernels import emulator, ptx
-from tests.kernels.harness import poisoned, run_outputs
+from tests.kernels.harness import changed, poisoned, run_outputs
 from tests.kernels.mma_emulator import emulated16
 from tests.kernels.test_attention import Case, attention_of, close, contiguous, tensor
 from tests.kernels.test_wgmma_attention import DROPOUTS, statistic
@@ -51,11 +51,7 @@ def run(case, info, dev, queries=SMALL, keys=SMALL, groups=2, fault=None):
     assert takes(p)
     plan = HopperAttentionGradient(queries, keys, groups).plan(p, info, store_epilogue(p.dtype))
     if fault:
-        assert any(fault[0] in launch.source for launch in plan.launches)
-        plan.launches[:] = [
-            dataclasses.replace(launch, source=launch.source.replace(*fault))
-            for launch in plan.launches
-        ]
+        changed(plan, fault)
     return emulator.run_outputs_of(plan, inputs_of(case), outputs_of(case), dev)
 
 
@@ -384,11 +380,7 @@ def test_self_test(cpu_dev, cpu_info, monkeypatch):
 
     def compute(plan, inputs, outs, dev):
         if fault:
-            assert any(fault[0] in launch.source for launch in plan.launches)
-            plan.launches[:] = [
-                dataclasses.replace(launch, source=launch.source.replace(*fault))
-                for launch in plan.launches
-            ]
+            changed(plan, fault)
         for name, got in emulator.run_outputs_of(plan, inputs, outs, cpu_dev).items():
             outs[name][...] = got
 

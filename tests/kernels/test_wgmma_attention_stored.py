@@ -18,6 +18,7 @@ from kerascl.kernels.hopper.selftests import attention_gradient_stored as selfte
 from kerascl.kernels.selftests import trial
 from kerascl.runtime.errors import DeviceError
 from tests.kernels import emulator, ptx, sass
+from tests.kernels.harness import changed
 from tests.kernels.test_attention import Case, close
 from tests.kernels.test_wgmma_attention import DROPOUTS
 from tests.kernels.test_wgmma_attention import hopper as hopper_card
@@ -27,15 +28,6 @@ hopper = hopper_card
 BF16, F16 = dtypes.bfloat16, dtypes.float16
 SMALL = Tile(1, 32, 3, local=1)
 FEW = QueryTile(1, 3)
-
-
-def changed(plan, fault):
-    """A plan with one piece of its text replaced."""
-    assert any(fault[0] in launch.source for launch in plan.launches), fault[0]
-    plan.launches[:] = [
-        dataclasses.replace(launch, source=launch.source.replace(*fault))
-        for launch in plan.launches
-    ]
 
 
 def run(case, info, dev, keys=SMALL, queries=FEW, groups=2, heads=None, fault=None):

@@ -19,6 +19,7 @@ from kerascl.kernels.hopper.selftests import attention_gradient_whole as selftes
 from kerascl.kernels.selftests import trial
 from kerascl.runtime.errors import DeviceError
 from tests.kernels import emulator, ptx
+from tests.kernels.harness import changed
 from tests.kernels.test_attention import Case, close
 from tests.kernels.test_wgmma_attention import DROPOUTS
 from tests.kernels.test_wgmma_attention import hopper as hopper_card
@@ -35,9 +36,7 @@ def run(case, info, dev, groups=2, fault=None):
     if fault:
         (launch,) = plan.launches
         assert launch.source.count(fault[0]) == 1, fault[0]
-        plan.launches[:] = [
-            dataclasses.replace(launch, source=launch.source.replace(*fault))
-        ]
+        changed(plan, fault)
     return emulator.run_outputs_of(plan, inputs_of(case), outputs_of(case), dev)
 
 
@@ -196,11 +195,7 @@ def test_self_test(cpu_dev, cpu_info, monkeypatch):
 
     def compute(plan, inputs, outs, dev):
         if fault:
-            (launch,) = plan.launches
-            assert fault[0] in launch.source
-            plan.launches[:] = [
-                dataclasses.replace(launch, source=launch.source.replace(*fault))
-            ]
+            changed(plan, fault)
         for name, got in emulator.run_outputs_of(plan, inputs, outs, cpu_dev).items():
             outs[name][...] = got
 
