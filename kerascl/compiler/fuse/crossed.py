@@ -88,7 +88,7 @@ class Crossing:
 
     def _trial(self, one: Cluster, two: Cluster) -> Cluster | None:
         """What two clusters would make, if no value is read where it is not known."""
-        if one.shape != two.shape:
+        if one.shape != two.shape or one.phase != two.phase:
             return None
         rows = [x for x in (one, two) if x.columns or not _reduces_columns(x)]
         if not rows or {_axes(x) for x in rows} != {_axes(rows[0])}:
@@ -98,7 +98,7 @@ class Crossing:
             return None
         members = sorted(one.members + two.members, key=lambda m: self.position[id(m)])
         trial = Cluster("reduction", one.shape, rows[0].axes, members, index=one.index)
-        trial.staged = True
+        trial.staged, trial.phase = True, one.phase
         for x in (one, two):
             if x in rows:
                 trial.row |= x.row

@@ -13,6 +13,7 @@ from kerascl.compiler.fuse.targets import Computing, Reads, choose_targets, read
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.cluster import Cluster
 from kerascl.compiler.graph.in_place import STORE, UPDATED, ReadLater, carry_of
+from kerascl.compiler.graph.pieces import phases
 from kerascl.core.node import Node
 from kerascl.core.op import Kind
 from kerascl.ops.nn import VARIANCE
@@ -24,11 +25,17 @@ class Grouping:
     """Builds clusters greedily, in topological order, keeping the order of clusters acyclic."""
 
     def __init__(
-        self, stored: set[int], now: Context, computed: dict[int, int], memory: dict[int, Node]
+        self,
+        stored: set[int],
+        now: Context,
+        computed: dict[int, int],
+        memory: dict[int, Node],
+        phase: dict[int, int],
     ) -> None:
         self.stored = stored
         self.now = now
         self.computed = computed
+        self.phase = phase
         self.memory = memory  # by the id of each store in place: what it replaces
         self.replaced: dict[int, Node] = {}  # by id: what stores among the clusters do
         self.clusters: list[Cluster] = []
@@ -73,6 +80,7 @@ class Grouping:
 
     def _open(self, cluster: Cluster, node: Node, reads: Reads, joined: Join) -> None:
         cluster.index = len(self.clusters)
+        cluster.phase = self.phase.get(id(node), 0)
         self.clusters.append(cluster)
         self._join(cluster, node, reads, joined)
 
@@ -122,6 +130,8 @@ class Grouping:
                     found.setdefault(cluster.index, cluster)
         earlier = self._earlier(node, reads)
         for _, cluster in sorted(found.items(), reverse=True):
+            if cluster.phase != self.phase.get(id(node), 0):
+                continue
             if self._acyclic(cluster, earlier) and not self._uses_replaced(cluster, node):
                 inside = {key for key in reads.nodes if self.of.get(key) is cluster}
                 joined = join(cluster, node, reads, inside, self.now)
@@ -186,7 +196,7 @@ def group(
         accepts, length, varied, busy_rows, update_limit, most_buffers, most_reductions, apart
     )
     memory = {id(node.inputs[0]): node.inputs[1] for node in nodes if node.op is UPDATED}
-    grouping = Grouping(stored, now, computed, memory)
+    grouping = Grouping(stored, now, computed, memory, phases(nodes))
     for node in targets:
         grouping.add(node)
     if crosses is not None:
@@ -207,10 +217,11 @@ def _cross(grouping: Grouping, nodes: list[Node], roots: list[Node], accepts: Ac
 
 
 def _ordered(clusters: list[Cluster]) -> list[Cluster]:
-    """A topological order; clusters keep their place where nothing forces another."""
+    """A topological order, phase after phase; clusters keep their place where nothing forces
+    another."""
     done = 0
     result: list[Cluster] = []
-    waiting = list(clusters)
+    waiting = sorted(clusters, key=lambda cluster: cluster.phase)
     while waiting:
         rest = []
         for cluster in waiting:

@@ -13,6 +13,7 @@ from kerascl.compiler import library
 from kerascl.compiler.fuse.inline import Statements
 from kerascl.compiler.graph import views
 from kerascl.compiler.graph.in_place import STORE, UPDATED
+from kerascl.compiler.graph.pieces import phases
 from kerascl.core.node import Node
 from kerascl.core.op import CONST, Kind
 from kerascl.ops.declare import CAST
@@ -201,6 +202,7 @@ class _Walk:
         self.nbytes = {id(node): node.nbytes for node in nodes}
         self.possible: dict[int, tuple[int, Node]] = {}
         self.computed: dict[int, int] = {}
+        self._end_phases(nodes)
         for node in nodes:
             if node.op.kind is Kind.LIBRARY:
                 bases = [read.base for read in library.operands(node)]
@@ -208,6 +210,15 @@ class _Walk:
                 if k is not None:
                     self.possible[id(node)] = k, bases.pop(k)
                 self.target.update(map(id, bases))
+
+    def _end_phases(self, nodes: list[Node]) -> None:
+        """Store what a phase computes for a later one, such as a sum of pieces so far: else what it
+        is made of would live on."""
+        phase = phases(nodes)
+        for node in nodes if phase else ():
+            for x in map(views.storage, node.inputs):
+                if x.op.kind is Kind.POINTWISE and 0 < phase.get(id(x), 0) < phase[id(node)]:
+                    self.target.add(id(x))
 
     def _single(self, node: Node, bases: list[Node]) -> int | None:
         """The input that the kernel of a library operation could compute, if nothing else reads

@@ -27,6 +27,7 @@ class Cluster:
         stores: members whose value must be written to memory.
         statements: about how many one element takes.
         computed: the input of a library operation that its kernel computes as it reads it.
+        phase: of all members, see `graph.pieces.phases`.
     """
 
     kind: str
@@ -41,6 +42,7 @@ class Cluster:
     stores: list[Node] = field(default_factory=list)
     statements: int = 0
     computed: int | None = None
+    phase: int = 0
     index: int = 0
     before: int = 0  # bit set of clusters that must run earlier
 

@@ -1,6 +1,6 @@
 """Simplify a graph before compiling it: equal values once, fewer views, padding in convolutions,
 attention that is written out by its kernels, sums of products as one, gradients of dense layers
-together, large products with aligned rows.
+together, large products in pieces and with aligned rows.
 
 The graph that users hold is never changed: new nodes are made where something
 differs.  Leaves are kept, so that a compiled program finds its inputs.
@@ -17,7 +17,8 @@ from kerascl.compiler.graph.chains import Replacement, chains
 from kerascl.compiler.graph.dense import dense_gradients
 from kerascl.compiler.graph.formula import Formula, formula_of
 from kerascl.compiler.graph.kept import kept_dropout
-from kerascl.compiler.graph.pitch import with_longer_rows
+from kerascl.compiler.graph.pieces import Pieces, in_pieces
+from kerascl.compiler.graph.pitch import LongerRows, with_longer_rows
 from kerascl.compiler.graph.products import summed_products
 from kerascl.compiler.graph.scaled import scaled_queries
 from kerascl.compiler.graph.symbolic import strides_of
@@ -32,6 +33,8 @@ from kerascl.ops.declare import CAST
 from kerascl.ops.pointwise import multiply
 from kerascl.ops.views import EXPAND, PAD, PERMUTE, RESHAPE, SLICE
 from kerascl.runtime.device import DeviceInfo
+
+MOST_IN_PIECES = 8  # products of a graph that are computed in pieces
 
 
 def rewrite(
@@ -55,26 +58,15 @@ def rewrite(
         graph.add(node)
     found = [graph.new[id(root)] for root in roots]
     simpler = topological(found)
-    for replacements in (
-        chains, scaled_queries, kept_dropout, summed_products, dense_gradients
-    ):  # fmt: skip
-        instead = replacements(simpler, found, info)
-        if instead:
-            serials = graph.origin
-            graph = _Rewriter(simpler, info, instead)
-            for node in _in_order(simpler, instead):
-                graph.add(node, serials.get(id(node)))
-            found = [graph.new[id(new)] for new in found]
-            simpler = topological(found)
-    longer = with_longer_rows(simpler, found, info)
-    if longer is not None:
-        serials = graph.origin
-        found = [longer.new[id(new)] for new in found]
-        simpler = topological(found)
-        graph = _Rewriter(simpler, info)
-        for node in simpler:
-            graph.add(node, serials.get(longer.origin.get(id(node), id(node))))
-        found = [graph.new[id(new)] for new in found]
+    now = _Simplified(graph, found, simpler, info)
+    for replacements in (chains, scaled_queries, kept_dropout, summed_products):
+        now.replace(replacements(now.nodes, now.roots, info))
+    for _ in range(MOST_IN_PIECES):
+        if not now.rebuild(in_pieces(now.nodes, now.roots, info)):
+            break
+    now.replace(dense_gradients(now.nodes, now.roots, info))
+    now.rebuild(with_longer_rows(now.nodes, now.roots, info))
+    found = now.roots
     taken: set[int] = set()
     new_roots = []
     for root, new in zip(roots, found, strict=True):
@@ -83,7 +75,43 @@ def rewrite(
             new = place = Node(COPY, (new,), (), new.shape, new.dtype)
         taken.add(id(place))
         new_roots.append(new)
-    return topological(new_roots), new_roots, graph.origin
+    return topological(new_roots), new_roots, now.graph.origin
+
+
+class _Simplified:
+    """A graph on its way from one pass to the next: its nodes, its roots, and who made it."""
+
+    def __init__(
+        self, graph: _Rewriter, roots: list[Node], nodes: list[Node], info: DeviceInfo
+    ) -> None:
+        self.graph, self.roots, self.nodes, self.info = graph, roots, nodes, info
+
+    def replace(self, instead: Mapping[int, Replacement]) -> None:
+        """Put formulas in place of nodes."""
+        if not instead:
+            return
+        serials = self.graph.origin
+        self.graph = _Rewriter(self.nodes, self.info, instead)
+        for node in _in_order(self.nodes, instead):
+            self.graph.add(node, serials.get(id(node)))
+        self._take(self.roots)
+
+    def rebuild(self, built: Pieces | LongerRows | None) -> bool:
+        """Go on with what a pass has built again; whether there is anything."""
+        if built is None:
+            return False
+        serials = self.graph.origin
+        roots = [built.new[id(root)] for root in self.roots]
+        nodes = topological(roots)
+        self.graph = _Rewriter(nodes, self.info)
+        for node in nodes:
+            self.graph.add(node, serials.get(built.origin.get(id(node), id(node))))
+        self._take(roots)
+        return True
+
+    def _take(self, roots: list[Node]) -> None:
+        self.roots = [self.graph.new[id(root)] for root in roots]
+        self.nodes = topological(self.roots)
 
 
 def _in_order(nodes: Sequence[Node], instead: Mapping[int, Replacement]) -> list[Node]:

@@ -205,6 +205,7 @@ class _Lowering:
         self.aliases: set[tuple[int, int]] = set()
         self.generated: list[tuple[Step, Source]] = []
         self.layer = ""  # of the cluster at hand
+        self.phase_of: dict[int, int] = {}  # of slots that no input is: which one, if not the first
 
     def slot(self, node: Node) -> int:
         """The slot of a storage node."""
@@ -224,14 +225,20 @@ class _Lowering:
         return len(self.slots) - 1
 
     def add(self, cluster: Cluster) -> None:
+        """The steps of a cluster."""
+        before = len(self.steps)
         if cluster.kind == "library":
             self._library(cluster)
         else:
             self._generated(cluster)
+        for step in self.steps[before:]:
+            step.phase = cluster.phase
         self._note_aliases(cluster)
 
     def _note_aliases(self, cluster: Cluster) -> None:
-        """Which leaves each stored member may overwrite in place."""
+        """Which leaves, and sums of earlier phases, each stored member may overwrite in place."""
+        if cluster.phase:
+            self.phase_of.update((self.slot(m), cluster.phase) for m in cluster.stores)
         read, row = cluster.patterns, cluster.row
         if cluster.columns:  # these are stored by a second kernel, which reads nothing else
             row, read = cluster.columns, {}
@@ -248,9 +255,18 @@ class _Lowering:
                 continue
             for key, patterns in read.items():
                 if patterns == {"same"} and key in self.slot_of:
-                    leaf = self.slots[self.slot_of[key]]
-                    if leaf.kind == "input" and leaf.nbytes == member.nbytes:
-                        self.aliases.add((self.slot_of[key], self.slot(member)))
+                    place = self.slot_of[key]
+                    if self._is_replaced(place, cluster) and (
+                        self.slots[place].nbytes == member.nbytes
+                    ):
+                        self.aliases.add((place, self.slot(member)))
+
+    def _is_replaced(self, slot: int, cluster: Cluster) -> bool:
+        """Whether what a cluster makes of a slot, element by element, may take its place: of an
+        input, and of what an earlier phase made, as sums over pieces are."""
+        kind, phase = self.slots[slot].kind, self.phase_of.get(slot)
+        earlier = phase is not None and 0 < phase < cluster.phase
+        return kind == "input" or (kind == "temporary" and earlier)
 
     def _joined(self, cluster: Cluster) -> bool:
         """Copy the parts of a large array that is only joined, if each lies in memory whole."""
@@ -571,6 +587,7 @@ class _Lowering:
             self.generated = offsets.share(self.generated)
             self._share_units()
             self.steps = schedule.early(self.steps, self.slots)
+        memory.replace(self.steps, self.slots, self.aliases)
         return Program(self.steps, self.slots, self.aliases)
 
 

@@ -5,7 +5,47 @@ from __future__ import annotations
 from bisect import insort
 from collections.abc import Sequence
 
+from kerascl.compiler.program.program import Slot, Step, Use
+
 ALIGNMENT = 512  # bytes; more than any kernel asks for
+
+
+def replace(steps: Sequence[Step], slots: Sequence[Slot], aliases: set[tuple[int, int]]) -> None:
+    """Put temporaries in the place of others that die as they are made of them.
+
+    Args:
+        steps: in their final order; those of a program, not loops, change in place.
+        slots: what their arguments use.
+        aliases: (slot, other) where the other may lie in the slot's memory, if the step that first
+            uses it is the last to use the slot.
+    """
+    both = [p for p in aliases if all(slots[s].kind == "temporary" for s in p)]
+    if not both:
+        return
+    users: dict[int, list[int]] = {}
+    for k, step in enumerate(steps):
+        for slot in step.used:
+            users.setdefault(slot, []).append(k)
+    names: dict[int, int] = {}
+    for old, new in sorted(both, key=lambda pair: users[pair[1]][0] if pair[1] in users else -1):
+        if new in names or old not in users or new not in users or old in names.values():
+            continue
+        met = users[old][-1] == users[new][0]
+        plain = all(type(steps[k]) is Step for k in (*users[old], *users[new]))
+        if met and plain:
+            names[new] = old
+    for new in names:  # in their order, so that what stands before is known
+        names[new] = names.get(names[new], names[new])
+    for step in {id(step): step for step in steps}.values():
+        if step.used.isdisjoint(names):
+            continue
+        step.args = [
+            Use(names.get(a.index, a.index), a.offset) if type(a) is Use else a for a in step.args
+        ]
+        if step.writes is not None:
+            step.writes = frozenset(names.get(s, s) for s in step.writes)
+        step.tiles = frozenset((names.get(s, s), number) for s, number in step.tiles)
+        step.aligned = frozenset(x for x in step.aligned if x[0] not in names)
 
 
 def plan(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], list[int]]:

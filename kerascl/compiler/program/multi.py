@@ -295,6 +295,7 @@ def _joined(parts: list[Step], sources: list[Source]) -> tuple[Step, Source]:
         joined.name,
         layer=first.layer if len({part.layer for part in parts}) == 1 else "several layers",
         flops=sum(part.flops for part in parts),
+        phase=first.phase,
     )
     writes = [part.writes for part in parts if part.writes is not None]
     if len(writes) == len(parts):

@@ -49,7 +49,7 @@ class Step:
     does not overlap tiles of other numbers; a slot without is written anywhere.  `reached` are
     slots that it uses by addresses it finds in memory.  `division` and `aligned` are those of
     `contract.plan.Division`, of slots.  `several` is that of `contract.plan.Launch`, `among` that
-    of `generate.builder.Generated`.
+    of `generate.builder.Generated`.  Steps of one `phase` come before those of all later ones.
     """
 
     source: str
@@ -70,6 +70,7 @@ class Step:
     aligned: frozenset[tuple[int, int]] = frozenset()
     several: Several | None = field(default=None, compare=False)
     among: Callable[[int], Generated] | None = field(default=None, compare=False)
+    phase: int = 0
 
     def __post_init__(self) -> None:
         self.source = sys.intern(self.source)

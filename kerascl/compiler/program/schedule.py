@@ -100,6 +100,7 @@ def dependencies(steps: list[Step]) -> list[int]:
     # of each slot: the last writers, several where they wrote tiles, and who read it since
     writers: dict[int, list[tuple[int, frozenset[int]]]] = {}
     readers: dict[int, list[int]] = {}
+    of_phase: dict[int, int] = {}
     for k, step in enumerate(steps):
         used = {a.index for a in step.args if type(a) is Use}
         written = used if step.writes is None else used & step.writes
@@ -107,6 +108,10 @@ def dependencies(steps: list[Step]) -> list[int]:
         for slot, number in step.tiles:
             tiles[slot] = tiles.get(slot, frozenset()) | {number}
         bits = 0
+        for phase, members in of_phase.items():
+            if phase < step.phase:
+                bits |= members
+        of_phase[step.phase] = of_phase.get(step.phase, 0) | 1 << k
         for slot in used:
             own = tiles.get(slot)
             for writer, others in writers.get(slot, ()):
