@@ -212,13 +212,15 @@ class _Walk:
                 self.target.update(map(id, bases))
 
     def _end_phases(self, nodes: list[Node]) -> None:
-        """Store what a phase computes for a later one, such as a sum of pieces so far: else what it
-        is made of would live on."""
+        """Store what a phase computes for a later one, and what is made of that first, as sums of
+        pieces are: else what both are made of would live on."""
         phase = phases(nodes)
         for node in nodes if phase else ():
             for x in map(views.storage, node.inputs):
-                if x.op.kind is Kind.POINTWISE and 0 < phase.get(id(x), 0) < phase[id(node)]:
-                    self.target.add(id(x))
+                if 0 < phase.get(id(x), 0) < phase[id(node)]:
+                    self.target.update(
+                        id(y) for y in (x, node) if y.op.kind is Kind.POINTWISE
+                    )
 
     def _single(self, node: Node, bases: list[Node]) -> int | None:
         """The input that the kernel of a library operation could compute, if nothing else reads
