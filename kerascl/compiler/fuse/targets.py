@@ -213,14 +213,17 @@ class _Walk:
 
     def _end_phases(self, nodes: list[Node]) -> None:
         """Store what a phase computes for a later one, and what is made of that first, as sums of
-        pieces are: else what both are made of would live on."""
+        pieces are, and what is joined with it: else what all this is made of would live on."""
         phase = phases(nodes)
         for node in nodes if phase else ():
-            for x in map(views.storage, node.inputs):
-                if 0 < phase.get(id(x), 0) < phase[id(node)]:
-                    self.target.update(
-                        id(y) for y in (x, node) if y.op.kind is Kind.POINTWISE
-                    )
+            now = phase.get(id(node), 0)
+            before = [x for x in node.inputs if 0 < phase.get(id(x), 0) < now]
+            if before:
+                ends = [*(node.inputs if node.op is CONCAT else before), node]
+                kept = (x for x in map(_shown, ends) if phase.get(id(x), 0))
+                self.target.update(
+                    id(x) for x in kept if x.op.kind in (Kind.POINTWISE, Kind.GATHER)
+                )
 
     def _single(self, node: Node, bases: list[Node]) -> int | None:
         """The input that the kernel of a library operation could compute, if nothing else reads
@@ -447,6 +450,13 @@ def _ends_product(node: Node) -> bool:
 def _base(node: Node) -> Node:
     """What a node shows, through views and broadcasts."""
     while views.is_view(node) or node.op is EXPAND:
+        node = node.inputs[0]
+    return node
+
+
+def _shown(node: Node) -> Node:
+    """What a node shows, through views."""
+    while views.is_view(node):
         node = node.inputs[0]
     return node
 
