@@ -15,7 +15,7 @@
 | KERASCL_COPY_QUEUE | 1 | 0 copies the batches of captured steps in the order of all other commands, where they could travel beside the step before (GPUs with memory of their own) |
 | KERASCL_SOLVERS | none | comma-separated name prefixes: matching solvers are preferred where they apply, or avoided with a leading minus (for comparisons) |
 | KERASCL_RESIDENT | 1 | 0 never makes one launch of many in loops whose end depends on values (text generation), as is done where a self-test passes (NVIDIA) and of small launches on CPUs; 2 does so on any device by a single work-group (for tests); 3 chooses kernels as 1 does and launches each by itself, as `kerascl profile` wants |
-| KERASCL_PIECE_BYTES | 1/32 of the device's memory | results of large products of which only losses, gradients and the like are made, row by row, are computed in pieces of about so many bytes, of 256 rows at least; 0 computes them at once |
+| KERASCL_PIECE_BYTES | 1/32 of the device's memory | results of large products of which only losses, gradients and the like are made, row by row, are computed in pieces of about so many bytes, 24 at most, of 256 rows at least; 0 computes them at once |
 | KERASCL_BUILD_THREADS | number of cores | threads that build OpenCL programs |
 """
 

@@ -13,7 +13,6 @@ A graph in which somebody wants the large values themselves, or what mixes rows,
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Sequence
 
 from kerascl import config, dtypes
@@ -24,12 +23,22 @@ from kerascl.core.tape import ALIAS
 from kerascl.core.traced import BARRIER
 from kerascl.core.types import Attrs, Shape
 from kerascl.dtypes import DType
-from kerascl.kernels.contract.sizes import round_up
+from kerascl.kernels.contract.sizes import ceil_div, round_up
 from kerascl.ops.contraction import MATMUL
 from kerascl.ops.declare import CAST
 from kerascl.ops.movement import IOTA
 from kerascl.ops.pointwise import add
-from kerascl.ops.views import CONCAT, EXPAND, FLIP, PAD, PERMUTE, RESHAPE, SLICE, SUM_OP
+from kerascl.ops.views import (
+    CONCAT,
+    CONCAT_MOST,
+    EXPAND,
+    FLIP,
+    PAD,
+    PERMUTE,
+    RESHAPE,
+    SLICE,
+    SUM_OP,
+)
 from kerascl.runtime.device import DeviceInfo
 
 MEMORY_PART = 32  # of a device's memory, what a piece may take of it
@@ -95,11 +104,12 @@ def _is_large(node: Node, most: int) -> bool:
 def sizes(product: Node, most: int) -> list[int]:
     """The rows of each piece, for pieces of about so many bytes."""
     rows = product.shape[0]
-    count = min(-(-product.nbytes // most), rows // LEAST_ROWS)
-    for pieces in range(count, count + count // 4 + 2):  # each size has kernels of its own
+    count = min(ceil_div(product.nbytes, most), rows // LEAST_ROWS, CONCAT_MOST)
+    near = min(count + count // 4 + 1, CONCAT_MOST)
+    for pieces in range(count, near + 1):  # each size has kernels of its own
         if rows % pieces == 0 and rows // pieces >= LEAST_ROWS:
             return [rows // pieces] * pieces
-    size = min(round_up(-(-rows // count), TILE), rows)
+    size = round_up(ceil_div(rows, count), TILE if rows // count >= TILE else 1)
     found = [size] * (rows // size)
     return [*found, rows % size] if rows % size else found
 
