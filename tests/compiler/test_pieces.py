@@ -343,10 +343,11 @@ def test_as_on_a_gpu(dtype, found, dev, rng, monkeypatch):
     [
         (4096, 1024, [1024] * 4),
         (4096, 1400, [1024] * 4),
-        (4098, 1400, [1408, 1408, 1282]),
-        (4095, 1100, [1024, 1024, 1024, 1023]),
-        (700, 64, [350, 350]),
-        (1 << 15, 1, [2048] * 16),
+        (4098, 1400, [1366] * 3),
+        (4099, 1400, [1408, 1408, 1283]),
+        (4095, 1100, [819] * 5),
+        (700, 64, [350, 350]),  # as few bytes as 256 rows allow
+        (1 << 15, 1, [1408] * 23 + [384]),
     ],
 )
 def test_sizes_of_pieces(rows, most, wanted, monkeypatch):
@@ -403,7 +404,6 @@ def test_training_with_keras(policy, tied, found, rng, monkeypatch):
     x, y = (rng.integers(0, words, (16, length)) for _ in range(2))
     weights = (rng.random((16, length)) < 0.7).astype(np.float32)
     seed, seen = int(rng.integers(1 << 30)), []
-    monkeypatch.setattr(keras.config, "_", None, raising=False)
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(policy)
     try:

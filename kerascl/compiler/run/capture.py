@@ -185,10 +185,10 @@ class Captured:
 
     def _program(self, nodes: list[Node], wanted: list[Node], labels: Labels) -> tuple[Any, ...]:
         """The graph's Program, and what its steps were built into."""
-        key = (structure(nodes, wanted), self.device, "captured")
+        key = (structure(nodes, wanted), self.device, "captured", config.piece_bytes())
         program = self.engine.programs.get(key)
         if program is None:
-            with self.device.programs.compiler_processes(_problems(nodes), key[0]) as build:
+            with self.device.programs.compiler_processes(_problems(nodes), key[::3]) as build:
                 built: list[Any] = []
 
                 def start(program: Program, beside: Any, done: Any) -> None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from kerascl import config
 from kerascl.compiler.graph import views
 from kerascl.compiler.program.lower import lower
 from kerascl.compiler.run.prepared import PreparedGraph
@@ -207,7 +208,7 @@ class Engine:
             self.launches += ready.steps
 
     def _ready(self, graph: list[Node], roots: list[Node], device: Device) -> ReadyProgram:
-        key = (structure(graph, roots), device)
+        key = (structure(graph, roots), device, config.piece_bytes())
         ready: ReadyProgram | None = self.programs.get(key)
         if ready is None:
             _refuse_foreign(graph)
