@@ -145,12 +145,6 @@ def program_of(function, *arrays, info):
     return lower(topological(roots), roots, info, generic=False)
 
 
-def arguments(shape, words):
-    weights = argument(*shape)
-    labels = argument(*shape, dtype=kc.dtypes.int32) if hasattr(kc, "dtypes") else None
-    return argument(*shape, DEPTH), argument(words, DEPTH), argument(words), labels, weights
-
-
 @pytest.mark.parametrize("count", [2, 4, 8])
 def test_one_piece_is_alive_at_a_time(count, dev, rng, monkeypatch):
     rows, words = 1024, 2003
@@ -184,11 +178,6 @@ def test_sums_of_pieces_are_made_in_place(dev, rng, monkeypatch):
     users = [sum(k in step.used for step in program.steps) for k in sums]
     assert max(users) >= 4  # each piece adds to it
     assert len({step.phase for step in program.steps}) >= 4
-
-
-def whole(found, function, *arrays):
-    kc.jit(function)(*arrays)
-    return not found
 
 
 def test_who_wants_the_logits_gets_them_at_once(found, rng, monkeypatch):

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from kerascl import config, dtypes
 from kerascl.compiler.graph.in_place import STORE, UPDATED
 from kerascl.core.node import Node
-from kerascl.core.op import CONST, Kind, Op
+from kerascl.core.op import Kind, Op
 from kerascl.core.tape import ALIAS
 from kerascl.core.traced import BARRIER
 from kerascl.core.types import Attrs, Shape
@@ -212,7 +212,7 @@ class Region:
 
     def _add_sum(self, node: Node) -> None:
         """Note a node that adds up rows of large values."""
-        if id(node) in self.inside or node.dtype.is_float8:
+        if id(node) in self.inside or node.dtype.is_float8 or node.dtype.is_bool:
             return
         if not any(id(x) in self.inside and self.is_wide(x) for x in self._reads(node)):
             return
@@ -508,8 +508,7 @@ class _Piece:
             left, right = node.inputs
             if _is_turned(left):
                 rows = self._rows(left.inputs[0])
-                shape = (rows.shape[1], rows.shape[0])
-                a = self._make(PERMUTE, (rows,), (_TURN,), shape, rows.dtype)
+                a = self._make(PERMUTE, (rows,), (_TURN,), rows.shape[::-1], rows.dtype)
             else:
                 a = self._part(left, 1)
             return self._make(MATMUL, (a, self._rows(right)), node.attrs, node.shape, dtype)
