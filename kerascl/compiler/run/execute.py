@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import numpy as np
 
-from kerascl import config
 from kerascl.compiler.graph import views
 from kerascl.compiler.program.lower import lower
 from kerascl.compiler.run.prepared import PreparedGraph
@@ -208,7 +207,7 @@ class Engine:
             self.launches += ready.steps
 
     def _ready(self, graph: list[Node], roots: list[Node], device: Device) -> ReadyProgram:
-        key = (structure(graph, roots), device, config.piece_bytes())
+        key = (structure(graph, roots), device)
         ready: ReadyProgram | None = self.programs.get(key)
         if ready is None:
             _refuse_foreign(graph)
