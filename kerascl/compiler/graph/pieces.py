@@ -412,10 +412,7 @@ class Pieces:
             self.new[id(node)] = node
             return
         self._old = node
-        made = self._make(node.op, inputs, node.attrs, node.shape, node.dtype)
-        if node.op.outputs > 1:
-            made.results = node.results
-        self.new[id(node)] = made
+        self.new[id(node)] = self._make(node.op, inputs, node.attrs, node.shape, node.dtype)
 
     def _make(
         self, op: Op, inputs: tuple[Node, ...], attrs: Attrs, shape: Shape, dtype: DType
