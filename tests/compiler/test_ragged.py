@@ -1,10 +1,13 @@
 """Rows that begin and end anywhere, of which a work-item of a GPU reads vectors all the same; run
 on whatever device there is."""
 
+import re
+
 import numpy as np
 import pytest
 
 import kerascl as kc
+from kerascl.ops.movement import iota
 
 LOAD = "*(__global const "
 # of rows in loops: some that are a little more than vectors for all work-items
@@ -112,6 +115,23 @@ def test_variances(texts, rng):
     wide = host.astype(np.float64)
     assert np.linalg.norm(mean - wide.mean(1)) <= 1e-6 * np.linalg.norm(wide.mean(1))
     assert np.linalg.norm(variance - wide.var(1)) <= 1e-5 * np.linalg.norm(wide.var(1))
+
+
+@pytest.mark.parametrize("inside", [9001, 8960, 4504, 4503])
+def test_loops_before_a_place_have_no_choices(texts, rng, inside):
+    """Where most elements lie before it; products whose rows are padded have such places."""
+    x, host = draw(rng, 37, 9008, "float32")
+    total = kc.jit(lambda x: kc.sum(kc.where(iota((37, 9008), 1) < inside, x, 0.0), 1))(x)
+    np.testing.assert_array_equal(total.numpy(), host[:, :inside].sum(1))
+    (body,) = texts()
+    loops = {"before": [], "all": []}
+    for test, lines in re.findall(r"\n    for \(; (.*?); r \+= .*?\{\n(.*?)\n    \}", body, re.S):
+        before = test.startswith(f"{inside} - r > ")
+        assert before or test.startswith(("r_end - r > ", "r < r_end"))
+        loops["before" if before else "all"].append(f" < ({inside})" in lines)
+    assert bool(loops["before"]) == (2 * inside >= 9008)
+    assert not any(loops["before"])
+    assert loops["all"] and all(loops["all"])
 
 
 @pytest.mark.parametrize("length, inside", [(9008, 9001), (9008, 8960), (9001, 8995), (8192, 5000)])
